@@ -18,12 +18,11 @@ import numpy as np
 
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cli.main import main
-from streamkm.compute import open_executor
 from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage
+from streamkm.engine import checkpoint, open_executor, saving
 from streamkm.kernels.cluster import totals
-from streamkm.passes import checkpoint, resume
-from streamkm.passes.reader import Walk
+from streamkm.passes.reader import RowReader
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.binary.dense import DenseSource
@@ -35,8 +34,8 @@ from tests.programs import forking
 SKETCH = CountSketch(300, 7)  # sparse rows stay sparse, dense ones do not
 
 
-def walk_of(X, *, chunk_bytes=20_000, metric="euclidean", on_invalid="raise"):
-    return Walk(open_source(X), chunk_bytes, metric, on_invalid)
+def reader_of(X, *, chunk_bytes=20_000, metric="euclidean", on_invalid="raise"):
+    return RowReader(open_source(X), chunk_bytes, metric, on_invalid)
 
 
 def small_chunks():
@@ -52,7 +51,7 @@ def run(operation, path, data, options=(), *, problem=None):
     sketch = (SKETCH,) if operation == "write" else ()
     try:
         with open_executor(2) as executor:
-            do(path, walk_of(data), *sketch, executor, Stage(operation), **dict(options))
+            do(path, reader_of(data), *sketch, executor, Stage(operation), **dict(options))
         ended = None
     except StreamkmError as error:
         ended = f"{type(error).__name__}: {error}"
@@ -156,7 +155,7 @@ def fit(path, checkpoint, out, options, begun):
     Options are those of StreamKMeans, or of StreamKernelKMeans where one is "kernel".
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
-    resume.INTERVAL_S, resume.SHARE = 0.0, 0.3
+    saving.INTERVAL_S, saving.SHARE = 0.0, 0.3
     begun.send("begun")
     estimator = StreamKernelKMeans if "kernel" in options else StreamKMeans
     np.savez(out, **outcome(estimator(checkpoint=checkpoint, progress=False, **options).fit(str(path))))
@@ -164,7 +163,7 @@ def fit(path, checkpoint, out, options, begun):
 
 def fit_killed_within_epochs(path, checkpoint, options, n_batches):
     """Fit with a checkpoint that is written after every batch; killed as centers move for a batch after so many."""
-    resume.INTERVAL_S, resume.SHARE = 0.0, 1.0
+    saving.INTERVAL_S, saving.SHARE = 0.0, 1.0
     seen, moved = [], totals.moved_towards
 
     def dying(*given):
@@ -232,7 +231,7 @@ class StoppedError(Exception):
 
 def stopped_after(monkeypatch, name, times=1):
     """Stop a fit behind the save of a record."""
-    original, seen = resume.Checkpoint.save, []
+    original, seen = saving.Checkpoint.save, []
 
     def save(self, record, *rest):
         original(self, record, *rest)
@@ -240,13 +239,13 @@ def stopped_after(monkeypatch, name, times=1):
         if seen.count(name) == times:
             raise StoppedError(name)
 
-    monkeypatch.setattr(resume.Checkpoint, "save", save)
+    monkeypatch.setattr(saving.Checkpoint, "save", save)
 
 
 def command(arguments):
     """Run a command, which saves what it has done all the time; gives its exit code."""
     small_chunks()
-    resume.INTERVAL_S, resume.SHARE = 0.0, 0.3
+    saving.INTERVAL_S, saving.SHARE = 0.0, 0.3
     try:
         main(list(arguments))
     except SystemExit as ended:

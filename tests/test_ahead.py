@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKMeans
-from streamkm.passes import resume
+from streamkm.engine import saving
 from streamkm.sources import open_source
 from tests.children import StoppedError, stopped_after
 
@@ -87,8 +87,8 @@ def test_threads_and_workers_give_the_same_bits(client, small_sample, tmp_path):
 
 
 def test_a_fit_goes_on_from_the_directions(small_sample, tmp_path, monkeypatch):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     source, whole = in_file(tmp_path / "x.h5", rows()), kmeans(chunk_bytes=100_000)
     wanted = whole.fit(source).labels_
     part = kmeans(chunk_bytes=100_000, checkpoint=tmp_path / "c")

@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
 from streamkm import StreamKMeans
-from streamkm.passes import resume
+from streamkm.engine import saving
 from streamkm.planning.forecast import Cluster
 from streamkm.planning.process import AUTO_BYTES
 from streamkm.sketches.registry import DATA_DEPENDENT
@@ -155,8 +155,8 @@ def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monk
 
 @pytest.mark.parametrize("record", ["sketch", "directions", "seed", "lloyd", "found"])
 def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     source = tmp_path / "x.npy"
     np.save(source, wide_rows(4000))
     how = "all" if record == "directions" else "sample"
@@ -177,8 +177,8 @@ def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
 @pytest.mark.parametrize(("sketch", "record"), [("identity", "sketch"), ("pca", "sketch-all")])
 def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sketch, record):
     """What was read for a coreset is not read again."""
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     path = tmp_path / "x.npy"
     np.save(path, wide_rows(24_000)[:, :40])  # more than a coreset has
     size = "auto" if sketch == "identity" else 5

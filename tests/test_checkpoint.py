@@ -26,8 +26,8 @@ from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError,
 from streamkm.core.matrix import pack_matrix, unpack_matrix
 from streamkm.core.ownership import FORMAT, MARKER, Owned
 from streamkm.core.partial_files import remove_rests, try_lock
-from streamkm.passes import checkpoint
-from streamkm.passes.checkpoint import LABELS, LOCK, Checkpoint, Throttle, records
+from streamkm.engine import checkpoint
+from streamkm.engine.checkpoint import LABELS, LOCK, Checkpoint, Throttle, records
 from streamkm.sources.fingerprints import differences
 from tests import children
 from tests.children import tree

@@ -28,9 +28,9 @@ from streamkm.cluster.seeding.init import Starts, Streams, start_centers
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows, seedings
 from streamkm.cluster.seeding.search_set import SAMPLED, Pool
 from streamkm.cluster.totals import Totals, absorb_totals, join_totals
-from streamkm.compute import open_executor
 from streamkm.core.matrix import matrix_bytes
-from streamkm.passes.kept_steps import pack_lloyd, unpack_lloyd
+from streamkm.engine import open_executor
+from streamkm.engine.records import pack, unpack
 from streamkm.sketches import CountSketch
 from tests import naive
 from tests.tables import cases
@@ -813,7 +813,7 @@ def test_an_accelerated_run_goes_on_where_it_was(executor):
     whole = lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, accelerated=True, on_step=steps.append)
     assert whole.n_iter > 5
     for begun in steps[:-1]:
-        kept = unpack_lloyd(pack_lloyd(begun))
+        kept = unpack(LloydResult, pack(begun))
         again = lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, accelerated=True, begun=kept)
         np.testing.assert_array_equal(again.centers, whole.centers)
         assert again.history == whole.history
@@ -826,7 +826,7 @@ def test_an_accelerated_run_that_goes_on_at_its_best_means_does_not_go_back_to_t
     fixed = lloyd(blocks, X[:10], max_iter=500, tol=0)
     lower = fixed.inertia * (1 - 1e-13)
     begun = LloydResult(fixed.centers, lower, 2, False, (lower, lower), means=fixed.centers, pace=0)
-    kept = unpack_lloyd(pack_lloyd(begun))
+    kept = unpack(LloydResult, pack(begun))
     found = lloyd(blocks, X[:10], max_iter=20, tol=1e-9, accelerated=True, begun=kept)
     assert (found.n_iter, found.converged) == (3, True)
     np.testing.assert_allclose(found.centers, fixed.centers, rtol=0, atol=1e-12)

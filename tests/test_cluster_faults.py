@@ -17,13 +17,12 @@ from distributed import Client
 from sklearn.base import clone
 
 from streamkm import StreamKMeans
-from streamkm.compute import dask as dask_cluster
-from streamkm.compute import open_executor
-from streamkm.compute.dask import DaskCluster
 from streamkm.core.exceptions import ClusterError, SourceNotFoundError
 from streamkm.core.progress import Progress
+from streamkm.engine import dask as dask_cluster
+from streamkm.engine import open_executor, saving
+from streamkm.engine.dask import DaskCluster
 from streamkm.passes import labels as labelling
-from streamkm.passes import resume
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
 from tests.dask_processes import Relay, assert_same_bits, certificate, cluster_of, watched, write_rows
@@ -305,8 +304,8 @@ def test_a_lost_scheduler(tmp_path, at, data):
 @pytest.fixture
 def saved_at_once(monkeypatch):
     """Checkpoints that are written whenever there is something to write."""
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
 
 
 KEPT = r"; what was done is kept in .*state: the same fit with this checkpoint, or streamkm fit --resume, goes on"

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKernelKMeans, StreamKMeans, sweep
-from streamkm.compute import under_limit
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
 from streamkm.core.progress import Progress
+from streamkm.engine import under_limit
 from streamkm.kernels import ahead, compiling
 from streamkm.kernels.cluster import totals
 from streamkm.kernels.compiling import COMPILATION
@@ -190,7 +190,7 @@ LIMITED = """
 import json, sys
 import numpy as np
 from streamkm import StreamKMeans
-from streamkm.compute import under_limit
+from streamkm.engine import under_limit
 from streamkm.kernels import ahead, compiling
 from streamkm.kernels.cluster import totals
 rows = np.random.default_rng(0).normal(size=(1000, 8)).astype("f4")

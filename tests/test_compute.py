@@ -18,12 +18,12 @@ import pytest
 from distributed import Client, get_worker
 
 from streamkm import StreamKMeans
-from streamkm.compute import base as executors
-from streamkm.compute import local_executor, open_executor
-from streamkm.compute import reduction as runs
-from streamkm.compute.dask import DaskCluster
-from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
+from streamkm.engine import base as executors
+from streamkm.engine import local_executor, open_executor
+from streamkm.engine import reduction as runs
+from streamkm.engine.dask import DaskCluster
+from streamkm.engine.threads import LocalThreads
 from streamkm.sources import open_source
 from tests.dask_processes import assert_same_bits
 from tests.tables import cases
@@ -331,7 +331,7 @@ def test_few_large_results_are_on_workers(client, monkeypatch, chunks):
     source = open_source(np.zeros((60_000, 4), np.float32))
     monkeypatch.setattr(source, "in_process", False)
     source.shared_bytes, n_bytes = 16_000, 8 * 200_000
-    monkeypatch.setattr("streamkm.compute.turns.LARGE_BYTES", 64_000)
+    monkeypatch.setattr("streamkm.engine.turns.LARGE_BYTES", 64_000)
     with open_executor(client) as workers:
         items = (chunk for chunk, _ in workers.items(source, 16_000)) if chunks else range(60)
         before, most, count = client.run_on_scheduler(held_bytes), 0, 0

@@ -12,8 +12,8 @@ from streamkm import open_documents
 from streamkm.cli.config import Override, load_run, open_data, open_work, parse_set
 from streamkm.cli.data import tuples
 from streamkm.cli.schema import ESTIMATOR_TYPES, HASHING_TYPES, KERNEL_TYPES, SECTIONS
-from streamkm.compute import ClusterSettings
 from streamkm.core.exceptions import ConfigError, SourceNotFoundError
+from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.sources import open_source

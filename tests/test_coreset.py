@@ -16,8 +16,8 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling import sensitivity as importance
 from streamkm.cluster.sampling.coreset import CoresetRule, coreset_size, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree, join_trees
-from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.engine import open_executor
 from streamkm.fitting.streams.coreset_centers import StreamSettings, cluster_coreset
 from streamkm.kernels.cluster.balancing import balance
 from tests import naive

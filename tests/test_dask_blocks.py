@@ -13,7 +13,7 @@ from distributed import SchedulerPlugin
 from packaging.version import Version
 
 from streamkm import StreamKMeans
-from streamkm.compute import open_executor
+from streamkm.engine import open_executor
 from streamkm.sources import open_source
 from streamkm.sources.dask import row_graphs
 from tests.dask_processes import assert_same_bits

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
 from streamkm import StreamKernelKMeans, StreamKMeans, sweep
-from streamkm.compute import local_threads
+from streamkm.engine import local_threads
 from tests.dask_processes import assert_same_bits
 
 SECONDS = 60  # a task that waits for itself never ends

@@ -20,7 +20,7 @@ from streamkm.deduplication import plan as gather_plan
 from streamkm.deduplication import search as duplicates
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.pairs import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
-from streamkm.passes import resume
+from streamkm.engine import saving
 from streamkm.planning.allowance import Allowance
 from tests.children import StoppedError, stopped_after
 from tests.tables import cases
@@ -251,8 +251,8 @@ def test_runs_that_were_stopped_go_on(tmp_path, monkeypatch, record):
     wanted = dedupe(tmp_path / "x.npy", 0.9, **SETTINGS)
     leave_least_room(monkeypatch)
     monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 20)
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     given = {"checkpoint": tmp_path / "c", **SETTINGS}
     with monkeypatch.context() as patch:
         stopped_after(patch, record, 1 if record == "clustered" else 2)

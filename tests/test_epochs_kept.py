@@ -11,11 +11,12 @@ from streamkm import StreamKMeans
 from streamkm.cluster.centers.index import is_worth
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.moving_averages import EpochsResult, Schedule
+from streamkm.engine import saving
+from streamkm.engine.checkpoint import load_record
+from streamkm.engine.records import pack, unpack
 from streamkm.fitting import iterations
+from streamkm.fitting.step_checkpoint import EPOCHS
 from streamkm.kernels.cluster import totals
-from streamkm.passes import resume
-from streamkm.passes.checkpoint import load_record
-from streamkm.passes.kept_steps import EPOCHS, pack_epochs, unpack_epochs
 from tests.children import StoppedError, assert_same_fit, fit_killed_within_epochs, outcome, stopped_after
 from tests.programs import forking
 
@@ -44,8 +45,8 @@ def wanted(path):
 
 @pytest.fixture
 def saved_always(monkeypatch):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_fit_that_is_killed_within_an_epoch_goes_on_with_the_same_bits(
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
-    left = unpack_epochs(load_record(tmp_path / "state", EPOCHS))
+    left = unpack(EpochsResult, load_record(tmp_path / "state", EPOCHS))
     assert (left.n_iter, left.n_batches) == (n_epochs, n_more)
     resumed = StreamKMeans(checkpoint=tmp_path / "state", progress=False, **options_of(k)).fit(str(path))
     assert len(batches) == schedule.n_epochs * schedule.n_batches - n_done
@@ -104,7 +105,7 @@ def test_a_fit_on_workers_that_stops_within_an_epoch_goes_on_with_the_bits_of_th
         stopped_after(patched, EPOCHS, times=n_batches + 2)
         with pytest.raises(StoppedError):
             fitted.fit(str(tmp_path / "x.npy"))
-    assert unpack_epochs(load_record(tmp_path / "state", EPOCHS)).n_batches == 2
+    assert unpack(EpochsResult, load_record(tmp_path / "state", EPOCHS)).n_batches == 2
     fitted.fit(str(tmp_path / "x.npy"))
     assert_same_fit(outcome(fitted), wanted)
 
@@ -118,7 +119,7 @@ def test_labels_that_an_index_uses_are_not_needed_to_go_on(tmp_path, saved_alway
     options = {"n_clusters": MANY, "random_state": 0, "max_iter": 6, "sketch": "identity", "coreset": None}
     wanted = StreamKMeans(progress=False, **options).fit(X)
     fitted = StreamKMeans(checkpoint=tmp_path / "state", progress=False, **options)
-    n_batches = Schedule.of(len(X), MANY, 6, dense=True).n_batches
+    n_batches = Schedule.of(len(X), MANY, 6).n_batches
     guesses, lowest = [], CenterTable.lowest
 
     def guessed(table, rows, likely=None):
@@ -139,11 +140,10 @@ def test_labels_that_an_index_uses_are_not_needed_to_go_on(tmp_path, saved_alway
 def test_a_record_of_epochs_has_their_bits():
     rng = np.random.default_rng(0)
     state = EpochsResult(rng.normal(size=(3, 2)), 0.3, 2, False, (0.1 + 0.2, 0.3), n_batches=5, partial=1 / 3)
-    again = unpack_epochs(pack_epochs(state))
+    again = unpack(EpochsResult, pack(state))
     np.testing.assert_array_equal(again.centers, state.centers)
     for name in ("inertia", "n_iter", "history", "n_batches", "partial"):
         assert getattr(again, name) == getattr(state, name)
-    assert unpack_epochs(None) is None
 
 
 # ---- the best of two

@@ -19,11 +19,11 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.sampling.row_sample import SampleCollector, SampleRule
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.search_set import MOST_ROUGH_SPARSE, SAMPLED, search_set
-from streamkm.compute import open_executor
+from streamkm.engine import open_executor, saving
 from streamkm.fitting.labelling.certificate import AfterPass
 from streamkm.fitting.labelling.promise import promise_of
 from streamkm.kernels.intrinsics.hashing import mix
-from streamkm.passes import resume
+from streamkm.passes import label_sinks
 from streamkm.passes.draw import Shares
 from streamkm.planning import fit_plan
 from streamkm.sketches import IdentitySketch
@@ -335,8 +335,8 @@ def test_the_best_pass_is_kept_where_a_round_is_worse(small_sample, tmp_path, mo
 
 @pytest.mark.parametrize("record", ["refined", "assign-1", "assign-2"])
 def test_a_fit_stopped_after_a_worse_round_still_keeps_the_best_pass(small_sample, tmp_path, monkeypatch, record):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     worse_search(monkeypatch)
     np.save(tmp_path / "x.npy", rare_rows(12_000))
     options = {"coreset": "uniform", "chunk_bytes": 30_000, "executor": 1}
@@ -373,8 +373,8 @@ def test_rounds_give_the_same_bits_by_threads_and_processes(client, small_sample
 
 @pytest.mark.parametrize("record", ["assign-0", "refined", "assign-1"])
 def test_a_fit_stopped_in_a_round_goes_on_to_the_same_bits(small_sample, tmp_path, monkeypatch, record):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     X = rare_rows(12_000)
     np.save(tmp_path / "x.npy", X)
     options = {"coreset": "uniform", "chunk_bytes": 30_000, "executor": 1}
@@ -396,15 +396,15 @@ def test_a_fit_stopped_in_a_round_goes_on_to_the_same_bits(small_sample, tmp_pat
 
 def stopped_in_labels(monkeypatch, record):
     """Stop a fit behind the second save of a pass that assigns rows."""
-    original, seen = resume.KeptLabels.save, []
+    original, seen = label_sinks.GatheredLabels.save, []
 
-    def save(self, *given):
-        original(self, *given)
-        seen.append(self._name)
+    def save(self, name, folded):
+        original(self, name, folded)
+        seen.append(name)
         if seen.count(record) == 2:
             raise StoppedError(record)
 
-    monkeypatch.setattr(resume.KeptLabels, "save", save)
+    monkeypatch.setattr(label_sinks.GatheredLabels, "save", save)
 
 
 def test_labels_that_workers_write_are_those_of_the_last_round(small_sample, tmp_path):

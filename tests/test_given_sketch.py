@@ -12,8 +12,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
+from streamkm.engine import saving
 from streamkm.estimators.facts import summarize
-from streamkm.passes import resume
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,
@@ -168,8 +168,8 @@ def test_principal_directions_are_for_dense_rows():
 
 
 def test_another_sketch_is_another_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     X, _ = rows()
     options = {"checkpoint": tmp_path / "state"}
     with monkeypatch.context() as patched:

@@ -14,7 +14,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.row_sample import as_block_matrix, sketched_d2norms
 from streamkm.cluster.search import incremental_k as growing
 from streamkm.cluster.search.incremental_k import Growing, around_mean
-from streamkm.compute import open_executor
+from streamkm.engine import open_executor
 from streamkm.sketches import CountSketch
 from tests import naive
 

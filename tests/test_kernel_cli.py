@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import StreamKernelKMeans
 from streamkm.cli.config import load_run, parse_set
 from streamkm.cli.main import main
-from streamkm.passes import resume
+from streamkm.engine import saving
 from tests.children import StoppedError, stopped_after
 
 KERNEL = ("--set", "kernel.gamma=4", "--set", "kernel.n_landmarks=100", "--set", "estimator.random_state=0")
@@ -57,8 +57,8 @@ def test_plan_says_what_it_will_be():
 
 
 def test_an_interrupted_run_goes_on(monkeypatch):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     with monkeypatch.context() as patched:
         stopped_after(patched, "map")
         done = CliRunner().invoke(main, ["fit", "x.npy", "-k", "2", "-o", "out", *KERNEL])

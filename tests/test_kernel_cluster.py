@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKernelKMeans
-from streamkm.compute.dask import DaskCluster
+from streamkm.engine import saving
+from streamkm.engine.dask import DaskCluster
 from streamkm.fitting.kernel import fit as fitting
-from streamkm.passes import resume
 from tests.children import StoppedError, stopped_after
 from tests.dask_processes import assert_same_bits, cluster_of, write_rows
 
@@ -55,8 +55,8 @@ def assert_same(got, wanted):
 
 @pytest.mark.parametrize("record", ["gram", pytest.param("assign-0", marks=pytest.mark.slow)])
 def test_what_a_cluster_began_goes_on_elsewhere(cluster, monkeypatch, tmp_path, data, wanted, record):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     kmeans = kernel_kmeans(executor=cluster[1], checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
         stopped_after(patched, record)

@@ -161,15 +161,15 @@ def test_the_pseudo_inverse_is_cut_at_a_rank(small_digits, method):
 
 
 def test_sketch_stores_are_refused(small_digits, tmp_path):
-    from streamkm.compute import open_executor
     from streamkm.core.progress import Stage
-    from streamkm.passes.reader import Walk
+    from streamkm.engine import open_executor
+    from streamkm.passes.reader import RowReader
     from streamkm.sketches import IdentitySketch
     from streamkm.stores.operations import write_store
 
-    walk = Walk(open_source(small_digits.X), 20_000, "euclidean", "raise")
+    reader = RowReader(open_source(small_digits.X), 20_000, "euclidean", "raise")
     with open_executor(1) as executor:
-        write_store(tmp_path / "x.zarr", walk, IdentitySketch(64), executor, Stage("sketch"))
+        write_store(tmp_path / "x.zarr", reader, IdentitySketch(64), executor, Stage("sketch"))
     with pytest.raises(InvalidInputError, match="is a sketch store; kernels need original rows"):
         kernel_kmeans().fit(tmp_path / "x.zarr")
 

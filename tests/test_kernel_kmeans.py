@@ -15,8 +15,8 @@ from sklearn.metrics.pairwise import chi2_kernel, euclidean_distances, manhattan
 
 from streamkm import StreamKernelKMeans
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.engine import open_executor
 from streamkm.fitting.kernel.bandwidth import gamma_by_rule, gamma_by_scale, mean_d2
 from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
 from streamkm.fitting.kernel.exact import exact_kernel_kmeans, kernel_objective, power_features, spectral_features

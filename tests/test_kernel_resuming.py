@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError
-from streamkm.passes import resume
+from streamkm.engine import saving
 from streamkm.sources.binary.dense import DenseSource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
@@ -79,8 +79,8 @@ def test_fits_killed_many_times_end_with_the_same_bits(folder, wanted, name, tmp
 @pytest.fixture
 def eager(monkeypatch):
     """Save whatever can be saved, at once."""
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch, ea
         with pytest.raises(StoppedError):
             kmeans.fit(X)
     with np.load(tmp_path / "state" / "landmarks.npz") as record:
-        landmarks = record["array_map.landmarks"]
+        landmarks = record["array_value.map.landmarks"]
     np.testing.assert_array_equal(kmeans.fit(X).sketch_.landmarks, landmarks)
 
 

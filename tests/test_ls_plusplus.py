@@ -16,7 +16,7 @@ from streamkm.cluster.seeding import init as starting
 from streamkm.cluster.seeding.init import Streams, start_centers
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.cluster.seeding.ls_plusplus import TRIALS, ls_plusplus
-from streamkm.compute import open_executor
+from streamkm.engine import open_executor
 from tests import naive
 from tests.tables import cases
 

@@ -28,12 +28,12 @@ from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding.init import local_search
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.seeding.two_level import quotas_of, two_level_plusplus
-from streamkm.compute import open_executor
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ModelFileError
+from streamkm.engine import open_executor
+from streamkm.engine.records import pack, unpack
 from streamkm.kernels.centers import reduced
 from streamkm.kernels.intrinsics import pairs, products, sieve
-from streamkm.passes.kept_steps import pack_lloyd, unpack_lloyd
 from streamkm.planning import plan as plan_module
 from streamkm.sketches import IdentitySketch
 from tests import naive
@@ -433,11 +433,11 @@ def test_steps_go_on_from_what_was_saved(whole):
         saved = []
         found = lloyd(
             pieces, start, max_iter=13, tol=1e-9, accelerated=True,
-            on_step=lambda state: saved.append(pack_lloyd(state)),
+            on_step=lambda state: saved.append(pack(state)),
         )  # fmt: skip
         assert len(saved) == found.n_iter > 4
         for record in saved:
-            begun = unpack_lloyd(record)
+            begun = unpack(LloydResult, record)
             again = lloyd(pieces, begun.centers, max_iter=13, tol=1e-9, accelerated=True, begun=begun)
             np.testing.assert_array_equal(again.centers, found.centers)
             assert again.history == found.history

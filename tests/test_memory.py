@@ -24,11 +24,12 @@ from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_documents
 from streamkm.cluster.model import Model
-from streamkm.compute import open_executor
 from streamkm.core.progress import Stage
+from streamkm.engine import open_executor
 from streamkm.passes.assign import assign_pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk
+from streamkm.passes.label_sinks import GatheredLabels
+from streamkm.passes.reader import RowReader
 from streamkm.planning.memory import waiting_calls
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
@@ -189,7 +190,9 @@ def large_chunks(path, n_rows, n_features):
 
 def sketched(path, n_rows, n_features):
     """The same in a sketch store."""
-    source = Walk(open_source(str(narrow(path.with_suffix(".npy"), n_rows, n_features))), 4 << 20, "euclidean", "raise")
+    source = RowReader(
+        open_source(str(narrow(path.with_suffix(".npy"), n_rows, n_features))), 4 << 20, "euclidean", "raise"
+    )
     with open_executor(2) as workers:
         write_store(path, source, IdentitySketch(n_features), workers, Stage("sketch"))
     return path
@@ -510,11 +513,12 @@ def test_pieces_of_a_stream_wait_one_a_call(k):
         nonlocal alive
         alive -= 1
 
-    walk = Walk(Pieces(), 80_000, "euclidean", "raise")
+    reader = RowReader(Pieces(), 80_000, "euclidean", "raise")
     model = Model(np.random.default_rng(0).random((k, 200)), 200, "euclidean", "original", IdentitySketch(200))
     assert StreamKMeans(k).plan(Pieces()).needs.streams
     with open_executor(2) as workers:
-        assign_pass(PassContext(executor=workers, walk=walk), model, np.full(60, 100), Stage("assign"))
+        context, chunk_rows = PassContext(executor=workers, reader=reader), np.full(60, 100)
+        assign_pass(context, model, chunk_rows, Stage("assign"), sink=GatheredLabels(chunk_rows, context.writer))
     assert alive == 0
     assert most <= waiting_calls(2) + 2
 

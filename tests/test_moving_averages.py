@@ -12,10 +12,9 @@ from streamkm.cluster.centers.scaled import ScaledCenters
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.moving_averages import EPOCHS, MORE_EPOCHS, Schedule, moving_averages
 from streamkm.cluster.rows import Block, row_d2norms
-from streamkm.compute import open_executor
+from streamkm.engine import open_executor, saving
 from streamkm.kernels.centers.scaled import LEAST_SCALE
 from streamkm.kernels.cluster.totals import moved_towards
-from streamkm.passes import resume
 from tests import naive
 
 K = 70
@@ -203,8 +202,8 @@ def test_plain_steps_where_they_are_expected(options):
 
 def test_a_fit_that_ends_between_epochs_goes_on_with_the_same_bits(tmp_path, monkeypatch):
     X, _ = made(20_000)
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     options = {"random_state": 0, "progress": False, "n_clusters": K}
     whole = StreamKMeans(**options).fit(X)
     n_batches = Schedule.of(len(X), K, 100).n_batches

@@ -8,10 +8,10 @@ import shutil
 import dask
 import pytest
 
-from streamkm.compute import ClusterSettings, open_cluster, open_executor
-from streamkm.compute import open as opening
-from streamkm.compute.dask import DaskCluster
 from streamkm.core.exceptions import ClusterError, InvalidParameterError
+from streamkm.engine import ClusterSettings, open_cluster, open_executor
+from streamkm.engine import open as opening
+from streamkm.engine.dask import DaskCluster
 from tests.dask_processes import certificate, cluster_of
 from tests.tables import cases
 

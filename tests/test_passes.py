@@ -174,7 +174,7 @@ def test_a_stream_is_not_walked_ahead_of_the_work():
                 yield rows
 
     fitted = kmeans(executor=1).fit(X)
-    for _ in fitted._map(fitted._walk(Watched(X)), "predict", _first_column):
+    for _ in fitted._map(fitted._reader(Watched(X)), "predict", _first_column):
         finished.append(1)
         assert len(pieces) <= len(finished) + 4
     assert len(finished) == 100

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from streamkm import StreamKernelKMeans, StreamKMeans, sweep
 from streamkm.cluster import in_memory
-from streamkm.compute import open as opening
-from streamkm.compute.threads import LocalThreads
 from streamkm.core.progress import Stage
+from streamkm.engine import open as opening
+from streamkm.engine.threads import LocalThreads
 from streamkm.planning import fit_plan
 from streamkm.sketches import CountSketch
 from streamkm.stores.operations import write_store
-from tests.children import tree, walk_of
+from tests.children import reader_of, tree
 
 
 class CallFailedError(Exception):
@@ -135,7 +135,9 @@ def swept():
 
 def stored(folder):
     with opening.open_executor() as workers:
-        write_store(folder / "s.zarr", walk_of(dense(), chunk_bytes=1_500), CountSketch(16, 0), workers, Stage("test"))
+        write_store(
+            folder / "s.zarr", reader_of(dense(), chunk_bytes=1_500), CountSketch(16, 0), workers, Stage("test")
+        )
     return {str(name): content for name, content in tree(folder / "s.zarr").items()}
 
 

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from streamkm import StreamKMeans
 from streamkm.cli.main import main
-from streamkm.compute.reduction import fold_run, run_lengths, runs_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import human_bytes
+from streamkm.engine.reduction import fold_run, run_lengths, runs_of
 from streamkm.planning import cost_model
 from streamkm.planning.allowance import Allowance
 from streamkm.planning.cost_model import CLIENT_CHUNK_BYTES, count_joins, forecast

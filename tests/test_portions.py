@@ -14,9 +14,9 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.init import Streams, start_centers
 from streamkm.cluster.seeding.portions import COARSE_ROWS, portions_of, search_portions
 from streamkm.cluster.seeding.search_set import Pool
-from streamkm.compute import open_executor
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import MemoryLimitError
+from streamkm.engine import open_executor
 from tests.test_many_clusters import embeddings, objective
 from tests.test_plan import UnreadSource, plan
 

@@ -17,7 +17,7 @@ from streamkm import StreamKMeans
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError
 from streamkm.core.memory import resident_bytes
 from streamkm.core.ownership import MARKER
-from streamkm.passes import resume
+from streamkm.engine import saving
 from streamkm.planning import process
 from streamkm.sources.memory.arrays import ArraySource
 from tests.benchmarks.make_topics import Topics
@@ -98,7 +98,7 @@ def test_what_a_further_pass_begins_with_is_kept_of_a_young_run_too(tmp_path, mo
     """A run that made the pass before again would write its labels over those that the further pass has saved."""
     X = np.random.default_rng(0).normal(size=(500, 3))
     np.save(tmp_path / "x.npy", X)
-    assert resume.INTERVAL_S >= 1  # nothing else of so short a run is kept
+    assert saving.INTERVAL_S >= 1  # nothing else of so short a run is kept
     stopped_after(monkeypatch, "refined")
     with pytest.raises(StoppedError):
         StreamKMeans(3, refine=1, random_state=0, checkpoint=tmp_path / "state", progress=False).fit(
@@ -162,8 +162,8 @@ def test_a_fit_goes_on_from_every_record(
     small_folder, wanted_of_small, tmp_path, monkeypatch, name, record, read_again
 ):
     wanted = wanted_of_small(name)
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES[name]
     kmeans = StreamKMeans(progress=False, checkpoint=tmp_path / "state", **options)
     with monkeypatch.context() as patched:
@@ -181,8 +181,8 @@ def test_a_fit_goes_on_from_every_record(
 
 @pytest.mark.parametrize("record", ["sketch", "seed", "polish", "found", "refined"])
 def test_a_fit_of_rows_in_memory_goes_on_from_every_record(tmp_path, monkeypatch, record):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     rng = np.random.default_rng(0)
     X = rng.random((2000, 300)) + 3 * np.eye(8, 300)[rng.integers(0, 8, 2000)]
     kmeans = StreamKMeans(8, sketch="countsketch", refine=2, random_state=0, progress=False)
@@ -203,8 +203,8 @@ def test_a_fit_of_rows_in_memory_goes_on_from_every_record(tmp_path, monkeypatch
 
 def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder, tmp_path, monkeypatch):
     """The plan depends on what the process holds, so the run keeps what that was; another run has a plan of its own."""
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     held = resident_bytes()
     monkeypatch.setattr(process, "resident_bytes", lambda: held)
     path, limit = str(folder / "x.npy"), f"{(held >> 20) + 600} MiB"
@@ -229,8 +229,8 @@ def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder
 
 @pytest.mark.parametrize("removed", ["labels.npy", "found.npz", "refined.npz"])
 def test_a_state_of_which_a_part_is_gone_does_no_harm(folder, tmp_path, monkeypatch, removed):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES["dense"]
     kmeans = StreamKMeans(progress=False, checkpoint=tmp_path / "state", **options)
     with monkeypatch.context() as patched:
@@ -245,7 +245,7 @@ def test_a_state_of_which_a_part_is_gone_does_no_harm(folder, tmp_path, monkeypa
 
 
 def test_a_state_without_its_marker_is_not_touched(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     X = np.load(folder / "x.npy")[:5000]
     kmeans = StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
@@ -284,8 +284,8 @@ def test_a_folder_of_the_users_is_refused_before_it_is_read(tmp_path, monkeypatc
 def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch, no_room):
     from streamkm.sources.svmlight.source import SvmlightSource
 
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES["text"]
     kmeans = StreamKMeans(progress=False, checkpoint=tmp_path / "state", executor=1, **options)
     read = []
@@ -309,8 +309,8 @@ def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch, no_room):
 
 
 def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     X = np.load(folder / "x.npy")[:5000]
     kmeans = StreamKMeans(20, init="random", n_init=1, progress=False, checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
@@ -318,7 +318,7 @@ def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch):
         with pytest.raises(StoppedError):
             kmeans.fit(X)
     with np.load(tmp_path / "state" / "seed.npz") as record:
-        start = record["array_centers"]
+        start = record["array_value"]
     kmeans.max_iter = 100
     kmeans.fit(X)
     again = StreamKMeans(20, init=start, progress=False).fit(X)
@@ -326,8 +326,8 @@ def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch):
 
 
 def test_other_data_or_settings_are_refused_by_name(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     X = np.load(folder / "x.npy")[:5000]
     with monkeypatch.context() as patched:
         stopped_after(patched, "seed")
@@ -358,8 +358,8 @@ def test_two_fits_on_one_checkpoint(folder, tmp_path):
 
 def test_short_fits_write_no_records(tmp_path, monkeypatch):
     saved = []
-    original = resume.Checkpoint.save
-    monkeypatch.setattr(resume.Checkpoint, "save", lambda self, *rest: (saved.append(rest[0]), original(self, *rest)))
+    original = saving.Checkpoint.save
+    monkeypatch.setattr(saving.Checkpoint, "save", lambda self, *rest: (saved.append(rest[0]), original(self, *rest)))
     X = sp.random_array((500, 3000), density=0.01, format="csr", rng=np.random.default_rng(0))
     StreamKMeans(3, progress=False, checkpoint=tmp_path / "state").fit(X)
     assert saved == ["begin"]
@@ -372,8 +372,8 @@ def test_a_full_disk_is_said_and_survived(folder, wanted, tmp_path, monkeypatch)
     place.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", place], check=False).returncode:
         pytest.skip("no file system can be mounted here")
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES["text"]
     try:
         kmeans = StreamKMeans(progress=False, checkpoint=place / "state", **options)

@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.seeding.search_set import SMALL_ENTRIES, SMALLEST_SEARCH_ROWS
-from streamkm.compute.reduction import RUN_LENGTH, RUNS
+from streamkm.engine.reduction import RUN_LENGTH, RUNS
 from streamkm.planning import fit_plan
 from tests.dask_processes import assert_same_bits
 from tests.limits import limited

@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
-from streamkm.passes import resume
+from streamkm.engine import saving
 from streamkm.sketches.registry import FIT_BY_PASS
 from tests.children import StoppedError, stopped_after
 from tests.limits import limited
@@ -179,8 +179,8 @@ def test_a_saved_model_predicts_alike(tmp_path):
 
 
 def test_directions_that_were_found_are_not_found_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     X = wide_rows(2000)
     wanted = kmeans(sketch="svd", n_components=5, chunk_bytes=100_000).fit(X)
     again = kmeans(sketch="svd", n_components=5, chunk_bytes=100_000, checkpoint=tmp_path / "state")

@@ -132,11 +132,11 @@ def test_saved_models_label_alike(tmp_path):
 
 def test_stores_of_original_rows_can_be_clustered(tmp_path):
     X = directions().astype("f4")
-    store = do(write_store, tmp_path / "s", X, IdentitySketch(20), walk={"chunk_bytes": 9000, "metric": "cosine"})
+    store = do(write_store, tmp_path / "s", X, IdentitySketch(20), reader={"chunk_bytes": 9000, "metric": "cosine"})
     fitted = spherical().fit(store)
     np.testing.assert_allclose(np.linalg.norm(fitted.model_.centers, axis=1), 1, rtol=1e-12)
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
-    sketched = do(write_store, tmp_path / "c", X, CountSketch(8, 0), walk={"metric": "cosine"})
+    sketched = do(write_store, tmp_path / "c", X, CountSketch(8, 0), reader={"metric": "cosine"})
     with pytest.raises(InvalidParameterError, match="holds sketched rows, and spherical=True is for original ones"):
         spherical().fit(sketched)
 

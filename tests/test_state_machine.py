@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 from streamkm import StreamKMeans
-from streamkm.compute import open_executor
 from streamkm.core.exceptions import CheckpointError, StoreError
 from streamkm.core.progress import Stage
-from streamkm.passes.checkpoint import records
+from streamkm.engine import open_executor
+from streamkm.engine.checkpoint import records
 from streamkm.sources import open_source
 from streamkm.stores.operations import append_rows, write_store
 from tests import children
-from tests.children import SKETCH, StoppedError, stopped_after, walk_of
+from tests.children import SKETCH, StoppedError, reader_of, stopped_after
 from tests.naive import countsketch_matrix, dense
 from tests.programs import forking
 
@@ -83,7 +83,7 @@ class Machine(RuleBasedStateMachine):
         self.patched = pytest.MonkeyPatch()
         for module, name, value in (
             ("stores.writer", "CHUNK_BYTES", 1 << 15), ("stores.pass_", "INTERVAL_S", 0.0),
-            ("passes.resume", "INTERVAL_S", 0.0), ("passes.resume", "SHARE", 1.0),
+            ("engine.saving", "INTERVAL_S", 0.0), ("engine.saving", "SHARE", 1.0),
         ):  # fmt: skip
             self.patched.setattr(f"streamkm.{module}.{name}", value)
         self.n_files = self.n_streams = 0
@@ -156,9 +156,9 @@ class Machine(RuleBasedStateMachine):
         store = self.folder / "s"
         with open_executor(1) as executor:
             if store.exists():
-                append_rows(store, walk_of(path), executor, Stage("append"), **options)
+                append_rows(store, reader_of(path), executor, Stage("append"), **options)
             else:
-                write_store(store, walk_of(path), SKETCH, executor, Stage("write"), **options)
+                write_store(store, reader_of(path), SKETCH, executor, Stage("write"), **options)
 
     @rule(seed=seeds, n_rows=sizes)
     def append(self, seed, n_rows):

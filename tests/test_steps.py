@@ -264,8 +264,8 @@ def test_damaged_models_are_refused():
 def test_a_fit_goes_on_after_it_has_found_its_steps(tmp_path, monkeypatch):
     X = groups()
     np.save(tmp_path / "x.npy", X)
-    monkeypatch.setattr("streamkm.passes.resume.INTERVAL_S", 0.0)
-    monkeypatch.setattr("streamkm.passes.resume.SHARE", 1.0)
+    monkeypatch.setattr("streamkm.engine.saving.INTERVAL_S", 0.0)
+    monkeypatch.setattr("streamkm.engine.saving.SHARE", 1.0)
     given = {"steps": ["standardize", "robust"], **COMMON}
     wanted = StreamKMeans(4, **given).fit(tmp_path / "x.npy")
     for stops in ("step-0-sums", "step-0", "step-1", "found"):

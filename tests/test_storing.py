@@ -16,7 +16,6 @@ from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.compute import open_executor
 from streamkm.core.exceptions import (
     CheckpointError,
     InUseError,
@@ -26,6 +25,7 @@ from streamkm.core.exceptions import (
     StoreError,
 )
 from streamkm.core.progress import Progress, Stage
+from streamkm.engine import open_executor
 from streamkm.passes.assign import map_rows, nearest_labels
 from streamkm.passes.context import PassContext
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
@@ -40,15 +40,15 @@ from streamkm.stores.compatibility import (
     sketch_of_store,
 )
 from streamkm.stores.operations import append_columns, append_rows, write_store
-from streamkm.stores.planned import choose_store_sketch, prepared_walk, walk_for_store
+from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
 from tests import children
-from tests.children import SKETCH, tree, walk_of
+from tests.children import SKETCH, reader_of, tree
 from tests.naive import countsketch_matrix, dense
 from tests.programs import forking
 from tests.tables import cases
 
 KINDS = ("dense", "sparse")
-SKETCH_ITEM = store_pass._sketch_item
+STORED = store_pass.StoredRows.output
 
 
 def matrix(kind, n_rows=120, n_features=40, seed=0):
@@ -73,10 +73,10 @@ def sketched(X):
     return dense(X) @ countsketch_matrix(SKETCH.seed, X.shape[1], SKETCH.n_components)
 
 
-def do(operation, path, X, *args, executor=2, walk=None, **options):
+def do(operation, path, X, *args, executor=2, reader=None, **options):
     with open_executor(executor) as workers:
-        walk = walk_of(X, **(walk or {"chunk_bytes": 3000}))
-        return operation(path, walk, *args, workers, Stage("test"), **options)
+        reader = reader_of(X, **(reader or {"chunk_bytes": 3000}))
+        return operation(path, reader, *args, workers, Stage("test"), **options)
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ class TestWriting:
     @pytest.mark.parametrize("chunk_bytes", [1, 2_000, 1 << 30])
     def test_rows_are_the_sketch_whatever_the_chunks(self, tmp_path, kind, chunk_bytes):
         X = matrix(kind)
-        source = do(write_store, tmp_path / "s.zarr", X, SKETCH, walk={"chunk_bytes": chunk_bytes})
+        source = do(write_store, tmp_path / "s.zarr", X, SKETCH, reader={"chunk_bytes": chunk_bytes})
         assert source.info.kind == {"dense": "dense", "sparse": "csr"}[kind]
         np.testing.assert_array_equal(stored_rows(source), sketched(X))
         assert [path.name for path in tmp_path.iterdir()] == ["s.zarr"]
@@ -133,7 +133,7 @@ class TestWriting:
         X = dense(matrix(kind)).astype(np.float32)
         X[[3, 70], 5] = np.nan
         given = X if kind == "dense" else sp.csr_array(X)
-        source = do(write_store, tmp_path / "s", given, SKETCH, walk={"chunk_bytes": 3000, "on_invalid": "skip"})
+        source = do(write_store, tmp_path / "s", given, SKETCH, reader={"chunk_bytes": 3000, "on_invalid": "skip"})
         found = stored_rows(source)
         assert np.flatnonzero(np.isnan(found).any(axis=1)).tolist() == [3, 70]
         wanted = sketched(np.nan_to_num(X))
@@ -143,7 +143,7 @@ class TestWriting:
 
     def test_cosine_rows_are_scaled_first(self, tmp_path, kind):
         X = matrix(kind)
-        source = do(write_store, tmp_path / "s", X, SKETCH, walk={"chunk_bytes": 3000, "metric": "cosine"})
+        source = do(write_store, tmp_path / "s", X, SKETCH, reader={"chunk_bytes": 3000, "metric": "cosine"})
         norms = np.linalg.norm(dense(X), axis=1, keepdims=True)
         np.testing.assert_allclose(stored_rows(source), sketched(dense(X) / np.where(norms > 0, norms, 1)), atol=1e-6)
 
@@ -205,13 +205,13 @@ class TestFilesOfOthers:
             assert (tmp_path / "s" / name).read_text() == "mine"
 
     def test_came_while_rows_were_read(self, tmp_path, monkeypatch):
-        def meanwhile(item, shared, function):
+        def meanwhile(self, rows):
             (tmp_path / "s").mkdir(exist_ok=True)
             (tmp_path / "s" / "mine").write_text("mine")
-            return SKETCH_ITEM(item, shared, function)
+            return STORED(self, rows)
 
         with monkeypatch.context() as patched:
-            patched.setattr(store_pass, "_sketch_item", meanwhile)
+            patched.setattr(store_pass.StoredRows, "output", meanwhile)
             with pytest.raises(OutputError, match="s exists"):
                 do(write_store, tmp_path / "s", matrix("dense"), SKETCH)
         assert (tmp_path / "s" / "mine").read_text() == "mine"
@@ -272,7 +272,7 @@ class TestRowsAdded:
     def test_by_another_sketch_are_refused_by_name(self, tmp_path, sketch, metric, message):
         source = do(write_store, tmp_path / "s", matrix("sparse"), SKETCH)
         with pytest.raises(StoreError, match=message):
-            do(append_rows, tmp_path / "s", matrix("sparse", seed=1), sketch=sketch, walk={"metric": metric})
+            do(append_rows, tmp_path / "s", matrix("sparse", seed=1), sketch=sketch, reader={"metric": metric})
         assert open_source(tmp_path / "s").info == source.info
 
     def test_by_another_projection_are_refused(self, tmp_path):
@@ -330,7 +330,7 @@ class TestFeaturesAdded:
         do(write_store, tmp_path / "s", X[:60][:, first], sketch)
         do(append_rows, tmp_path / "s", X[60:][:, first])
         for features in rest:
-            source = do(append_columns, tmp_path / "s", X[:, features], walk={"chunk_bytes": 1234})
+            source = do(append_columns, tmp_path / "s", X[:, features], reader={"chunk_bytes": 1234})
         np.testing.assert_array_equal(stored_rows(source), dense(X) @ countsketch_matrix(7, 40, m))
         assert source.info.n_features == 40
         assert source.info.inputs[-1]["features"] == [cuts[-1], 40]
@@ -361,13 +361,13 @@ class TestFeaturesAdded:
         with pytest.raises(StoreError, match=r"features from 39 overlap .*0-39; pass first_feature=40 or more"):
             do(append_columns, tmp_path / "s", X, first_feature=39)
         with pytest.raises(StoreError, match="was sketched for the euclidean metric, not cosine"):
-            do(append_columns, tmp_path / "s", X, walk={"metric": "cosine"})
+            do(append_columns, tmp_path / "s", X, reader={"metric": "cosine"})
         do(write_store, tmp_path / "i", X, IdentitySketch(40))
         with pytest.raises(StoreError, match="of the identity sketch, which depends on all features together"):
             do(append_columns, tmp_path / "i", X)
-        do(write_store, tmp_path / "c", X, SKETCH, walk={"metric": "cosine"})
+        do(write_store, tmp_path / "c", X, SKETCH, reader={"metric": "cosine"})
         with pytest.raises(StoreError, match="rows of unit length"):
-            do(append_columns, tmp_path / "c", X, walk={"metric": "cosine"})
+            do(append_columns, tmp_path / "c", X, reader={"metric": "cosine"})
 
 
 def sketched_feature(j):
@@ -377,17 +377,17 @@ def sketched_feature(j):
 
 class TestClustering:
     def test_labels_original_rows_as_the_stored_ones(self, tmp_path, small_topics):
-        do(write_store, tmp_path / "s", small_topics.X, CountSketch(1024, 3), walk={"chunk_bytes": 1 << 18})
+        do(write_store, tmp_path / "s", small_topics.X, CountSketch(1024, 3), reader={"chunk_bytes": 1 << 18})
         source = open_source(tmp_path / "s")
         fitted = StreamKMeans(10, random_state=0).fit(source)
         assert fitted.plan_.sketch == "identity"
         model = model_of_store(source, fitted.cluster_centers_.astype(np.float64))
         with open_executor(2) as executor:
-            context = PassContext(executor=executor, walk=walk_of(small_topics.X))
+            context = PassContext(executor=executor, reader=reader_of(small_topics.X))
             labels = np.concatenate(list(map_rows(context, model, nearest_labels, Stage("p"))))
             np.testing.assert_array_equal(labels, fitted.labels_)
             again = model_on_store(model, source)
-            context = PassContext(executor=executor, walk=walk_of(tmp_path / "s"))
+            context = PassContext(executor=executor, reader=reader_of(tmp_path / "s"))
             labels = np.concatenate(list(map_rows(context, again, nearest_labels, Stage("p"))))
             np.testing.assert_array_equal(labels, fitted.labels_)
         model.save(tmp_path / "model.npz", {})
@@ -401,7 +401,7 @@ class TestClustering:
         assert metric_on_store(source, "euclidean") == "euclidean"
         with pytest.raises(StoreError, match="was sketched for the euclidean metric"):
             metric_on_store(source, "cosine")
-        source = do(write_store, tmp_path / "c", matrix("dense"), SKETCH, walk={"metric": "cosine"})
+        source = do(write_store, tmp_path / "c", matrix("dense"), SKETCH, reader={"metric": "cosine"})
         assert metric_on_store(source, "cosine") == metric_on_store(source, "euclidean") == "euclidean"
         assert model_of_store(source, np.zeros((2, 300))).metric == "cosine"
 
@@ -416,9 +416,9 @@ class TestClustering:
         ],
     )
     def test_the_sketch_is_chosen_as_for_a_fit(self, kind, options, wanted):
-        walk, _ = walk_for_store(open_source(matrix(kind)), "euclidean", "raise")
+        reader, _ = reader_for_store(open_source(matrix(kind)), "euclidean", "raise")
         with open_executor(2) as executor:
-            found = choose_store_sketch(walk, *options, 3, executor, Stage("sample"))
+            found = choose_store_sketch(reader, *options, 3, executor, Stage("sample"))
         assert found.to_dict() == wanted.to_dict()
         for name, values in wanted.arrays().items():  # the sample holds all rows, in another order
             np.testing.assert_allclose(np.abs(found.arrays()[name]), np.abs(values), atol=1e-5)
@@ -427,9 +427,9 @@ class TestClustering:
     def test_rows_are_prepared_as_a_fit_prepares_them(self, tmp_path, kind, steps):
         X = abs(matrix(kind))
         with open_executor(2) as workers:
-            walk, _ = walk_for_store(open_source(X), "euclidean", "raise", steps=steps)
-            walk = prepared_walk(walk, workers, Progress(show=False))
-            store = write_store(tmp_path / "s", walk, IdentitySketch(40), workers, Stage("test"))
+            reader, _ = reader_for_store(open_source(X), "euclidean", "raise", steps=steps)
+            reader = prepared_reader(reader, workers, Progress(show=False))
+            store = write_store(tmp_path / "s", reader, IdentitySketch(40), workers, Stage("test"))
             fitted = StreamKMeans(3, random_state=0, progress=False).fit(tmp_path / "s")
             again = StreamKMeans(3, steps=list(steps), random_state=0, progress=False).fit(X)
             assert store.details()["steps"] == ", ".join(steps)
@@ -440,12 +440,12 @@ class TestClustering:
             fitted.save(tmp_path / "m.npz")
             loaded = StreamKMeans.load(tmp_path / "m.npz")
             np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
-            more = replace(walk, source=prepared_as(store, open_source(abs(matrix(kind, 50, 40, seed=1)))))
+            more = replace(reader, source=prepared_as(store, open_source(abs(matrix(kind, 50, 40, seed=1)))))
             longer = append_rows(tmp_path / "s", more, workers, Stage("test"))
             added = dense(fitted.preparation_.apply(abs(matrix(kind, 50, 40, seed=1))))
             np.testing.assert_array_equal(stored_rows(longer)[120:], added)
             with pytest.raises(StoreError, match=f"holds rows after the steps {', '.join(steps)}, not none"):
-                append_rows(tmp_path / "s", walk_of(matrix(kind, 5)), workers, Stage("test"))
+                append_rows(tmp_path / "s", reader_of(matrix(kind, 5)), workers, Stage("test"))
         plain = StreamKMeans(3, random_state=0, progress=False).fit(X)
         with pytest.raises(StoreError, match="not none"):
             plain.predict(tmp_path / "s")
@@ -460,27 +460,27 @@ class TestClustering:
         stored = []
         with open_executor(2) as workers:
             for name, make in (("same", as_kind), ("other", as_other)):
-                walk, _ = walk_for_store(open_source(as_kind(X)), "euclidean", "raise", steps=(step,))
-                walk = prepared_walk(walk, workers, Progress(show=False))
-                store = write_store(tmp_path / name, walk, sketch, workers, Stage("test"))
-                walk = replace(walk, source=prepared_as(store, open_source(make(more))))
-                stored.append(stored_rows(append_rows(tmp_path / name, walk, workers, Stage("test"))))
-                narrow = replace(walk, source=prepared_as(store, open_source(make(more[:, :30]))))
+                reader, _ = reader_for_store(open_source(as_kind(X)), "euclidean", "raise", steps=(step,))
+                reader = prepared_reader(reader, workers, Progress(show=False))
+                store = write_store(tmp_path / name, reader, sketch, workers, Stage("test"))
+                reader = replace(reader, source=prepared_as(store, open_source(make(more))))
+                stored.append(stored_rows(append_rows(tmp_path / name, reader, workers, Stage("test"))))
+                narrow = replace(reader, source=prepared_as(store, open_source(make(more[:, :30]))))
                 with pytest.raises(StoreError, match=r"has 30 features; the rows of .* have 40"):
                     append_rows(tmp_path / name, narrow, workers, Stage("test"))
         np.testing.assert_allclose(stored[1], stored[0], rtol=1e-6, atol=1e-6)
 
     def test_what_steps_have_found_is_checked(self, tmp_path):
         with open_executor(1) as workers:
-            walk, _ = walk_for_store(open_source(matrix("sparse")), "euclidean", "raise", steps=("standardize",))
-            walk = prepared_walk(walk, workers, Progress(show=False))
-            store = write_store(tmp_path / "s", walk, SKETCH, workers, Stage("test"))
-            wide = replace(walk, source=prepared_as(store, open_source(matrix("sparse", 9, 40, seed=2))))
+            reader, _ = reader_for_store(open_source(matrix("sparse")), "euclidean", "raise", steps=("standardize",))
+            reader = prepared_reader(reader, workers, Progress(show=False))
+            store = write_store(tmp_path / "s", reader, SKETCH, workers, Stage("test"))
+            wide = replace(reader, source=prepared_as(store, open_source(matrix("sparse", 9, 40, seed=2))))
             assert len(wide.source.preparation.found[0].factor) == 40
             with pytest.raises(StoreError, match="features cannot be added after them"):
-                append_columns(tmp_path / "s", walk_of(matrix("sparse")), workers, Stage("test"))
+                append_columns(tmp_path / "s", reader_of(matrix("sparse")), workers, Stage("test"))
             with pytest.raises(InvalidInputError, match="sketched already"):
-                walk_for_store(store, "euclidean", "raise", steps=("unit",))
+                reader_for_store(store, "euclidean", "raise", steps=("unit",))
         other = write_arrays(tmp_path / "s", "steps_factor0", np.ones(40))
         with pytest.raises(SourceError, match="steps_factor0 is damaged"):
             open_source(other).preparation()
@@ -633,16 +633,16 @@ class TestAfterAKill:
 
 
 def interrupt(monkeypatch, after):
-    """Make the walk end like Ctrl-C after so many chunks; gives a list that grows with every chunk read."""
+    """Make the reader end like Ctrl-C after so many chunks; gives a list that grows with every chunk read."""
     reads = []
 
-    def read(item, shared, function):
-        reads.append(item)
+    def read(self, rows):
+        reads.append(rows)
         if len(reads) > after:
             raise KeyboardInterrupt
-        return SKETCH_ITEM(item, shared, function)
+        return STORED(self, rows)
 
-    monkeypatch.setattr(store_pass, "_sketch_item", read)
+    monkeypatch.setattr(store_pass.StoredRows, "output", read)
     return reads
 
 
@@ -718,6 +718,6 @@ def test_a_part_that_a_kill_left_behind_is_swept(tmp_path):
 @pytest.mark.parametrize("name", ["signs", "svd"])
 def test_any_sketch_by_name(tmp_path, name):
     np.save(tmp_path / "1.npy", matrix("dense"))
-    walk = walk_of(tmp_path / "1.npy")
+    reader = reader_of(tmp_path / "1.npy")
     with open_executor(2) as executor:
-        assert choose_store_sketch(walk, name, 8, 3, executor, Stage("sketch")).kind == name
+        assert choose_store_sketch(reader, name, 8, 3, executor, Stage("sketch")).kind == name

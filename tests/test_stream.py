@@ -20,7 +20,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.stream import NODE_BYTES, Stream, stream_size
-from streamkm.passes.reader import Walk
+from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
 from tests import naive
 from tests.tables import cases
@@ -283,17 +283,17 @@ def test_sources_are_fed_chunk_by_chunk(sparse, tmp_path):
     np.save(path, X)
     for source in (open_source(sp.csr_array(X) if sparse else path), open_source([X[:200], X[200:]])):
         stream = Stream(rule())
-        feed(stream, Walk(source, 1000, "euclidean", "skip"), weights)
+        feed(stream, RowReader(source, 1000, "euclidean", "skip"), weights)
         kind = sp.csr_array(kept) if sp.issparse(stream.coreset().X) else kept
         assert_same(stream, fed(Stream(rule()), kind, weights=weights[valid]))
         assert stream.n_rows == 496
         with pytest.raises(InvalidInputError, match="NaN in row 3"):
-            feed(Stream(rule()), Walk(open_source(X), 1000, "euclidean", "raise"), NO_WEIGHTS)
+            feed(Stream(rule()), RowReader(open_source(X), 1000, "euclidean", "raise"), NO_WEIGHTS)
 
 
 def test_rows_of_a_cosine_stream_have_unit_length():
     stream = Stream(rule())
-    feed(stream, Walk(open_source(data(300)), 1000, "cosine", "raise"), NO_WEIGHTS)
+    feed(stream, RowReader(open_source(data(300)), 1000, "cosine", "raise"), NO_WEIGHTS)
     np.testing.assert_allclose((stream.coreset().X ** 2).sum(axis=1), 1, rtol=1e-5)
 
 
@@ -301,7 +301,7 @@ def test_rows_of_a_cosine_stream_have_unit_length():
 def test_weights_must_be_as_many_as_rows(count):
     for source in (open_source(data(300)), open_source(iter([data(100), data(200)]))):
         with pytest.raises(InvalidInputError, match=f"sample_weight has {count} values"):
-            feed(Stream(rule()), Walk(source, 1000, "euclidean", "raise"), np.ones(count))
+            feed(Stream(rule()), RowReader(source, 1000, "euclidean", "raise"), np.ones(count))
 
 
 # ---- files

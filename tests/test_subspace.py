@@ -15,13 +15,13 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.utils.extmath import randomized_svd
 
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
+from streamkm.engine import open_executor
 from streamkm.kernels.sketch import subspace as kernels
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk
-from streamkm.passes.sketch import fit_pass
+from streamkm.passes.reader import RowReader
+from streamkm.passes.sketch import FindSketch
 from streamkm.sketches import PCASketch, TruncatedSVDSketch
 from streamkm.sketches import subspace as subspaces
 from streamkm.sketches.subspace import GramFit, RangeFit, Subspace, fit_rows, nystroem, subspace_fit
@@ -295,16 +295,16 @@ def test_a_later_pass_must_not_be_wider():
 def test_rounds_of_passes(small_topics, power_steps, sparse):
     X = small_topics.X[:600] if sparse else small_topics.X[:600].toarray()
     source = CountingSource(X, n_chunks=9)
-    walk = Walk(source, 1000, "euclidean", "raise")
+    reader = RowReader(source, 1000, "euclidean", "raise")
     sketches = []
     for n_threads in (1, 3):
         found_ = TruncatedSVDSketch.first_round(6, n_features=3000, seed=4, power_steps=power_steps)
         source.read_rows.clear()
         with open_executor(n_threads) as executor:
-            context = PassContext(executor=executor, walk=walk)
+            context = PassContext(executor=executor, reader=reader)
             while not isinstance(found_, TruncatedSVDSketch):
                 rows = np.diff(np.unique(np.linspace(0, 600, 10).astype(int)))
-                found_ = fit_pass(context, pickle.loads(pickle.dumps(found_)), rows, Stage("fit"))
+                found_ = context.run(FindSketch(pickle.loads(pickle.dumps(found_))), Stage("fit"), rows)
         assert set(source.read_rows.values()) == {1 + power_steps}
         sketches.append(found_)
     np.testing.assert_array_equal(sketches[0].directions, sketches[1].directions)
@@ -318,17 +318,17 @@ def test_rounds_of_passes(small_topics, power_steps, sparse):
 @pytest.mark.parametrize("way", WAYS)
 def test_processes_give_the_same_bits(small_topics, client, way):
     X = small_topics.X[:400, :500]
-    walk = Walk(open_source(X), 20_000, "euclidean", "raise")
-    rows = np.array([chunk.stop - chunk.start for chunk in walk.source.chunks(20_000)])
+    reader = RowReader(open_source(X), 20_000, "euclidean", "raise")
+    rows = np.array([chunk.stop - chunk.start for chunk in reader.source.chunks(20_000)])
     assert len(rows) > 3
     weights = np.random.default_rng(0).random(400)
     sketches = []
     for where in (2, client):
         sketch = first_round(way, 4, power_steps=1, make=TruncatedSVDSketch.of_subspace)
         with open_executor(where) as executor:
-            context = PassContext(executor=executor, walk=walk, weights=weights)
+            context = PassContext(executor=executor, reader=reader, weights=weights)
             while not isinstance(sketch, TruncatedSVDSketch):
-                sketch = fit_pass(context, sketch, rows, Stage("fit"))
+                sketch = context.run(FindSketch(sketch), Stage("fit"), rows)
         sketches.append(sketch)
     np.testing.assert_array_equal(sketches[0].directions, sketches[1].directions)
     whole = fit_rows(first_round(way, 4, power_steps=1, make=TruncatedSVDSketch.of_subspace), X, weights)

@@ -18,7 +18,6 @@ from streamkm import StreamKMeans, sweep
 from streamkm.cli.report import write_sweep
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.compute import open_executor
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import (
     CheckpointError,
@@ -28,10 +27,10 @@ from streamkm.core.exceptions import (
     OutputError,
 )
 from streamkm.core.ownership import MARKER
+from streamkm.engine import open_executor, saving
 from streamkm.model_selection.sweep_parameters import clusters_of
 from streamkm.model_selection.sweep_result import COLUMNS, SweepResult, SweepRow, elbow
 from streamkm.model_selection.swept_rows import draw_more
-from streamkm.passes import resume
 from streamkm.reports.sweep import sweep_page
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
@@ -224,8 +223,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(blobs):
 
 @pytest.mark.parametrize(("record", "times", "n_read"), [("begin", 1, 6), ("sample", 3, 4), ("run-0", 1, 0)])
 def test_a_sweep_that_was_stopped_goes_on(blobs, tmp_path, monkeypatch, record, times, n_read):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     path = str(tmp_path / "x.npy")
     np.save(path, blobs)
     options = {"checkpoint": tmp_path / "state", "chunk_bytes": 9_600, **QUIET}

@@ -30,7 +30,7 @@ from streamkm.core.exceptions import (
     ModelFileError,
     OutputError,
 )
-from streamkm.passes import resume
+from streamkm.engine import saving
 from streamkm.passes.assign import nearest_labels
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
@@ -718,8 +718,8 @@ def test_documents_of_which_a_part_is_read_whole_have_centers_of_all_features(tm
 
 @pytest.mark.parametrize(("record", "times"), [("sketch", 3), ("sketch", 5), ("seed", 1), ("found", 1), ("refined", 1)])
 def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, monkeypatch, record, times):
-    monkeypatch.setattr(resume, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 1.0)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
     X = short_texts(MANY_TEXTS)
     kmeans = StreamKMeans(8, coreset="uniform", refine=1, chunk_bytes=300_000, **ONE_THREAD)
     wanted = clone(kmeans).fit(X)

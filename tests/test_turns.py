@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm import StreamKMeans, compute
-from streamkm.compute.reduction import FEW_RUNS, RUNS, count_runs, run_lengths
-from streamkm.compute.turns import LARGE_BYTES, SHARE, Reading, Turns
 from streamkm.core.progress import Stage
+from streamkm.engine.reduction import FEW_RUNS, RUNS, count_runs, run_lengths
+from streamkm.engine.turns import LARGE_BYTES, SHARE, Reading, Turns
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk
+from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import count_pass
 from streamkm.sketches import CountSketch
 from streamkm.sources.binary import csr_groups
@@ -77,12 +77,12 @@ def test_fits_and_predictions_read_storage_chunks_once_but_for_few(workers, stor
 
 def test_counting_and_stores_read_storage_chunks_once_but_for_few(workers, stored, tmp_path):
     source, arrays = stored
-    walk = Walk(source, 8 * arrays[0].unit_rows, "euclidean", "raise")
+    reader = RowReader(source, 8 * arrays[0].unit_rows, "euclidean", "raise")
     with compute.open_executor(workers) as executor:
-        count_pass(PassContext(executor=executor, walk=walk), Stage("count"))
+        count_pass(PassContext(executor=executor, reader=reader), Stage("count"))
         assert reads(arrays) <= MOST_READS
         source.files = (str(tmp_path),)  # known by its files: no rows are read to know it again
-        write_store(tmp_path / "s.zarr", walk, CountSketch(16, 0), executor, Stage("store"))
+        write_store(tmp_path / "s.zarr", reader, CountSketch(16, 0), executor, Stage("store"))
         assert reads(arrays) <= MOST_READS
 
 

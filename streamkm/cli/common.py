@@ -26,9 +26,9 @@ from streamkm.core.secrets import without_secrets
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Override
-    from streamkm.compute import ClusterSettings
     from streamkm.core.progress import Progress, Stage
-    from streamkm.passes.reader import Walk
+    from streamkm.engine import ClusterSettings
+    from streamkm.passes.reader import RowReader
     from streamkm.planning.plan import Plan
     from streamkm.sources.base import RowSource
 
@@ -191,11 +191,11 @@ class Talk:
 
         return Progress(self._bars)
 
-    def stage(self, name: str, walk: Walk) -> AbstractContextManager[Stage]:
+    def stage(self, name: str, reader: RowReader) -> AbstractContextManager[Stage]:
         """One stage of work that no estimator does, with a bar where there are bars."""
         from streamkm.sources.base import ChunkedSource
 
-        chunks = walk.source.chunks(walk.target_bytes) if isinstance(walk.source, ChunkedSource) else None
+        chunks = reader.source.chunks(reader.target_bytes) if isinstance(reader.source, ChunkedSource) else None
         return self.progress().stage(name, None if chunks is None else len(chunks))
 
     def plan(self, plan: Plan) -> None:
@@ -255,7 +255,7 @@ def on_cluster(cluster: ClusterSettings | None) -> Iterator[None]:
     if cluster is None:
         yield
         return
-    from streamkm.compute import open_cluster
+    from streamkm.engine import open_cluster
 
     with open_cluster(cluster) as client:
         logging.getLogger(__name__).info("cluster: %s, %d workers", client.scheduler.address, len(client.nthreads()))

@@ -20,9 +20,9 @@ import yaml
 
 from streamkm.cli.data import TABLE, TEXT, Opened, open_configured, read_table_settings, read_text_settings
 from streamkm.cli.schema import SECTIONS, Output, shown, validate
-from streamkm.compute import ClusterSettings
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError
 from streamkm.core.secrets import MASK
+from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters

@@ -69,7 +69,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
         import numpy as np
 
         from streamkm.deduplication import dedupe as find_duplicates
-        from streamkm.passes.checkpoint import Checkpoint, records
+        from streamkm.engine.checkpoint import Checkpoint, records
 
         overwrite: Overwrite = "any" if options["force"] else options["overwrite"]
         _check_target(output, overwrite)

@@ -123,9 +123,9 @@ def fit(
         run = _load(inputs, settings, options)
         from streamkm.cli.results import check_target, prepare_labels, write_results
         from streamkm.cli.summary import result_lines
+        from streamkm.engine.checkpoint import records
         from streamkm.estimators.facts import summarize
         from streamkm.estimators.kmeans import StreamKMeans
-        from streamkm.passes.checkpoint import records
         from streamkm.reports.pictures import check_image_shape
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
@@ -164,8 +164,8 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
     """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
+    from streamkm.engine.saving import is_worth_resuming
     from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
-    from streamkm.passes.resume import is_worth_resuming
 
     plan = run.plan_for(source, limit_of_run(run.estimator, directory, restart=restart))
     with open_checkpoint(run.estimator, source, directory, plan, restart=restart) as saved:

@@ -17,9 +17,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from streamkm.cli.data import HASHING
-from streamkm.compute import ClusterSettings
 from streamkm.core.exceptions import ConfigError
 from streamkm.core.secrets import MASK
+from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kernel_validation import ALIASES
 from streamkm.estimators.kmeans import StreamKMeans

@@ -53,10 +53,10 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.data import check_frequencies_target, write_frequencies
-        from streamkm.compute import open_executor, under_limit
+        from streamkm.engine import open_executor, under_limit
         from streamkm.preparation import check_steps
         from streamkm.stores.operations import check_store_place, write_store
-        from streamkm.stores.planned import choose_store_sketch, prepared_walk, walk_for_store
+        from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         weights = f"{output}.tfidf.npz"
@@ -69,15 +69,15 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
             frequencies = write_frequencies(weights, source)
             sketched = (options["sketch"], options["n_components"] or "auto")
             limit, steps = options["memory_limit"], check_steps(options["steps"])
-            walk, n_threads = walk_for_store(
+            reader, n_threads = reader_for_store(
                 source, options["metric"], on_invalid, sketch=sketched, steps=steps, memory_limit=limit
             )
             workers = stack.enter_context(open_executor(most_threads=n_threads))
-            walk = prepared_walk(walk, workers, talk.progress())
-            stage = stack.enter_context(talk.stage("sketch", walk))
-            found = choose_store_sketch(walk, *sketched, options["seed"], workers, stage)
+            reader = prepared_reader(reader, workers, talk.progress())
+            stage = stack.enter_context(talk.stage("sketch", reader))
+            found = choose_store_sketch(reader, *sketched, options["seed"], workers, stage)
             store = write_store(
-                output, walk, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
+                output, reader, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
             )
         kept = [("frequencies", frequencies)] if frequencies else []
         talk.say([("rows", f"{store.n_rows:,}"), ("store", output), *store.details().items(), *kept])
@@ -98,11 +98,11 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
     if options["first_feature"] is not None and not options["columns"]:
         raise click.UsageError("--first-feature is of use with --columns only")
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
-        from streamkm.compute import open_executor, under_limit
+        from streamkm.engine import open_executor, under_limit
         from streamkm.sources.sketch_store import StoreInfo, StoreSource
         from streamkm.stores.compatibility import prepared_as
         from streamkm.stores.operations import append_columns, append_rows
-        from streamkm.stores.planned import walk_for_store
+        from streamkm.stores.planned import reader_for_store
 
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         with ExitStack() as stack:
@@ -111,14 +111,14 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
             if not options["columns"]:
                 source = prepared_as(StoreSource(store), source)
             metric, limit = StoreInfo.read(store).metric, options["memory_limit"]
-            walk, n_threads = walk_for_store(source, metric, on_invalid, memory_limit=limit)
+            reader, n_threads = reader_for_store(source, metric, on_invalid, memory_limit=limit)
             workers = stack.enter_context(open_executor(most_threads=n_threads))
-            stage = stack.enter_context(talk.stage("append", walk))
+            stage = stack.enter_context(talk.stage("append", reader))
             if options["columns"]:
                 first, restart = options["first_feature"], options["restart"]
-                found = append_columns(store, walk, workers, stage, first_feature=first, restart=restart)
+                found = append_columns(store, reader, workers, stage, first_feature=first, restart=restart)
             else:
-                found = append_rows(store, walk, workers, stage, restart=options["restart"])
+                found = append_rows(store, reader, workers, stage, restart=options["restart"])
         talk.say([("rows", f"{found.n_rows:,}"), ("store", store), *found.details().items()])
 
 

@@ -19,8 +19,8 @@ from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import Block, add_rows, step_labels
 from streamkm.cluster.spill import Held, loaded
 from streamkm.cluster.totals import JOIN_TOTALS, Totals
-from streamkm.compute import Executor, Large, Listener
 from streamkm.core.matrix import Matrix
+from streamkm.engine import Executor, Large, Listener
 from streamkm.kernels.cluster.rows import add_csr_rows
 
 Labels: TypeAlias = list[NDArray[np.int32]]

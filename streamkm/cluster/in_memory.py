@@ -21,9 +21,9 @@ from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label, step_labels
 from streamkm.cluster.totals import Totals
-from streamkm.compute import Executor
-from streamkm.compute.reduction import RUNS
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
+from streamkm.engine import Executor
+from streamkm.engine.reduction import RUNS
 from streamkm.kernels.cluster.sums import add_csr, add_dense
 from streamkm.kernels.cluster.totals import weighted_sum
 

@@ -25,8 +25,8 @@ from streamkm.cluster.in_memory import cluster_cuts, d2norm_of, row_pieces
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.rows import Block, rows_by_label
 from streamkm.cluster.totals import inertia_of
-from streamkm.compute import Executor
 from streamkm.core.sums import added_in_order
+from streamkm.engine import Executor
 from streamkm.kernels.cluster import totals as kernels
 
 FEWEST_CENTERS = 64  # with fewer, starts that are recombined end lower in the same time

@@ -13,7 +13,7 @@ from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.compute import Executor
+from streamkm.engine import Executor
 
 POLISH_STEPS = 10  # of Lloyd on a sample; more would fit the sample, not the data
 POLISH_TOL = 1e-3

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.table import CenterTable
-from streamkm.compute import Joining
 from streamkm.core.sums import added_in_order
+from streamkm.engine import Joining
 from streamkm.kernels.cluster import totals as kernels
 
 
@@ -60,7 +61,7 @@ class Totals:
         return kernels.explained(self.sums, self.counts)
 
 
-def join_totals(parts: Sequence[Totals]) -> Totals:
+def join_totals(parts: Sequence[Totals], *_shared: Any) -> Totals:
     """Add up, in order; no addend is changed."""
     if len(parts) == 1:
         return parts[0]
@@ -72,7 +73,7 @@ def join_totals(parts: Sequence[Totals]) -> Totals:
     return Totals(sums, counts, added_in_order(part.d2 for part in parts))
 
 
-def absorb_totals(first: Totals, second: Totals) -> Totals:
+def absorb_totals(first: Totals, second: Totals, *_shared: Any) -> Totals:
     """As `join_totals` of both, in the memory of the first: new memory costs more than the sums."""
     kernels.join(first.sums, second.sums, first.sums)
     return Totals(first.sums, first.counts + second.counts, first.d2 + second.d2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +13,6 @@ from streamkm.cluster.rows import row_d2
 from streamkm.core.matrix import rows_between
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.pairs import BLOCK_ROWS, count_compared, kept_rows, near, near_pairs
-from streamkm.passes.resume import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +90,13 @@ class Counted:
     n_together: int = 0
 
     @classmethod
-    def restored(cls, record: Record | None, n_rows: int, n_clusters: int) -> Counted:
-        """What an earlier run has counted, or nothing."""
-        if record is None:
-            return cls(np.zeros(n_rows, np.bool_), np.zeros(n_rows, np.bool_), np.zeros(n_clusters, np.bool_))
-        arrays, meta = record
-        removed, needed = (np.unpackbits(arrays[name], count=n_rows).astype(np.bool_) for name in ("removed", "needed"))
-        counts = (meta["n_compared"], meta["n_near"], meta["n_together"])
-        return cls(removed, needed, arrays["done"], [arrays["pairs"]], *counts)
+    def empty(cls, n_rows: int, n_clusters: int) -> Counted:
+        """Of no bucket."""
+        return cls(np.zeros(n_rows, np.bool_), np.zeros(n_rows, np.bool_), np.zeros(n_clusters, np.bool_))
 
-    def pack(self) -> Record:
-        """As a record."""
-        counts = {"n_compared": self.n_compared, "n_near": self.n_near, "n_together": self.n_together}
-        bits = {"removed": np.packbits(self.removed), "needed": np.packbits(self.needed)}
-        return {**bits, "done": self.done, "pairs": self._all_pairs()}, counts
+    def joined(self) -> Counted:
+        """The same, with all pairs in one array."""
+        return replace(self, pairs=[self._all_pairs()])
 
     def take(self, told: Told, clusters: NDArray[np.intp]) -> None:
         """Add what a bucket of some clusters tells."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.compute import local_threads
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import human_bytes
 from streamkm.deduplication.buckets import ROW_BYTES
+from streamkm.engine import local_threads
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.planning.allowance import Allowance
 from streamkm.sources.base import RowSource

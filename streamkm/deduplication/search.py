@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.compute import local_executor, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import give_back, memory_limit_bytes, with_process_memory
 from streamkm.core.progress import Progress
@@ -20,13 +19,15 @@ from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import Comparison, Counted, compare_bucket
 from streamkm.deduplication.plan import GatherPlan
 from streamkm.deduplication.result import Deduplicated
+from streamkm.engine import local_executor, open_executor, under_limit
+from streamkm.engine.checkpoint import Checkpoint
+from streamkm.engine.passes import Map
+from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
-from streamkm.passes.checkpoint import Checkpoint
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import OnInvalid, Walk, Weighed
-from streamkm.passes.resume import CheckpointWriter
+from streamkm.passes.reader import OnInvalid, RowReader, ValidRows
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 
@@ -200,7 +201,7 @@ class _Run:
         clustered = self._clustered()
         labels, n_clusters = clustered.labels, len(clustered.centers)
         sizes = np.bincount(labels[labels >= 0], minlength=n_clusters)
-        counted = Counted.restored(self.writer.load("compared"), len(labels), n_clusters)
+        counted = self.writer.load("compared", Counted) or Counted.empty(len(labels), n_clusters)
         plan = GatherPlan.of(self.source, self.estimator, sizes)
         bucket_of = plan.bucket_of.copy()
         bucket_of[counted.done] = -1
@@ -213,8 +214,8 @@ class _Run:
         ):
             give_back(memory_limit_bytes(self.estimator.memory_limit))
             if not counted.done.all():
-                walk = Walk(self.source, plan.chunk_bytes, "cosine", self.estimator.on_invalid)
-                context = PassContext(executor=workers, walk=walk)
+                reader = RowReader(self.source, plan.chunk_bytes, "cosine", self.estimator.on_invalid)
+                context = PassContext(executor=workers, reader=reader)
                 guests = Guests(near_by, plan.most_guests.copy())
                 probes = self._gathered(context, clustered, guests, bucket_of, probed, buckets)
                 comparison = Comparison(clustered.centers, self.threshold, self.farthest, probes, bucket_of)
@@ -225,7 +226,7 @@ class _Run:
                         counted.take(told, np.flatnonzero(bucket_of == bucket))
                         buckets.drop(bucket)
                         stage.advance()
-                        self.writer.save_if_due("compared", counted.pack)
+                        self.writer.save_if_due("compared", counted.joined)
         counted.finish()
         kept = (labels >= 0) & ~counted.removed
         return Deduplicated(
@@ -242,14 +243,12 @@ class _Run:
 
     def _clustered(self) -> _Clustered:
         """Clusters of all rows, or those that an earlier run found."""
-        record = self.writer.load("clustered")
-        if record is not None:
-            arrays, meta = record
-            return _Clustered(arrays["labels"], arrays["centers"], meta["seed"])
+        begun = self.writer.load("clustered", _Clustered)
+        if begun is not None:
+            return begun
         fitted = self.estimator.set_params(checkpoint=self.saved).fit(self.source)
         found = _Clustered(fitted.labels_, fitted.model_.wide_centers(), fitted.seed_)
-        if self.saved is not None:
-            self.saved.save("clustered", {"labels": found.labels, "centers": found.centers}, {"seed": found.seed})
+        self.writer.write("clustered", found)
         return found
 
     def _gathered(
@@ -264,14 +263,11 @@ class _Run:
         """Read all rows once, put those of clusters to their buckets, and give those that are compared with all."""
         labels, first, probes = clustered.labels, 0, []
         n_features = clustered.centers.shape[1]
-        shared = context.share(guests.borders)
         with self.progress.stage("gather") as stage:
-            for X, kept, n_read, near_by in context.executor.map(
-                stage.name, _read, context.items(), shared, large=True
-            ):
+            for X, numbers, n_read, near_by in context.outputs(BorderRows(guests.borders), stage):
                 if first + n_read > len(labels):
                     raise _changed(self.source)
-                rows = first + (np.arange(n_read) if kept is None else kept)
+                rows = first + numbers
                 first += n_read
                 own = labels[rows]
                 chosen = np.flatnonzero(np.isin(rows, probed, assume_unique=True))
@@ -286,7 +282,6 @@ class _Run:
                 starts = np.searchsorted(places[order], np.arange(buckets.n_buckets + 1))
                 for bucket in np.flatnonzero(np.diff(starts)).tolist():
                     buckets.add(bucket, members[which[order[starts[bucket] : starts[bucket + 1]]]])
-                stage.advance()
             if first != len(labels):
                 raise _changed(self.source)
             stage.rows, stage.read_bytes = first, self.source.n_bytes or 0
@@ -300,12 +295,21 @@ def _probes(labels: NDArray[np.int32], seed: int) -> NDArray[np.int64]:
     return np.sort(rng.choice(valid, min(PROBES, len(valid)), replace=False))
 
 
-def _read(
-    item: Weighed, shared: tuple[Walk, Borders]
-) -> tuple[Any, NDArray[np.int64] | None, int, tuple[NDArray[np.int32], NDArray[np.int32]]]:
-    walk, borders = shared
-    rows, _ = walk.read_weighed(item)
-    return rows.X, rows.kept, rows.n_read, borders.nearest_two(rows.X)
+Bordering: TypeAlias = tuple[Any, NDArray[np.int64], int, tuple[NDArray[np.int32], NDArray[np.int32]]]
+"""Valid rows of a chunk, their numbers in it, its rows, and the two clusters that are nearest to each valid row."""
+
+
+@dataclass(frozen=True, slots=True)
+class BorderRows(Map[Bordering]):
+    """The rows of each chunk, and between which clusters they lie."""
+
+    large = True
+
+    borders: Borders
+
+    def output(self, rows: ValidRows) -> Bordering:
+        """Of one chunk."""
+        return rows.X, rows.numbers, rows.n_read, self.borders.nearest_two(rows.X)
 
 
 def _changed(source: RowSource) -> InvalidInputError:

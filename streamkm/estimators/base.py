@@ -19,9 +19,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Model
-from streamkm.compute import open_executor, under_limit
 from streamkm.core.marks import Overwrite
 from streamkm.core.memory import give_back, memory_limit_bytes
+from streamkm.engine import open_executor, under_limit
 from streamkm.estimators.attached import with_labels
 from streamkm.estimators.model_files import SavedModel
 from streamkm.estimators.validation import (
@@ -36,7 +36,7 @@ from streamkm.passes.assign import distances, nearest_d2, nearest_labels
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import N_VALUES, SUFFIXES, Written, check_table_place, nearest_two, write_table
 from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
-from streamkm.passes.reader import Walk
+from streamkm.passes.reader import RowReader
 from streamkm.passes.words import look_at_words
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import RowSource
@@ -107,12 +107,12 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         if os.fspath(path).endswith(SUFFIXES):
             return self._predict_to_table(X, check_table_place(path, overwrite=overwrite), overwrite=overwrite)
         target = check_labels_place(path, overwrite=overwrite)
-        walk, model, n_threads = self._walk(X)
+        reader, model, n_threads = self._reader(X)
         progress = self._progress()
         with under_limit(self.memory_limit), open_executor(self.executor, n_threads) as workers:
             give_back(memory_limit_bytes(self.memory_limit))
             with progress.stage("predict") as stage:
-                held = label_pass(PassContext(executor=workers, walk=walk), model, stage)
+                held = label_pass(PassContext(executor=workers, reader=reader), model, stage)
             with progress.stage("labels", n_writes(held)) as stage:
                 write_labels(workers, held, target, stage, overwrite=overwrite)
         return open_labels(target)
@@ -125,7 +125,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         column: str | None = getattr(source, "id_column", None)
         ids = () if column is None else source.ids()
         progress = self._progress()
-        parts = self._map(self._walk(source, N_VALUES), "predict", nearest_two, N_VALUES, progress)
+        parts = self._map(self._reader(source, N_VALUES), "predict", nearest_two, N_VALUES, progress)
         written = write_table(target, parts, usual, id_column=column, ids=ids, overwrite=overwrite)
         return replace(written, stage=progress.stages[0])
 
@@ -217,13 +217,13 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         entropy = check_random_state(seed).randint(0, 2**32, 4, dtype=np.uint32)
         return init, np.random.SeedSequence([int(word) for word in entropy])
 
-    def _fit_walk(self, source: RowSource, plan: Plan, metric: Metric) -> Walk:
+    def _fit_reader(self, source: RowSource, plan: Plan, metric: Metric) -> RowReader:
         """How a fit walks the source."""
-        return Walk(source, plan.chunk_bytes, metric, self.on_invalid, skims=True)
+        return RowReader(source, plan.chunk_bytes, metric, self.on_invalid, skims=True)
 
     def _take(self, fitted: Fit, model: Model, context: FitContext, weights: Weights, seed: int) -> None:
         """Set what every fit sets; warn, three calls up, of fewer clusters than were asked for."""
-        source = context.walk.source
+        source = context.reader.source
         n_samples, factor = int(fitted.chunk_rows.sum()), weights.factor
         weights.check_rows(n_samples, source.name)
         self._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import ClusterError
 from streamkm.core.memory import given_process_memory, is_given, with_process_memory
+from streamkm.engine.checkpoint import Checkpoint, load_record
+from streamkm.engine.saving import PROCESS, CheckpointWriter, is_worth_resuming
 from streamkm.estimators.validation import OF_THIS_RUN, digest, given_start, plain
-from streamkm.passes.checkpoint import Checkpoint, load_record
-from streamkm.passes.resume import PROCESS, CheckpointWriter, is_worth_resuming
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint

@@ -28,7 +28,7 @@ from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.passes.labels import count_skipped
-from streamkm.passes.reader import Walk
+from streamkm.passes.reader import RowReader
 from streamkm.preparation import STEPS, Preparation, check_steps
 from streamkm.preparation.preparation import FOUND
 from streamkm.sketches import IdentitySketch, Sketch
@@ -100,7 +100,7 @@ class Incremental:
             self._begin(stream, rows)
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         weights.check_rows(source.n_rows, source.name)
-        n_rows = feed(stream, Walk(rows, size, self.metric, self.on_invalid), weights.each, weights.factor)
+        n_rows = feed(stream, RowReader(rows, size, self.metric, self.on_invalid), weights.each, weights.factor)
         weights.check_rows(n_rows, source.name)
         stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
         n_steps = vars(self).get("n_steps_", 0) + 1

@@ -1,4 +1,4 @@
-"""The parameters of a run, and how estimators open and walk the rows that users give.
+"""The parameters of a run, and how estimators open and reader the rows that users give.
 
 Every method that takes rows walks them once.
 """
@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.cluster.model import Model
-from streamkm.compute import is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked, is_sparse
 from streamkm.core.memory import give_back, memory_limit_bytes
 from streamkm.core.progress import Progress
+from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.estimators.refusals import clear_refusals
 from streamkm.estimators.validation import is_in_memory, joined
 from streamkm.passes.assign import map_rows
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import OnInvalid, Walk
+from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.planning.allowance import Allowance
 from streamkm.planning.line_room import with_line_room
 from streamkm.sources import open_source
@@ -136,21 +136,21 @@ class InputRows:
     def _gathered(
         self, X: Any, name: str, function: Any, empty: NDArray[Any], n_columns: int | None = None
     ) -> NDArray[Any]:
-        """Walk X once; the function's values of all rows, `empty` where there are none."""
+        """RowReader X once; the function's values of all rows, `empty` where there are none."""
         self._check_fitted()
-        walked = self._walk(X, n_columns or 0)
+        walked = self._reader(X, n_columns or 0)
         return joined(self._map(walked, name, function, n_columns), empty, walked[0].source.n_rows)
 
     def _map(
         self,
-        walked: tuple[Walk, Model, int],
+        walked: tuple[RowReader, Model, int],
         name: str,
         function: Any,
         n_columns: int | None = None,
         progress: Progress | None = None,
     ) -> Iterator[NDArray[Any]]:
-        """Walk rows once, as `_walk` says; yield the function's values chunk by chunk."""
-        walk, model, n_threads = walked
+        """Read rows once, as `_reader` says; yield the function's values chunk by chunk."""
+        reader, model, n_threads = walked
         progress = self._progress() if progress is None else progress
         with (
             under_limit(self.memory_limit),
@@ -158,9 +158,11 @@ class InputRows:
             progress.stage(name) as stage,
         ):
             give_back(memory_limit_bytes(self.memory_limit))
-            yield from map_rows(PassContext(executor=workers, walk=walk), model, function, stage, n_columns)
+            yield from map_rows(
+                PassContext(executor=workers, reader=reader), model, function, stage, wide=n_columns is not None
+            )
 
-    def _walk(self, X: Any, n_columns: int = 0) -> tuple[Walk, Model, int]:
+    def _reader(self, X: Any, n_columns: int = 0) -> tuple[RowReader, Model, int]:
         """How X is walked within the limit, where each row gives so many values; the model for it, and threads."""
         source, model = self._open(X, reset=False), self._current_model()
         stored = store_of(source)
@@ -173,7 +175,7 @@ class InputRows:
         sizes = allowance.labelling(source, self.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
         chunk_bytes, n_threads, peak = sizes
         source = with_line_room(source, self.memory_limit, peak, chunk_bytes, n_threads, on_cluster=on_cluster)
-        return Walk(source, chunk_bytes, model.metric, self.on_invalid), model, n_threads
+        return RowReader(source, chunk_bytes, model.metric, self.on_invalid), model, n_threads
 
     def _open(self, X: Any, *, reset: bool | None) -> RowSource:
         """Make a source of X; arrays in memory are validated as scikit-learn does, names of columns everywhere."""

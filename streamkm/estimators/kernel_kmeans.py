@@ -14,9 +14,10 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 
-from streamkm.compute import is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
+from streamkm.engine import is_alone, is_on_cluster, local_threads, under_limit
+from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, kernel_starts
@@ -28,7 +29,6 @@ from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.passes.reader import OnInvalid
-from streamkm.passes.resume import CheckpointWriter
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
 from streamkm.planning.line_room import planned_line_room
@@ -275,7 +275,7 @@ class StreamKernelKMeans(Assigner):
             warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", UserWarning, stacklevel=3)
         with KernelContext.opened(
             self.executor,
-            walk=self._fit_walk(source, plan, "euclidean"),
+            reader=self._fit_reader(source, plan, "euclidean"),
             plan=plan,
             settings=self._settings(sizes, seed),
             weights=weights.each,

@@ -15,10 +15,11 @@ from typing import Any, Literal, Self
 from numpy.typing import ArrayLike
 
 from streamkm.cluster.model import Metric, Space
-from streamkm.compute import is_on_cluster, local_threads, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import available_memory, is_given
 from streamkm.core.progress import Progress
+from streamkm.engine import is_on_cluster, local_threads, open_executor
+from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.described import Described
 from streamkm.estimators.incremental import Incremental
@@ -37,7 +38,6 @@ from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import check_labels_place
 from streamkm.passes.prepare import find_preparation
 from streamkm.passes.reader import OnInvalid
-from streamkm.passes.resume import CheckpointWriter
 from streamkm.planning.plan import Plan
 from streamkm.preparation import Preparation, check_steps
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch
@@ -162,7 +162,7 @@ class StreamKMeans(Incremental, Described, Planned):
         A directory, empty or new, for what was done so far, brought to the disk every few seconds. A fit that was
         killed and is called again with the same data and parameters goes on where it was, and gives the result that it
         would have given. The directory is removed when the fit is complete. An opened
-        `streamkm.passes.checkpoint.Checkpoint` is left to its owner.
+        `streamkm.engine.checkpoint.Checkpoint` is left to its owner.
     progress : bool or "auto", default="auto"
         Bars, on stderr or below the cell of a notebook; "auto": in notebooks, and if stderr is a terminal.
     verbose : int, default=0
@@ -439,7 +439,7 @@ class StreamKMeans(Incremental, Described, Planned):
         seed = writer.same_seed(drawn_seed(self.random_state))
         with FitContext.opened(
             self.executor,
-            walk=self._fit_walk(source, plan, metric),
+            reader=self._fit_reader(source, plan, metric),
             plan=plan,
             settings=self._settings(seed),
             weights=weights.each,
@@ -478,8 +478,8 @@ class StreamKMeans(Incremental, Described, Planned):
             return source, None
         preparation = Preparation(steps)
         if preparation.finding:
-            walk = self._fit_walk(source, plan, "euclidean")
+            reader = self._fit_reader(source, plan, "euclidean")
             with open_executor(self.executor, plan.n_threads) as workers:
-                context = PassContext(executor=workers, walk=walk, writer=writer)
+                context = PassContext(executor=workers, reader=reader, writer=writer)
                 preparation = find_preparation(context, steps, plan.sample_rows, progress)
         return prepared(source, preparation), preparation

@@ -8,8 +8,8 @@ from typing import Any
 
 from streamkm.cluster.model import Metric
 from streamkm.cluster.size_cap import most_clusters
-from streamkm.compute import is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.engine import is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.estimators.base import Assigner
 from streamkm.estimators.validation import check_parameters, drawn_seed, parameters_of
 from streamkm.fitting.benchmark import estimate_seconds, measure, roughly_prepared
@@ -73,7 +73,10 @@ class Planned(Assigner):
             plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
             rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
             return estimate_seconds(
-                self._fit_walk(rows, plan, self.metric), plan, self._settings(drawn_seed(self.random_state)), n_threads
+                self._fit_reader(rows, plan, self.metric),
+                plan,
+                self._settings(drawn_seed(self.random_state)),
+                n_threads,
             )
 
     def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
@@ -108,7 +111,7 @@ class Planned(Assigner):
         plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
         settings = self._settings(drawn_seed(self.random_state))
         rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
-        rates = measure(self._fit_walk(rows, plan, self.metric), plan, settings)
+        rates = measure(self._fit_reader(rows, plan, self.metric), plan, settings)
         return forecast(plan, rates, cluster)
 
     def plan_for(

@@ -19,10 +19,10 @@ from streamkm.cluster.blocks import densified
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.cluster.totals import Totals, join_totals
-from streamkm.compute import open_executor
-from streamkm.compute.threads import LocalThreads
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
+from streamkm.engine import open_executor
+from streamkm.engine.threads import LocalThreads
 from streamkm.fitting.centers import check_clusters, find_centers
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found
@@ -30,9 +30,10 @@ from streamkm.fitting.framing import frame_rows
 from streamkm.fitting.settings import Settings
 from streamkm.passes.assign import assign_pass
 from streamkm.passes.context import PassContext
+from streamkm.passes.gathered import Gathered
+from streamkm.passes.label_sinks import GatheredLabels
 from streamkm.passes.prepare import find_preparation
-from streamkm.passes.reader import OnInvalid, Walk
-from streamkm.passes.resume import Gathered
+from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.cost_model import forecast
 from streamkm.planning.fit_plan import SMALLEST_SAMPLE_ROWS
@@ -46,7 +47,7 @@ CHUNKS = 4  # that are walked at least, and two for each processor
 NOTHING = Cost(0.0, 0.0)
 
 
-def estimate_seconds(walk: Walk, plan: Plan, settings: Settings, n_threads: int) -> float:
+def estimate_seconds(reader: RowReader, plan: Plan, settings: Settings, n_threads: int) -> float:
     """Seconds that a fit may take, about, by so many threads of this machine when it does nothing else.
 
     Raises
@@ -54,15 +55,15 @@ def estimate_seconds(walk: Walk, plan: Plan, settings: Settings, n_threads: int)
     InvalidInputError
         If the source has no chunks that can be read by themselves.
     """
-    return forecast(plan, measure(walk, plan, settings), Cluster.here(n_threads, joblib.cpu_count())).seconds
+    return forecast(plan, measure(reader, plan, settings), Cluster.here(n_threads, joblib.cpu_count())).seconds
 
 
-def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
-    """Walk a few chunks of a source as a fit would, and cluster a sample of them.
+def measure(reader: RowReader, plan: Plan, settings: Settings) -> Rates:
+    """RowReader a few chunks of a source as a fit would, and cluster a sample of them.
 
     Parameters
     ----------
-    walk : Walk
+    reader : RowReader
         Of the source that is there.
     plan : Plan
         Of the fit that is planned, which may be of more rows of the same kind.
@@ -73,16 +74,16 @@ def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
     InvalidInputError
         If the source has no chunks that can be read by themselves, or fewer rows than clusters.
     """
-    source = walk.source
+    source = reader.source
     if not isinstance(source, ChunkedSource):
         raise InvalidInputError(f"{source.name} streams rows; a few of them cannot be read to measure the time")
-    walk = replace(walk, target_bytes=plan.chunk_bytes)
+    reader = replace(reader, target_bytes=plan.chunk_bytes)
     # one small chunk before: kernels are compiled or loaded, files are opened
-    first = replace(walk, source=_Few(source, source.chunks(min(SMALLEST_CHUNK_BYTES, plan.chunk_bytes))[:1]))
+    first = replace(reader, source=_Few(source, source.chunks(min(SMALLEST_CHUNK_BYTES, plan.chunk_bytes))[:1]))
     sampled = _sampled(first, plan, settings)
     if sampled.n_valid >= settings.n_clusters:
-        _walked(first, plan, settings, _found(first, sampled, plan, settings, _Clock(False)), 1)
-    few = replace(walk, source=_Few(source, _spread(source, plan)))
+        _measured(first, plan, settings, _found(first, sampled, plan, settings, _Clock(False)), 1)
+    few = replace(reader, source=_Few(source, _spread(source, plan)))
     sampled = _sampled(few, plan, settings)
     check_clusters(settings.n_clusters, sampled.n_valid)
     clock, started = _Clock(False), time.perf_counter()
@@ -90,8 +91,8 @@ def measure(walk: Walk, plan: Plan, settings: Settings) -> Rates:
     took = time.perf_counter() - started
     client = {stage.name: stage.seconds for stage in clock.stages if stage.name != "seed"}
     client = {"seed": took - sum(client.values()), **client}  # with the finding of the sketch
-    alone, gather_s = _walked(few, plan, settings, found, 1)
-    crowded, _ = _walked(few, plan, settings, found, joblib.cpu_count())
+    alone, gather_s = _measured(few, plan, settings, found, 1)
+    crowded, _ = _measured(few, plan, settings, found, joblib.cpu_count())
     sample, sketch, assign, step = (
         replace(cost, crowd=max(1.0, other.cpu / cost.cpu) if cost.cpu > 0 else 1.0)
         for cost, other in zip(alone, crowded, strict=True)
@@ -116,7 +117,7 @@ def roughly_prepared(source: RowSource, steps: tuple[str, ...], chunk_bytes: int
         raise InvalidInputError(f"{source.name} streams rows; a few of them cannot be read to measure the time")
     few = _Few(source, source.chunks(chunk_bytes)[:CHUNKS])
     with open_executor(1) as here:
-        context = PassContext(executor=here, walk=Walk(few, chunk_bytes, "euclidean", on_invalid))
+        context = PassContext(executor=here, reader=RowReader(few, chunk_bytes, "euclidean", on_invalid))
         return prepared(source, find_preparation(context, steps, SMALLEST_SAMPLE_ROWS, _Clock(False)))
 
 
@@ -159,33 +160,33 @@ def _spread(source: ChunkedSource, plan: Plan) -> tuple[Chunk, ...]:
     return tuple(chunks[i] for i in np.unique(np.linspace(0, len(chunks) - 1, wanted).astype(int)))
 
 
-def _sampled(walk: Walk, plan: Plan, settings: Settings) -> Sketched:
+def _sampled(reader: RowReader, plan: Plan, settings: Settings) -> Sketched:
     """A row sample as large as the fit's, if there are so many rows."""
     gathered = Gathered(SampleRule.of(plan.sample_rows, settings.word("sample"), None, NO_WEIGHTS))
     with open_executor(joblib.cpu_count()) as workers:
-        return sketch_pass(PassContext(executor=workers, walk=walk), gathered, Stage("sketch"))
+        return sketch_pass(PassContext(executor=workers, reader=reader), gathered, Stage("sketch"))
 
 
-def _found(walk: Walk, sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -> Found:
+def _found(reader: RowReader, sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -> Found:
     """Centers, as a client finds them on the row sample."""
     complete = plan.n_rows is not None and plan.n_rows <= len(sampled.sample.rows)
     sampled = replace(sampled, sample=replace(sampled.sample, complete=complete))
     with open_executor(joblib.cpu_count()) as here:
-        context = FitContext(executor=here, here=here, walk=walk, plan=plan, settings=settings, progress=clock)
+        context = FitContext(executor=here, here=here, reader=reader, plan=plan, settings=settings, progress=clock)
         return find_centers(context, frame_rows(context, replace(sampled, blocks=None)))
 
 
-def _walked(
-    walk: Walk, plan: Plan, settings: Settings, found: Found, n_threads: int
+def _measured(
+    reader: RowReader, plan: Plan, settings: Settings, found: Found, n_threads: int
 ) -> tuple[tuple[Cost, Cost, Cost, Cost], float]:
     """Costs of a row as of `Rates`; seconds of the caller for a chunk in the pass that sketches."""
     sketch = found.sketch if plan.regime != "sample" else None
     rule = SampleRule.of(plan.sample_rows, settings.word("sample"), plan.n_rows, NO_WEIGHTS)
     gathered = Gathered(rule, plan.coreset_rule(settings.n_clusters, settings.word("coreset")))
-    model = found.model(walk.metric)
+    model = found.model(reader.metric)
     with open_executor(n_threads), ThreadPoolExecutor(n_threads) as pool:
         workers = _Timed(pool, n_threads)
-        context = PassContext(executor=workers, walk=walk)
+        context = PassContext(executor=workers, reader=reader)
         sample = NOTHING
         if plan.sketches_later:
             only = Gathered(rule)
@@ -194,7 +195,15 @@ def _walked(
         first = workers.cost(lambda: sketch_pass(context, gathered, Stage("sketch"), sketch=sketch))
         sketched = first.gave
         n_rows = int(sketched.chunk_rows.sum())
-        last = workers.cost(lambda: assign_pass(context, model, sketched.chunk_rows, Stage("assign")))
+        last = workers.cost(
+            lambda: assign_pass(
+                context,
+                model,
+                sketched.chunk_rows,
+                Stage("assign"),
+                sink=GatheredLabels(sketched.chunk_rows, context.writer),
+            )
+        )
         step = NOTHING
         if sketched.blocks is not None:
             blocks, centers = sketched.blocks, np.asarray(found.result.centers, np.float64)

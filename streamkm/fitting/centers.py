@@ -31,7 +31,7 @@ from streamkm.fitting.found import Found, Look
 from streamkm.fitting.framing import Framed
 from streamkm.fitting.iterations import iterated, noted
 from streamkm.fitting.starts import search_centers
-from streamkm.passes.kept_steps import KeptSteps
+from streamkm.fitting.step_checkpoint import StepCheckpoint
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.schedule import Clustered, stored_share
 from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch
@@ -127,7 +127,7 @@ def _polished(
                 centers += (result.centers - sketch.apply(centers)) @ sketch.directions.T
             if known or isinstance(sketch, PCASketch):
                 return replace(result, centers=centers), []
-        steps = KeptSteps(context.writer, "polish", stage)
+        steps = StepCheckpoint(context.writer, "polish", stage)
         polished = polish(
             context.here,
             sample,
@@ -152,7 +152,7 @@ def _on_sphere(context: FitContext, rows: Blocks, result: LloydResult, frame: Fr
     if not whole:
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
     with context.progress.stage("sphere", max_iter, "steps") as stage:
-        steps = KeptSteps(context.writer, "sphere", stage)
+        steps = StepCheckpoint(context.writer, "sphere", stage)
         return spherical_lloyd(
             rows, result.centers, placed_in(frame), max_iter=max_iter, tol=tol, on_step=steps.step, begun=steps.begun
         )
@@ -183,9 +183,9 @@ def seeded(
     rows : ndarray or csr_array (r, d)
         Sampled rows in their frame.
     """
-    record = context.writer.load("seed")
-    if record is not None:
-        return record[0]["centers"]
+    begun = context.writer.load("seed", np.ndarray)
+    if begun is not None:
+        return begun
 
     def placed(centers: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(sketch.apply(frame.points(centers)), np.float64)
@@ -205,7 +205,7 @@ def seeded(
             placed,
             pool=pool,
         )
-    context.writer.save("seed", lambda: ({"centers": start}, {}))
+    context.writer.save("seed", start)
     return start
 
 

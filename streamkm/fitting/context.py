@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.spill import Spill
-from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.memory import heap_restored
 from streamkm.core.progress import Progress
+from streamkm.engine import Executor, local_executor, open_executor
+from streamkm.engine.saving import CheckpointWriter
 from streamkm.fitting.settings import Settings
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk
-from streamkm.passes.resume import CheckpointWriter
+from streamkm.passes.reader import RowReader
 from streamkm.planning.plan import Plan
 
 
@@ -59,7 +59,7 @@ class FitContext(PassContext):
         cls,
         executor: Any,
         *,
-        walk: Walk,
+        reader: RowReader,
         plan: Plan,
         settings: Settings,
         weights: NDArray[np.float64],
@@ -71,7 +71,7 @@ class FitContext(PassContext):
         Parameters
         ----------
         executor : "auto", int, or a Dask client
-        walk, plan, settings, weights, writer, progress
+        reader, plan, settings, weights, writer, progress
             As the attributes.
         """
         with ExitStack() as stack:
@@ -80,7 +80,7 @@ class FitContext(PassContext):
             yield cls(
                 executor=workers,
                 here=stack.enter_context(local_executor(workers)),
-                walk=walk,
+                reader=reader,
                 plan=plan,
                 settings=settings,
                 weights=weights,

@@ -1,4 +1,4 @@
-"""What a search for centers leaves, and how a checkpoint holds it."""
+"""What a search for centers leaves."""
 
 from __future__ import annotations
 
@@ -14,13 +14,10 @@ from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Metric, Model, Space
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.row_sample import Sample, first_rows
-from streamkm.compute import Executor
-from streamkm.core.matrix import pack_matrix, rows_between, unpack_matrix
-from streamkm.passes.kept_steps import pack_lloyd, unpack_lloyd
-from streamkm.passes.resume import Record
-from streamkm.sketches import Sketch, sketch_from_dict
+from streamkm.core.matrix import rows_between
+from streamkm.engine import Executor
+from streamkm.sketches import Sketch
 
-SKETCH_PREFIX = "sketch."
 FAR_ROWS = 100  # that tell whether centers are far
 FAR_SHARE = 0.01  # of squared norms that squared distances are, where centers are far
 
@@ -61,44 +58,6 @@ class Found:
             return model
         X = model.place(frame.original_rows(X))
         return replace(model, far=_are_far(X, model.centers))
-
-    def pack(self) -> Record:
-        """As a record of a checkpoint."""
-        sample, block = self.look.sample, self.look.sketched
-        arrays, meta = pack_lloyd(self.result)
-        arrays |= {SKETCH_PREFIX + name: array for name, array in self.sketch.arrays().items()}
-        arrays |= pack_matrix("sampled", sample.X) | pack_matrix("sketched", block.X)
-        arrays |= {"rows": sample.rows, "weights": sample.weights, "d2norms": block.d2norms}
-        arrays |= {"chunk_rows": self.chunk_rows, "origin": self.look.frame.origin}
-        meta |= {"space": self.space, "sketch": self.sketch.to_dict(), "history": list(self.history)}
-        meta |= {"complete": sample.complete, "scale": self.look.frame.scale, "keeps": self.look.whole is not None}
-        whole = self.look.whole
-        if whole is not None:
-            arrays |= pack_matrix("whole", whole.X) | {"whole_rows": whole.rows, "whole_weights": whole.weights}
-        if self.columns is not None:
-            arrays["occurring"] = self.columns.occurring
-        return arrays, meta | {"n_features": self.n_features}
-
-    @classmethod
-    def unpack(cls, record: Record | None) -> Found | None:
-        """The inverse of `pack`."""
-        result = unpack_lloyd(record)
-        if record is None or result is None:
-            return None
-        arrays, meta = record
-        parts = {name.removeprefix(SKETCH_PREFIX): a for name, a in arrays.items() if name.startswith(SKETCH_PREFIX)}
-        weights = arrays["weights"]
-        sample = Sample(unpack_matrix("sampled", arrays), arrays["rows"], weights, bool(meta["complete"]))
-        block = Block(unpack_matrix("sketched", arrays), arrays["d2norms"], weights)
-        sketch = sketch_from_dict(meta["sketch"], parts)
-        whole = None
-        if meta["keeps"]:
-            drawn = (arrays["whole_rows"], arrays["whole_weights"])
-            whole = Sample(unpack_matrix("whole", arrays), *drawn, complete=bool(meta["complete"]))
-        look, history = Look(sample, block, Frame(arrays["origin"], meta["scale"]), whole), tuple(meta["history"])
-        n_features = meta["n_features"]
-        columns = Columns(arrays["occurring"], n_features) if "occurring" in arrays else None
-        return cls(result, meta["space"], sketch, history, look, n_features, arrays["chunk_rows"], columns)
 
 
 @dataclass(frozen=True, slots=True)

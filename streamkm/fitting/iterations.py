@@ -17,7 +17,7 @@ from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.moving_averages import STEPS_BEFORE, Schedule, moving_averages
 from streamkm.core.progress import Stage
 from streamkm.fitting.context import FitContext
-from streamkm.passes.kept_steps import KeptEpochs, KeptSteps
+from streamkm.fitting.step_checkpoint import EpochCheckpoint, StepCheckpoint
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def iterated(
         return _averaged(context, rows, start, schedule)
     max_iter, tol = context.settings.max_iter, context.settings.tol
     with context.progress.stage("lloyd", max_iter, "steps") as stage:
-        kept = KeptSteps(context.writer, "lloyd", stage)
+        kept = StepCheckpoint(context.writer, "lloyd", stage)
         result = lloyd(
             rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun, accelerated=tol > 0
         )
@@ -43,7 +43,7 @@ def _averaged(
     """Epochs of moving averages between exact steps; and the history of both."""
     first = lloyd(rows, start, max_iter=STEPS_BEFORE, tol=context.settings.tol, accelerated=True)
     with context.progress.stage("epochs", schedule.n_epochs, "epochs") as stage:
-        kept = KeptEpochs(context.writer, stage)
+        kept = EpochCheckpoint(context.writer, stage)
         moved = moving_averages(
             rows,
             first.centers,
@@ -82,7 +82,7 @@ def _steps_behind(
         Steps in all, before epochs and behind.
     """
     options: dict[str, Any] = {"tol": context.settings.tol, "accelerated": True}
-    kept = KeptSteps(context.writer, "lloyd", stage)
+    kept = StepCheckpoint(context.writer, "lloyd", stage)
     behind = kept.begun
     if behind is None:
         begun = LloydResult(moved.centers, float("nan"), 0, False, (), labels=first.labels)
@@ -91,7 +91,7 @@ def _steps_behind(
         result = lloyd(rows, behind.centers, max_iter=schedule.n_steps, on_step=kept.step, begun=behind, **options)
         return result, STEPS_BEFORE + result.n_iter
     logger.info("epochs did not lower the objective: Lloyd's algorithm goes on from the step before them")
-    kept = KeptSteps(context.writer, "lloyd-again", stage)
+    kept = StepCheckpoint(context.writer, "lloyd-again", stage)
     begun = kept.begun or replace(first, labels=None)  # epochs have overwritten its labels
     n_left = context.settings.max_iter - moved.n_iter - behind.n_iter
     result = lloyd(rows, begun.centers, max_iter=n_left, on_step=kept.step, begun=begun, **options)

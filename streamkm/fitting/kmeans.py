@@ -94,18 +94,18 @@ class Fit:
 
 def run_fit(context: FitContext) -> Fit:
     """Fit."""
-    plan, settings, walk = context.plan, context.settings, context.walk
+    plan, settings, reader = context.plan, context.settings, context.reader
     sketched = None
-    found = Found.unpack(context.writer.load("found"))
+    found = context.writer.load("found", Found)
     if found is None:
         sketched, framed = read_rows(context)
         found = find_centers(context, framed)
         del framed
-        context.writer.save("found", found.pack)
+        context.writer.save("found", found)
     if plan.chooses_space and found.space == "sketch":
         warnings.warn(_in_the_sketch(context, found.n_features), UserWarning, stacklevel=4)
-    if sketched is not None and sketched.blocks is not None and not walk.source.replayable:
-        model = found.model(walk.metric)
+    if sketched is not None and sketched.blocks is not None and not reader.source.replayable:
+        model = found.model(reader.metric)
         with context.progress.stage("label", len(sketched.blocks.handles)) as stage:
             assigned = assign_blocks(sketched, sketched.blocks, model, stage)
         labelled = Labelled(model, assigned, history=found.history)
@@ -160,7 +160,7 @@ def _sample_of_all(context: FitContext, sketched: Sketched | None) -> Sample | N
     Sums of clusters are then gathered cluster by cluster in one array, not chunk by chunk in many. Rows are read once
     more where an earlier run sampled them.
     """
-    plan, source = context.plan, context.walk.source
+    plan, source = context.plan, context.reader.source
     fits = plan.n_rows is not None and plan.n_rows <= plan.sample_rows and plan.regime == "sample"
     original = source.n_features is not None and plan.space_for(source.n_features) == "original"
     if not (fits and original and source.in_process) or len(context.weights):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,10 @@ from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.framing import Framed, frame_rows, oblivious_sketch, sketch_of
 from streamkm.passes.ahead import rows_ahead
-from streamkm.passes.resume import Gathered, Record
-from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
+from streamkm.passes.gathered import Gathered
+from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.planning.memory import pca_rows
-from streamkm.sketches import PCASketch, Sketch, SketchFit, sketch_from_dict
+from streamkm.sketches import PCASketch, Sketch, SketchFit
 from streamkm.sketches.registry import find_sketch, first_round
 
 MORE_LOST, LOST_ANYWAY = 1.15, 0.005  # how much more directions may leave out of all rows than of those read ahead
@@ -31,6 +31,14 @@ LOST_ROWS = 2048  # that this is judged by, at most
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Directions:
+    """A sketch that was found, and the share of squared distances that it leaves out of the rows it was found on."""
+
+    sketch: Sketch
+    lost: float = 0.0
+
+
 def read_rows(context: FitContext) -> tuple[Sketched, Framed]:
     """Read all rows as often as the plan says; what is left of them, as it is and as clusters are looked for."""
     plan = context.plan
@@ -40,7 +48,7 @@ def read_rows(context: FitContext) -> tuple[Sketched, Framed]:
     give_back(plan.limit_bytes)
     if not plan.fit_passes and not plan.sketches_later:
         framed = frame_rows(context, sketched)
-        if context.walk.source.replayable:
+        if context.reader.source.replayable:
             sketched = replace(sketched, blocks=None)  # `framed` has them
         return sketched, framed
     sketch = _sketch(context, sketched)
@@ -55,9 +63,9 @@ def read_rows(context: FitContext) -> tuple[Sketched, Framed]:
 def _read_along(context: FitContext) -> tuple[Sketched, Framed]:
     """Find directions on rows read ahead and sketch all rows along them; once more where they do not hold for all."""
     plan, writer = context.plan, context.writer
-    record = writer.load("directions")
-    if record is None:
-        needs, n_features = plan.needs, context.walk.source.n_features
+    begun = writer.load("directions", Directions)
+    if begun is None:
+        needs, n_features = plan.needs, context.reader.source.n_features
         assert needs is not None
         assert n_features is not None  # else there would be another plan
         n_few = max(FEWEST_AHEAD * plan.n_components, int(MOST_AHEAD * (plan.n_rows or 0)))
@@ -68,9 +76,9 @@ def _read_along(context: FitContext) -> tuple[Sketched, Framed]:
             return _read_twice(context)
         found = _directions(context, some)
         lost = _lost(some, found)
-        writer.save("directions", lambda: _record(found, lost))
+        writer.save("directions", Directions(found, lost))
     else:
-        found, lost = sketch_from_dict(record[1]["sketch"], record[0]), float(record[1]["lost"])
+        found, lost = begun.sketch, begun.lost
     sketched = _sketched(context, found, None, "sketch", plan.n_chunks)
     check_clusters(context.settings.n_clusters, sketched.n_valid)
     give_back(plan.limit_bytes)
@@ -83,16 +91,12 @@ def _read_along(context: FitContext) -> tuple[Sketched, Framed]:
             100 * lost,
         )
         better, chunk_rows = _directions(context, sampled), sketched.chunk_rows
-        writer.save("directions", lambda: _record(better, 1.0))
+        writer.save("directions", Directions(better, 1.0))
         del sketched, sampled
         found = better
         sketched = _sketched(context, found, chunk_rows, "sketch-all", len(chunk_rows))
         give_back(plan.limit_bytes)
     return sketched, Framed(sketched, found, WHOLE)
-
-
-def _record(sketch: Sketch, lost: float) -> Record:
-    return sketch.arrays(), {"sketch": sketch.to_dict(), "lost": lost}
 
 
 def _read_twice(context: FitContext) -> tuple[Sketched, Framed]:
@@ -128,7 +132,7 @@ def read_once(context: FitContext) -> Sketched:
     if plan.counts_first:
         with context.progress.stage("count", plan.n_chunks) as stage:
             chunk_rows = count_pass(context, stage)
-    n_features = context.walk.source.n_features
+    n_features = context.reader.source.n_features
     sketch = oblivious_sketch(plan, context.settings, n_features) if plan.regime != "sample" else None
     sketched = _sketched(context, sketch, chunk_rows, "sketch", plan.n_chunks)
     check_clusters(context.settings.n_clusters, sketched.n_valid)
@@ -143,7 +147,9 @@ def _sketched(
     Those are in memory, and gone with the process: their rows are read again.
     """
     plan, settings = context.plan, context.settings
-    rule = SampleRule.of(plan.sample_rows, settings.word("sample"), context.walk.source.estimated_rows, context.weights)
+    rule = SampleRule.of(
+        plan.sample_rows, settings.word("sample"), context.reader.source.estimated_rows, context.weights
+    )
     coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.word("coreset"))
     gathered = Gathered(rule, coreset)
     record = name if sketch is None or gathered.tree is not None else None
@@ -156,16 +162,15 @@ def _sketch(context: FitContext, sketched: Sketched) -> Sketch:
     plan, settings, writer = context.plan, context.settings, context.writer
     if not plan.fit_passes:
         return sketch_of(plan, settings, sketched.sample)
-    record = writer.load("directions")
-    if record is not None:
-        return sketch_from_dict(record[1], record[0])
+    begun = writer.load("directions", Directions)
+    if begun is not None:
+        return begun.sketch
     seed = settings.word("sketch")
     found: Sketch | SketchFit = first_round(
         plan.sketch, plan.n_components, seed, sketched.sample.X, settings.n_clusters
     )
     while not isinstance(found, Sketch):
         with context.progress.stage("directions", len(sketched.chunk_rows)) as stage:
-            found = fit_pass(context, found, sketched.chunk_rows, stage)
-    sketch = found
-    writer.save("directions", lambda: (sketch.arrays(), sketch.to_dict()))
-    return sketch
+            found = context.run(FindSketch(found), stage, sketched.chunk_rows)
+    writer.save("directions", Directions(found))
+    return found

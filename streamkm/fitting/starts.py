@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import Block
 from streamkm.cluster.seeding.init import Streams, drawn_by, start_centers
 from streamkm.cluster.seeding.search_set import SAMPLED, Pool
-from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
+from streamkm.engine import Executor
 from streamkm.fitting.settings import Settings
 
 

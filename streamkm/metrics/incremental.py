@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
+from streamkm.engine import Executor
 from streamkm.kernels.centers.scores import spread_csr, spread_dense
 from streamkm.metrics.distances import euclidean_distances
 from streamkm.metrics.internal import cluster_sums, mean_overlap, mean_silhouette, variance_ratio

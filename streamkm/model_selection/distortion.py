@@ -24,13 +24,13 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, step_labe
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.init import Streams, start_centers
 from streamkm.cluster.totals import Totals
-from streamkm.compute import Executor, local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Progress
+from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk
-from streamkm.passes.resume import Gathered
+from streamkm.passes.gathered import Gathered
+from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.sketches import (
     IdentitySketch,
@@ -215,14 +215,14 @@ def distortion(
     seeds = np.random.SeedSequence([int(word) for word in words]).spawn(4)
     sampling, sketching = (int(seed.generate_state(1, np.uint64)[0]) for seed in seeds[:2])
     streams = Streams(*(np.random.default_rng(seed) for seed in seeds[2:]))
-    walk = Walk(source, default_chunk_bytes(source), metric, "raise")
+    reader = RowReader(source, default_chunk_bytes(source), metric, "raise")
     rule = SampleRule.of(sample_rows, sampling, source.estimated_rows, NO_WEIGHTS)
     given_clusters = np.asarray(clusters)
     if source.n_rows is not None:
         _check_clusters(given_clusters, source.n_rows, min(source.n_rows, sample_rows))
     with open_executor(executor) as workers, local_executor(workers) as here:
         with Progress(show=False).stage("sample") as stage:
-            sketched = sketch_pass(PassContext(executor=workers, walk=walk), Gathered(rule), stage)
+            sketched = sketch_pass(PassContext(executor=workers, reader=reader), Gathered(rule), stage)
         given = _given(here, sketched.sample, int(sketched.chunk_rows.sum()), given_clusters, streams)
         rows = []
         for name in sketches:

@@ -27,11 +27,13 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule, as_block_matrix
 from streamkm.cluster.search.incremental_k import around_mean
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
-from streamkm.compute import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.core.memory import give_back, human_bytes, with_process_memory
 from streamkm.core.progress import Progress
+from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
+from streamkm.engine.checkpoint import Checkpoint
+from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
 from streamkm.metrics.incremental import Distances, Rescoring
@@ -45,13 +47,12 @@ from streamkm.model_selection.sweep_parameters import (
 )
 from streamkm.model_selection.sweep_result import SweepResult
 from streamkm.model_selection.sweep_runs import grown, kept_run, table_rows
-from streamkm.model_selection.swept_rows import SweptRows, draw_more, pack_drawn, unpack_drawn
-from streamkm.passes.checkpoint import Checkpoint
+from streamkm.model_selection.swept_rows import SweptRows, draw_more
 from streamkm.passes.context import PassContext
 from streamkm.passes.draw import Shares, draw_pass
+from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import find_preparation
-from streamkm.passes.reader import OnInvalid, Walk
-from streamkm.passes.resume import CheckpointWriter, Gathered
+from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.memory import pca_rows
@@ -178,7 +179,7 @@ def sweep(
         memory_limit=memory_limit,
         n_threads=local_threads(executor),
     )
-    walk = Walk(planned_line_room(given, memory_limit, plan), plan.chunk_bytes, metric, on_invalid)
+    reader = RowReader(planned_line_room(given, memory_limit, plan), plan.chunk_bytes, metric, on_invalid)
     stages = Progress(progress)
     settings = {
         "n_clusters": wanted,
@@ -200,10 +201,10 @@ def sweep(
         seed = writer.same_seed(drawn_seed(random_state))
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
-        context = PassContext(executor=workers, walk=walk, writer=writer)
+        context = PassContext(executor=workers, reader=reader, writer=writer)
         if steps:
             preparation = find_preparation(context, steps, plan.sample_rows, stages)
-            context = replace(context, walk=replace(walk, source=prepared(given, preparation)))
+            context = replace(context, reader=replace(reader, source=prepared(given, preparation)))
         read, made, swept = _rows_to_sweep(context, here, plan, (kind, m), (n_clustered, wanted[-1]), seed, stages)
         space = plan.space_for(read.n_features)
         if space == "sketch" and kind != IdentitySketch.kind:
@@ -300,7 +301,7 @@ def _rows_to_sweep(
     """
     (kind, m), (n_clustered, n_clusters) = sketch, sizes
     sketch_seed, sample_seed, _, draws = _streams(seed)
-    source = context.walk.source
+    source = context.reader.source
     rule = SampleRule.of(plan.sample_rows, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
     with stages.stage("sample") as stage:
         read = sketch_pass(context, Gathered(rule), stage, record="sample")
@@ -314,7 +315,7 @@ def _rows_to_sweep(
         here,
         read.sample,
         made,
-        context.walk.metric,
+        context.reader.metric,
         (n_clustered, n_clusters, read.n_valid),
         seed=draws,
         draw_all=drawing,
@@ -327,12 +328,12 @@ def _drawn_from_all(
     context: PassContext, chunk_rows: NDArray[np.int64], stages: Progress, shares: Shares, rule: DrawRule
 ) -> Drawn:
     """Rows drawn in one more pass, or what an earlier sweep has kept of it."""
-    record = context.writer.load("drawn")
-    if record is not None:
-        return unpack_drawn(record)
+    begun = context.writer.load("drawn", Drawn)
+    if begun is not None:
+        return begun
     with stages.stage("draw", len(chunk_rows)) as stage:
         drawn = draw_pass(context, shares, rule, chunk_rows, stage)
-    context.writer.save("drawn", partial(pack_drawn, drawn))
+    context.writer.save("drawn", drawn)
     return drawn
 
 

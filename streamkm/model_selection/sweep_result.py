@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from streamkm.cluster.model import Space
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, polish
 from streamkm.cluster.rows import add_rows
-from streamkm.compute import local_executor, open_executor
 from streamkm.core.atomic_io import check_new, replace_file
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.pairs import Lines
+from streamkm.engine import local_executor, open_executor
 from streamkm.model_selection.swept_rows import SweptRows
 from streamkm.reports.report import check_matplotlib, write_page
 from streamkm.reports.sweep import sweep_page, sweep_svg

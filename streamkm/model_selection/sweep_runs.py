@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -21,12 +20,12 @@ from streamkm.cluster.search.incremental_k import Growing
 from streamkm.cluster.seeding.init import Streams, start_centers
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.seeding.search_set import prefix
-from streamkm.compute import Executor
 from streamkm.core.progress import Stage
+from streamkm.engine import Executor
+from streamkm.engine.saving import CheckpointWriter
 from streamkm.metrics import adjusted_rand
 from streamkm.metrics.incremental import Rescoring, Scores
 from streamkm.model_selection.sweep_result import SweepRow
-from streamkm.passes.resume import CheckpointWriter, Record
 
 START_ROWS = 5000  # that k-means++ is given for a start from nothing
 FEW_CLUSTERS, START_TRIES = 10, 4  # up to so many clusters, so many starts from nothing are tried as well
@@ -46,27 +45,13 @@ class Step:
 
 def kept_run(run: Callable[[], list[Step]], writer: CheckpointWriter, name: str, stage: Stage) -> list[Step]:
     """One run, or what an earlier sweep has kept of it."""
-    record = writer.load(name)
-    if record is not None:
-        steps = _unpack(record)
+    steps = writer.load(name, list[Step])
+    if steps is not None:
         stage.advance(len(steps))
         return steps
     steps = run()
-    writer.save(name, partial(_pack, steps))
+    writer.save(name, steps)
     return steps
-
-
-def _pack(steps: Sequence[Step]) -> Record:
-    """A run as a record of a checkpoint."""
-    arrays = {f"labels{number}": step.labels for number, step in enumerate(steps)}
-    return arrays, {"scores": [asdict(step.scores) for step in steps], "seconds": [step.seconds for step in steps]}
-
-
-def _unpack(record: Record) -> list[Step]:
-    """The inverse of `_pack`."""
-    arrays, meta = record
-    scored = enumerate(zip(meta["scores"], meta["seconds"], strict=True))
-    return [Step(arrays[f"labels{number}"], Scores(**scores), seconds) for number, (scores, seconds) in scored]
 
 
 def grown(

@@ -17,10 +17,9 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample, stacked
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.seeding.search_set import rough_rows, seeded
-from streamkm.compute import Executor
-from streamkm.core.matrix import pack_matrix, rows_between, unpack_matrix
+from streamkm.core.matrix import rows_between
+from streamkm.engine import Executor
 from streamkm.passes.draw import Shares
-from streamkm.passes.resume import Record
 from streamkm.sketches import Sketch
 
 ROUGH_SHARE = 4  # of the sample, one part at most, for rough centers
@@ -143,16 +142,3 @@ def draw_more(
     chances = rule.probabilities(np.ones(len(each)), each, drawn.limit)
     swept = SweptRows.joined(others, drawn, chances, n_clustered, n_rows)
     return replace(swept, sample=sample, weights=NO_WEIGHTS) if sample.complete else swept
-
-
-def pack_drawn(drawn: Drawn) -> Record:
-    """Drawn rows as a record of a checkpoint."""
-    arrays = {"places": drawn.places, "weights": drawn.weights, "d2": drawn.d2, "keys": drawn.keys}
-    return pack_matrix("X", drawn.X) | arrays, {"limit": drawn.limit}
-
-
-def unpack_drawn(record: Record) -> Drawn:
-    """The inverse of `pack_drawn`."""
-    arrays, meta = record
-    places, weights, d2, keys = (arrays[name] for name in ("places", "weights", "d2", "keys"))
-    return Drawn(unpack_matrix("X", arrays), places, weights, d2, keys, float(meta["limit"]))

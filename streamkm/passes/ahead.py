@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
+from streamkm.engine import Executor
+from streamkm.engine.passes import Map, outputs
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk, Weighed
+from streamkm.passes.reader import SourceRows, ValidRows, Weighed
 
 FEWEST_PLACES, MOST_PLACES = 16, 64
 MOST_SHARE = 0.05  # of the rows that are read for more places than rows are wanted from
@@ -39,16 +40,44 @@ def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage
     InvalidInputError
         If one of these rows is invalid.
     """
-    walk = replace(context.walk, target_bytes=max(1, n_wanted // MOST_PLACES) * row_bytes)
-    context = PassContext(executor=context.executor, walk=walk, weights=NO_WEIGHTS)
-    items = list(context.items())
-    chosen = [items[place] for place in _places(items, n_wanted)]
-    parts, n_each = [], -(-n_wanted // len(chosen))
-    for X, n_read in context.executor.map("ahead", _ahead_item, chosen, context.share(), n_each, large=True):
+    reader = replace(context.reader, target_bytes=max(1, n_wanted // MOST_PLACES) * row_bytes)
+    items = list(SourceRows(reader).items(context.executor))
+    rows = ChosenRows(reader, chosen=tuple(items[place] for place in _places(items, n_wanted)))
+    parts = []
+    for X, n_read in outputs(Evenly(-(-n_wanted // rows.n_items)), rows, context.executor, stage):
         parts.append(X)
         stage.rows += n_read
-        stage.advance()
     return stacked(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRows(SourceRows):
+    """Some chunks of a source, in place of all."""
+
+    chosen: tuple[Weighed, ...] = ()
+
+    @property
+    def n_items(self) -> int:
+        """Chunks that were chosen."""
+        return len(self.chosen)
+
+    def items(self, executor: Executor) -> Iterator[Weighed]:  # noqa: ARG002 - they were made before
+        """The chosen ones."""
+        return iter(self.chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Evenly(Map[tuple[Matrix, int]]):
+    """A few rows of each chunk, evenly spread, and how many it has."""
+
+    large = True
+
+    n_each: int
+
+    def output(self, rows: ValidRows) -> tuple[Matrix, int]:
+        """At most so many rows of a chunk."""
+        step = max(1, rows.X.shape[0] // self.n_each)
+        return rows.X[::step][: self.n_each], rows.n_read
 
 
 def _places(items: list[Weighed], n_wanted: int) -> NDArray[np.int64]:
@@ -58,10 +87,3 @@ def _places(items: list[Weighed], n_wanted: int) -> NDArray[np.int64]:
     spread = min(FEWEST_PLACES, int(MOST_SHARE * len(items)))
     n_places = min(len(items), MOST_PLACES, max(enough, spread))
     return (np.arange(n_places) * len(items) + len(items) // 2) // n_places
-
-
-def _ahead_item(item: Weighed, shared: tuple[Walk], n_each: int) -> tuple[Any, int]:
-    (walk,) = shared
-    rows = walk.read(item[0])
-    step = max(1, rows.X.shape[0] // n_each)
-    return rows.X[::step][:n_each], rows.n_read

@@ -6,9 +6,8 @@ Each function here reads every row once. Knows nothing of parameters' defaults.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,19 +16,20 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import Blocks, assigned, assigned_far, merged
 from streamkm.cluster.centers.table import CenterTable, shares_of
 from streamkm.cluster.model import Model
-from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
+from streamkm.cluster.profile import Profile, absorb_profile
 from streamkm.cluster.rows import batch_rows, row_d2
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.spill import Held, loaded
-from streamkm.cluster.totals import JOIN_TOTALS, Totals, absorb_totals, inertia_of, join_totals
-from streamkm.compute import Joining, Listener
+from streamkm.cluster.totals import JOIN_TOTALS, Totals, absorb_totals, inertia_of
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
+from streamkm.engine import Listener
+from streamkm.engine.passes import Map, Pass
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.metrics.distances import euclidean_distances
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Item, Walk, Weighed, changed_source
-from streamkm.passes.resume import KeptLabels, Passed
+from streamkm.passes.label_sinks import LabelSink
+from streamkm.passes.reader import ValidRows, changed_source
 from streamkm.passes.sketch import Sketched
 
 LEAST_SHARE = 1e-5
@@ -62,140 +62,140 @@ class Assigned:
     profile: Profile | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What an assign pass gathers over rows: one addend of the reduction.
+
+    Attributes
+    ----------
+    totals : Totals or None
+        None: there were no rows yet.
+    profile : Profile
+    drawn : tuple of Drawn
+        Rows drawn by their share of the objective, if they are wanted.
+    """
+
+    totals: Totals | None
+    profile: Profile
+    drawn: tuple[Drawn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What an assign pass leaves besides labels; see `Assigned`."""
+
+    totals: Totals
+    drawn: Drawn | None
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
+    """Label every row by its nearest center; gather exact sums, counts and the objective of the clusters.
+
+    Attributes
+    ----------
+    model : Model
+    table : CenterTable
+        The model's.
+    rule : DrawRule, optional
+        How rows are drawn on the way.
+    """
+
+    saved_as = Passed
+
+    model: Model
+    table: CenterTable
+    rule: DrawRule | None = None
+
+    @property
+    def state_bytes(self) -> float:
+        """The sums are what is large."""
+        return 8 * self.model.centers.size
+
+    def start(self) -> Passed:
+        """No rows."""
+        return Passed(None, Profile.empty(self.table.n_clusters))
+
+    def step(self, state: Passed, rows: ValidRows) -> tuple[Passed, NDArray[np.int32]]:
+        """Add the rows of a chunk; its labels (n_read,), -1 for invalid rows."""
+        model, table, weights = self.model, self.table, rows.weights
+        norms, X = rows.d2norms if model.far else None, model.place(rows.X)
+        gaps = np.empty(X.shape[0])
+        if norms is None:
+            labels, totals, d2 = assigned(state.totals, X, weights, table, with_d2=True, gaps=gaps)
+            measured = d2
+        else:
+            measured = np.empty(X.shape[0])
+            labels, totals, d2 = assigned_far(state.totals, X, weights, table, norms, (gaps, measured))
+            d2 = shares_of(d2, norms)
+        state.profile.add(labels, measured, gaps, weights=weights, first_row=rows.first_row, kept=rows.kept, X=rows.X)
+        drawn = state.drawn
+        if self.rule is not None and len(labels):
+            drawn = self.rule.gather((*drawn, self.rule.draw(X, rows.places, weights, d2)))
+        gathered = float(weighted_sum(weights, d2 if norms is None else norms))
+        totals = Totals(totals.sums, totals.counts, totals.d2 + gathered)
+        return Passed(totals, state.profile, drawn), rows.spread(labels, -1)
+
+    def join(self, first: Passed, second: Passed) -> Passed:
+        """Of both, in the memory of the first."""
+        totals = second.totals
+        if first.totals is not None:
+            totals = first.totals if totals is None else absorb_totals(first.totals, totals)
+        drawn = () if self.rule is None else self.rule.gather((*first.drawn, *second.drawn))
+        return Passed(totals, absorb_profile(first.profile, second.profile), drawn)
+
+    def finish(self, state: Passed) -> Gathered:
+        """Sums, the rows that were drawn, and the profile."""
+        totals = Totals.zeros(*self.model.centers.shape) if state.totals is None else state.totals
+        drawn = self.rule.join(state.drawn) if self.rule is not None and state.drawn else None
+        return Gathered(totals, drawn, state.profile)
+
+
 def assign_pass(
     context: PassContext,
     model: Model,
     chunk_rows: NDArray[np.int64],
     stage: Stage,
     *,
-    record: str = "assign",
+    sink: LabelSink,
+    record: str | None = None,
     rule: DrawRule | None = None,
 ) -> Assigned:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.
+
+    Where centers are far from sparse rows, the objective follows from squared norms and the clusters' sums, which saves
+    a look at k * d numbers for every stored entry. Its error is some 1e-16 of the sum of squared norms: where it turns
+    out to be a small part of that, rows are read once more for it.
 
     Parameters
     ----------
     context : PassContext
     chunk_rows : int64 (chunks,)
         Rows of each chunk, from the pass before.
-    record : str
+    sink : LabelSink
+        Takes the labels.
+    record : str, optional
         Name under which labels and sums are saved as they come, and restored from an earlier run.
     rule : DrawRule, optional
         How rows are to be drawn.
     """
-    bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
-    kept = KeptLabels(context.writer, record, int(bounds[-1]))
-    done = 0 if kept.begun is None else kept.begun.n_items
-    labels = np.empty(int(bounds[-1]), np.int32)
-    if kept.begun is not None:
-        labels[: bounds[done]] = kept.labels(int(bounds[done]))
-        stage.advance(done)
-
-    def take(part: NDArray[np.int32]) -> None:
-        nonlocal done
-        labels[bounds[done] : bounds[done + 1]] = part
-        done += 1
-        stage.advance()
-
-    listener = Listener(take, kept.begun, partial(kept.save, labels, bounds))
-    totals, drawn, profile = fold_assigned(context, model, chunk_rows, stage, listener, rule)
-    if done != len(chunk_rows):
-        raise changed_source(context.walk)
-    return Assigned(labels, totals, drawn, profile)
-
-
-def fold_assigned(
-    context: PassContext,
-    model: Model,
-    chunk_rows: NDArray[np.int64],
-    stage: Stage,
-    listener: Listener[Passed],
-    rule: DrawRule | None = None,
-) -> tuple[Totals, Drawn | None, Profile]:
-    """Read and label all rows; sums, objective and profile of the clusters. The listener gets each chunk's labels.
-
-    Draws rows on the way, if there is a rule for it.
-
-    Where centers are far from sparse rows, the objective follows from squared norms and the clusters' sums, which saves
-    a look at k * d numbers for every stored entry. Its error is some 1e-16 of the sum of squared norms: where it turns
-    out to be a small part of that, rows are read once more for it.
-    """
-    passed = _folded(context, model, chunk_rows, stage.name, listener, rule)
-    totals, drawn = passed.totals, rule.join(passed.drawn) if rule is not None and passed.drawn else None
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.take_read_bytes()
-    if not model.far:
-        return totals, drawn, passed.profile
-    d2 = inertia_of(totals, model.centers, totals.d2)
-    if d2 > LEAST_SHARE * totals.d2:
-        return replace(totals, d2=d2), drawn, passed.profile
-    logger.info(
-        "%s: rows lie nearer to their centers than the sample said; the objective takes one more pass", stage.name
-    )
-    again = _folded(context, replace(model, far=False), chunk_rows, stage.name, Listener(), None)
-    return replace(totals, d2=again.totals.d2), drawn, again.profile
-
-
-def _folded(
-    context: PassContext,
-    model: Model,
-    chunk_rows: NDArray[np.int64],
-    name: str,
-    listener: Listener[Passed],
-    rule: DrawRule | None,
-) -> Passed:
-    """Sums of the clusters, and their objective, or the rows' squared norms where the model's centers are far."""
-    walk = context.walk
-    return context.executor.fold(
-        name,
-        _assign_item,
-        Joining(partial(_join, rule), partial(_absorb, rule)),
-        context.items(chunk_rows),
-        len(chunk_rows),
-        context.share(model, model.table(), rule),
-        large=walk.large(8 * model.centers.size),
-        listener=listener,
-    )
-
-
-def _assign_item(
-    state: Passed | None,
-    item: Weighed,
-    shared: tuple[Walk, Model, CenterTable, DrawRule | None],
-) -> tuple[Passed, NDArray[np.int32]]:
-    walk, model, table, rule = shared
-    rows, weights = walk.read_weighed(item)
-    norms, X = rows.d2norms if model.far else None, model.place(rows.X)
-    before, drawn = (None, ()) if state is None else (state.totals, state.drawn)
-    profile = Profile.empty(table.n_clusters) if state is None else state.profile
-    gaps = np.empty(X.shape[0])
-    if norms is None:
-        labels, totals, d2 = assigned(before, X, weights, table, with_d2=True, gaps=gaps)
-        measured = d2
-    else:
-        measured = np.empty(X.shape[0])
-        labels, totals, d2 = assigned_far(before, X, weights, table, norms, (gaps, measured))
-    profile.add(labels, measured, gaps, weights=weights, first_row=item[3], kept=rows.kept, X=rows.X)
-    d2 = d2 if norms is None else shares_of(d2, norms)
-    if rule is not None and len(labels):
-        drawn = rule.gather((*drawn, rule.draw(X, rows.places, weights, d2)))
-    gathered = float(weighted_sum(weights, d2 if norms is None else norms))
-    return Passed(Totals(totals.sums, totals.counts, totals.d2 + gathered), profile, drawn), rows.spread(labels, -1)
-
-
-def _join(rule: DrawRule | None, parts: Sequence[Passed]) -> Passed:
-    """Add up, in order; no addend is changed."""
-    totals, profile = join_totals([part.totals for part in parts]), join_profiles([part.profile for part in parts])
-    return Passed(totals, profile, _gathered(rule, [each for part in parts for each in part.drawn]))
-
-
-def _absorb(rule: DrawRule | None, first: Passed, second: Passed) -> Passed:
-    """As `_join` of both, in the memory of the first."""
-    totals, profile = absorb_totals(first.totals, second.totals), absorb_profile(first.profile, second.profile)
-    return Passed(totals, profile, _gathered(rule, [*first.drawn, *second.drawn]))
-
-
-def _gathered(rule: DrawRule | None, parts: Sequence[Drawn]) -> tuple[Drawn, ...]:
-    return () if rule is None else rule.gather(parts)
+    found = context.run(Assign(model, model.table(), rule), stage, chunk_rows, sink=sink, record=record)
+    if sink.n_taken != len(chunk_rows):
+        raise changed_source(context.reader)
+    totals, profile = found.totals, found.profile
+    if model.far:
+        d2 = inertia_of(totals, model.centers, totals.d2)
+        if d2 <= LEAST_SHARE * totals.d2:
+            logger.info(
+                "%s: rows lie nearer to their centers than the sample said; the objective takes one more pass",
+                stage.name,
+            )
+            near = replace(model, far=False)
+            again = context.run(Assign(near, near.table()), Stage(stage.name), chunk_rows)
+            d2, profile = again.totals.d2, again.profile
+        totals = replace(totals, d2=d2)
+    return Assigned(sink.labels, totals, found.drawn, profile)
 
 
 def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> Assigned:
@@ -224,8 +224,37 @@ def _assign_block(state: Totals | None, held: Held, table: CenterTable) -> tuple
     return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
 
 
+@dataclass(frozen=True, slots=True)
+class Values(Map[NDArray[Any]]):
+    """A function's values of the rows in the model's space; -1 or NaN for invalid rows.
+
+    Attributes
+    ----------
+    model : Model
+    table : CenterTable
+        The model's.
+    function : callable
+        Of a matrix (v, m) and a CenterTable; gives one value, or one row of values, for each row.
+    """
+
+    model: Model
+    table: CenterTable
+    function: Callable[..., Any]
+
+    def output(self, rows: ValidRows) -> NDArray[Any]:
+        """The values of a chunk."""
+        values = np.asarray(self.function(self.model.place(rows.X), self.table))
+        return rows.spread(values, -1 if values.dtype.kind == "i" else np.nan)
+
+
+class WideValues(Values):
+    """As `Values`, of functions that give so many values for each row that few chunks' may wait."""
+
+    large = True
+
+
 def map_rows(
-    context: PassContext, model: Model, function: Callable[..., Any], stage: Stage, n_columns: int | None = None
+    context: PassContext, model: Model, function: Callable[..., Any], stage: Stage, *, wide: bool = False
 ) -> Iterator[NDArray[Any]]:
     """Read all rows once; yield ``function(X in the model's space, table)`` for each chunk, in order.
 
@@ -234,34 +263,15 @@ def map_rows(
     context : PassContext
     model : Model
     function : callable
-        Of a matrix (v, m) and a CenterTable; gives one value, or one row of `n_columns`, for each row.
+        See `Values`.
     stage : Stage
-    n_columns : int, optional
-        None: the function gives one value for each row.
+    wide : bool
+        Whether it gives a row of values for each row.
     """
-    executor, walk = context.executor, context.walk
-    shared = context.share(model, model.table())
-    items = (item for item, _ in executor.items(walk.source, walk.target_bytes))
-    large = n_columns is not None
-    for part in executor.map(stage.name, _map_item, items, shared, function, n_columns, large=large):
-        stage.advance()
+    values = (WideValues if wide else Values)(model, model.table(), function)
+    for part in context.outputs(values, stage):
         stage.rows += len(part)
         yield part
-    stage.read_bytes = walk.source.take_read_bytes()
-
-
-def _map_item(
-    item: Item, shared: tuple[Walk, Model, CenterTable], function: Callable[..., Any], n_columns: int | None
-) -> NDArray[Any]:
-    walk, model, table = shared
-    rows = walk.read(item)
-    values = function(model.place(rows.X), table)
-    if rows.kept is None:
-        return np.asarray(values)
-    fill = -1 if values.dtype.kind == "i" else np.nan
-    out = np.full(rows.n_read if n_columns is None else (rows.n_read, n_columns), fill, values.dtype)
-    out[rows.kept] = values
-    return out
 
 
 def nearest_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.spill import Spill
-from streamkm.compute import Executor
-from streamkm.passes.reader import Walk, Weighed
-from streamkm.passes.resume import CheckpointWriter
+from streamkm.core.progress import Stage
+from streamkm.engine import Executor
+from streamkm.engine.passes import Map, Pass, Saved, Sink, held_outputs, outputs, run
+from streamkm.engine.saving import CheckpointWriter
+from streamkm.passes.reader import RowReader, SourceRows
+
+Output = TypeVar("Output")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +32,7 @@ class PassContext:
     ----------
     executor : Executor
         Its calls read the rows.
-    walk : Walk
+    reader : RowReader
     weights : float64 (n,) or (0,)
         Of the rows; (0,): each weighs 1.
     writer : CheckpointWriter
@@ -37,15 +42,35 @@ class PassContext:
     """
 
     executor: Executor
-    walk: Walk
+    reader: RowReader
     weights: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)
     writer: CheckpointWriter = field(default_factory=CheckpointWriter)
     spill: Spill | None = None
 
-    def items(self, chunk_rows: NDArray[np.int64] | None = None) -> Iterator[Weighed]:
-        """The items that the executor's calls read, with their rows' weights; see `Walk.items`."""
-        return self.walk.items(self.executor, self.weights, chunk_rows)
+    def rows(self, chunk_rows: NDArray[np.int64] | None = None) -> SourceRows:
+        """The rows, to be read once; `chunk_rows` (chunks,) are those of each chunk, from a pass before."""
+        return SourceRows(self.reader, self.weights, chunk_rows)
 
-    def share(self, *values: Any) -> Any:
-        """Bring the walk and some values, as one tuple, to where calls run; see `Executor.share`."""
-        return self.executor.share((self.walk.for_calls(self.executor), *values))
+    def run(
+        self,
+        pass_: Pass[Any, Output, Result],
+        stage: Stage,
+        chunk_rows: NDArray[np.int64] | None = None,
+        *,
+        sink: Sink[Output] | None = None,
+        record: str | None = None,
+    ) -> Result:
+        """Read all rows once; see `engine.passes.run`. `record` names where the state is saved, None: nowhere."""
+        saved = None if record is None or self.writer.checkpoint is None else Saved(self.writer, record)
+        return run(pass_, self.rows(chunk_rows), self.executor, stage, sink=sink, saved=saved)
+
+    def outputs(self, map_: Map[Output], stage: Stage, chunk_rows: NDArray[np.int64] | None = None) -> Iterator[Output]:
+        """Read all rows once; see `engine.passes.outputs`."""
+        return outputs(map_, self.rows(chunk_rows), self.executor, stage)
+
+    def held_outputs(
+        self, map_: Map[tuple[Any, Any]], stage: Stage, chunk_rows: NDArray[np.int64] | None = None, n_before: int = 0
+    ) -> Iterator[tuple[Any, Any]]:
+        """Read all rows but those of the first chunks once; see `engine.passes.held_outputs`."""
+        rows = SourceRows(self.reader, self.weights, chunk_rows, n_before)
+        return held_outputs(map_, rows, self.executor, stage)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,9 @@ from streamkm.cluster.rows import row_d2
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
+from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk, Weighed
+from streamkm.passes.reader import ValidRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,29 @@ class Shares:
         return np.asarray(d2 + self.added[labels])
 
 
+@dataclass(frozen=True, slots=True)
+class Draw(Map[Drawn]):
+    """Rows drawn by their shares; a chunk's with places that are counted in the whole source.
+
+    Attributes
+    ----------
+    shares : Shares
+    table : CenterTable
+        Of the shares' model.
+    rule : DrawRule
+    """
+
+    shares: Shares
+    table: CenterTable
+    rule: DrawRule
+
+    def output(self, rows: ValidRows) -> Drawn:
+        """What is drawn of a chunk; places are row numbers."""
+        drawn = self.rule.draw(rows.X, rows.places, rows.weights, self.shares(rows.X, self.table))
+        within = np.searchsorted(rows.places, drawn.places)
+        return replace(drawn, places=rows.first_row + rows.numbers[within])
+
+
 def draw_pass(
     context: PassContext, shares: Shares, rule: DrawRule, chunk_rows: NDArray[np.int64], stage: Stage
 ) -> Drawn:
@@ -68,13 +91,9 @@ def draw_pass(
     Drawn
         Original rows; their `places` are row numbers.
     """
-    shared, items = context.share(shares, shares.model.table(), rule), context.items(chunk_rows)
     parts: tuple[Drawn, ...] = ()
-    first_rows = np.cumsum(chunk_rows) - chunk_rows
-    for first_row, part in zip(first_rows, context.executor.map(stage.name, _draw_item, items, shared), strict=True):
-        parts = rule.gather((*parts, replace(part, places=part.places + first_row)))
-        stage.advance()
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.take_read_bytes()
+    for part in context.outputs(Draw(shares, shares.model.table(), rule), stage, chunk_rows):
+        parts = rule.gather((*parts, part))
     return rule.join(parts)
 
 
@@ -83,17 +102,3 @@ def _nearest(model: Model, table: CenterTable, X: Matrix) -> tuple[NDArray[np.in
     placed = model.place(X)
     labels = table.labels(placed)
     return labels, row_d2(placed, labels, table)
-
-
-def _draw_item(item: Weighed, shared: tuple[Walk, Shares, CenterTable, DrawRule]) -> Drawn:
-    """Rows drawn from one chunk; their places are counted within it."""
-    walk, shares, table, rule = shared
-    rows, weights = walk.read_weighed(item)
-    drawn = rule.draw(rows.X, rows.places, weights, shares(rows.X, table))
-    within = np.searchsorted(rows.places, drawn.places)
-    return replace(drawn, places=_numbers(rows.kept, within))
-
-
-def _numbers(kept: NDArray[np.int64] | None, within: NDArray[Any]) -> NDArray[np.int64]:
-    """Numbers of valid rows among those that were read."""
-    return within.astype(np.int64) if kept is None else kept[within]

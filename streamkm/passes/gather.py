@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +13,38 @@ from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
+from streamkm.engine.passes import Map
 from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk, Weighed
+from streamkm.passes.reader import ValidRows
 
 Members = tuple[Matrix, NDArray[np.int32], NDArray[np.float64]]
 """Rows, their clusters, and their weights (0,) or (r,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather(Map[Members]):
+    """Rows of some clusters, a share of each; which, a hash of their places tells.
+
+    Attributes
+    ----------
+    model : Model
+    table : CenterTable
+        The model's.
+    shares : float64 (k,)
+        Of each cluster's rows; 0: none.
+    seed : int
+    """
+
+    model: Model
+    table: CenterTable
+    shares: NDArray[np.float64]
+    seed: int
+
+    def output(self, rows: ValidRows) -> Members:
+        """The rows that are kept of a chunk, in the model's space."""
+        X = self.model.place(rows.X)
+        return members_of(X, rows.places, self.table.labels(X), rows.weights, self.shares, self.seed)
 
 
 def gather_pass(
@@ -29,28 +56,9 @@ def gather_pass(
     shares: NDArray[np.float64],
     seed: int,
 ) -> Members:
-    """Read all rows once more and keep a share of those of some clusters; which, a hash of their places tells.
-
-    Parameters
-    ----------
-    chunk_rows : int64 (chunks,)
-        Rows of each chunk.
-    shares : float64 (k,)
-        Of each cluster's rows; 0: none.
-    seed : int
-
-    Returns
-    -------
-    Members
-        In the model's space, in the order of the source. At least one cluster has a share above 0.
-    """
-    shared = context.share(model, model.table(), shares, seed)
-    parts: list[Members] = []
-    for part in context.executor.map(stage.name, _gather_item, context.items(chunk_rows), shared):
-        stage.advance()
-        if len(part[1]):
-            parts.append(part)
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.take_read_bytes()
+    """Read all rows once more; keep what `Gather` keeps, in the order of the source. One share is above 0 at least."""
+    gather = Gather(model, model.table(), shares, seed)
+    parts = [part for part in context.outputs(gather, stage, chunk_rows) if len(part[1])]
     return joined_members(parts, len(model.centers[0]))
 
 
@@ -75,10 +83,3 @@ def joined_members(parts: Sequence[Members], n_columns: int) -> Members:
         return np.empty((0, n_columns)), np.empty(0, np.int32), np.empty(0)
     matrices, labels, weights = zip(*parts, strict=True)
     return stacked(matrices), np.concatenate(labels), np.concatenate(weights)
-
-
-def _gather_item(item: Weighed, shared: tuple[Walk, Model, CenterTable, NDArray[np.float64], int]) -> Members:
-    walk, model, table, shares, seed = shared
-    rows, weights = walk.read_weighed(item)
-    X = model.place(rows.X)
-    return members_of(X, rows.places, table.labels(X), weights, shares, seed)

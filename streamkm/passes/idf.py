@@ -2,22 +2,23 @@
 
 Responsible for telling what documents are, and for the pass. tf-idf scales features before a sketch mixes them, so the
 frequencies have to be known when rows are sketched: they take one pass before the fit's, three with its two. May
-import walk and below.
+import reader and below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
-from streamkm.compute import Listener, local_threads, open_executor, under_limit
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import Matrix
 from streamkm.core.memory import give_back, is_given, memory_limit_bytes, resident_bytes
 from streamkm.core.progress import Progress, Stage
+from streamkm.engine import local_threads, open_executor, under_limit
+from streamkm.engine.passes import Pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk, Weighed
+from streamkm.passes.reader import RowReader, Weighed
 from streamkm.planning.allowance import Allowance
 from streamkm.planning.line_room import with_line_room
 from streamkm.sources.base import ChunkedSource, RowSource
@@ -208,7 +209,7 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         peak = allowance.base_bytes + reading
         source = with_line_room(source, memory_limit, peak, target_bytes, local_threads(executor))
     counting = source.counting_words() if isinstance(source, HashedText) else source
-    walk = Walk(counting, target_bytes, "euclidean", "raise")
+    reader = RowReader(counting, target_bytes, "euclidean", "raise")
     n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None
     with (
         under_limit(memory_limit),
@@ -216,16 +217,9 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         Progress().stage("idf", n_chunks) as stage,
     ):
         give_back(limit_bytes)
-        context = PassContext(executor=workers, walk=walk)
-        counted = workers.fold(
-            "idf",
-            _count,
-            partial(_join, fit),
-            context.items(),
-            n_chunks or 1,
-            context.share(fit),
-            listener=Listener(stage.advance),
-        )
+        context = PassContext(executor=workers, reader=reader)
+        counted = context.run(CountFeatures(fit), stage)
+        assert counted.frequencies is not None  # sources without rows are refused
         stage.rows, stage.read_bytes = counted.frequencies.n_rows, source.n_bytes or 0
     words = WordTable.of(counted.words, source.hashing) if isinstance(source, HashedText) else None
     return replace(fit.finish(counted.frequencies), words=words), stage
@@ -249,23 +243,37 @@ def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
 class _Counted:
     """What the pass counts: in how many rows features occur, and in how many documents words do."""
 
-    frequencies: Frequencies
+    frequencies: Frequencies | None
     words: WordCounts
 
 
-def _count(state: _Counted | None, item: Weighed, shared: tuple[Walk, IdfFit]) -> tuple[_Counted, int]:
-    walk, fit = shared
-    rows = walk.rows(item[0])
-    words = WordCounts() if state is None else state.words
-    words.add(rows.words or {})
-    X = walk.checked(rows.X, rows.places).X
-    return _Counted(fit.step(None if state is None else state.frequencies, X), words), 1
+@dataclass(frozen=True, slots=True)
+class CountFeatures(Pass[_Counted, None, _Counted]):
+    """In how many rows each feature occurs, and in how many documents each word."""
 
+    fit: IdfFit
 
-def _join(fit: IdfFit, parts: Sequence[_Counted]) -> _Counted:
-    """Add up, in order; no addend is changed."""
-    frequencies = fit.join([part.frequencies for part in parts])
-    return _Counted(frequencies, WordCounts.joined(part.words for part in parts))
+    def start(self) -> _Counted:
+        """Nothing counted."""
+        return _Counted(None, WordCounts())
+
+    def read(self, reader: RowReader, item: Weighed) -> tuple[Matrix, Mapping[str, int]]:
+        """The valid rows of a chunk, and its words."""
+        rows = reader.rows(item[0])
+        return reader.checked(rows.X, rows.places).X, rows.words or {}
+
+    def step(self, state: _Counted, rows: tuple[Matrix, Mapping[str, int]]) -> tuple[_Counted, None]:
+        """Count the rows of a chunk."""
+        X, words = rows
+        state.words.add(words)
+        return _Counted(self.fit.step(state.frequencies, X), state.words), None
+
+    def join(self, first: _Counted, second: _Counted) -> _Counted:
+        """Add up."""
+        assert first.frequencies is not None
+        assert second.frequencies is not None  # runs have chunks
+        frequencies = self.fit.join([first.frequencies, second.frequencies])
+        return _Counted(frequencies, WordCounts.joined([first.words, second.words]))
 
 
 def _check_sublinear(source: RowSource, sublinear_tf: bool) -> None:

@@ -18,40 +18,23 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.cluster.seeding.draws import DrawRule
-from streamkm.compute import Executor, Listener
 from streamkm.core.atomic_io import named, replace_tree, working_directory, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.marks import Overwrite, list_among_results
 from streamkm.core.partial_files import REPLACED, remove_rests
 from streamkm.core.progress import Stage
-from streamkm.passes.assign import Assigned, fold_assigned, nearest_labels
+from streamkm.engine import Executor
+from streamkm.engine.passes import Map
+from streamkm.passes.assign import nearest_labels
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Item, Walk, changed_source
-from streamkm.passes.resume import Passed
+from streamkm.passes.label_sinks import HeldLabels
+from streamkm.passes.reader import ValidRows
 
-NO_LABELS = np.empty(0, np.int32)  # of a pass whose labels are not gathered
 MARK = "streamkm_labels"  # attribute of the Zarr array; its value is the format
 SKIPPED = "n_skipped"  # another: how many labels are -1
 FORMAT = 1
 _OF_LABELS = frozenset({"zarr.json", "c"})  # what such an array consists of
 ROWS_PER_WRITE = 1 << 20  # labels of a storage chunk: one call writes one, so no two calls write the same file
-
-
-@dataclass(frozen=True, slots=True)
-class HeldLabels:
-    """Labels of all rows, where they were made.
-
-    Attributes
-    ----------
-    handles : tuple
-        Of int32 labels, one for each chunk that was read.
-    rows : int64 (chunks,)
-        How many labels each has.
-    """
-
-    handles: tuple[Any, ...]
-    rows: NDArray[np.int64]
 
 
 def check_labels_place(path: str | os.PathLike[str], *, overwrite: Overwrite = False) -> Path:
@@ -89,40 +72,33 @@ def check_labels_array(path: Path) -> None:
         raise OutputError(f"{path} exists and is no Zarr array of labels that streamkm wrote; choose another name")
 
 
+@dataclass(frozen=True, slots=True)
+class Label(Map[tuple[NDArray[np.int32], int]]):
+    """The labels of a chunk, -1 for invalid rows, and how many rows it has.
+
+    Attributes
+    ----------
+    model : Model
+    table : CenterTable
+        The model's.
+    """
+
+    model: Model
+    table: CenterTable
+
+    def output(self, rows: ValidRows) -> tuple[NDArray[np.int32], int]:
+        """Of one chunk."""
+        return rows.spread(nearest_labels(self.model.place(rows.X), self.table), -1), rows.n_read
+
+
 def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
     """Read all rows once and label them."""
-    executor, walk = context.executor, context.walk
-    shared = context.share(model, model.table())
-    items = (item for item, _ in executor.items(walk.source, walk.target_bytes))
     handles, counts = [], []
-    for handle, n_rows in executor.hold(stage.name, _label_item, items, shared):
+    for handle, n_rows in context.held_outputs(Label(model, model.table()), stage):
         handles.append(handle)
         counts.append(n_rows)
-        stage.advance()
-    stage.rows, stage.read_bytes = sum(counts), walk.source.take_read_bytes()
-    return HeldLabels(tuple(handles), np.array(counts, np.int64))
-
-
-def assign_and_hold(
-    context: PassContext,
-    model: Model,
-    chunk_rows: NDArray[np.int64],
-    stage: Stage,
-    *,
-    rule: DrawRule | None = None,
-) -> tuple[HeldLabels, Assigned]:
-    """As `assign.assign_pass`, the same sums bit by bit, but labels stay where they are made."""
-    handles: list[Any] = []
-
-    def take(handle: Any) -> None:
-        handles.append(handle)
-        stage.advance()
-
-    listener: Listener[Passed] = Listener(take, held=True)
-    totals, drawn, profile = fold_assigned(context, model, chunk_rows, stage, listener, rule)
-    if len(handles) != len(chunk_rows):
-        raise changed_source(context.walk)
-    return HeldLabels(tuple(handles), chunk_rows), Assigned(NO_LABELS, totals, drawn, profile)
+    stage.rows = sum(counts)
+    return HeldLabels(np.array(counts, np.int64), handles)
 
 
 def write_labels(
@@ -205,12 +181,6 @@ def _storage_chunks(held: HeldLabels, bounds: NDArray[np.int64]) -> Iterator[lis
         first = int(np.searchsorted(bounds, start, side="right")) - 1
         last = int(np.searchsorted(bounds, stop))
         yield [start, stop, start - int(bounds[first]), *held.handles[first:last]]
-
-
-def _label_item(item: Item, shared: tuple[Walk, Model, CenterTable]) -> tuple[NDArray[np.int32], int]:
-    walk, model, table = shared
-    rows = walk.read(item)
-    return rows.spread(nearest_labels(model.place(rows.X), table), -1), rows.n_read
 
 
 def _write_item(item: list[Any], path: str) -> int:

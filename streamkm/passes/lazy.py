@@ -17,7 +17,7 @@ from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
-from streamkm.passes.reader import OnInvalid, Walk
+from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.sources.base import Rows
 from streamkm.sources.chunking import LARGEST_CHUNK_BYTES
 from streamkm.sources.dask.arrays import DaskSource
@@ -57,32 +57,32 @@ def lazy_map(
         raise InvalidInputError(
             f"{source.name} has {source.n_features:,} features; the model was fitted on {model.n_features:,}"
         )
-    walk = Walk(source.stand_in(), 0, model.metric, on_invalid)
-    prepare = partial(_prepared, walk, model, function)
+    reader = RowReader(source.stand_in(), 0, model.metric, on_invalid)
+    prepare = partial(_prepared, reader, model, function)
     row = Rows(_zero_row(source.n_features, source.dtype, sparse=source.is_sparse), np.zeros(1, np.int64))
     meta = _mapped(row, prepare())[:0]
     return source.lazily(_mapped, prepare, meta=meta, n_columns=n_columns)
 
 
 def _prepared(
-    walk: Walk, model: Model, function: Callable[..., NDArray[Any]]
-) -> tuple[Walk, Model, Callable[..., NDArray[Any]], CenterTable]:
+    reader: RowReader, model: Model, function: Callable[..., NDArray[Any]]
+) -> tuple[RowReader, Model, Callable[..., NDArray[Any]], CenterTable]:
     """What all blocks need; the table is laid out where they are computed, as it is as large as the centers."""
-    return walk, model, function, model.table()
+    return reader, model, function, model.table()
 
 
-def _mapped(rows: Rows, prepared: tuple[Walk, Model, Callable[..., NDArray[Any]], CenterTable]) -> NDArray[Any]:
+def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[Any]], CenterTable]) -> NDArray[Any]:
     """The function's values of a block; rows that are made dense are taken in pieces."""
-    walk, model, function, table = prepared
+    reader, model, function, table = prepared
     parts = [rows] if model.preparation is None else pieces(rows, model.preparation, LARGEST_CHUNK_BYTES)
-    return np.concatenate([_mapped_part(part, walk, model, function, table) for part in parts])
+    return np.concatenate([_mapped_part(part, reader, model, function, table) for part in parts])
 
 
 def _mapped_part(
-    rows: Rows, walk: Walk, model: Model, function: Callable[..., NDArray[Any]], table: CenterTable
+    rows: Rows, reader: RowReader, model: Model, function: Callable[..., NDArray[Any]], table: CenterTable
 ) -> NDArray[Any]:
     X = rows.X if model.preparation is None else model.preparation.apply(rows.X)
-    valid = walk.checked(X, rows.places)
+    valid = reader.checked(X, rows.places)
     X = valid.X if len(valid.places) else _zero_row(X.shape[1], X.dtype, sparse=sp.issparse(X))
     values = function(model.place(X), table)
     if valid.kept is None:

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import SampleRule
-from streamkm.compute import Listener
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
+from streamkm.engine.passes import Pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk, Weighed
-from streamkm.passes.resume import Gathered, KeptSums
+from streamkm.passes.gathered import Gathered
+from streamkm.passes.reader import ValidRows
 from streamkm.passes.sketch import sketch_pass
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES, MomentsFit
@@ -63,25 +62,25 @@ def find_preparation(context: PassContext, steps: Sequence[str], sample_rows: in
     InvalidInputError
         For rows that are invalid, unless they are to be skipped, or no rows at all; see `check_replayable`.
     """
-    source, preparation = context.walk.source, Preparation(tuple(steps))
+    source, preparation = context.reader.source, Preparation(tuple(steps))
     check_replayable(source, preparation)
     for number, step in enumerate(steps):
         if step not in FOUND:
             continue
         rows = prepared(source, preparation.before(number)) if number else source
-        walk = replace(context.walk, source=rows, metric="euclidean", skims=True)
+        reader = replace(context.reader, source=rows, metric="euclidean", skims=True)
         name = f"step-{number}"
-        scaling = _found(replace(context, walk=walk, weights=NO_WEIGHTS), step, name, sample_rows, progress)
+        scaling = _found(replace(context, reader=reader, weights=NO_WEIGHTS), step, name, sample_rows, progress)
         preparation = Preparation(preparation.steps, (*preparation.found, scaling))
     return preparation
 
 
 def _found(context: PassContext, step: str, record: str, sample_rows: int, progress: Progress) -> Scaling:
     """What one step must know, of an earlier run if that has found it."""
-    kept = context.writer.load(record)
+    kept = context.writer.load(record, Scaling)
     if kept is not None:
-        return Scaling(kept[0]["shift"], kept[0]["factor"])
-    source, target_bytes = context.walk.source, context.walk.target_bytes
+        return kept
+    source, target_bytes = context.reader.source, context.reader.target_bytes
     n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None
     with progress.stage(step, n_chunks) as stage:
         if step == "robust":
@@ -89,35 +88,50 @@ def _found(context: PassContext, step: str, record: str, sample_rows: int, progr
             found = quartile_scaling(sketch_pass(context, Gathered(rule), stage).sample.X)
         else:
             found = _by_sums(context, n_chunks, stage, f"{record}-sums")
-    context.writer.save(record, lambda: ({"shift": found.shift, "factor": found.factor}, {}))
+    context.writer.save(record, found)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling, int]]):
+    """Means and deviations of all columns.
+
+    Attributes
+    ----------
+    fit : MomentsFit
+    name : str
+        Of the source, for messages.
+    n_features : int or None
+    """
+
+    fit: MomentsFit
+    name: str
+    n_features: int | None
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of the sums; as good as endless where it is not known of how many columns."""
+        return SUM_BYTES * self.n_features if self.n_features else math.inf
+
+    def step(self, state: NDArray[np.float64] | None, rows: ValidRows) -> tuple[NDArray[np.float64], None]:
+        """Add rows to the sums."""
+        return self.fit.step(state, rows.X, rows.weights), None
+
+    def join(self, first: NDArray[np.float64] | None, second: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        """Add sums up."""
+        return self.fit.join([each for each in (first, second) if each is not None])
+
+    def finish(self, state: NDArray[np.float64] | None) -> tuple[Scaling, int]:
+        """The scaling, and how many rows it is of."""
+        n_rows = 0 if state is None else int(state[0, 0])
+        if state is None or not n_rows:
+            raise InvalidInputError(f"{self.name} has no valid rows; needed: at least 1")
+        return self.fit.finish(state), n_rows
 
 
 def _by_sums(context: PassContext, n_chunks: int | None, stage: Stage, record: str) -> Scaling:
     """Means and deviations of all rows; sums go on from where an earlier run got to."""
-    source, fit = context.walk.source, MomentsFit(centers=not context.walk.source.is_sparse)
-    listener: Listener[NDArray[np.float64]] = Listener(lambda _: stage.advance())
-    if n_chunks is not None:
-        kept = KeptSums(context.writer, record)
-        stage.advance(0 if kept.begun is None else kept.begun.n_items)
-        listener = Listener(lambda _: stage.advance(), kept.begun, kept.save)
-    state = context.executor.fold(
-        stage.name,
-        _add_item,
-        fit.join,
-        context.items(),
-        n_chunks or 1,
-        context.share(fit),
-        large=context.walk.large(SUM_BYTES * source.n_features if source.n_features else math.inf),
-        listener=listener,
-    )
-    stage.rows, stage.read_bytes = int(state[0, 0]), source.take_read_bytes()
-    if not stage.rows:
-        raise InvalidInputError(f"{source.name} has no valid rows; needed: at least 1")
-    return fit.finish(state)
-
-
-def _add_item(state: Any, item: Weighed, shared: tuple[Walk, MomentsFit]) -> tuple[NDArray[np.float64], None]:
-    walk, fit = shared
-    rows, weights = walk.read_weighed(item)
-    return fit.step(state, rows.X, weights), None
+    source = context.reader.source
+    sums = Sums(MomentsFit(centers=not source.is_sparse), source.name, source.n_features)
+    scaling, stage.rows = context.run(sums, stage, record=None if n_chunks is None else record)
+    return scaling

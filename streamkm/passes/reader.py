@@ -6,7 +6,8 @@ Finds NaN and infinity on the way, and scales rows under the cosine metric. What
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -14,9 +15,10 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.model import Metric, normalized
 from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
-from streamkm.compute import Executor, Large
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
+from streamkm.core.progress import Stage
+from streamkm.engine import Executor, Large
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, Skimmed, row_places
 
 OnInvalid = Literal["raise", "skip"]
@@ -29,7 +31,7 @@ SMALL = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_))  # rows of t
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class RowReader:
     """How a source is walked: the same in every pass of a run.
 
     Attributes
@@ -85,8 +87,8 @@ class Walk:
             yield item, n_rows, weights[first_row:stop] if len(weights) else NO_WEIGHTS, first_row
             first_row = stop
 
-    def for_calls(self, executor: Executor) -> Walk:
-        """The walk that calls need: it carries no rows to a cluster."""
+    def for_calls(self, executor: Executor) -> RowReader:
+        """The reader that calls need: it carries no rows to a cluster."""
         return replace(self, source=executor.for_calls(self.source))
 
     def skim(self, item: Item) -> Skimmed | None:
@@ -100,36 +102,31 @@ class Walk:
             return None
         return self.source.skim(item)
 
-    def read(self, item: Item) -> Valid:
-        """Read an item and take out what is invalid.
+    def read(self, item: Weighed) -> ValidRows:
+        """Read an item of `items`: its valid rows, with their weights.
 
         Raises
         ------
         InvalidInputError
-            For NaN or infinity, unless they are to be skipped; names the row.
+            For NaN or infinity, unless they are to be skipped; names the row. If there are not as many rows as before.
         """
+        what, n_expected, weights, first_row = item
+        valid = self.read_rows(what)
+        if n_expected is not None and valid.n_read != n_expected:
+            raise changed_source(self)
+        kept = weights if valid.kept is None or not len(weights) else weights[valid.kept]
+        return replace(valid, weights=kept, first_row=first_row)
+
+    def read_rows(self, item: Item) -> ValidRows:
+        """Read what is in an item of `items`, or a chunk; as `read`."""
         rows = self.rows(item)
         return self.checked(rows.X, rows.places)
 
-    def read_weighed(self, item: Weighed) -> tuple[Valid, NDArray[np.float64]]:
-        """Read an item of `items`; its valid rows, and their weights.
-
-        Raises
-        ------
-        InvalidInputError
-            As `read`, and if there are not as many rows as before.
-        """
-        what, n_expected, weights, _ = item
-        rows = self.read(what)
-        if n_expected is not None and rows.n_read != n_expected:
-            raise changed_source(self)
-        return rows, weights if rows.kept is None or not len(weights) else weights[rows.kept]
-
-    def checked(self, X: Matrix, places: NDArray[np.int64]) -> Valid:
+    def checked(self, X: Matrix, places: NDArray[np.int64]) -> ValidRows:
         """Take out what is invalid; see `read`."""
         n_read = X.shape[0]
         if isinstance(X, np.ndarray) and X.dtype in SMALL and self.metric == "euclidean":
-            return Valid(X, places, n_read, None, None)
+            return ValidRows(X, places, n_read, None, None)
         d2norms = row_d2norms(X)
         valid = d2norms <= largest_d2(X)  # false for NaN too
         kept = None
@@ -142,7 +139,7 @@ class Walk:
         if self.metric == "cosine":
             X = normalized(X)
             d2norms = row_d2norms(X)
-        return Valid(X, places, n_read, kept, d2norms)
+        return ValidRows(X, places, n_read, kept, d2norms)
 
     def rows(self, item: Item) -> Rows:
         """Read an item as the source gives it."""
@@ -159,7 +156,7 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True)
-class Valid:
+class ValidRows:
     """Rows of one chunk, fit for use.
 
     Attributes
@@ -172,6 +169,10 @@ class Valid:
         Which rows of the chunk these are; None: all.
     d2norms : float64 (v,) or None
         Squared norms of the rows; None where every row is valid, whatever it is.
+    weights : float64 (v,) or (0,)
+        Sample weights; empty where every row weighs 1.
+    first_row : int
+        How many rows come before the chunk, where that is known.
     """
 
     X: Matrix
@@ -179,20 +180,73 @@ class Valid:
     n_read: int
     kept: NDArray[np.int64] | None
     d2norms: NDArray[np.float64] | None
+    weights: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)
+    first_row: int = 0
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Numbers of the valid rows, counted from the chunk's first (v,)."""
+        return np.arange(self.n_read) if self.kept is None else self.kept
 
     def spread(self, values: NDArray[Any], fill: Any) -> NDArray[Any]:
-        """Values of the valid rows at their places among all rows of the chunk."""
+        """Values of the valid rows (v, ...) at their places among all rows of the chunk."""
         if self.kept is None:
             return values
-        out = np.full(self.n_read, fill, values.dtype)
+        out = np.full((self.n_read, *values.shape[1:]), fill, values.dtype)
         out[self.kept] = values
         return out
 
 
-def changed_source(walk: Walk) -> InvalidInputError:
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """The rows of a source as `engine.passes.run` reads them.
+
+    Attributes
+    ----------
+    row_reader : RowReader
+    weights : float64 (n,) or (0,)
+    chunk_rows : int64 (chunks,), optional
+        Rows of each chunk, from a pass before.
+    n_before : int
+        Chunks that are left out, because an earlier run has done them.
+    """
+
+    row_reader: RowReader
+    weights: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)
+    chunk_rows: NDArray[np.int64] | None = None
+    n_before: int = 0
+
+    @property
+    def n_items(self) -> int:
+        """Chunks, where that is known."""
+        source = self.row_reader.source
+        if self.chunk_rows is not None:
+            return len(self.chunk_rows)
+        return len(source.chunks(self.row_reader.target_bytes)) if isinstance(source, ChunkedSource) else 1
+
+    def items(self, executor: Executor) -> Iterator[Weighed]:
+        """See `RowReader.items`."""
+        return islice(self.row_reader.items(executor, self.weights, self.chunk_rows), self.n_before, None)
+
+    def reader(self, executor: Executor) -> RowReader:
+        """What calls need to read."""
+        return self.row_reader.for_calls(executor)
+
+    def large(self, state_bytes: float) -> Large:
+        """See `RowReader.large`."""
+        return self.row_reader.large(state_bytes)
+
+    def finished(self, stage: Stage) -> None:
+        """Tell a stage what was read; how many rows, where a pass before has counted them."""
+        if self.chunk_rows is not None:
+            stage.rows = int(self.chunk_rows.sum())
+        stage.read_bytes = self.row_reader.source.take_read_bytes()
+
+
+def changed_source(reader: RowReader) -> InvalidInputError:
     """The error for a source that gives other rows in one pass than in another."""
     return InvalidInputError(
-        f"{walk.source.name} gave other rows than in the pass before; it must not change during a fit"
+        f"{reader.source.name} gave other rows than in the pass before; it must not change during a fit"
     )
 
 

@@ -5,10 +5,9 @@ Each function here reads every row once. Knows nothing of parameters' defaults.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,15 @@ from streamkm.cluster.columns import FEWEST_FEATURES, Columns, Occurring, occurr
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.sampling.row_sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
-from streamkm.compute import Executor, Listener
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.core.sums import added_in_order
+from streamkm.engine import Executor
+from streamkm.engine.passes import Map, Pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import Walk, Weighed
-from streamkm.passes.resume import Gathered, KeptSums
+from streamkm.passes.gathered import Gathered, SavedRows
+from streamkm.passes.reader import RowReader, ValidRows, Weighed
 from streamkm.sketches import IdentitySketch, Sketch, SketchFit
 from streamkm.sources.base import Skimmed
 
@@ -102,37 +103,38 @@ def sketch_pass(
     InvalidInputError
         If a row is invalid, there are no rows, or `weights` has another length than the rows.
     """
-    walk, weights, writer = context.walk, context.weights, context.writer
+    reader, weights, writer = context.reader, context.weights, context.writer
     if record is not None:
-        gathered.restore(writer.load(record))
-        stage.after_advance = lambda: writer.save_if_due(record, gathered.pack)
-    if walk.source.n_rows is not None:
-        check_weights(walk, weights, walk.source.n_rows)
+        saved = writer.load(record, SavedRows)
+        if saved is not None:
+            gathered.restore(saved)
+        stage.after_advance = lambda: writer.save_if_due(record, gathered.saved)
+    if reader.source.n_rows is not None:
+        check_weights(reader, weights, reader.source.n_rows)
     handles: list[Any] = []
     infos: list[_Info] = []
-    first_row = gathered.n_read
-    shared = context.share(sketch, gathered.rule, gathered.coreset_rule)
-    items = itertools.islice(context.items(chunk_rows), len(gathered.counts), None)
-    stage.advance(len(gathered.counts))
-    for handle, (info, candidates, part, bits) in context.executor.hold("sketch", _sketch_item, items, shared):
+    first_row, n_before = gathered.n_read, len(gathered.counts)
+    map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
+    stage.advance(n_before)
+    for handle, told in context.held_outputs(map_, stage, chunk_rows, n_before):
+        info, part = told.info, told.part
         if part is not None and gathered.tree is not None:
             gathered.tree.insert(part, len(gathered.counts))
         elif info.n_valid:
             handles.append(context.spill.keep(handle) if context.spill and isinstance(handle, Block) else handle)
-        if len(candidates.rows):
-            gathered.collector.add(candidates, first_row)
-        gathered.occurring.add(bits)
+        if len(told.candidates.rows):
+            gathered.collector.add(told.candidates, first_row)
+        gathered.occurring.add(told.bits)
         infos.append(info)
         gathered.counts.append((info.n_read, info.n_valid, info.n_counted, info.width))
         first_row += info.n_read
-        stage.advance()
-    stage.rows, stage.read_bytes = first_row, walk.source.take_read_bytes()
+    stage.rows = first_row
     blocks = None
     if sketch is not None and gathered.tree is None and handles:
         blocks = _blocks(context.executor, sketch, handles, infos)
     sketched = _sketched(context, gathered, blocks, tuple(info.kept for info in infos))
     if record is not None:
-        writer.save(record, gathered.pack)
+        writer.save(record, gathered.saved())
     return sketched
 
 
@@ -140,11 +142,11 @@ def _sketched(
     context: PassContext, gathered: Gathered, blocks: Blocks | None, kept: tuple[NDArray[np.int64] | None, ...]
 ) -> Sketched:
     """What the pass leaves; refuses no rows, and weights of another number of rows."""
-    source = context.walk.source
+    source = context.reader.source
     n_read, n_valid, n_counted, widths = np.array(gathered.counts, np.int64).reshape(-1, 4).T
     if not n_valid.any():
         raise InvalidInputError(f"{source.name} has no {'valid ' if n_read.any() else ''}rows; needed: at least 1")
-    check_weights(context.walk, context.weights, int(n_read.sum()))
+    check_weights(context.reader, context.weights, int(n_read.sum()))
     n_features = source.n_features or max(1, int(widths.max()))
     sample = gathered.collector.sample(n_features, int(n_counted.sum()), context.weights)
     part = None if gathered.tree is None else gathered.tree.part()
@@ -168,61 +170,51 @@ def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Count(Map[int]):
+    """How many rows each chunk has."""
+
+    def output(self, rows: ValidRows) -> int:
+        """Rows of a chunk, invalid ones included."""
+        return rows.n_read
+
+
 def count_pass(context: PassContext, stage: Stage) -> NDArray[np.int64]:
     """Read all rows once only to count those of each chunk (chunks,): weights of rows of text need it."""
-    shared = context.share()
-    counts = []
-    for n_rows in context.executor.map("count", _count_item, replace(context, weights=NO_WEIGHTS).items(), shared):
-        counts.append(n_rows)
-        stage.advance()
-    stage.rows, stage.read_bytes = sum(counts), context.walk.source.take_read_bytes()
-    return np.array(counts, np.int64)
+    unweighted = replace(context, weights=NO_WEIGHTS)
+    counts = np.array(list(unweighted.outputs(Count(), stage)), np.int64)
+    stage.rows = int(counts.sum())
+    return counts
 
 
-def fit_pass(
-    context: PassContext,
-    fit: SketchFit,
-    chunk_rows: NDArray[np.int64],
-    stage: Stage,
-    *,
-    record: str | None = None,
-) -> Sketch | SketchFit:
-    """Read all rows once for one round of finding a sketch; give the sketch or the next round.
+@dataclass(frozen=True, slots=True)
+class FindSketch(Pass[Any, None, Sketch | SketchFit]):
+    """One round of finding a sketch: sums over all rows."""
 
-    Parameters
-    ----------
-    context : PassContext
-    fit : SketchFit
-    chunk_rows : int64 (chunks,)
-        Rows of each chunk, from the pass before.
-    record : str, optional
-        Name under which the sums are saved as they grow, and restored from an earlier run: for a `fit` whose states are
-        arrays.
-    """
-    listener: Listener[Any] = Listener(stage.advance)
-    if record is not None:
-        kept = KeptSums(context.writer, record)
-        stage.advance(0 if kept.begun is None else kept.begun.n_items)
-        listener = Listener(stage.advance, kept.begun, kept.save)
-    shared = context.share(fit)
-    state = context.executor.fold(
-        stage.name,
-        _fit_item,
-        fit.join,
-        context.items(chunk_rows),
-        len(chunk_rows),
-        shared,
-        large=context.walk.large(math.inf),
-        listener=listener,
-    )
-    stage.rows, stage.read_bytes = int(chunk_rows.sum()), context.walk.source.take_read_bytes()
-    return fit.finish(state)
+    fit: SketchFit
+
+    @property
+    def state_bytes(self) -> float:
+        """Sums over many rows are larger than any chunk."""
+        return math.inf
+
+    def step(self, state: Any, rows: ValidRows) -> tuple[Any, None]:
+        """Add rows to the sums."""
+        return self.fit.step(state, rows.X, rows.weights), None
+
+    def join(self, first: Any, second: Any) -> Any:
+        """Add sums up."""
+        return self.fit.join([first, second])
+
+    def finish(self, state: Any) -> Sketch | SketchFit:
+        """The sketch, or the next round."""
+        return self.fit.finish(state)
 
 
-def check_weights(walk: Walk, weights: NDArray[np.float64], n_rows: int) -> None:
+def check_weights(reader: RowReader, weights: NDArray[np.float64], n_rows: int) -> None:
     """Refuse weights of another length than the rows."""
     if len(weights) not in (0, n_rows):
-        raise InvalidInputError(f"sample_weight has {len(weights):,} values; {walk.source.name} has {n_rows:,} rows")
+        raise InvalidInputError(f"sample_weight has {len(weights):,} values; {reader.source.name} has {n_rows:,} rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,66 +232,78 @@ class _Info:
     total_d2norm: float = 0.0
     largest_d2norm: float = 0.0
 
-
-_Told: TypeAlias = tuple[_Info, Candidates, Part | None, NDArray[np.uint8] | None]  # the last: see `occurring_bits`
-
-
-def _sketch_item(
-    item: Weighed,
-    shared: tuple[Walk, Sketch | None, SampleRule, CoresetRule | None],
-) -> tuple[Block | None, _Told]:
-    walk, sketch, rule, coreset_rule = shared
-    few = sketch is None and rule.limit < MOST_SKIMMED and not len(item[2])
-    skimmed = walk.skim(item[0]) if few else None
-    if skimmed is not None:
-        return None, (*_skim_item(skimmed, walk, rule), None, None)
-    rows, weights = walk.read_weighed(item)
-    n_valid, width = rows.X.shape
-    n_counted = int(np.count_nonzero(weights)) if len(weights) else n_valid
-    numbers = np.arange(rows.n_read) if rows.kept is None else rows.kept
-    candidates = rule.candidates(rows.X, rows.places, numbers, weights)
-    n_features = walk.source.n_features
-    bits = occurring_bits(rows.X) if n_features is None or n_features >= FEWEST_FEATURES else None
-    if sketch is None:
-        return None, (
-            _Info(rows.n_read, rows.kept, n_valid, n_counted, width, rows.X.dtype),
-            candidates,
-            None,
-            bits,
-        )
-    sketched = as_block_matrix(sketch.apply(rows.X), sketched=not isinstance(sketch, IdentitySketch))
-    if coreset_rule is not None:
-        info = _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype)
-        part = coreset_rule.part(merged(sketched), rows.places, weights) if n_valid else None
-        return None, (info, candidates, part, bits)
-    as_they_are = isinstance(sketch, IdentitySketch) and not isinstance(sketched, np.ndarray)
-    known = rows.d2norms if as_they_are else None  # no entry repeats an index
-    block = Block(sketched, sketched_d2norms(sketched) if known is None else known, weights)
-    totals = (block.total_weight(), block.total_d2norm(), block.largest_d2norm())
-    dense = isinstance(sketched, np.ndarray)
-    return block, (
-        _Info(rows.n_read, rows.kept, n_valid, n_counted, width, sketched.dtype, dense, *totals),
-        candidates,
-        None,
-        bits,
-    )
+    @classmethod
+    def of(cls, rows: ValidRows, dtype: np.dtype[Any], block: Block | None = None) -> _Info:
+        """Of the rows of a chunk, and of their block where it is kept."""
+        n_valid, width = rows.X.shape
+        n_counted = int(np.count_nonzero(rows.weights)) if len(rows.weights) else n_valid
+        sizes = (rows.n_read, rows.kept, n_valid, n_counted, width, dtype)
+        if block is None:
+            return cls(*sizes)
+        totals = (block.total_weight(), block.total_d2norm(), block.largest_d2norm())
+        return cls(*sizes, isinstance(block.X, np.ndarray), *totals)
 
 
-def _skim_item(skimmed: Skimmed, walk: Walk, rule: SampleRule) -> tuple[_Info, Candidates]:
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What is told of a sketched chunk: for the row sample, the coreset, and the features that occur."""
+
+    info: _Info
+    candidates: Candidates
+    part: Part | None = None
+    bits: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SketchRows(Map[tuple[Block | None, _Told]]):
+    """The sketched rows of a chunk, and what is gathered of it.
+
+    Attributes
+    ----------
+    sketch : Sketch or None
+        None: rows are sampled only.
+    rule : SampleRule
+    coreset_rule : CoresetRule or None
+        Of the coreset of sketched rows, in place of these.
+    """
+
+    sketch: Sketch | None
+    rule: SampleRule
+    coreset_rule: CoresetRule | None
+
+    def read(self, reader: RowReader, item: Weighed) -> tuple[ValidRows | Skimmed, RowReader]:
+        """The rows of a chunk; where few of them are needed, as they were found, unread."""
+        few = self.sketch is None and self.rule.limit < MOST_SKIMMED and not len(item[2])
+        skimmed = reader.skim(item[0]) if few else None
+        return reader.read(item) if skimmed is None else skimmed, reader
+
+    def output(self, rows: tuple[ValidRows | Skimmed, RowReader]) -> tuple[Block | None, _Told]:
+        """The block, if sketched rows are kept, and what is told of it."""
+        found, reader = rows
+        if isinstance(found, Skimmed):
+            return None, _skimmed(found, reader, self.rule)
+        candidates = self.rule.candidates(found.X, found.places, found.numbers, found.weights)
+        n_features = reader.source.n_features
+        bits = occurring_bits(found.X) if n_features is None or n_features >= FEWEST_FEATURES else None
+        if self.sketch is None:
+            return None, _Told(_Info.of(found, found.X.dtype), candidates, bits=bits)
+        sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not isinstance(self.sketch, IdentitySketch))
+        if self.coreset_rule is not None:
+            part = self.coreset_rule.part(merged(sketched), found.places, found.weights) if len(found.places) else None
+            return None, _Told(_Info.of(found, sketched.dtype), candidates, part, bits)
+        block = self._block(found, sketched)
+        return block, _Told(_Info.of(found, sketched.dtype, block), candidates, bits=bits)
+
+    def _block(self, rows: ValidRows, sketched: Matrix) -> Block:
+        as_they_are = isinstance(self.sketch, IdentitySketch) and not isinstance(sketched, np.ndarray)
+        known = rows.d2norms if as_they_are else None  # no entry repeats an index
+        return Block(sketched, sketched_d2norms(sketched) if known is None else known, rows.weights)
+
+
+def _skimmed(skimmed: Skimmed, reader: RowReader, rule: SampleRule) -> _Told:
     """The candidates of a chunk whose other rows are not read: the pass that assigns them finds what is wrong there."""
     n_rows = len(skimmed.places)
     picked, keys = rule.picks(skimmed.places, NO_WEIGHTS)
-    rows = walk.checked(skimmed.take(picked), skimmed.places[picked])
+    rows = reader.checked(skimmed.take(picked), skimmed.places[picked])
     info = _Info(n_rows, None, n_rows, n_rows, skimmed.n_features, rows.X.dtype)
-    return info, Candidates(rows.X, keys, picked)
-
-
-def _fit_item(state: Any, item: Weighed, shared: tuple[Walk, SketchFit]) -> tuple[Any, int]:
-    walk, fit = shared
-    rows, weights = walk.read_weighed(item)
-    return fit.step(state, rows.X, weights), 1
-
-
-def _count_item(item: Weighed, shared: tuple[Walk]) -> int:
-    (walk,) = shared
-    return walk.read(item[0]).n_read
+    return _Told(info, Candidates(rows.X, keys, picked))

@@ -47,9 +47,9 @@ import math
 from dataclasses import dataclass
 
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
-from streamkm.compute.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
-from streamkm.compute.turns import Reading
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
+from streamkm.engine.turns import Reading
 from streamkm.planning.forecast import Cluster, Cost, Forecast, Rates, Step
 from streamkm.planning.memory import LABEL_BYTES, READ_BYTES, Needs
 from streamkm.planning.plan import Plan

@@ -14,8 +14,8 @@ from streamkm.cluster.centers.neighbours import held_neighbours_bytes, neighbour
 from streamkm.cluster.frame import MOST_FEATURES
 from streamkm.cluster.model import Space
 from streamkm.cluster.profile import profile_bytes
-from streamkm.compute.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
-from streamkm.compute.threads import STATES_AHEAD
+from streamkm.engine.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
+from streamkm.engine.threads import STATES_AHEAD
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.sketches.subspace import subspace_bytes
 

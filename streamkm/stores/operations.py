@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.compute import Executor
 from streamkm.core.atomic_io import remove_tree, replace_tree
 from streamkm.core.exceptions import InvalidInputError, OutputError, StoreError
 from streamkm.core.partial_files import REPLACED
 from streamkm.core.progress import Stage
-from streamkm.passes.reader import Walk
+from streamkm.engine import Executor
+from streamkm.passes.reader import RowReader
 from streamkm.sketches import Sketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import PreparedRows
@@ -40,7 +40,7 @@ from streamkm.stores.writer import check_only_store, next_part, part_directory, 
 
 def write_store(
     path: str | os.PathLike[str],
-    walk: Walk,
+    reader: RowReader,
     sketch: Sketch,
     executor: Executor,
     stage: Stage,
@@ -55,7 +55,7 @@ def write_store(
     ----------
     path : path
         Of the store, a directory. It appears when it is complete.
-    walk : Walk
+    reader : RowReader
         Its metric becomes the store's. Rows that it skips become rows of NaN.
     sketch : Sketch
     weights : float64 (n,) or (0,)
@@ -73,25 +73,25 @@ def write_store(
     InvalidInputError, SourceError
         As reading the source; also no rows, or another number of weights.
     """
-    target, preparation = Path(path), preparation_of(walk)
+    target, preparation = Path(path), preparation_of(reader)
     check_store_place(target, overwrite=overwrite)
-    with open_work(target, "write", walk, sketch, weights, restart=restart) as saved:
+    with open_work(target, "write", reader, sketch, weights, restart=restart) as saved:
         place = saved.directory / "store"
         sketch_checksums = start_store(place, sketch, preparation)
-        filled = fill_part(Job(saved, walk, executor, stage), part_directory(place, 0), NewRows(sketch), None)
-        part = filled.writer.finish(0, _checked_weights(walk, weights, filled.writer.n_rows))
-        n_features = walk.source.n_features or max(1, filled.width)
+        filled = fill_part(Job(saved, reader, executor, stage), part_directory(place, 0), NewRows(sketch), None)
+        part = filled.writer.finish(0, _checked_weights(reader, weights, filled.writer.n_rows))
+        n_features = reader.source.n_features or max(1, filled.width)
         info = StoreInfo(
             filled.kind,
             part.n_rows,
             sketch.n_components,
             n_features,
-            walk.metric,
+            reader.metric,
             len(weights) > 0,
             sketch.to_dict(),
             sketch_checksums,
             (part,),
-            (_input(walk, (0, part.n_rows), (0, n_features)),),
+            (_input(reader, (0, part.n_rows), (0, n_features)),),
             () if preparation is None else preparation.steps,
         )
         publish(place, info)
@@ -128,7 +128,7 @@ def check_store_place(path: str | os.PathLike[str], *, overwrite: bool) -> None:
 
 def append_rows(
     path: str | os.PathLike[str],
-    walk: Walk,
+    reader: RowReader,
     executor: Executor,
     stage: Stage,
     *,
@@ -142,7 +142,7 @@ def append_rows(
     ----------
     path : path
         Of a store.
-    walk : Walk
+    reader : RowReader
         Of the source, prepared as the store's rows were (`prepared_as`); in the store's metric.
     sketch : Sketch or None
         What the caller takes the store's sketch to be; None: whatever it is.
@@ -161,23 +161,23 @@ def append_rows(
     """
     store = StoreSource(path)
     own = sketch_of_store(store)
-    check_sketch(store, own if sketch is None else sketch, walk.metric)
-    preparation = preparation_of(walk)
+    check_sketch(store, own if sketch is None else sketch, reader.metric)
+    preparation = preparation_of(reader)
     check_steps_of(store, () if preparation is None else preparation.steps)
     check_inputs(store)
-    check_width(store, walk.source.source if isinstance(walk.source, PreparedRows) else walk.source)
+    check_width(store, reader.source.source if isinstance(reader.source, PreparedRows) else reader.source)
     if (len(weights) > 0) != store.info.weighted:
         raise StoreError(
             f"{store.path} has {'' if store.info.weighted else 'no '}weights; rows to be added need "
             f"{'some' if store.info.weighted else 'none'}, too"
         )
-    with open_work(Path(path), "append rows", walk, own, weights, restart=restart, store=store) as saved:
+    with open_work(Path(path), "append rows", reader, own, weights, restart=restart, store=store) as saved:
         info, number = store.info, next_part(store.info)
-        filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), NewRows(own), info.kind)
-        part = filled.writer.finish(number, _checked_weights(walk, weights, filled.writer.n_rows))
+        filled = fill_part(Job(saved, reader, executor, stage), part_directory(path, number), NewRows(own), info.kind)
+        part = filled.writer.finish(number, _checked_weights(reader, weights, filled.writer.n_rows))
         n_rows = info.n_rows + part.n_rows
-        n_features = max(info.n_features, walk.source.n_features or filled.width)
-        added = _input(walk, (info.n_rows, n_rows), (0, walk.source.n_features or max(1, filled.width)))
+        n_features = max(info.n_features, reader.source.n_features or filled.width)
+        added = _input(reader, (info.n_rows, n_rows), (0, reader.source.n_features or max(1, filled.width)))
         publish(
             path,
             replace(
@@ -194,7 +194,7 @@ def append_rows(
 
 def append_columns(
     path: str | os.PathLike[str],
-    walk: Walk,
+    reader: RowReader,
     executor: Executor,
     stage: Stage,
     *,
@@ -209,7 +209,7 @@ def append_columns(
     ----------
     path : path
         Of a store of CountSketch rows.
-    walk : Walk
+    reader : RowReader
         Of a source whose row i has further features of row i of the store.
     first_feature : int or None
         Number of the source's feature 0 among all features; None: the first that the store does not have.
@@ -228,31 +228,31 @@ def append_columns(
     info = store.info
     first = info.n_features if first_feature is None else first_feature
     sketch = check_columns(store, first)
-    if walk.metric != info.metric:
-        check_sketch(store, sketch, walk.metric)
+    if reader.metric != info.metric:
+        check_sketch(store, sketch, reader.metric)
     check_inputs(store)
-    if walk.source.n_rows not in (None, info.n_rows):
-        raise other_rows(store, walk, f"{walk.source.n_rows:,}")
+    if reader.source.n_rows not in (None, info.n_rows):
+        raise other_rows(store, reader, f"{reader.source.n_rows:,}")
     operation = f"append features from {first}"
-    with open_work(Path(path), operation, walk, sketch, NO_WEIGHTS, restart=restart, store=store) as saved:
-        number, columns = next_part(info), NewColumns(sketch, first, store, walk)
-        filled = fill_part(Job(saved, walk, executor, stage), part_directory(path, number), columns, info.kind)
+    with open_work(Path(path), operation, reader, sketch, NO_WEIGHTS, restart=restart, store=store) as saved:
+        number, columns = next_part(info), NewColumns(sketch, first, store, reader)
+        filled = fill_part(Job(saved, reader, executor, stage), part_directory(path, number), columns, info.kind)
         if filled.writer.n_rows != info.n_rows:
-            raise other_rows(store, walk, f"{filled.writer.n_rows:,}")
+            raise other_rows(store, reader, f"{filled.writer.n_rows:,}")
         part = filled.writer.finish(number, store.weights())
-        stop = first + (walk.source.n_features or max(1, filled.width))
-        added = _input(walk, (0, info.n_rows), (first, stop))
+        stop = first + (reader.source.n_features or max(1, filled.width))
+        added = _input(reader, (0, info.n_rows), (first, stop))
         publish(path, replace(info, n_features=stop, parts=(part,), inputs=(*info.inputs, added)))
         saved.discard()
     return StoreSource(path)
 
 
-def _input(walk: Walk, rows: tuple[int, int], features: tuple[int, int]) -> dict[str, Any]:
-    exact = walk.source.n_features is not None
-    return {"rows": list(rows), "features": list(features), "exact": exact, "source": fingerprint(walk.source)}
+def _input(reader: RowReader, rows: tuple[int, int], features: tuple[int, int]) -> dict[str, Any]:
+    exact = reader.source.n_features is not None
+    return {"rows": list(rows), "features": list(features), "exact": exact, "source": fingerprint(reader.source)}
 
 
-def _checked_weights(walk: Walk, weights: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+def _checked_weights(reader: RowReader, weights: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
     if len(weights) not in (0, n_rows):
-        raise InvalidInputError(f"sample_weight has {len(weights):,} values; {walk.source.name} has {n_rows:,} rows")
+        raise InvalidInputError(f"sample_weight has {len(weights):,} values; {reader.source.name} has {n_rows:,} rows")
     return weights

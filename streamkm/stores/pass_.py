@@ -9,23 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import merged
-from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import as_block_matrix, stacked
-from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError, StoreError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
-from streamkm.passes.checkpoint import Checkpoint, Throttle
-from streamkm.passes.reader import Item, Valid, Walk
+from streamkm.engine import Executor
+from streamkm.engine.checkpoint import Checkpoint, Throttle
+from streamkm.engine.passes import Map, outputs
+from streamkm.passes.reader import RowReader, SourceRows, ValidRows
 from streamkm.sketches import Sketch
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.stores.writer import PartWriter
@@ -41,7 +39,7 @@ class Job:
     """What every pass into a store has: the record of what is done, and how and by whom rows are read."""
 
     saved: Checkpoint
-    walk: Walk
+    reader: RowReader
     executor: Executor
     stage: Stage
 
@@ -57,7 +55,7 @@ class Filled:
 
 def fill_part(job: Job, directory: Path, making: NewRows | NewColumns, kind: str | None) -> Filled:
     """Write what a pass makes of a source into a part; goes on where an earlier call was interrupted."""
-    saved, walk, executor, stage = job.saved, job.walk, job.executor, job.stage
+    saved, reader, executor, stage = job.saved, job.reader, job.executor, job.stage
     writer, n_done, width = None, 0, 0
     record = saved.load(RECORD)
     if record is not None and directory.is_dir():
@@ -67,10 +65,9 @@ def fill_part(job: Job, directory: Path, making: NewRows | NewColumns, kind: str
         logger.info("%s: %d chunks were done before; going on", stage.name, n_done)
         stage.advance(n_done)
     throttle = Throttle(INTERVAL_S)
-    shared = executor.share((walk.for_calls(executor), making.shared))
     finish = making.finisher(0 if writer is None else writer.n_rows)
-    items = islice(walk.items(executor, NO_WEIGHTS, None), n_done, None)
-    for made, found in executor.map(stage.name, _sketch_item, items, shared, making.function, large=True):
+    rows = SourceRows(reader, n_before=n_done)
+    for made, found in outputs(StoredRows(making.shared, making.function), rows, executor, stage):
         if kind is None:
             kind = "dense" if isinstance(made, np.ndarray) else "csr"
         X = finish(_as_stored(made, kind))
@@ -78,7 +75,6 @@ def fill_part(job: Job, directory: Path, making: NewRows | NewColumns, kind: str
             writer = PartWriter(directory, kind, X.dtype, X.shape[1])
         writer.add(X)
         n_done, width = n_done + 1, max(width, found)
-        stage.advance()
 
         def save(writer: PartWriter = writer, n_done: int = n_done, width: int = width) -> None:
             arrays, meta = writer.commit()
@@ -86,8 +82,8 @@ def fill_part(job: Job, directory: Path, making: NewRows | NewColumns, kind: str
 
         throttle.save_if_due(save)
     if writer is None or not writer.n_rows:
-        raise InvalidInputError(f"{walk.source.name} has no rows; needed: at least 1")
-    stage.rows, stage.read_bytes = writer.n_rows, walk.source.take_read_bytes()
+        raise InvalidInputError(f"{reader.source.name} has no rows; needed: at least 1")
+    stage.rows = writer.n_rows
     return Filled(writer, kind, width)
 
 
@@ -110,9 +106,9 @@ class NewRows:
 class NewColumns:
     """Making rows of a store longer: the sketch of further features is added to the rows that it has."""
 
-    def __init__(self, sketch: Any, first_feature: int, store: StoreSource, walk: Walk):
+    def __init__(self, sketch: Any, first_feature: int, store: StoreSource, reader: RowReader):
         self.shared: Any = (sketch, first_feature)
-        self._store, self._walk = store, walk
+        self._store, self._reader = store, reader
 
     @staticmethod
     def function(X: Matrix, shared: tuple[Any, int]) -> Matrix:
@@ -122,12 +118,12 @@ class NewColumns:
 
     def finisher(self, n_done: int) -> Callable[[Matrix], Matrix]:
         """A function that adds consecutive rows, the first of them row `n_done`, to the store's."""
-        take = _taker(self._store, n_done, self._walk.target_bytes)
+        take = _taker(self._store, n_done, self._reader.target_bytes)
 
         def add(X: Matrix) -> Matrix:
             held = take(X.shape[0])
             if held.shape != X.shape:
-                raise other_rows(self._store, self._walk, f"more than {self._store.info.n_rows:,}")
+                raise other_rows(self._store, self._reader, f"more than {self._store.info.n_rows:,}")
             return as_block_matrix(held + X)
 
         return add
@@ -161,18 +157,29 @@ def _pieces_from(store: StoreSource, first_row: int, target_bytes: int) -> Itera
         seen += part.n_rows or 0
 
 
-def _sketch_item(
-    item: tuple[Item, int | None, NDArray[np.float64]],
-    shared: tuple[Walk, Any],
-    function: Callable[[Matrix, Any], Matrix],
-) -> tuple[Matrix, int]:
-    """Sketched rows of an item, canonical, with NaN for those that were skipped; and how wide the rows were."""
-    walk, with_what = shared
-    rows = walk.read(item[0])
-    return _with_gaps(rows, as_block_matrix(merged(function(rows.X, with_what)))), rows.X.shape[1]
+@dataclass(frozen=True, slots=True)
+class StoredRows(Map[tuple[Matrix, int]]):
+    """Rows of a chunk as a store has them, canonical, with NaN for those that were skipped; and how wide they were.
+
+    Attributes
+    ----------
+    shared : Any
+        The function's second argument.
+    function : callable
+        Of the valid rows.
+    """
+
+    large = True
+
+    shared: Any
+    function: Callable[[Matrix, Any], Matrix]
+
+    def output(self, rows: ValidRows) -> tuple[Matrix, int]:
+        """Of one chunk."""
+        return _with_gaps(rows, as_block_matrix(merged(self.function(rows.X, self.shared)))), rows.X.shape[1]
 
 
-def _with_gaps(rows: Valid, X: Matrix) -> Matrix:
+def _with_gaps(rows: ValidRows, X: Matrix) -> Matrix:
     """Rows at their places among all rows of the chunk; NaN where one was skipped."""
     if rows.kept is None:
         return X
@@ -198,8 +205,8 @@ def _as_stored(X: Matrix, kind: str) -> Matrix:
     return sp.csr_array(X) if isinstance(X, np.ndarray) else X
 
 
-def other_rows(store: StoreSource, walk: Walk, n_rows: str) -> StoreError:
+def other_rows(store: StoreSource, reader: RowReader, n_rows: str) -> StoreError:
     """The error for further features of other rows than a store's."""
     return StoreError(
-        f"{walk.source.name} has {n_rows} rows; {store.path} has {store.info.n_rows:,}: features are added row by row"
+        f"{reader.source.name} has {n_rows} rows; {store.path} has {store.info.n_rows:,}: features are added row by row"
     )

@@ -1,6 +1,6 @@
 """What a sketch store is made of, settled before it is written: how its source is walked, prepared and sketched.
 
-A source and what the user chose come in, a `Walk` and a `Sketch` go out. Writes nothing.
+A source and what the user chose come in, a `RowReader` and a `Sketch` go out. Writes nothing.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from streamkm.cluster.model import Metric
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import SampleRule
-from streamkm.compute import Executor, local_threads
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress, Stage
+from streamkm.engine import Executor, local_threads
 from streamkm.passes.context import PassContext
+from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import check_replayable, find_preparation
-from streamkm.passes.reader import OnInvalid, Walk
-from streamkm.passes.resume import Gathered
+from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.sample_plan import plan_store
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 PCA_ROWS = 10_000  # that directions, and quartiles, are found on
 
 
-def walk_for_store(
+def reader_for_store(
     source: RowSource,
     metric: Metric,
     on_invalid: OnInvalid,
@@ -43,15 +43,15 @@ def walk_for_store(
     steps: tuple[str, ...] = (),
     memory_limit: Any = "auto",
     executor: Any = "auto",
-) -> tuple[Walk, int]:
-    """Walk a source in chunks of the size that a fit would take, by so many threads.
+) -> tuple[RowReader, int]:
+    """RowReader a source in chunks of the size that a fit would take, by so many threads.
 
     Parameters
     ----------
     sketch : (str, int or "auto")
         As `sketch` and `n_components` of `choose_store_sketch`.
     steps : tuple of str
-        What is done to rows before; `prepared_walk` finds what they must know.
+        What is done to rows before; `prepared_reader` finds what they must know.
     memory_limit, executor
         As of `StreamKMeans`.
 
@@ -78,26 +78,26 @@ def walk_for_store(
     n_threads = local_threads(executor)
     plan = plan_store(source, (kind, m), found_on, memory_limit=memory_limit, n_threads=n_threads)
     source = planned_line_room(source, memory_limit, plan)
-    return Walk(source, plan.chunk_bytes, metric, on_invalid, skims=True), plan.n_threads
+    return RowReader(source, plan.chunk_bytes, metric, on_invalid, skims=True), plan.n_threads
 
 
-def prepared_walk(walk: Walk, executor: Executor, progress: Progress) -> Walk:
-    """The same walk, once steps have found what they must know: a pass over the original rows for each that must.
+def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -> RowReader:
+    """The same reader, once steps have found what they must know: a pass over the original rows for each that must.
 
     Raises
     ------
     InvalidInputError
         For rows that are invalid, unless they are to be skipped.
     """
-    if not isinstance(walk.source, PreparedRows) or walk.source.preparation.is_complete:
-        return walk
-    original, steps = walk.source.source, walk.source.preparation.steps
-    context = PassContext(executor=executor, walk=replace(walk, source=original))
-    return replace(walk, source=prepared(original, find_preparation(context, steps, PCA_ROWS, progress)))
+    if not isinstance(reader.source, PreparedRows) or reader.source.preparation.is_complete:
+        return reader
+    original, steps = reader.source.source, reader.source.preparation.steps
+    context = PassContext(executor=executor, reader=replace(reader, source=original))
+    return replace(reader, source=prepared(original, find_preparation(context, steps, PCA_ROWS, progress)))
 
 
 def choose_store_sketch(
-    walk: Walk, sketch: str, n_components: int | str, seed: int, executor: Executor, stage: Stage
+    reader: RowReader, sketch: str, n_components: int | str, seed: int, executor: Executor, stage: Stage
 ) -> Sketch:
     """The sketch for a store of a source's rows, as a fit would choose it.
 
@@ -114,10 +114,10 @@ def choose_store_sketch(
     InvalidParameterError
         What does not fit the source.
     """
-    kind, m, why = choose_sketch(walk.source, sketch, n_components, PCA_FEW_CLUSTERS)
+    kind, m, why = choose_sketch(reader.source, sketch, n_components, PCA_FEW_CLUSTERS)
     logger.info("sketch: %s, %d components: %s", kind, m, why)
     if kind not in DATA_DEPENDENT:
-        return make_sketch(kind, m, seed, walk.source.n_features)
-    rule = SampleRule.of(PCA_ROWS, seed, walk.source.estimated_rows, NO_WEIGHTS)
-    sketched = sketch_pass(PassContext(executor=executor, walk=walk), Gathered(rule), stage)
+        return make_sketch(kind, m, seed, reader.source.n_features)
+    rule = SampleRule.of(PCA_ROWS, seed, reader.source.estimated_rows, NO_WEIGHTS)
+    sketched = sketch_pass(PassContext(executor=executor, reader=reader), Gathered(rule), stage)
     return find_sketch(kind, m, seed, sketched.sample.X, PCA_FEW_CLUSTERS)

@@ -19,8 +19,8 @@ from streamkm.core.atomic_io import remove_tree
 from streamkm.core.exceptions import InUseError, StoreError
 from streamkm.core.matrix import raw
 from streamkm.core.partial_files import REPLACED
-from streamkm.passes.checkpoint import Checkpoint
-from streamkm.passes.reader import Walk
+from streamkm.engine.checkpoint import Checkpoint
+from streamkm.passes.reader import RowReader
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch
 from streamkm.sources.fingerprints import fingerprint
@@ -34,7 +34,7 @@ from streamkm.stores.writer import sweep_parts
 def open_work(
     target: Path,
     operation: str,
-    walk: Walk,
+    reader: RowReader,
     sketch: Sketch,
     weights: NDArray[np.float64],
     *,
@@ -42,7 +42,7 @@ def open_work(
     store: StoreSource | None = None,
 ) -> Iterator[Checkpoint]:
     """What an operation has done so far, beside the store that it is on; locks that store against other writers."""
-    source, preparation = fingerprint(walk.source), preparation_of(walk)
+    source, preparation = fingerprint(reader.source), preparation_of(reader)
     described = {
         "store": None if store is None else store.info.digest(),
         "operation": operation,
@@ -50,9 +50,9 @@ def open_work(
         "settings": {
             "sketch": sketch.to_dict(),
             "sketch arrays": _digests(sketch.arrays()),
-            "metric": walk.metric,
-            "on_invalid": walk.on_invalid,
-            "chunk_bytes": walk.target_bytes,
+            "metric": reader.metric,
+            "on_invalid": reader.on_invalid,
+            "chunk_bytes": reader.target_bytes,
             "weights": _digest(weights),
             **({} if preparation is None else {"steps": _digests(preparation.arrays())}),
         },
@@ -80,9 +80,9 @@ def open_work(
         yield saved
 
 
-def preparation_of(walk: Walk) -> Preparation | None:
-    """How the rows of a walk are prepared, if they are."""
-    return walk.source.preparation if isinstance(walk.source, PreparedRows) else None
+def preparation_of(reader: RowReader) -> Preparation | None:
+    """How the rows of a reader are prepared, if they are."""
+    return reader.source.preparation if isinstance(reader.source, PreparedRows) else None
 
 
 def _digests(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:

@@ -20,8 +20,8 @@ from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.two_level import two_level_plusplus
-from streamkm.compute import open_executor
 from streamkm.core.blas import ONE_BLAS_THREAD
+from streamkm.engine import open_executor
 from tests.benchmarks import data as datasets
 from tests.benchmarks.measure import MissingPeerError, Row, Settings, run_child
 from tests.benchmarks.quality import objective

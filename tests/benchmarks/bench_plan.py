@@ -94,7 +94,7 @@ def costs_of_dask() -> dict[str, float]:
 
     By the difference between few and many calls, so that what is constant falls out.
     """
-    from streamkm.compute import open_executor
+    from streamkm.engine import open_executor
     from tests.dask_processes import cluster_of
 
     with tempfile.TemporaryDirectory() as folder, cluster_of(Path(folder), 1) as (_, client):

@@ -32,7 +32,7 @@ from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.seeding.init import Streams, start_centers
 from streamkm.cluster.seeding.search_set import Pool
 from streamkm.cluster.totals import inertia_of
-from streamkm.compute import open_executor
+from streamkm.engine import open_executor
 from tests.benchmarks.measure import ROOT, machine, run_child, versions
 from tests.benchmarks.raw_rows import append, commit, read
 from tests.benchmarks.real_data import SETS, RealData

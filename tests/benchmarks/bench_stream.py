@@ -132,7 +132,7 @@ def ours(rows: int, in_order: bool) -> dict[str, Any]:
             found["marks"].append({"rows": done, "rss_mib": _rss_mib(), "kept_mib": stream.n_bytes / MIB})
 
     mixture = Mixture(rows)
-    found["rate"] = _walk(mixture, in_order, stream.add, look)
+    found["rate"] = _reader(mixture, in_order, stream.add, look)
     found["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     started = time.perf_counter()
     seeds = np.random.SeedSequence(0)
@@ -150,7 +150,7 @@ def minibatch(rows: int, in_order: bool) -> dict[str, Any]:
 
     mixture = Mixture(rows)
     fitted = MiniBatchKMeans(K, n_init=3, random_state=0)
-    rate = _walk(mixture, in_order, fitted.partial_fit, lambda done: None)
+    rate = _reader(mixture, in_order, fitted.partial_fit, lambda done: None)
     return {"rate": rate, "objective": mixture.objective(fitted.cluster_centers_)}
 
 
@@ -175,7 +175,7 @@ def _stream() -> Any:
     return Stream(CoresetRule(stream_size(K, 4 * N_FEATURES), K, 0))
 
 
-def _walk(mixture: Mixture, in_order: bool, take: Callable[[Any], Any], look: Callable[[int], None]) -> float:
+def _reader(mixture: Mixture, in_order: bool, take: Callable[[Any], Any], look: Callable[[int], None]) -> float:
     """Feed the stream; rows a second of taking them alone."""
     took, done = 0.0, 0
     for X in mixture.chunks(in_order=in_order):

@@ -26,8 +26,8 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.seeding.search_set import centered, prefix, search_rows
 from streamkm.cluster.seeding.two_level import two_level_plusplus
-from streamkm.compute import open_executor
 from streamkm.core.blas import ONE_BLAS_THREAD
+from streamkm.engine import open_executor
 from tests.benchmarks.measure import machine, versions
 
 RESULTS = Path(__file__).parent / "results" / "growth.json"

@@ -83,7 +83,7 @@ def _one_assignment(model: Any, X: Any) -> float:
     """Seconds to find the nearest center of each row, all threads, rows in memory as the reader gives them."""
     table = model.table(X.dtype, sparse=sp.issparse(X))
     parts = [X[start : start + ASSIGNED_PIECE] for start in range(0, X.shape[0], ASSIGNED_PIECE)]
-    from streamkm.compute import open_executor
+    from streamkm.engine import open_executor
 
     with open_executor(os.cpu_count()), ThreadPoolExecutor(os.cpu_count()) as pool:
         return _median_seconds(lambda: list(pool.map(table.nearest, parts)))

@@ -78,20 +78,20 @@ def minibatch(data: Path, k: int, seed: int) -> Run:
 
 
 def minibatch_stream(data: Path, k: int, seed: int, n_features: int = 0, out: str | None = None) -> Run:
-    """scikit-learn MiniBatchKMeans over chunks: partial_fit in one walk, predict in another."""
+    """scikit-learn MiniBatchKMeans over chunks: partial_fit in one reader, predict in another."""
     from sklearn.cluster import MiniBatchKMeans
 
     started = time.perf_counter()
     fitted = MiniBatchKMeans(k, n_init=3, random_state=seed)
-    for X in _walk(data, n_features):
+    for X in _reader(data, n_features):
         fitted.partial_fit(X)
-    labels = np.concatenate([fitted.predict(X) for X in _walk(data, n_features)])
+    labels = np.concatenate([fitted.predict(X) for X in _reader(data, n_features)])
     if out:
         np.save(out, labels)
     return Run(time.perf_counter() - started, labels)
 
 
-def _walk(data: Path, n_features: int) -> Iterator[Any]:
+def _reader(data: Path, n_features: int) -> Iterator[Any]:
     if data.suffix == ".zarr":
         import zarr
 

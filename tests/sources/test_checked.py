@@ -12,14 +12,14 @@ import zarr
 from zarr.codecs import BloscCodec, BytesCodec, GzipCodec
 
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.compute import open_executor
 from streamkm.core.exceptions import SourceError
 from streamkm.core.progress import Stage
+from streamkm.engine import open_executor
 from streamkm.sketches import CountSketch, IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.binary.zarr_direct import DirectChunks
 from streamkm.stores.operations import write_store
-from tests.children import walk_of
+from tests.children import reader_of
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
 ARRAYS = {"dense": ("X", "weights"), "sparse": ("X/data", "X/indices", "X/indptr", "weights")}
@@ -44,7 +44,7 @@ def small_chunks(monkeypatch):
 def make(path, X, sketch=None, weights=NO_WEIGHTS):
     sketch = CountSketch(300, 5) if sketch is None else sketch
     with open_executor(1) as executor:
-        return write_store(path, walk_of(X, chunk_bytes=500), sketch, executor, Stage("s"), weights=weights)
+        return write_store(path, reader_of(X, chunk_bytes=500), sketch, executor, Stage("s"), weights=weights)
 
 
 @pytest.fixture(params=["dense", "sparse"])

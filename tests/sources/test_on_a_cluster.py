@@ -12,9 +12,9 @@ import scipy.sparse as sp
 import zarr
 
 from streamkm import StreamKernelKMeans, StreamKMeans
-from streamkm.compute.dask import DaskCluster
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.passes.reader import Walk
+from streamkm.engine.dask import DaskCluster
+from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
@@ -24,13 +24,13 @@ ROWS = 5_000
 
 @pytest.fixture
 def walk_bytes(monkeypatch):
-    """Pickled size of every walk that was shared with workers."""
+    """Pickled size of every reader that was shared with workers."""
     sizes = []
     share = DaskCluster.share
 
     def measured(self, value):
-        walks = [part for part in value if isinstance(part, Walk)] if isinstance(value, tuple) else []
-        sizes.extend(len(pickle.dumps(walk)) for walk in walks)
+        walks = [part for part in value if isinstance(part, RowReader)] if isinstance(value, tuple) else []
+        sizes.extend(len(pickle.dumps(reader)) for reader in walks)
         return share(self, value)
 
     monkeypatch.setattr(DaskCluster, "share", measured)

@@ -28,7 +28,6 @@ from sklearn.datasets import dump_svmlight_file
 from streamkm import StreamKMeans, open_source
 from streamkm.cli.config import Override, load_run
 from streamkm.cli.main import main
-from streamkm.compute import open_executor
 from streamkm.core.exceptions import (
     CheckpointError,
     ConfigError,
@@ -39,8 +38,9 @@ from streamkm.core.exceptions import (
     StoreError,
 )
 from streamkm.core.progress import Stage
-from streamkm.passes.checkpoint import Checkpoint
-from streamkm.passes.reader import Walk
+from streamkm.engine import open_executor
+from streamkm.engine.checkpoint import Checkpoint
+from streamkm.passes.reader import RowReader
 from streamkm.sketches import CountSketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.remote import objects as remote
@@ -687,9 +687,9 @@ def test_a_checkpoint_goes_on_with_the_same_object_only(web, tmp_path):
 
 def test_a_store_knows_the_object_that_it_was_made_of(memory, tmp_path):
     def do(operation, name, *args):
-        walk = Walk(open_source(f"memory://data/{name}"), CHUNK_BYTES, "euclidean", "raise")
+        reader = RowReader(open_source(f"memory://data/{name}"), CHUNK_BYTES, "euclidean", "raise")
         with open_executor(2) as workers:
-            operation(tmp_path / "store", walk, *args, workers, Stage("test"))
+            operation(tmp_path / "store", reader, *args, workers, Stage("test"))
 
     do(write_store, "part-0.svm", CountSketch(16, seed=0))
     with pytest.raises(StoreError, match=r"memory://data/part-0.svm is in .*store already"):

@@ -11,15 +11,15 @@ import scipy.sparse as sp
 import zarr
 
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.core.progress import Stage
+from streamkm.engine import open_executor
 from streamkm.sketches import CountSketch, IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.fingerprints import SAMPLE_BYTES, file_fingerprint, fingerprint
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.stores.operations import append_rows, write_store
-from tests.children import walk_of
+from tests.children import reader_of
 from tests.contracts import Opened, SourceContract
 from tests.naive import countsketch_matrix
 from tests.sources.matrices import dense_matrix, sparse_matrix
@@ -29,9 +29,9 @@ from tests.tables import cases
 def make(path, X, sketch, *more, weights=NO_WEIGHTS):
     """A store of X, and of `more` added to it, in small storage chunks."""
     with open_executor(2) as executor:
-        found = write_store(path, walk_of(X, chunk_bytes=500), sketch, executor, Stage("s"), weights=weights)
+        found = write_store(path, reader_of(X, chunk_bytes=500), sketch, executor, Stage("s"), weights=weights)
         for rows in more:
-            found = append_rows(path, walk_of(rows, chunk_bytes=500), executor, Stage("s"))
+            found = append_rows(path, reader_of(rows, chunk_bytes=500), executor, Stage("s"))
     return found
 
 

@@ -19,8 +19,8 @@ from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.layout import Layout
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import dense_batches, rows_by_label
-from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty
+from streamkm.engine import Executor
 from streamkm.kernels.centers import nearby
 from streamkm.kernels.centers.nearest import search_room
 from streamkm.kernels.intrinsics.lanes import LANES

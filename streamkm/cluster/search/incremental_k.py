@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import densified
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2norms
-from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
+from streamkm.engine import Executor
 from streamkm.kernels.cluster.totals import row_products, weighted_sum
 from streamkm.kernels.seeding import splitting
 

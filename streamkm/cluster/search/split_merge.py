@@ -18,7 +18,7 @@ from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import count_pieces
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.rows import Block, rows_by_label
-from streamkm.compute import Executor
+from streamkm.engine import Executor
 from streamkm.kernels.seeding import splitting
 
 logger = logging.getLogger(__name__)

@@ -37,9 +37,9 @@ from streamkm.cluster.seeding.search_set import (
     search_set,
 )
 from streamkm.cluster.seeding.two_level import two_level_plusplus
-from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
+from streamkm.engine import Executor
 
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
 FEWEST_STARTS, MOST_STARTS = 4, 10  # of so few clusters, where rows are many

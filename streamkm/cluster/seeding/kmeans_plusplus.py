@@ -15,8 +15,8 @@ from streamkm.cluster.blocks import densified
 from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.rows import Block
-from streamkm.compute import Executor
 from streamkm.core.matrix import aligned_empty
+from streamkm.engine import Executor
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.seeding import trials as kernels
 from streamkm.kernels.seeding.dense_trials import all_dense_trials

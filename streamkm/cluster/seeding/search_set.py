@@ -23,8 +23,8 @@ from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
 from streamkm.cluster.spill import Held, loaded
-from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix, rows_between
+from streamkm.engine import Executor
 from streamkm.kernels.cluster.totals import weighted_sum
 
 ROUGH_ROWS_PER_CLUSTER, FEWEST_ROUGH_ROWS = 20, 2000  # that rough centers are seeded on

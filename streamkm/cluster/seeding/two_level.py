@@ -14,8 +14,8 @@ from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, rows_by_label
 from streamkm.cluster.seeding.kmeans_plusplus import Draws, kmeans_plusplus, seeded_at_once
-from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
+from streamkm.engine import Executor
 
 COARSE_ROWS = 200  # for each coarse cluster, that they are found on
 COARSE_STEPS = 5  # of Lloyd's algorithm

@@ -15,8 +15,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
+from streamkm.engine import Executor
 from streamkm.kernels.intrinsics.hashing import hash_features
 from streamkm.kernels.intrinsics.panels import add_outer_products
 from streamkm.kernels.sketch import kernel_values

@@ -20,9 +20,9 @@ from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.search_set import prefix, search_rows
 from streamkm.cluster.totals import Totals
-from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import give_back
+from streamkm.engine import Executor
 from streamkm.fitting.centers import check_clusters, pool_of, seeded
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.found import Found, Look
@@ -30,13 +30,13 @@ from streamkm.fitting.iterations import noted
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
-from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back, writable
+from streamkm.fitting.kernel.records import KernelRule, Mapping, SavedMapping, given_back, writable
 from streamkm.fitting.kmeans import Fit
 from streamkm.fitting.labelling.rounds import assign_found, warn_of_gain
 from streamkm.fitting.settings import Settings
-from streamkm.passes.kept_steps import KeptSteps
-from streamkm.passes.resume import Gathered, Record
-from streamkm.passes.sketch import Sketched, count_pass, fit_pass, sketch_pass
+from streamkm.fitting.step_checkpoint import StepCheckpoint
+from streamkm.passes.gathered import Gathered
+from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.planning.kernel_memory import VIEW_ROWS
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
@@ -103,29 +103,33 @@ class KernelFound:
     trace: float | None
     centers: Found
 
-    def pack(self) -> Record:
-        """As a record of a checkpoint."""
-        arrays, meta = replace(self.centers, sketch=writable(self.centers.sketch)).pack()
-        return arrays, meta | {"gamma": float(self.kernel.gamma), "trace": self.trace}
+    def saved(self) -> SavedFound:
+        """What a checkpoint holds."""
+        centers = replace(self.centers, sketch=writable(self.centers.sketch))
+        return SavedFound(float(self.kernel.gamma), self.trace, centers)
 
-    @classmethod
-    def unpack(cls, record: Record | None, rule: KernelRule) -> KernelFound | None:
-        """The inverse of `pack`, for the parameters of the same run."""
-        found = Found.unpack(record)
-        if record is None or found is None:
-            return None
-        meta = record[1]
-        found = replace(found, sketch=given_back(found.sketch, rule))
-        return cls(rule.with_gamma(meta["gamma"]), meta["trace"], found)
+
+@dataclass(frozen=True, slots=True)
+class SavedFound:
+    """A `KernelFound` in a checkpoint."""
+
+    gamma: float
+    trace: float | None
+    centers: Found
+
+    def restored(self, rule: KernelRule) -> KernelFound:
+        """What was found, for the parameters of the same run."""
+        centers = replace(self.centers, sketch=given_back(self.centers.sketch, rule))
+        return KernelFound(rule.with_gamma(self.gamma), self.trace, centers)
 
 
 def run_kernel_fit(context: KernelContext) -> KernelFit:
     """Fit."""
     settings = context.settings
-    found = KernelFound.unpack(context.writer.load("found"), settings.kernel)
-    if found is None:
-        found = _find(context)
-        context.writer.save("found", found.pack)
+    begun = context.writer.load("found", SavedFound)
+    found = _find(context) if begun is None else begun.restored(settings.kernel)
+    if begun is None:
+        context.writer.save("found", found.saved())
     centers = found.centers
     give_back(context.plan.limit_bytes)
     labelled = assign_found(context, centers)
@@ -171,7 +175,7 @@ def _find(context: KernelContext) -> KernelFound:
         first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
         start = seeded(context, sampled, first, features, pool=pool_of(context, held, sketched.n_valid))
     with progress.stage("lloyd", settings.max_iter, "steps") as stage:
-        steps = KeptSteps(context.writer, "lloyd", stage)
+        steps = StepCheckpoint(context.writer, "lloyd", stage)
         max_iter, tol = settings.max_iter, settings.tol
         result = lloyd(blocks, start, max_iter=max_iter, tol=tol, on_step=steps.step, begun=steps.begun)
     few = prefix(sampled, VIEW_ROWS)
@@ -190,7 +194,7 @@ def _find(context: KernelContext) -> KernelFound:
 
 def _row_sample(context: KernelContext) -> Sketched:
     """Sample rows in one pass, after counting them where that is needed."""
-    plan, estimated = context.plan, context.walk.source.estimated_rows
+    plan, estimated = context.plan, context.reader.source.estimated_rows
     rule = SampleRule.of(plan.sample_rows, context.settings.word("sample"), estimated, context.weights)
     chunk_rows = None
     if plan.counts_first:
@@ -203,26 +207,28 @@ def _row_sample(context: KernelContext) -> Sketched:
 def _map(context: KernelContext, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mapping:
     """Set the kernel's width, choose landmarks, and find the projection, by all rows or the sample."""
     settings, writer, progress = context.settings, context.writer, context.progress
-    mapping = Mapping.unpack(writer.load("map"), settings.kernel)
-    if mapping is not None:
-        return mapping
+    begun = writer.load("map", SavedMapping)
+    if begun is not None:
+        return begun.restored(settings.kernel)
     with progress.stage("landmarks"):
-        mapping = Mapping.unpack(writer.load("landmarks"), settings.kernel)
-        if mapping is None:
+        begun = writer.load("landmarks", SavedMapping)
+        if begun is not None:
+            mapping = begun.restored(settings.kernel)
+        else:
             kernel = resolved(settings.kernel, sample)
             rng = settings.generator("landmarks")
             n_rows = int(chunk_rows.sum())
             mapping = Mapping(kernel, first_round(context.here, sample, kernel, settings.map, n_rows, rng))
-            writer.save("landmarks", mapping.pack)
+            writer.save("landmarks", mapping.saved())
         logger.info("kernel %s, gamma %.6g", settings.kernel.name, mapping.kernel.gamma)
     found = mapping.found
     with progress.stage("gram", len(chunk_rows) if settings.all_rows else None) as stage:
         if isinstance(found, GramFit) and settings.all_rows:
-            found = fit_pass(context, found, chunk_rows, stage, record="gram")  # type: ignore[assignment]
+            found = context.run(FindSketch(found), stage, chunk_rows, record="gram")  # type: ignore[assignment]
         elif isinstance(found, GramFit):
             found = fit_on_sample(context.here, sample, found)
     mapping = Mapping(mapping.kernel, found)
-    writer.save("map", mapping.pack)
+    writer.save("map", mapping.saved())
     return mapping
 
 

@@ -16,9 +16,9 @@ from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix, sketched_d2norms
 from streamkm.cluster.seeding.kmeans_plusplus import random_rows
-from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
+from streamkm.engine import Executor
 from streamkm.kernels.cluster.totals import row_products
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.planning.kernel_plan import POOL_ROWS

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.compute import Executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
+from streamkm.core.progress import Stage
+from streamkm.engine import Executor, Large
+from streamkm.engine.passes import run
 from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
 from streamkm.fitting.kernel.landmark_sketches import landmark_sketch
 from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
+from streamkm.passes.reader import ValidRows
+from streamkm.passes.sketch import FindSketch
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
 from streamkm.sketches.kernel_columns import KernelColumns
@@ -100,14 +104,43 @@ def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
     Pieces are added up in order, whatever the number of threads.
     """
     n_rows = min(len(sample.rows), max(GRAM_ROWS, GRAM_ROWS_PER_COLUMN * round_.map.n_columns))
-    cuts = [*range(0, n_rows, GRAM_PIECE_ROWS), n_rows]
-    pieces = [slice(start, stop) for start, stop in pairwise(cuts)]
-    state = here.fold("gram", _add_piece, round_.join, pieces, len(pieces), sample, round_, large="state")
-    return round_.finish(state)
+    found = run(FindSketch(round_), SampledRows(sample, n_rows), here, Stage("gram"))
+    assert not isinstance(found, GramFit)  # one round is all there is
+    return found  # type: ignore[return-value]
 
 
-def _add_piece(state: Any, piece: slice, sample: Sample, round_: GramFit) -> tuple[Any, None]:
-    return round_.step(state, sample.X[piece], sample.weights[piece]), None
+@dataclass(frozen=True, slots=True)
+class SampledRows:
+    """The first rows of a sample, piece by piece, as `engine.passes.run` reads them."""
+
+    sample: Sample
+    n_rows: int
+
+    @property
+    def n_items(self) -> int:
+        """Pieces."""
+        return -(-self.n_rows // GRAM_PIECE_ROWS)
+
+    def items(self, executor: Executor) -> Iterator[slice]:  # noqa: ARG002 - they are in this process
+        """The rows of each piece."""
+        cuts = [*range(0, self.n_rows, GRAM_PIECE_ROWS), self.n_rows]
+        return (slice(start, stop) for start, stop in pairwise(cuts))
+
+    def reader(self, executor: Executor) -> SampledRows:  # noqa: ARG002
+        """The sample."""
+        return self
+
+    def large(self, state_bytes: float) -> Large:  # noqa: ARG002
+        """States are larger than pieces."""
+        return "state"
+
+    def finished(self, stage: Stage) -> None:
+        """Nothing was read."""
+
+    def read(self, item: slice) -> ValidRows:
+        """The rows of a piece."""
+        X, places = self.sample.X[item], self.sample.rows[item]
+        return ValidRows(X, places, len(places), None, None, self.sample.weights[item])
 
 
 def _mean(X: Matrix) -> NDArray[np.float64]:

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.passes.resume import Record
-from streamkm.sketches import GramFit, Kernel, KernelMap, Sketch, sketch_from_dict
+from streamkm.sketches import GramFit, Kernel, KernelMap, Sketch
 from streamkm.sketches.kernel_columns import KernelFunction
 
-MAP_PREFIX, ROOT = "map.", "root"
 STAND_IN = "rbf"  # the name that a function is written under
 
 
@@ -48,28 +46,29 @@ class Mapping:
     kernel: Kernel
     found: Sketch | GramFit
 
-    def pack(self) -> Record:
-        """As a record."""
-        arrays: dict[str, NDArray[Any]] = {}
-        meta: dict[str, Any] = {"gamma": float(self.kernel.gamma), "rank": None}
-        sketch: Any = self.found
-        if isinstance(self.found, GramFit):
-            sketch, arrays[ROOT], meta["rank"] = self.found.map, self.found.root, self.found.rank
-        sketch = writable(sketch)
-        arrays |= {MAP_PREFIX + name: array for name, array in sketch.arrays().items()}
-        return arrays, meta | {"map": sketch.to_dict()}
+    def saved(self) -> SavedMapping:
+        """What a checkpoint holds."""
+        found, gamma = self.found, float(self.kernel.gamma)
+        if isinstance(found, GramFit):
+            return SavedMapping(gamma, writable(found.map), found.root, found.rank)
+        return SavedMapping(gamma, writable(found))
 
-    @classmethod
-    def unpack(cls, record: Record | None, rule: KernelRule) -> Mapping | None:
-        """The inverse of `pack`, for the parameters of the same run."""
-        if record is None:
-            return None
-        arrays, meta = record
-        parts = {name.removeprefix(MAP_PREFIX): a for name, a in arrays.items() if name.startswith(MAP_PREFIX)}
-        found: Any = given_back(sketch_from_dict(meta["map"], parts), rule)
-        if meta["rank"] is not None:
-            found = GramFit(found, np.asarray(arrays[ROOT]), int(meta["rank"]))
-        return cls(rule.with_gamma(meta["gamma"]), found)
+
+@dataclass(frozen=True, slots=True)
+class SavedMapping:
+    """A `Mapping` in a checkpoint; a round of sums has a root and a rank, too."""
+
+    gamma: float
+    map: Sketch
+    root: NDArray[np.float64] | None = None
+    rank: int | None = None
+
+    def restored(self, rule: KernelRule) -> Mapping:
+        """The mapping, for the parameters of the same run."""
+        found: Any = given_back(self.map, rule)
+        if self.root is not None and self.rank is not None:
+            found = GramFit(found, self.root, self.rank)
+        return Mapping(rule.with_gamma(self.gamma), found)
 
 
 def writable(sketch: Sketch) -> Sketch:

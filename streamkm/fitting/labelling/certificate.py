@@ -27,8 +27,8 @@ from streamkm.cluster.seeding.init import Streams, best_start, local_search
 from streamkm.cluster.seeding.search_set import Pool
 from streamkm.cluster.spherical import on_sphere, placed_in
 from streamkm.cluster.totals import Totals
-from streamkm.compute import Executor
 from streamkm.core.matrix import Matrix
+from streamkm.engine import Executor
 from streamkm.fitting.labelling.outlook import CERTAINTY, Merging, Outlook, first_half, gained_by, part_of, squares
 from streamkm.fitting.labelling.promise import Promise
 from streamkm.kernels.cluster.totals import weighted_sum

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.in_memory import label_sums
 from streamkm.cluster.model import Model
 from streamkm.cluster.totals import Totals
-from streamkm.compute import Executor
+from streamkm.engine import Executor
 from streamkm.fitting.found import Look
 from streamkm.sketches import PCASketch, PreconditionedSampling, TruncatedSVDSketch
 

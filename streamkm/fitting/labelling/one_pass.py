@@ -11,11 +11,11 @@ from streamkm.cluster.profile import Profile
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.seeding.draws import DrawRule
-from streamkm.compute import Executor
 from streamkm.core.progress import Stage
+from streamkm.engine import Executor
 from streamkm.fitting.context import FitContext
 from streamkm.passes.assign import Assigned, assign_pass
-from streamkm.passes.labels import HeldLabels, assign_and_hold
+from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
 
 
 def label_once(
@@ -45,9 +45,12 @@ def label_once(
     name = name or ("assign" if index == 0 else f"refine-{index}")
     with context.progress.stage(name, len(chunk_rows)) as stage:
         if context.labels_to is not None:
-            held, assigned = assign_and_hold(context, model, chunk_rows, stage, rule=rule)
+            held = HeldLabels(chunk_rows)
+            assigned = assign_pass(context, model, chunk_rows, stage, sink=held, rule=rule)
         elif sample is None:
-            assigned = assign_pass(context, model, chunk_rows, stage, record=f"assign-{index}", rule=rule)
+            gathered = GatheredLabels(chunk_rows, context.writer)
+            record = f"assign-{index}"
+            assigned = assign_pass(context, model, chunk_rows, stage, sink=gathered, record=record, rule=rule)
         if sample is not None:  # the same sums, bit by bit, whether labels are gathered or written
             assigned = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule)
     return assigned, held

@@ -11,8 +11,8 @@ from streamkm.cluster.in_memory import nearest_in
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import row_d2
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.compute import Executor
 from streamkm.core.matrix import rows_between
+from streamkm.engine import Executor
 from streamkm.fitting.labelling.outlook import CERTAINTY
 from streamkm.kernels.cluster.totals import weighted_sum
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,8 @@ from streamkm.fitting.labelling.certificate import ANEW, WORTH, AfterPass
 from streamkm.fitting.labelling.one_pass import label_once
 from streamkm.fitting.labelling.promise import Promise, promise_of
 from streamkm.passes.assign import Assigned
-from streamkm.passes.labels import HeldLabels, n_writes, open_labels, write_labels
-from streamkm.passes.resume import Record
+from streamkm.passes.label_sinks import HeldLabels
+from streamkm.passes.labels import n_writes, open_labels, write_labels
 
 LEAST_TOLD = 1e-4  # share of the objective to gain that is told
 WORTH_OF_FEW = 0.002  # share of the objective that is worth another round, where memory left few sampled rows
@@ -94,6 +93,17 @@ class _Best:
         return replace(before, is_final=True)
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Where the next pass begins, for a checkpoint; `centers` are its own."""
+
+    centers: NDArray[np.float64]
+    best: _Best
+    index: int
+    history: list[dict[str, Any]]
+    n_rounds: int
+
+
 def assign_found(context: FitContext, found: Found, sample: Sample | None = None) -> Labelled:
     """Label all rows; then, as often as `refine` says, move the centers to their clusters' means and label again.
 
@@ -108,16 +118,15 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
     sample : Sample, optional
         That holds all rows: they are labelled in place of the source's.
     """
-    rows, model, plan = found.chunk_rows, found.model(context.walk.metric), context.plan
+    rows, model, plan = found.chunk_rows, found.model(context.reader.metric), context.plan
     spherical = context.settings.spherical
     history, n_asked, most_rounds = list(found.history), context.settings.n_refinements, _most_rounds(context)
     index = n_rounds = 0
     best: _Best | None = None
-    record = context.writer.load("refined")
-    if record is not None:
-        index, history, n_rounds = record[1]["index"], record[1]["history"], record[1]["n_rounds"]
-        model = replace(model, centers=record[0]["centers"])
-        best = _Best(record[0]["best"], record[1]["best_inertia"], record[1]["is_final"])
+    begun = context.writer.load("refined", _Begun)
+    if begun is not None:
+        index, history, n_rounds, best = begun.index, begun.history, begun.n_rounds, begun.best
+        model = replace(model, centers=begun.centers)
     gain = None
     total_weight = float(context.weights.sum()) if len(context.weights) else float(rows.sum())
     while True:
@@ -144,9 +153,8 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
             centers = on_sphere(centers)
         index += 1
         model = replace(model, centers=centers)
-        meta = {"index": index, "history": list(history), "n_rounds": n_rounds}
         # a run that makes this pass again would write its labels over those that the next pass has saved
-        context.writer.save("refined", partial(_refined, centers, best, meta), always=True)
+        context.writer.save("refined", _Begun(centers, best, index, history, n_rounds), always=True)
         del assigned, held  # the next pass needs the memory
         give_back(plan.limit_bytes)
     if promise is not None and promise.few_decide:
@@ -231,9 +239,3 @@ def _looked_further(
         own = context.weights[sample.rows] if len(context.weights) else np.ones(len(sample.rows))
         rng = np.random.default_rng([context.settings.word("draws"), len(outlook.swaps)])
         return outlook.gain, after.next_centers(sample, own, outlook, rng, int(found.chunk_rows.sum()))
-
-
-def _refined(centers: NDArray[np.float64], best: _Best, meta: dict[str, Any]) -> Record:
-    """Centers for the next pass, and the best ones so far, as a record."""
-    meta = {**meta, "best_inertia": best.inertia, "is_final": best.is_final}
-    return {"centers": centers, "best": best.centers}, meta

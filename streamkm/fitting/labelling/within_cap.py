@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,6 @@ from streamkm.fitting.labelling.promise import Promise
 from streamkm.fitting.labelling.rounds import Labelled, assign_found
 from streamkm.passes.assign import Assigned
 from streamkm.passes.gather import Members, gather_pass, members_of
-from streamkm.passes.resume import Record
 
 MOST_ROUNDS = 30
 ROWS_PER_PART = 128  # of a cluster that are looked at for each of its parts
@@ -70,10 +70,10 @@ def label_within_cap(context: FitContext, found: Found, sample: Sample | None = 
         Clusters of equal rows, or more of them than memory was planned for, stay larger.
     """
     wanted, chunk_rows = context.settings.max_cluster_size, found.chunk_rows
-    record = None if wanted is None else context.writer.load("capped")
+    begun = None if wanted is None else context.writer.load("capped", _Begun)
     whole: NDArray[np.int64] = np.zeros(0, np.int64)  # clusters of equal rows
     number = 0
-    if record is None:
+    if begun is None:
         labelled = assign_found(context, found, sample)
         if wanted is None:
             return labelled
@@ -81,7 +81,8 @@ def label_within_cap(context: FitContext, found: Found, sample: Sample | None = 
         largest, cap = float(totals.counts.max()), cap_rows(wanted, float(totals.counts.sum()), len(totals.counts))
         labelled = replace(labelled, size_cap=SizeCap(cap, len(totals.counts), totals.d2, largest, largest))
     else:
-        labelled, whole, number = _resumed(context, found, sample, record)
+        whole, number = begun.whole, begun.number
+        labelled = _again(context, begun.labelled(found, context), chunk_rows, sample, number)
     before = labelled.size_cap
     if wanted is None or before is None:
         raise TypeError("there is no cap")
@@ -98,7 +99,7 @@ def label_within_cap(context: FitContext, found: Found, sample: Sample | None = 
         labelled = replace(labelled, n_rounds=labelled.n_rounds + (sample is None))
         if len(centers) > len(counts):
             labelled = replace(labelled, model=replace(labelled.model, centers=centers), index=labelled.index + 1)
-            _save(context, labelled, whole, number)
+            context.writer.write("capped", _Begun.of(labelled, whole, number))  # labels that are kept are of one pass
             labelled = _again(context, labelled, chunk_rows, sample, number)
             logger.info("%d clusters were split: %d more", len(large), len(centers) - len(counts))
     counts = labelled.assigned.totals.counts
@@ -129,41 +130,32 @@ def _again(
     )
 
 
-def _save(context: FitContext, labelled: Labelled, whole: NDArray[np.int64], number: int) -> None:
-    """Keep what the next pass begins with: labels that are kept are of one pass only."""
-    if context.writer.checkpoint is None:
-        return
-    promise, cap = labelled.promise, labelled.size_cap
-    meta = {
-        "index": labelled.index,
-        "history": list(labelled.history),
-        "promise": None if promise is None else [promise.inertia, promise.error],
-        "gain": labelled.gain,
-        "n_rounds": labelled.n_rounds,
-        "size_cap": None if cap is None else asdict(cap),
-        "number": number,
-    }
-    context.writer.checkpoint.save("capped", {"centers": labelled.model.centers, "whole": whole}, meta)
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Where the next pass begins, for a checkpoint; see `Labelled` and `label_within_cap`."""
 
+    centers: NDArray[np.float64]
+    whole: NDArray[np.int64]
+    number: int
+    index: int
+    history: tuple[dict[str, Any], ...]
+    promise: Promise | None
+    gain: float | None
+    n_rounds: int
+    size_cap: SizeCap | None
 
-def _resumed(
-    context: FitContext, found: Found, sample: Sample | None, record: Record
-) -> tuple[Labelled, NDArray[np.int64], int]:
-    """Where an earlier run was: all rows labelled after a round of splitting."""
-    arrays, meta = record
-    model = replace(found.model(context.walk.metric), centers=arrays["centers"])
-    nothing = Assigned(np.empty(0, np.int32), Totals.zeros(0, 0))
-    labelled = Labelled(
-        model,
-        nothing,
-        index=meta["index"],
-        history=tuple(meta["history"]),
-        promise=None if meta["promise"] is None else Promise(*meta["promise"]),
-        gain=meta["gain"],
-        n_rounds=meta["n_rounds"],
-        size_cap=SizeCap(**meta["size_cap"]),
-    )
-    return _again(context, labelled, found.chunk_rows, sample, meta["number"]), arrays["whole"], meta["number"]
+    @classmethod
+    def of(cls, labelled: Labelled, whole: NDArray[np.int64], number: int) -> _Begun:
+        """After a round of splitting, before all rows are labelled."""
+        told = (labelled.history, labelled.promise, labelled.gain, labelled.n_rounds, labelled.size_cap)
+        return cls(labelled.model.centers, whole, number, labelled.index, *told)
+
+    def labelled(self, found: Found, context: FitContext) -> Labelled:
+        """As it was, without labels."""
+        model = replace(found.model(context.reader.metric), centers=self.centers)
+        nothing = Assigned(np.empty(0, np.int32), Totals.zeros(0, 0))
+        told = {"promise": self.promise, "gain": self.gain, "n_rounds": self.n_rounds, "size_cap": self.size_cap}
+        return Labelled(model, nothing, index=self.index, history=self.history, **told)  # type: ignore[arg-type]
 
 
 def _split(

@@ -18,8 +18,8 @@ from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.seeding.search_set import Pool
 from streamkm.cluster.totals import inertia_of
-from streamkm.compute import local_executor, open_executor
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.engine import local_executor, open_executor
 from streamkm.fitting.settings import Settings
 from streamkm.fitting.starts import search_centers
 from streamkm.planning.memory import pca_rows

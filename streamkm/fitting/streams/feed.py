@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.fitting.streams.stream import Stream
-from streamkm.passes.reader import Walk
+from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import check_weights
 from streamkm.sources.base import ChunkedSource
 
 
-def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64], factor: float = 1.0) -> int:
-    """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the walk skips them.
+def feed(stream: Stream, reader: RowReader, weights: NDArray[np.float64], factor: float = 1.0) -> int:
+    """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the reader skips them.
 
     Parameters
     ----------
@@ -32,19 +32,21 @@ def feed(stream: Stream, walk: Walk, weights: NDArray[np.float64], factor: float
     InvalidInputError
         If a row is invalid, or `weights` has another length than the rows.
     """
-    source, done = walk.source, 0
+    source, done = reader.source, 0
     if source.n_rows is not None:
-        check_weights(walk, weights, source.n_rows)
-    items = source.chunks(walk.target_bytes) if isinstance(source, ChunkedSource) else source.stream(walk.target_bytes)
+        check_weights(reader, weights, source.n_rows)
+    items = (
+        source.chunks(reader.target_bytes) if isinstance(source, ChunkedSource) else source.stream(reader.target_bytes)
+    )
     for item in items:
-        valid = walk.read(item)
+        valid = reader.read_rows(item)
         read = weights[done : done + valid.n_read]
         done += valid.n_read
         if len(weights) and len(read) < valid.n_read:
-            check_weights(walk, weights, done)
+            check_weights(reader, weights, done)
         if not len(weights) and factor != 1:
             read = np.full(valid.n_read, factor)
         if valid.X.shape[0]:
             stream.add(valid.X, read if valid.kept is None or not len(read) else read[valid.kept])
-    check_weights(walk, weights, done)
+    check_weights(reader, weights, done)
     return done

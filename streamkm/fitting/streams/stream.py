@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
-from streamkm.compute import open_executor
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes
+from streamkm.engine import open_executor
 from streamkm.fitting.streams.coreset_centers import Clusters, StreamSettings, cluster_coreset
 from streamkm.fitting.streams.numbering import order_like
 from streamkm.fitting.streams.rows import Piece, Totals, pack_piece, together, unpack_piece

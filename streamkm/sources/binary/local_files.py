@@ -44,7 +44,7 @@ class _Table:
     @classmethod
     def of(cls, root: str) -> _Table:
         found = np.array(
-            [(_hash(name), status.st_size, status.st_mtime_ns) for name, status in _walk(root)], np.int64
+            [(_hash(name), status.st_size, status.st_mtime_ns) for name, status in _reader(root)], np.int64
         ).reshape(-1, 3)
         names, sizes, times = found[np.argsort(found[:, 0])].T.copy()
         return cls(names, sizes, times)
@@ -146,7 +146,7 @@ class WatchedFiles:
             return self._table
 
 
-def _walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
+def _reader(root: str) -> Iterator[tuple[str, os.stat_result]]:
     """Names and states of all files; links to directories are followed, each directory once."""
     todo, seen = [""], set()
     while todo:

@@ -223,7 +223,7 @@ class CsvFiles(RowSource, ABC):
             yield table.column(0)
 
     def _find_categories(self) -> None:
-        """Walk all rows once, for the values of columns of text."""
+        """RowReader all rows once, for the values of columns of text."""
         started = time.perf_counter()
         names = unknown_categories(self._parser.layout)
         found: dict[str, dict[str, None]] = {name: {} for name in names}

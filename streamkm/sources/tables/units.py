@@ -190,7 +190,7 @@ class UnitTable(ChunkedSource):
                 yield column_of(batch, self.id_column)
 
     def _find_categories(self) -> None:
-        """Walk all rows once, for the values of columns of text."""
+        """RowReader all rows once, for the values of columns of text."""
         started = time.perf_counter()
         names = unknown_categories(self._layout)
         found: dict[str, dict[str, None]] = {name: {} for name in names}

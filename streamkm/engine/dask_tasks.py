@@ -16,9 +16,9 @@ import cloudpickle  # type: ignore[import-untyped]
 import scipy.sparse as sp
 from dask.sizeof import sizeof
 
-from streamkm.compute.reduction import fold_run
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
+from streamkm.engine.reduction import fold_run
 
 
 @dataclass(frozen=True, slots=True)

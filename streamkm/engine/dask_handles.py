@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, Protocol
 
-from streamkm.compute import dask_tasks as calls
+from streamkm.engine import dask_tasks as calls
 
 
 class Finishing(Protocol):

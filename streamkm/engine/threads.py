@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, reduce
 from typing import Any
 
-from streamkm.compute.base import Executor, Joining, Outputs
-from streamkm.compute.reduction import fold_run
 from streamkm.core.pools import start
+from streamkm.engine.base import Executor, Joining, Outputs
+from streamkm.engine.reduction import fold_run
 
 STATES_AHEAD = 1  # runs that are started beyond those that threads are at: each leaves a state, which may be large
 
@@ -70,5 +70,8 @@ class LocalThreads(Executor):
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
         return self._ordered(runs, lambda run: self._submit(stage, fold_run, run, step, *shared), n_ahead=STATES_AHEAD)
 
-    def _joiner(self, stage: str, joining: Joining[Any]) -> Callable[[list[Any]], Any]:
-        return joining.combine if joining.absorb is None else partial(reduce, joining.absorb)
+    def _joiner(self, stage: str, joining: Joining[Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
+        absorb = joining.absorb
+        if absorb is None:
+            return lambda states: joining.combine(states, *shared)
+        return partial(reduce, lambda first, second: absorb(first, second, *shared))

@@ -4,9 +4,9 @@
 distributed come in here and in `sources.dask`. Nothing here knows what a sketch or a center is.
 """
 
-from streamkm.compute.base import Executor, Folded, Joining, Large, Listener
-from streamkm.compute.limited import under_limit
-from streamkm.compute.open import (
+from streamkm.engine.base import Executor, Folded, Joining, Large, Listener
+from streamkm.engine.limited import under_limit
+from streamkm.engine.open import (
     ClusterSettings,
     is_alone,
     is_on_cluster,

@@ -102,9 +102,9 @@ class JoinTree:
         self._levels = [list(waiting) for _, waiting in levels]
 
     def total(self) -> Any:
-        """Join what is left."""
+        """Join what is left; None where there was no state."""
         carried: list[Any] = []
         for waiting in self._levels:
             states = waiting + carried
             carried = [self._join(states)] if len(states) > 1 else states
-        return carried[0]
+        return carried[0] if carried else None

@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from numbers import Integral
 from typing import Any
 
-from streamkm.compute.base import Executor
-from streamkm.compute.threads import LocalThreads
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ClusterError, InvalidParameterError, MissingDependencyError
+from streamkm.engine.base import Executor
+from streamkm.engine.threads import LocalThreads
 from streamkm.sources.base import GraphSource, RowSource
 
 CONNECT_SECONDS = 10
@@ -90,7 +90,7 @@ def _open_cluster_executor(client: Any) -> Iterator[Executor]:
     """Give the executor of a client; what it started is given up where an error ends its work."""
     from distributed import worker_client
 
-    from streamkm.compute.dask import DaskCluster
+    from streamkm.engine.dask import DaskCluster
 
     if client.asynchronous:
         raise InvalidParameterError(

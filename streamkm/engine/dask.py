@@ -15,18 +15,17 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import dask
 
-from streamkm.compute import dask_tasks as calls
-from streamkm.compute.base import Executor, Joining, Outputs, Waiting
-from streamkm.compute.dask_handles import Apart, Call, Held, Pair, encode
-from streamkm.compute.reduction import RUNS, run_lengths, runs_of
-from streamkm.compute.turns import Reading, Turns
 from streamkm.core.exceptions import ClusterError
+from streamkm.engine import dask_tasks as calls
+from streamkm.engine.base import Executor, Joining, Outputs, Waiting
+from streamkm.engine.dask_handles import Apart, Call, Held, Pair, encode
+from streamkm.engine.reduction import RUNS, run_lengths, runs_of
+from streamkm.engine.turns import Reading, Turns
 from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource
 
 logger = logging.getLogger(__name__)
@@ -259,8 +258,9 @@ class DaskCluster(Executor):
             Call(self, self._submit(f"{stage}-told", calls.part, both, 1)),
         )
 
-    def _joiner(self, stage: str, joining: Joining[Any]) -> Callable[[list[Any]], Any]:
-        return partial(self._submit, f"{stage}-join", joining.combine)  # workers keep what they made
+    def _joiner(self, stage: str, joining: Joining[Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
+        # workers keep what they made
+        return lambda states: self._submit(f"{stage}-join", joining.combine, states, *shared)
 
     def _kept(self, future: Any) -> Any:
         self._futures.add(future)

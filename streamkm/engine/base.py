@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from streamkm.compute.reduction import FEW_RUNS, RUNS, JoinTree, run_lengths, runs_of
+from streamkm.engine.reduction import FEW_RUNS, RUNS, JoinTree, run_lengths, runs_of
 from streamkm.sources.base import ChunkedSource, RowSource
 
 State = TypeVar("State")
@@ -73,14 +73,14 @@ class Joining(Generic[State]):
     Attributes
     ----------
     combine : callable
-        Of a sequence of states; changes none of them. It must add from the left: joining (a, b, c) is joining (a, b)
-        and then c.
+        Of a sequence of states and the values that calls share; changes none of the states. It must add from the left:
+        joining (a, b, c) is joining (a, b) and then c.
     absorb : callable, optional
-        Of two states: the same, in the memory of the first.
+        Of two states and the values that calls share: the same, in the memory of the first.
     """
 
-    combine: Callable[[Sequence[State]], State]
-    absorb: Callable[[State, State], State] | None = None
+    combine: Callable[..., State]
+    absorb: Callable[..., State] | None = None
 
 
 class Waiting(Protocol):
@@ -115,7 +115,7 @@ class Executor(ABC):
         """Items of a source for calls that read, each with its number of rows where that is known without reading.
 
         Chunks to be read anywhere, or rows where the source only streams. Executors differ in what travels with a chunk
-        (nothing, its rows, the graph that makes them), so they make the items; `passes.reader.Walk` alone reads them.
+        (nothing, its rows, the graph that makes them), so they make the items; `passes.reader` alone reads them.
         """
         if isinstance(source, ChunkedSource):
             for chunk in source.chunks(target_bytes):
@@ -142,7 +142,7 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def _joiner(self, stage: str, joining: Joining[Any]) -> Callable[[list[Any]], Any]:
+    def _joiner(self, stage: str, joining: Joining[Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
         """What joins a few states, in order, into one."""
 
     def map(
@@ -165,7 +165,7 @@ class Executor(ABC):
         self,
         stage: str,
         step: Callable[..., tuple[State, Any]],
-        combine: Callable[[Sequence[State]], State] | Joining[State],
+        joining: Joining[State],
         items: Iterable[Any],
         n_items: int,
         *shared: Any,
@@ -179,8 +179,7 @@ class Executor(ABC):
 
         Parameters
         ----------
-        combine : callable or Joining
-            A callable is `Joining.combine`.
+        joining : Joining
         n_items : int
             Length of `items`, at least 1.
         large : "state", "items" or None
@@ -190,8 +189,7 @@ class Executor(ABC):
         listener : Listener, optional
         """
         listener = listener or Listener()
-        joining = combine if isinstance(combine, Joining) else Joining(combine)
-        tree = JoinTree(self._joiner(stage, joining), eager=self.joins_here)
+        tree = JoinTree(self._joiner(stage, joining, shared), eager=self.joins_here)
         n_runs = {"items": n_items, "state": FEW_RUNS, None: RUNS}[large]
         n_done, lengths = 0, run_lengths(n_items, n_runs)
         if listener.begun is not None:

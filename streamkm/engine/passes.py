@@ -1,0 +1,246 @@
+"""Reading all rows once: what a pass is, and the only loops over rows.
+
+A `Pass` says what is gathered from rows and how parts of it are joined; `run` reads the rows, carries the state along a
+fixed tree, saves it, and gives outputs to a sink in order. Neither knows centers or files.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from streamkm.core.progress import Stage
+from streamkm.engine.base import Executor, Folded, Joining, Large, Listener
+from streamkm.engine.saving import CheckpointWriter
+
+State = TypeVar("State")
+Output = TypeVar("Output")
+Taken_contra = TypeVar("Taken_contra", contravariant=True)
+Result = TypeVar("Result")
+
+
+class Readable(Protocol):
+    """Rows in items, each of which is read at once: a source with its chunks, or blocks that are held."""
+
+    @property
+    def n_items(self) -> int:
+        """How many items there are; 1 where that is not known beforehand."""
+
+    def items(self, executor: Executor) -> Iterator[Any]:
+        """What calls are to read, in order."""
+
+    def reader(self, executor: Executor) -> Any:
+        """What calls need to read an item; `Pass.read` gets it."""
+
+    def large(self, state_bytes: float) -> Large:
+        """What takes memory in a fold whose states are so large; see `Executor.fold`."""
+
+    def finished(self, stage: Stage) -> None:
+        """Tell a stage how many rows and bytes were read."""
+
+
+class Map(ABC, Generic[Output]):
+    """What becomes of the rows of each item by itself. Travels to workers once, before the first item.
+
+    Attributes
+    ----------
+    large : bool
+        Whether outputs are as large as the rows, so that few may wait.
+    """
+
+    large: ClassVar[bool] = False
+
+    @abstractmethod
+    def output(self, rows: Any) -> Output:
+        """The output for the rows of one item. For a sink that holds outputs, a pair: what stays, and what is told."""
+
+    def read(self, reader: Any, item: Any) -> Any:
+        """Read the rows of one item."""
+        return reader.read(item)
+
+
+class Pass(ABC, Generic[State, Output, Result]):
+    """What is gathered while all rows are read once. Travels to workers once, before the first item.
+
+    Attributes
+    ----------
+    saved_as : type
+        Of a state, for checkpoints.
+    """
+
+    saved_as: ClassVar[Any] = Any
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of a state, about."""
+        return 0.0
+
+    def start(self) -> State:
+        """What the first rows of a run are added to."""
+        return None  # type: ignore[return-value]
+
+    @abstractmethod
+    def step(self, state: State, rows: Any) -> tuple[State, Output]:
+        """Add the rows of one item to a state, which may be changed; and the item's output, None if there is none."""
+
+    @abstractmethod
+    def join(self, first: State, second: State) -> State:
+        """Join the states of rows that follow each other; the first may be changed, the second may not."""
+
+    def finish(self, state: State) -> Result:
+        """What the pass is for."""
+        return state  # type: ignore[return-value]
+
+    def read(self, reader: Any, item: Any) -> Any:
+        """Read the rows of one item."""
+        return reader.read(item)
+
+
+class Sink(Protocol[Taken_contra]):
+    """Takes outputs in the order of the rows.
+
+    Attributes
+    ----------
+    held : bool
+        Whether outputs stay where they were made, and their handles are taken.
+    """
+
+    held: ClassVar[bool]
+
+    def take(self, output: Taken_contra) -> None:
+        """Take the next output, or its handle."""
+
+    def restore(self, n_items: int) -> bool:
+        """Go on behind so many items, whose outputs an earlier run has saved; False if they are gone."""
+
+    def save(self, name: str, folded: Folded[Any]) -> None:
+        """Save what was taken of the items that were folded, and after that, under a name, what they were folded to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Where the state of a pass is saved as it grows, and restored from an earlier run."""
+
+    writer: CheckpointWriter
+    name: str
+
+
+def run(
+    pass_: Pass[State, Output, Result],
+    rows: Readable,
+    executor: Executor,
+    stage: Stage,
+    *,
+    sink: Sink[Output] | None = None,
+    saved: Saved | None = None,
+) -> Result:
+    """Read all rows once; give what the pass gathers.
+
+    The state has the same bits for any number of threads and workers, and after an interruption.
+
+    Parameters
+    ----------
+    pass_ : Pass
+    rows : Readable
+    executor : Executor
+    stage : Stage
+        Advances by one for each item.
+    sink : Sink, optional
+        Takes the outputs; without one they are dropped.
+    saved : Saved, optional
+        None: nothing is saved.
+    """
+    shared = executor.share((rows.reader(executor), pass_))
+    begun = None if saved is None else _begun(pass_, sink, saved)
+    if begun is not None:
+        stage.advance(begun.n_items)
+    state = executor.fold(
+        stage.name,
+        _step,
+        JOINING,
+        rows.items(executor),
+        rows.n_items,
+        shared,
+        large=rows.large(pass_.state_bytes),
+        listener=_listener(stage, sink, begun, saved),
+    )
+    rows.finished(stage)
+    return pass_.finish(pass_.start() if state is None else state)
+
+
+def outputs(map_: Map[Output], rows: Readable, executor: Executor, stage: Stage) -> Iterator[Output]:
+    """Read all rows once; yield the output for each item, in order."""
+    shared = executor.share((rows.reader(executor), map_))
+    for output in executor.map(stage.name, _output, rows.items(executor), shared, large=map_.large):
+        yield output
+        stage.advance()
+    rows.finished(stage)
+
+
+def held_outputs(
+    map_: Map[tuple[Any, Any]], rows: Readable, executor: Executor, stage: Stage
+) -> Iterator[tuple[Any, Any]]:
+    """As `outputs`, of pairs: the first part stays where it was made, and its handle is yielded with the second."""
+    shared = executor.share((rows.reader(executor), map_))
+    for pair in executor.hold(stage.name, _output, rows.items(executor), shared):
+        yield pair
+        stage.advance()
+    rows.finished(stage)
+
+
+def _begun(pass_: Pass[State, Any, Any], sink: Sink[Any] | None, saved: Saved) -> Folded[State] | None:
+    """How far an earlier run got, if the outputs so far are there too."""
+    folded: Folded[State] | None = saved.writer.load(saved.name, Folded[pass_.saved_as])  # type: ignore[name-defined]
+    return None if folded is None or (sink is not None and not sink.restore(folded.n_items)) else folded
+
+
+def _listener(
+    stage: Stage, sink: Sink[Any] | None, begun: Folded[State] | None, saved: Saved | None
+) -> Listener[State]:
+    """What is done after each item, and after each run of items."""
+
+    def take(output: Any) -> None:
+        if sink is not None:
+            sink.take(output)
+        stage.advance()
+
+    def save(folded: Callable[[], Folded[State]]) -> None:
+        if saved is not None:
+            saved.writer.when_due(lambda: _save(saved, sink, folded()))
+
+    return Listener(take, begun, save if saved is not None else None, held=sink is not None and sink.held)
+
+
+def _save(saved: Saved, sink: Sink[Any] | None, folded: Folded[Any]) -> None:
+    if sink is None:
+        saved.writer.write(saved.name, folded)
+    else:
+        sink.save(saved.name, folded)
+
+
+def _step(state: Any, item: Any, shared: tuple[Any, Pass[Any, Any, Any]]) -> tuple[Any, Any]:
+    reader, pass_ = shared
+    return pass_.step(pass_.start() if state is None else state, pass_.read(reader, item))
+
+
+def _output(item: Any, shared: tuple[Any, Map[Any]]) -> Any:
+    reader, map_ = shared
+    return map_.output(map_.read(reader, item))
+
+
+def _joined(states: Sequence[Any], shared: tuple[Any, Pass[Any, Any, Any]]) -> Any:
+    """All states, from the left; none of them is changed."""
+    joined = deepcopy(states[0]) if len(states) > 1 else states[0]
+    for state in states[1:]:
+        joined = shared[1].join(joined, state)
+    return joined
+
+
+def _absorbed(first: Any, second: Any, shared: tuple[Any, Pass[Any, Any, Any]]) -> Any:
+    return shared[1].join(first, second)
+
+
+JOINING: Joining[Any] = Joining(_joined, _absorbed)

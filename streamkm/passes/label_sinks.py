@@ -1,0 +1,119 @@
+"""Sinks of labels: an array in memory, which a checkpoint may hold too, or labels that stay where they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.engine import Folded
+from streamkm.engine.records import pack
+from streamkm.engine.saving import CheckpointWriter
+
+NO_LABELS = np.empty(0, np.int32)  # of a pass whose labels are not gathered
+
+
+class LabelSink(Protocol):
+    """Takes the labels of chunks, in order.
+
+    Attributes
+    ----------
+    held : bool
+        Whether labels stay where they were made, and their handles are taken.
+    labels : int32 (n,) or (0,)
+        (0,): they are not in this process.
+    n_taken : int
+        Chunks so far.
+    """
+
+    held: ClassVar[bool]
+    labels: NDArray[np.int32]
+    n_taken: int
+
+    def take(self, output: Any) -> None:
+        """Take the labels of the next chunk, or their handle."""
+
+    def restore(self, n_items: int) -> bool:
+        """Go on behind so many chunks, whose labels an earlier run has saved; False if they are gone."""
+
+    def save(self, name: str, folded: Folded[Any]) -> None:
+        """Save the labels of the chunks that were folded, and after that what they were folded to."""
+
+
+class GatheredLabels:
+    """Labels of all rows in memory.
+
+    Parameters
+    ----------
+    chunk_rows : int64 (chunks,)
+        Rows of each chunk.
+    writer : CheckpointWriter
+        Its checkpoint holds the labels, too, if it has one.
+    """
+
+    held: ClassVar[bool] = False
+
+    def __init__(self, chunk_rows: NDArray[np.int64], writer: CheckpointWriter):
+        self._bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
+        self._n_rows, self._n_written = int(self._bounds[-1]), 0
+        self._checkpoint = writer.checkpoint
+        self.labels = np.empty(self._n_rows, np.int32)
+        self.n_taken = 0
+
+    def take(self, output: NDArray[np.int32]) -> None:
+        """Take the labels of the next chunk."""
+        self.labels[self._bounds[self.n_taken] : self._bounds[self.n_taken + 1]] = output
+        self.n_taken += 1
+
+    def restore(self, n_items: int) -> bool:
+        """Read the labels of so many chunks; False if the checkpoint has labels of other rows."""
+        if self._checkpoint is None or not self._checkpoint.has_labels(self._n_rows):
+            return False
+        self.n_taken, self._n_written = n_items, int(self._bounds[n_items])
+        with self._checkpoint.labels(self._n_rows) as file:
+            self.labels[: self._n_written] = file.read(mapped=True)[: self._n_written]
+        return True
+
+    def save(self, name: str, folded: Folded[Any]) -> None:
+        """Write the labels that are new, then the record that says how many chunks there are."""
+        if self._checkpoint is None:
+            return
+        stop = int(self._bounds[folded.n_items])
+        with self._checkpoint.labels(self._n_rows) as file:
+            file.write(self._n_written, self.labels[self._n_written : stop])
+            file.commit(name, *pack(folded))
+        self._n_written = stop
+
+
+class HeldLabels:
+    """Labels of all rows, where they were made.
+
+    Attributes
+    ----------
+    handles : list
+        Of int32 labels, one for each chunk that was read.
+    rows : int64 (chunks,)
+        How many labels each has.
+    """
+
+    held: ClassVar[bool] = True
+    labels = NO_LABELS
+
+    def __init__(self, rows: NDArray[np.int64], handles: Sequence[Any] = ()):
+        self.handles = list(handles)
+        self.n_taken = len(self.handles)
+        self.rows = rows
+
+    def take(self, output: Any) -> None:
+        """Take the handle of the next chunk's labels."""
+        self.handles.append(output)
+        self.n_taken += 1
+
+    def restore(self, n_items: int) -> bool:  # noqa: ARG002 - workers' memory is gone
+        """They are gone with the run that made them."""
+        return False
+
+    def save(self, name: str, folded: Folded[Any]) -> None:
+        """They cannot be saved: a run that continues makes them again."""

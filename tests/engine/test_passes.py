@@ -1,0 +1,148 @@
+"""`run`: the same result for any chunks, executors and interruptions; every kind of pass once, and one of a user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from streamkm.core.progress import Stage
+from streamkm.engine import open_executor, saving
+from streamkm.engine.checkpoint import Checkpoint
+from streamkm.engine.passes import Map, Pass
+from streamkm.engine.saving import CheckpointWriter
+from streamkm.passes.context import PassContext
+from streamkm.passes.reader import RowReader
+from streamkm.sources import open_source
+
+
+@dataclass
+class Seen:
+    """What `Zeros` gathers."""
+
+    zeros: np.ndarray
+    n_rows: int
+    order: list[int]
+
+
+@dataclass(frozen=True)
+class Zeros(Pass[Seen, int, Seen]):
+    """How many zeros each feature has: a pass as a contributor would write it."""
+
+    saved_as = Seen
+
+    n_features: int
+
+    def start(self):
+        return Seen(np.zeros(self.n_features, np.int64), 0, [])
+
+    def step(self, state, rows):
+        state.zeros += (rows.X == 0).sum(axis=0)
+        return Seen(state.zeros, state.n_rows + len(rows.X), [*state.order, rows.first_row]), len(rows.X)
+
+    def join(self, first, second):
+        first.zeros += second.zeros
+        return Seen(first.zeros, first.n_rows + second.n_rows, first.order + second.order)
+
+
+@dataclass(frozen=True)
+class Largest(Map[float]):
+    """The largest value of each chunk."""
+
+    def output(self, rows):
+        return float(rows.X.max())
+
+
+class Outputs:
+    """A sink that a checkpoint cannot help."""
+
+    held = False
+
+    def __init__(self):
+        self.taken = []
+
+    def take(self, output):
+        self.taken.append(output)
+
+    def restore(self, n_items):
+        return False
+
+    def save(self, name, folded):
+        """Nothing to save."""
+
+
+@pytest.fixture(scope="module")
+def X():
+    return np.random.default_rng(0).integers(0, 3, (1000, 6)).astype(np.float32)
+
+
+def context_of(X, workers, chunk_rows=7, writer=None):
+    reader = RowReader(open_source(X), chunk_rows * X[0].nbytes, "euclidean", "raise")
+    return PassContext(executor=workers, reader=reader, writer=writer or CheckpointWriter())
+
+
+@pytest.mark.parametrize("executor", [1, 2, 3])
+@pytest.mark.parametrize("chunk_rows", [1, 7, 333, 5000])
+def test_states_and_outputs_are_those_of_all_rows_in_order(X, executor, chunk_rows):
+    sink, stage = Outputs(), Stage("zeros")
+    with open_executor(executor) as workers:
+        context = context_of(X, workers, chunk_rows)
+        seen = context.run(Zeros(6), stage, sink=sink)
+        largest = list(context.outputs(Largest(), Stage("largest")))
+    np.testing.assert_array_equal(seen.zeros, (X == 0).sum(axis=0))
+    assert seen.n_rows == len(X) == sum(sink.taken)
+    assert seen.order == sorted(seen.order)
+    assert len(seen.order) == len(sink.taken) == len(largest)
+    assert max(largest) == X.max()
+
+
+def test_on_a_cluster_too(X, tmp_path, client):
+    np.save(tmp_path / "x.npy", X)
+    for data in (X, str(tmp_path / "x.npy")):
+        sink = Outputs()
+        with open_executor(client) as workers:
+            reader = RowReader(open_source(data), 7 * X[0].nbytes, "euclidean", "raise")
+            seen = PassContext(executor=workers, reader=reader).run(Zeros(6), Stage("zeros"), sink=sink)
+        np.testing.assert_array_equal(seen.zeros, (X == 0).sum(axis=0))
+        assert seen.order == sorted(seen.order)
+        assert sum(sink.taken) == len(X)
+
+
+class StoppedError(Exception):
+    """Stands for a kill."""
+
+
+def test_a_pass_goes_on_from_what_was_saved(X, tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    n_saved, write = [], CheckpointWriter.write
+
+    def stopping(self, name, value):
+        write(self, name, value)
+        n_saved.append(value.n_items)
+        if len(n_saved) == 5:
+            raise StoppedError
+
+    with open_executor(2) as workers, Checkpoint.open(tmp_path / "c", {"of": "test"}) as checkpoint:
+        with monkeypatch.context() as patched:
+            patched.setattr(CheckpointWriter, "write", stopping)
+            with pytest.raises(StoppedError):
+                context_of(X, workers, writer=CheckpointWriter(checkpoint)).run(Zeros(6), Stage("z"), record="zeros")
+        stage, read = Stage("z"), []
+        step = Zeros.step
+        monkeypatch.setattr(Zeros, "step", lambda self, state, rows: (read.append(rows), step(self, state, rows))[1])
+        seen = context_of(X, workers, writer=CheckpointWriter(checkpoint)).run(Zeros(6), stage, record="zeros")
+    np.testing.assert_array_equal(seen.zeros, (X == 0).sum(axis=0))
+    assert seen.order == sorted(set(seen.order))
+    assert len(read) == len(seen.order) - n_saved[-1]
+
+
+def test_without_the_outputs_of_an_earlier_run_the_pass_begins_anew(X, tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    with open_executor(1) as workers, Checkpoint.open(tmp_path / "c", {"of": "test"}) as checkpoint:
+        context_of(X, workers, writer=CheckpointWriter(checkpoint)).run(Zeros(6), Stage("z"), record="zeros")
+        sink = Outputs()
+        context = context_of(X, workers, writer=CheckpointWriter(checkpoint))
+        context.run(Zeros(6), Stage("z"), sink=sink, record="zeros")
+    assert sum(sink.taken) == len(X)
