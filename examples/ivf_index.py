@@ -3,7 +3,7 @@
 python ivf_index.py [--rows 40000] [--lists 200]
 
 An inverted file keeps the vectors of each cluster together and searches a few clusters only. The better the clusters,
-the more of the true neighbours lie in those that are searched. Needs faiss: pip install faiss-cpu
+the more of the true neighbours lie in those that are searched. MemoryModel faiss: pip install faiss-cpu
 """
 
 import argparse

@@ -33,13 +33,13 @@ def rows(n_rows, n_features, dtype, *, seed=0):
 
 def kernels():
     """Products, scores and nearest centers."""
-    from streamkm.cluster.centers.table import CenterTable
+    from streamkm.cluster.centers.nearest import NearestCenters
     from streamkm.kernels.intrinsics.panels import Panels
 
     found = {}
     for dtype in ("f4", "f8"):
         X, centers = rows(300, 150, dtype), rows(70, 150, "f8", seed=1)
-        table = CenterTable.build(centers, dtype)
+        table = NearestCenters.build(centers, dtype)
         found[f"product {dtype}"] = digest(Panels.of(centers.T.astype(dtype)).product(X))
         found[f"nearest {dtype}"] = digest(*table.nearest(X), table.labels(X), table.scores(X))
         sparse = sp.csr_array(np.where(X > 4, X, 0))

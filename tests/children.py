@@ -27,7 +27,7 @@ from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.binary.dense import DenseSource
 from streamkm.stores import operations as storing
-from streamkm.stores import pass_ as store_pass
+from streamkm.stores import write as store_pass
 from streamkm.stores import writer as store
 from tests.programs import forking
 

@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, settings
 
 from streamkm.cluster import in_memory
 from streamkm.planning import fit_plan
-from streamkm.planning.allowance import Allowance
+from streamkm.planning.memory_budget import MemoryBudget
 from tests.benchmarks.make_topics import Topics
 from tests.programs import forking
 
@@ -107,7 +107,7 @@ class Labelled(NamedTuple):
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows do not stay in memory for a second pass: each reads them."""
-    monkeypatch.setattr(Allowance, "room_for_rows", lambda *_: 0)
+    monkeypatch.setattr(MemoryBudget, "room_for_rows", lambda *_: 0)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from numba.core.dispatcher import Dispatcher
 from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans
-from streamkm.kernels import ahead
+from streamkm.kernels import precompile
 from tests.fresh import run_fresh
 
 KINDS = ("dense float32", "dense float64", "sparse float32", "sparse float64")
@@ -43,7 +43,7 @@ def called(kind: str) -> list[tuple[str, str]]:
 
     def noted(self: Any, signature: Any) -> Any:
         if depth[0] == 0 and self.py_func.__module__.startswith("streamkm.kernels."):  # others: called by compiled code
-            order.append((ahead.name_of(self.py_func), ahead.text_of(signature)))
+            order.append((precompile.name_of(self.py_func), precompile.text_of(signature)))
         depth[0] += 1
         try:
             return compile_one(self, signature)
@@ -58,6 +58,7 @@ def called(kind: str) -> list[tuple[str, str]]:
 
 CALLED = """
 import json, sys
+
 from tests.first_fits import called
 print(json.dumps(called(sys.argv[1])))
 """
@@ -65,4 +66,4 @@ print(json.dumps(called(sys.argv[1])))
 if __name__ == "__main__":
     lists = {kind: run_fresh(CALLED, [kind]) for kind in KINDS}
     text = json.dumps(lists, indent=0).replace('[\n"', '["').replace('",\n"', '", "').replace('"\n]', '"]')
-    ahead.LIST.write_text(text + "\n")
+    precompile.LIST.write_text(text + "\n")

@@ -48,7 +48,7 @@ def number(rng: np.random.Generator) -> str:
 
 
 def fuzz_svmlight(rng: np.random.Generator, folder: Path) -> bool:
-    """Rows that scikit-learn reads the same, chosen rows of skimmed text too."""
+    """Rows that scikit-learn reads the same, chosen rows of indexed text too."""
     lines = []
     for _ in range(rng.integers(1, 60)):
         columns = np.unique(rng.integers(0, 10 ** rng.integers(1, 7), rng.integers(0, 12)))
@@ -63,10 +63,10 @@ def fuzz_svmlight(rng: np.random.Generator, folder: Path) -> bool:
     for chunk in source.chunks(int(rng.integers(1, 2_000))):
         X = source.read(chunk).X
         same(X, wanted[at : at + X.shape[0]])
-        skimmed = source.skim(chunk)
-        if skimmed is not None and X.shape[0]:
+        indexed = source.index_rows(chunk)
+        if indexed is not None and X.shape[0]:
             rows = np.sort(rng.integers(0, X.shape[0], 3))
-            same(sp.csr_array(skimmed.take(rows)), X[rows])
+            same(sp.csr_array(indexed.take(rows)), X[rows])
         at += X.shape[0]
     assert at == wanted.shape[0]
     return True

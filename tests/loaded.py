@@ -15,7 +15,7 @@ import numba as nb
 from numba.core.entrypoints import init_all
 from numba.core.sigutils import normalize_signature
 
-from streamkm.kernels import ahead
+from streamkm.kernels import precompile
 from tests.first_fits import KINDS
 
 PACKAGES = (
@@ -32,11 +32,11 @@ for package in PACKAGES:
 init_all()  # what other packages add to numba, which is looked for when a kernel is called first
 if not nb.config.DISABLE_JIT:
     begun = time.monotonic()
-    for name, argument_types in dict.fromkeys(entry for kind in KINDS for entry in ahead.kernels_of(kind)):
+    for name, argument_types in dict.fromkeys(entry for kind in KINDS for entry in precompile.kernels_of(kind)):
         if time.monotonic() > begun + MOST_SECONDS:
             break
         try:
-            ahead.dispatcher(name).compile(normalize_signature(argument_types)[0])
+            precompile.dispatcher(name).compile(normalize_signature(argument_types)[0])
         except (AttributeError, nb.core.errors.NumbaError) as error:
             raise ImportError(f"no kernel {name} of {argument_types}: see tests.first_fits") from error
 

@@ -39,7 +39,7 @@ def test_few_rows_are_read_ahead_of_two_passes(small_sample, tmp_path):
     source = in_file(tmp_path / "x.h5", rows())
     estimator = kmeans()
     plan = estimator.plan(source)
-    assert (plan.sketch, plan.regime, plan.passes, plan.reads_ahead) == ("pca", "blocks", 2, True)
+    assert (plan.sketch, plan.cluster_on, plan.passes, plan.reads_ahead) == ("pca", "blocks", 2, True)
     assert "read ahead" in dict(plan.lines())["clustering"]
     fitted = estimator.fit(source)
     assert [stage.name for stage in fitted.stages_] == ["ahead", "sketch", "seed", "lloyd", "polish", "assign"]
@@ -58,7 +58,7 @@ def test_nothing_is_read_ahead(small_sample, parameters, n):
 
 def test_more_rows_than_are_clustered_in_the_time_of_a_pass_are_sampled(small_sample):
     plans = [kmeans().plan(open_source(rows(n))) for n in (3000, 3001)]
-    assert [plan.regime for plan in plans] == ["blocks", "sample"]
+    assert [plan.cluster_on for plan in plans] == ["blocks", "sample"]
 
 
 def test_directions_that_do_not_hold_are_found_anew(small_sample, tmp_path, caplog):

@@ -41,7 +41,7 @@ def test_rows_are_read_once_more(kind, sparse, coreset, refine):
     fitted = kmeans(3, sketch=kind, n_components=3, coreset=coreset, refine=refine).fit(source)
     assert set(source.read_rows.values()) == {3 + refine}
     assert fitted.n_passes_ == fitted.plan_.passes == 3 + refine
-    assert fitted.plan_.regime == ("spilled" if coreset is None else "coreset")  # it does not say how many rows
+    assert fitted.plan_.cluster_on == ("spilled" if coreset is None else "coreset")  # it does not say how many rows
     assert [stage.name for stage in fitted.stages_][:2] == ["sketch", "sketch-all"]
     assert adjusted_rand_score(y, fitted.labels_) == 1
     np.testing.assert_array_equal(fitted.predict(source), fitted.labels_)
@@ -53,7 +53,7 @@ def test_directions_of_all_rows_take_a_pass_of_their_own(kind):
     estimator = kmeans(3, sketch=kind, n_components=3, sketch_fit="all")
     planned = estimator.plan(source)
     assert not source.read_rows
-    assert (planned.passes, planned.regime) == (4, "spilled")
+    assert (planned.passes, planned.cluster_on) == (4, "spilled")
     clustering = dict(planned.lines())["clustering"]
     assert clustering == "on all sketched rows, as asked for; what memory does not hold of them is written to disk"
     fitted = estimator.fit(source)
@@ -146,9 +146,9 @@ def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monk
     (tmp_path / "spill").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "spill"))
     tight = clone(roomy).set_params(memory_limit=limited(needed - (30 << 20), AUTO_BYTES))
-    assert tight.plan(str(path)).regime == "spilled"
+    assert tight.plan(str(path)).cluster_on == "spilled"
     np.testing.assert_array_equal(tight.fit(str(path)).labels_, roomy.fit(str(path)).labels_)
-    assert roomy.plan_.regime == "blocks"
+    assert roomy.plan_.cluster_on == "blocks"
     assert tight.inertia_ == roomy.inertia_
     assert list((tmp_path / "spill").iterdir()) == []
 
@@ -184,7 +184,7 @@ def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sket
     size = "auto" if sketch == "identity" else 5
     estimator = kmeans(4, sketch=sketch, coreset="sensitivity", n_components=size, chunk_bytes=800_000)
     wanted = clone(estimator).fit(str(path))
-    assert wanted.plan_.regime == "coreset"
+    assert wanted.plan_.cluster_on == "coreset"
     estimator.set_params(checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
         stopped_after(patched, record, 4)
@@ -230,12 +230,12 @@ def topic_rows(n_rows=2000, n_features=3000):
 def test_wide_sparse_rows_are_all_clustered_by_default(small_sample):
     X, given = topic_rows(), {"coreset": "auto", "refine": "auto", "chunk_bytes": 64_000}
     found = {each: kmeans(executor=each, **given).fit(X) for each in (1, 2, 3)}
-    assert found[1].plan_.regime == "blocks"
+    assert found[1].plan_.cluster_on == "blocks"
     for other in (found[2], found[3]):
         np.testing.assert_array_equal(other.labels_, found[1].labels_)
         np.testing.assert_array_equal(other.cluster_centers_, found[1].cluster_centers_)
     sampled = kmeans(**given | {"coreset": "uniform"}).fit(X)
-    assert sampled.plan_.regime == "sample"
+    assert sampled.plan_.cluster_on == "sample"
     assert found[1].inertia_ <= 1.001 * sampled.inertia_
 
 
@@ -243,7 +243,7 @@ def test_the_plain_pipeline_gives_the_same_bits_on_threads_and_on_a_cluster(clie
     """Sketched chunks together, k-means++ and Lloyd on all of them, as the README asks for it."""
     X, given = topic_rows(), {"sketch": "countsketch", "n_components": 512, "chunk_bytes": 64_000}
     here = kmeans(**given).fit(X)
-    assert here.plan_.regime == "blocks"
+    assert here.plan_.cluster_on == "blocks"
     assert "as asked for" in dict(here.plan_.lines())["clustering"]
     assert [stage.name for stage in here.stages_] == ["sketch", "seed", "lloyd", "polish", "assign"]
     there = kmeans(**given | {"executor": client}).fit(X)

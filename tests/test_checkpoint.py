@@ -23,8 +23,8 @@ from hypothesis.extra import numpy as hnp
 from streamkm.core import atomic_io
 from streamkm.core.atomic_io import Lock, replace_file, replace_tree
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError, OutputError
+from streamkm.core.manifest import FORMAT, MARKER, Owned
 from streamkm.core.matrix import pack_matrix, unpack_matrix
-from streamkm.core.ownership import FORMAT, MARKER, Owned
 from streamkm.core.partial_files import remove_rests, try_lock
 from streamkm.engine import checkpoint
 from streamkm.engine.checkpoint import LABELS, LOCK, Checkpoint, Throttle, records

@@ -27,9 +27,9 @@ from streamkm import StreamKMeans, __version__
 from streamkm.cli.main import main
 from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_text
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.ownership import MARKER
+from streamkm.core.manifest import MARKER
 from streamkm.engine.checkpoint import Checkpoint
-from streamkm.estimators.facts import summarize
+from streamkm.estimators.fit_summary import summarize
 from tests.programs import Program, run_program
 from tests.tables import cases, row
 

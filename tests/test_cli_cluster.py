@@ -16,7 +16,7 @@ import zarr
 from click.testing import CliRunner
 
 from streamkm.cli.main import main
-from streamkm.core.ownership import MARKER
+from streamkm.core.manifest import MARKER
 from streamkm.engine import open as opening
 from streamkm.sources.sketch_store import StoreSource
 from tests.dask_processes import ROOT, cluster_of, watched

@@ -14,7 +14,7 @@ from sklearn.datasets import make_blobs
 
 from streamkm.cluster import in_memory
 from streamkm.cluster.blocks import Blocks, assigned
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.polish import original_centers, polish
@@ -374,7 +374,7 @@ def planted(dtype, sparse):
 def test_rows_are_assigned_as_by_single_steps(dtype, table_dtype, weighted, n_rows):
     X = (50 + 20 * rng().normal(size=(n_rows, 40))).astype(dtype)
     weights = rng(1).random(n_rows) if weighted else NO_WEIGHTS
-    table = CenterTable.build(50 + 20 * rng(2).normal(size=(7, 40)), table_dtype)
+    table = NearestCenters.build(50 + 20 * rng(2).normal(size=(7, 40)), table_dtype)
     labels = table.labels(X)
     d2 = row_d2(X, labels, table)
     sums, counts = np.zeros((7, 40)), np.zeros(7)

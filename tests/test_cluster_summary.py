@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from streamkm import StreamKMeans, open_documents
 from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.estimators.facts import summarize
+from streamkm.estimators.fit_summary import summarize
 from streamkm.metrics import feature_deviations
 
 

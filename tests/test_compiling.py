@@ -18,7 +18,7 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import memory_limit_bytes
 from streamkm.core.progress import Progress
 from streamkm.engine import under_limit
-from streamkm.kernels import ahead, compiling
+from streamkm.kernels import compiling, precompile
 from streamkm.kernels.cluster import totals
 from streamkm.kernels.compiling import COMPILATION
 from tests import first_fits
@@ -40,11 +40,11 @@ print(sum(totals.row_products.stats.cache_misses.values()))
 FIRST_FIT = """
 import json
 from streamkm import StreamKMeans
-from streamkm.kernels import ahead, compiling
+from streamkm.kernels import precompile, compiling
 from tests import first_fits
 compiling.HELPERS_MOST = 2
 StreamKMeans(50, random_state=0, progress=False, executor=3).fit(first_fits.rows("dense float32", ""))
-stats = [ahead.dispatcher(name).stats for name, _ in ahead.kernels_of("dense float32")]
+stats = [precompile.dispatcher(name).stats for name, _ in precompile.kernels_of("dense float32")]
 print(json.dumps([sum(map(len, found)) for found in zip(*[(one.cache_hits, one.cache_misses) for one in stats])]))
 """
 
@@ -76,7 +76,7 @@ def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(capl
 def test_lists_of_kernels_name_what_first_fits_call(kind):
     """After a change of kernels: ``python -m tests.first_fits``."""
     found = [tuple(one) for one in run_fresh(first_fits.CALLED, [kind])]
-    assert sorted(ahead.kernels_of(kind)) == sorted(found)
+    assert sorted(precompile.kernels_of(kind)) == sorted(found)
 
 
 def test_a_kernel_is_compiled_by_one_of_the_processes_that_need_it(tmp_path):
@@ -135,12 +135,12 @@ CACHED_FIT = """
 import json, sys
 import numpy as np
 from streamkm import StreamKMeans
-from streamkm.kernels import ahead
+from streamkm.kernels import precompile
 COMPILER = ["numba.np.linalg", "numba.cpython.setobj", "numba.typed.typeddict"]
 X = np.random.default_rng(0).normal(size=(300, 4))
 StreamKMeans(3, random_state=0, progress=False).fit(X)
 cached = [name in sys.modules for name in COMPILER]
-kernel = ahead.dispatcher("cluster.totals.row_products")
+kernel = precompile.dispatcher("cluster.totals.row_products")
 type(kernel)(kernel.py_func, targetoptions=kernel.targetoptions)(X, X, np.ones(300))  # without a cache
 print(json.dumps([cached, [name in sys.modules for name in COMPILER]]))
 """
@@ -191,12 +191,12 @@ import json, sys
 import numpy as np
 from streamkm import StreamKMeans
 from streamkm.engine import under_limit
-from streamkm.kernels import ahead, compiling
+from streamkm.kernels import precompile, compiling
 from streamkm.kernels.cluster import totals
 rows = np.random.default_rng(0).normal(size=(1000, 8)).astype("f4")
 if sys.argv[2] == "fit":
     StreamKMeans(5, memory_limit=sys.argv[1], progress=False, random_state=0, executor=1).fit(rows)
-    kernels = [name for name, _ in ahead.kernels_of("dense float32")]
+    kernels = [name for name, _ in precompile.kernels_of("dense float32")]
 else:
     kernels = ["cluster.totals.row_products", "cluster.totals.mean_row"]
     with under_limit(sys.argv[1]):
@@ -204,7 +204,7 @@ else:
         compiling.COMPILATION._compiler.kill()  # another is started
         compiling.COMPILATION._compiler.wait()
         totals.mean_row(np.ones((2, 3)), np.ones(3))
-found = [ahead.dispatcher(name) for name in dict.fromkeys(kernels)]
+found = [precompile.dispatcher(name) for name in dict.fromkeys(kernels)]
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024,
                   "loaded": [sum(one.stats.cache_hits.values()) for one in found],

@@ -21,7 +21,7 @@ from streamkm.deduplication import search as duplicates
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.pairs import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
 from streamkm.engine import saving
-from streamkm.planning.allowance import Allowance
+from streamkm.planning.memory_budget import MemoryBudget
 from tests.children import StoppedError, stopped_after
 from tests.tables import cases
 from tests.test_storing import do, write_store
@@ -221,9 +221,9 @@ def leave_least_room(monkeypatch):
     class Full:
         @staticmethod
         def of(memory_limit, source):
-            return replace(Allowance.of(memory_limit, source), base_bytes=1 << 60)
+            return replace(MemoryBudget.of(memory_limit, source), base_bytes=1 << 60)
 
-    monkeypatch.setattr(gather_plan, "Allowance", Full)
+    monkeypatch.setattr(gather_plan, "MemoryBudget", Full)
 
 
 def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):

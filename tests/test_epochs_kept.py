@@ -9,7 +9,7 @@ import pytest
 
 from streamkm import StreamKMeans
 from streamkm.cluster.centers.index import is_worth
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.moving_averages import EpochsResult, Schedule
 from streamkm.engine import saving
 from streamkm.engine.checkpoint import load_record
@@ -120,14 +120,14 @@ def test_labels_that_an_index_uses_are_not_needed_to_go_on(tmp_path, saved_alway
     wanted = StreamKMeans(progress=False, **options).fit(X)
     fitted = StreamKMeans(checkpoint=tmp_path / "state", progress=False, **options)
     n_batches = Schedule.of(len(X), MANY, 6).n_batches
-    guesses, lowest = [], CenterTable.lowest
+    guesses, lowest = [], NearestCenters.lowest
 
     def guessed(table, rows, likely=None):
         if likely is not None:
             guesses.append(likely.copy())
         return lowest(table, rows, likely)
 
-    monkeypatch.setattr(CenterTable, "lowest", guessed)
+    monkeypatch.setattr(NearestCenters, "lowest", guessed)
     with monkeypatch.context() as patched:
         stopped_after(patched, EPOCHS, times=2 * n_batches + 2)
         with pytest.raises(StoppedError):
@@ -186,7 +186,7 @@ def test_polishing_on_all_rows_never_raises_the_objective(sketch, max_iter):
     )
     options = {"sketch": sketch, "random_state": 0, "refine": 0, "max_iter": max_iter, "progress": False}
     found = StreamKMeans(20, coreset=None, n_init=1, init="random", **options).fit(X.astype(np.float32))
-    assert found.plan_.regime == "blocks"
+    assert found.plan_.cluster_on == "blocks"
     polished = [step["inertia"] for step in found.history_ if step["stage"] == "polish"]
     assert polished
     assert np.all(np.diff(polished) <= 1e-12 * polished[0])

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
 from streamkm import StreamKMeans
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.sampling.row_sample import SampleCollector, SampleRule
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.search_set import MOST_ROUGH_SPARSE, SAMPLED, search_set
 from streamkm.engine import open_executor, saving
-from streamkm.fitting.labelling.certificate import AfterPass
-from streamkm.fitting.labelling.promise import promise_of
+from streamkm.fitting.labelling.gain import GlobalSearch
+from streamkm.fitting.labelling.inertia_estimate import estimate_inertia
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.passes import label_sinks
 from streamkm.passes.draw import Shares
@@ -136,7 +136,7 @@ def test_a_search_set_holds_small_groups_far_away():
     np.testing.assert_allclose(found.weights[far].sum(), np.sum(np.linalg.norm(X, axis=1) > 20), rtol=0.1)
     np.testing.assert_allclose(found.weights.sum(), len(X), rtol=0.05)
     centers = KMeans(15, n_init=1, random_state=0).fit(wide[:2000]).cluster_centers_.astype(np.float64)
-    table = CenterTable.build(centers, np.float64, around_origin=True)
+    table = NearestCenters.build(centers, np.float64, around_origin=True)
     sums = [
         weights @ (table.scores(rows).min(axis=1) + norms)
         for rows, norms, weights in (
@@ -310,8 +310,8 @@ def worse_search(monkeypatch):
     def bad(self, *_):
         return self.totals.means(fallback=self.model.centers) + 3.0
 
-    monkeypatch.setattr(AfterPass, "next_centers", bad)
-    monkeypatch.setattr(AfterPass, "swapped", bad)
+    monkeypatch.setattr(GlobalSearch, "next_centers", bad)
+    monkeypatch.setattr(GlobalSearch, "swapped", bad)
 
 
 @pytest.mark.parametrize("written", [False, True])
@@ -504,7 +504,7 @@ def test_the_error_is_that_of_many_samples(weighting):
             collector.add(rule.candidates(X, places, places, weights), 0)
             sample = collector.sample(4, len(X), weights)
             own = weights[sample.rows] if len(weights) else weights
-            promise = promise_of(here, sample, own, model, total)
+            promise = estimate_inertia(here, sample, own, model, total)
             assert not promise.few_decide
             scores.append((promise.inertia - truth) / promise.error)
     assert abs(np.mean(scores)) <= 4 / np.sqrt(120)

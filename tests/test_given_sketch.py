@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
 from streamkm.engine import saving
-from streamkm.estimators.facts import summarize
+from streamkm.estimators.fit_summary import summarize
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,
@@ -137,7 +137,9 @@ def test_centers_of_one_pass_are_the_rotated_means():
 
 def test_memory_counts_the_entries_that_are_kept():
     X, _ = rows()
-    few, many = (kmeans(PreconditionedSampling(gamma, D, 0)).plan(X).needs.block_row_bytes for gamma in (0.1, 1.0))
+    few, many = (
+        kmeans(PreconditionedSampling(gamma, D, 0)).plan(X).memory_model.block_row_bytes for gamma in (0.1, 1.0)
+    )
     assert (few, many) == (8 * 13, 8 * 128)
 
 

@@ -11,7 +11,7 @@ from sklearn.datasets import dump_svmlight_file
 from streamkm import StreamKMeans, open_source
 from streamkm.planning.process import AUTO_BYTES
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
-from streamkm.sources.kept import KeptChunks, kept_rows
+from streamkm.sources.cached import KeptChunks, kept_rows
 from tests.limits import limited
 
 PER_CHUNK = 100
@@ -154,7 +154,7 @@ def test_text_gives_the_same_bits_kept_or_not(tmp_path, form):
     assert kept.plan_.kept_bytes
     tight = kmeans(memory_limit=limited(plan.peak_bytes - plan.kept_bytes, plan.process_memory)).fit(source)
     assert tight.plan_.kept_bytes == 0
-    assert (kept.inertia_, kept.plan_.regime) == (tight.inertia_, tight.plan_.regime)
+    assert (kept.inertia_, kept.plan_.cluster_on) == (tight.inertia_, tight.plan_.cluster_on)
     np.testing.assert_array_equal(kept.labels_, tight.labels_)
     np.testing.assert_array_equal(kept.cluster_centers_, tight.cluster_centers_)
 

@@ -8,8 +8,8 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.cluster.centers import layout as center_layout
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers import packed as center_layout
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2, row_d2norms, rows_by_label
 from streamkm.kernels.seeding import splitting
 from streamkm.kernels.sketch import countsketch
@@ -42,7 +42,7 @@ def rows_and_centers(n_rows=301, n_features=13, n_clusters=11, dtype=np.float64,
 @cases("n_clusters", [1, 2, 8, 9, 40])
 def test_nearest_and_second_nearest(how, dtype, n_clusters):
     X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
-    table = CenterTable.build(centers, dtype)
+    table = NearestCenters.build(centers, dtype)
     labels, scores, seconds = table.nearest(store(X, how))
     distances = naive.d2_matrix(X, centers)
     np.testing.assert_array_equal(labels, distances.argmin(axis=1))
@@ -62,7 +62,7 @@ def test_nearest_and_second_nearest(how, dtype, n_clusters):
 @cases("around_origin", [False, True])
 def test_scores_are_d2_less_what_all_centers_share(how, dtype, n_clusters, around_origin):
     X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
-    table = CenterTable.build(centers, dtype, around_origin=around_origin)
+    table = NearestCenters.build(centers, dtype, around_origin=around_origin)
     shift = np.zeros(X.shape[1]) if around_origin else centers.mean(axis=0)
     wanted = naive.d2_matrix(X, centers) - naive.d2_matrix(X, [shift])
     tolerance = 100 * np.finfo(dtype).eps
@@ -78,10 +78,10 @@ def test_scores_are_d2_less_what_all_centers_share(how, dtype, n_clusters, aroun
 def test_a_table_in_tiles_gives_what_one_piece_gives(monkeypatch, how, dtype, n_clusters):
     X, centers = rows_and_centers(n_clusters=n_clusters, dtype=dtype)
     centers[n_clusters // 2 :] = centers[: n_clusters - n_clusters // 2]  # ties across tiles
-    rows, whole = store(X, how), CenterTable.build(centers, dtype)
+    rows, whole = store(X, how), NearestCenters.build(centers, dtype)
     found = whole.nearest(rows), whole.scores(rows)
     monkeypatch.setattr(center_layout, "TILED_BYTES", 0)
-    tiled = CenterTable.build(centers, dtype)
+    tiled = NearestCenters.build(centers, dtype)
     assert tiled.layout(dtype, sparse=True).width == 64
     for one, other in zip(tiled.nearest(rows), found[0], strict=True):
         np.testing.assert_array_equal(one, other)
@@ -92,7 +92,7 @@ def test_a_table_in_tiles_gives_what_one_piece_gives(monkeypatch, how, dtype, n_
 def test_ties_go_to_the_lower_label(how):
     centers = np.array([[4.0, 0], [1, 0], [-1, 0], [1, 0], [0, 1], [0, -1]])
     X = np.array([[0.0, 0], [1, 0], [-1, 0], [0, 3], [4, 0], [2.5, 0]])
-    labels, scores, seconds = CenterTable.build(centers, np.float64).nearest(store(X, how))
+    labels, scores, seconds = NearestCenters.build(centers, np.float64).nearest(store(X, how))
     assert labels.tolist() == [1, 1, 2, 4, 0, 0]
     np.testing.assert_allclose(seconds - scores, [0, 0, 2, 6, 9, 0], atol=1e-12)
 
@@ -103,7 +103,7 @@ def test_a_row_is_computed_alike_whatever_comes_along(how, dtype):
     X, centers = rows_and_centers(n_rows=700, n_features=37, dtype=dtype)
     # near ties, which any other order of additions would decide otherwise
     X[:, :] = (centers[0] + centers[1] + 1e-7 * np.random.default_rng(0).normal(size=X.shape)) / 2
-    table = CenterTable.build(centers[:2], dtype)
+    table = NearestCenters.build(centers[:2], dtype)
     labels, scores, _ = table.nearest(store(X, how))
     for start, stop in ((0, 1), (5, 6), (699, 700), (3, 300), (1, 700)):
         some_labels, some_scores, _ = table.nearest(store(X[start:stop], how))
@@ -120,14 +120,14 @@ def test_step_on_any_matrix(X, n_clusters, seed):
     wanted_labels, wanted_d2 = naive.nearest(X, centers)
     wanted_sums, wanted_counts = naive.sums_and_counts(X, wanted_labels, n_clusters)
     for rows in (X, X.toarray()):
-        labels, _, _ = CenterTable.build(centers, np.float64).nearest(rows)
+        labels, _, _ = NearestCenters.build(centers, np.float64).nearest(rows)
         near = naive.d2_matrix(rows, centers)[np.arange(len(labels)), labels]
         np.testing.assert_allclose(near, wanted_d2, rtol=1e-12)  # a tie may be broken by rounding of the shift
         sums, counts = np.zeros_like(centers), np.zeros(n_clusters)
         add_rows(rows, NO_WEIGHTS, wanted_labels.astype(np.int32), sums, counts)
         np.testing.assert_array_equal(sums, wanted_sums)
         np.testing.assert_array_equal(counts, wanted_counts)
-        d2 = row_d2(rows, wanted_labels.astype(np.int32), CenterTable.build(centers, np.float64))
+        d2 = row_d2(rows, wanted_labels.astype(np.int32), NearestCenters.build(centers, np.float64))
         np.testing.assert_array_equal(d2, wanted_d2)
         np.testing.assert_array_equal(row_d2norms(rows), (X.toarray().astype(np.float64) ** 2).sum(axis=1))
 
@@ -149,7 +149,7 @@ def test_sums_counts_and_distances(how, dtype, weighted):
     begun = np.full_like(centers, np.nan)  # or begin, whatever was there
     add_rows(rows, given, labels, begun, np.zeros(len(centers)), fresh=True)
     np.testing.assert_allclose(begun, wanted[0], rtol=1e-12, atol=1e-12)
-    d2 = row_d2(rows, labels, CenterTable.build(centers, np.float64))
+    d2 = row_d2(rows, labels, NearestCenters.build(centers, np.float64))
     at_label = naive.d2_matrix(X, centers)[np.arange(len(X)), labels]
     np.testing.assert_allclose(d2, np.where(labels < 0, 0, at_label), rtol=1e-12, atol=1e-12)
     assert (d2[labels < 0] == 0).all()
@@ -170,10 +170,10 @@ def test_other_dtypes(dtype, how):
     X = np.random.default_rng(0).integers(0, 2 if dtype == np.bool_ else 100, (50, 6)).astype(dtype)
     centers = np.random.default_rng(1).integers(0, 100, (4, 6)).astype(np.float64)
     rows = store(X, how)
-    labels, _, _ = CenterTable.build(centers, np.float64).nearest(rows)
+    labels, _, _ = NearestCenters.build(centers, np.float64).nearest(rows)
     wanted, wanted_d2 = naive.nearest(X, centers)
     np.testing.assert_array_equal(labels, wanted)
-    np.testing.assert_allclose(row_d2(rows, labels, CenterTable.build(centers, np.float64)), wanted_d2, rtol=1e-12)
+    np.testing.assert_allclose(row_d2(rows, labels, NearestCenters.build(centers, np.float64)), wanted_d2, rtol=1e-12)
     sums, counts = np.zeros_like(centers), np.zeros(4)
     add_rows(rows, NO_WEIGHTS, labels, sums, counts)
     np.testing.assert_array_equal(sums, naive.sums_and_counts(X, wanted, 4)[0])
@@ -189,7 +189,7 @@ def test_distances_far_from_the_origin(how, dtype):
     centers = 1e6 + rng.integers(0, 8, (3, 5)).astype(np.float64)
     labels = rng.integers(0, 3, 40).astype(np.int32)
     wanted = naive.d2_matrix(X, centers)[np.arange(40), labels]
-    np.testing.assert_array_equal(row_d2(store(X, how), labels, CenterTable.build(centers, np.float64)), wanted)
+    np.testing.assert_array_equal(row_d2(store(X, how), labels, NearestCenters.build(centers, np.float64)), wanted)
 
 
 def test_products_far_from_the_origin_find_the_nearest_center():
@@ -198,7 +198,7 @@ def test_products_far_from_the_origin_find_the_nearest_center():
     for dtype in FLOATS:
         centers = 1e6 + 100.0 * rng.normal(size=(4, 6))
         X = (centers[y] + rng.normal(size=(500, 6))).astype(dtype)
-        np.testing.assert_array_equal(CenterTable.build(centers, dtype).nearest(X)[0], y)
+        np.testing.assert_array_equal(NearestCenters.build(centers, dtype).nearest(X)[0], y)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
@@ -298,11 +298,11 @@ def test_split_ignores_rows_without_weight():
 @pytest.mark.parametrize("scale", [1.0, 2.0**-70])
 def test_squared_distances_told_beside_labels(n_clusters, scale, monkeypatch):
     """By the column of the mean where the table has one to spare, else by one more product."""
-    monkeypatch.setattr("streamkm.cluster.centers.layout.TILED_BYTES", 0)
+    monkeypatch.setattr("streamkm.cluster.centers.packed.TILED_BYTES", 0)
     rng = np.random.default_rng(n_clusters)
     X = sp.random_array((200, 90), density=0.2, format="csr", dtype=np.float32, rng=rng)
     centers = rng.normal(size=(n_clusters, 90)) + rng.normal(size=90)
-    table = CenterTable.build(centers * scale, np.float32)
+    table = NearestCenters.build(centers * scale, np.float32)
     scaled, d2 = X * np.float32(scale), np.empty(200)
     labels, lifted = table.labels_and_lifted(scaled, row_d2norms(scaled), np.empty(200), d2)
     expected = np.square(X.toarray()[:, None] - centers).sum(axis=2)

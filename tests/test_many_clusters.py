@@ -18,8 +18,8 @@ from streamkm.cluster.centers.index import (
     byte_panels,
     principal_directions,
 )
+from streamkm.cluster.centers.nearest import INDEXED_ROWS, NearestCenters
 from streamkm.cluster.centers.neighbours import Neighbourhood
-from streamkm.cluster.centers.table import INDEXED_ROWS, CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, cut
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.model import Model
@@ -86,7 +86,7 @@ def embeddings(n_rows, n_features=64, n_topics=40, seed=0):
 
 def objective(X, centers):
     """Sum of squared distances to the nearest centers, by differences."""
-    labels = CenterTable.build(centers, np.float32).labels(X)
+    labels = NearestCenters.build(centers, np.float32).labels(X)
     return ((X - centers[labels]) ** 2).sum()
 
 
@@ -134,7 +134,7 @@ def cases():
 @pytest.mark.parametrize("around_origin", [False, True])
 def test_an_index_changes_no_bit(around_origin):
     for name, (X, centers) in cases().items():
-        table = CenterTable.build(centers, np.float32, around_origin=around_origin)
+        table = NearestCenters.build(centers, np.float32, around_origin=around_origin)
         table.index()  # whatever the number of rows
         labels, scores, _ = table.nearest(X)  # of the second nearest too: all centers are looked at
         for likely in (None, np.roll(labels, 1), np.zeros(len(X), np.int32)):
@@ -142,7 +142,7 @@ def test_an_index_changes_no_bit(around_origin):
             np.testing.assert_array_equal(found, labels, name)
             np.testing.assert_array_equal(lowest, scores, name)
         gaps, expected = np.empty((2, len(X)))  # of the two nearest, by the index and by a look at all
-        labels = CenterTable.build(centers, np.float32, around_origin=around_origin).labels(X, gaps=expected)
+        labels = NearestCenters.build(centers, np.float32, around_origin=around_origin).labels(X, gaps=expected)
         np.testing.assert_array_equal(table.labels(X, gaps=gaps), labels, name)
         np.testing.assert_array_equal(gaps, expected, name)
 
@@ -160,7 +160,7 @@ def test_which_rows_have_an_index():
     ):
         X = rng.normal(size=(n_clusters, n_features)).astype(np.float32)
         rows = rng.normal(size=(INDEXED_ROWS, n_features)).astype(np.float32)
-        table = CenterTable.build(X.astype(np.float64), np.float32)
+        table = NearestCenters.build(X.astype(np.float64), np.float32)
         labels, scores = table.lowest(rows)
         assert type(table.laid_out.get("index")) is (kind or type(None))
         some = slice(0, INDEXED_ROWS, 16)
@@ -171,7 +171,7 @@ def test_which_rows_have_an_index():
 def test_labels_by_an_index_are_nearest_in_truth():
     for name, (X, centers) in cases().items():
         some = np.random.default_rng(0).permutation(len(X))[:60]
-        table = CenterTable.build(centers, np.float32)
+        table = NearestCenters.build(centers, np.float32)
         table.index()
         found = table.labels(X)[some]
         rows = np.asarray(X[some], np.float64)
@@ -186,7 +186,7 @@ def test_labels_by_an_index_are_nearest_in_truth():
 def test_most_centers_are_excluded_where_rows_have_directions():
     X = embeddings(6000, 256)
     centers = X[:2000].astype(np.float64)
-    table = CenterTable.build(centers, np.float32)
+    table = NearestCenters.build(centers, np.float32)
     index, layout = table.index(), table.layout(np.float32, sparse=False)
     found = np.empty(6000, np.int32), *np.empty((2, 6000), np.float32), np.empty(6000, np.bool_)
     left = index.nearest(layout.ready(X), (-1.0, 200 * layout.slope), layout.slack, found)
@@ -284,7 +284,7 @@ def test_products_of_bytes_are_bounds():
 def test_neighbours_are_the_nearest_of_those_listed():
     X = embeddings(3000, 70)
     centers = X[:K].astype(np.float64)
-    table = CenterTable.build(centers, np.float32)
+    table = NearestCenters.build(centers, np.float32)
     near = Neighbourhood.of(table)
     labels, scores, seconds = table.nearest(X)
     found, lowest, second = near.nearest(X, labels)
@@ -303,7 +303,7 @@ def test_neighbours_are_the_nearest_of_those_listed():
         few = lists.candidates[lists.group_of[before[row]]]
         assert label == few[naive.nearest(X[row : row + 1].astype(float), centers[few])[0][0]]
     with open_executor(2) as executor:
-        laid_out, moved = Neighbourhood.of(table, executor=executor), CenterTable.build(centers + 0.01, np.float32)
+        laid_out, moved = Neighbourhood.of(table, executor=executor), NearestCenters.build(centers + 0.01, np.float32)
         later = Neighbourhood.of(moved, lists, executor)
     assert laid_out.tables.shape[0] == len(lists.candidates)
     np.testing.assert_array_equal(laid_out.lists.candidates, lists.candidates)
@@ -418,7 +418,7 @@ def test_steps_find_the_nearest_of_many_centers_by_their_last_labels(whole):
             np.testing.assert_allclose(totals.counts, counts, rtol=1e-12)
             return labels
 
-        first, second = (CenterTable.build(centers, np.float32).lowest(X)[0] for centers in (before, after))
+        first, second = (NearestCenters.build(centers, np.float32).lowest(X)[0] for centers in (before, after))
         assert (first != second).any()
         labels = check(blocks.step(before, None, "lloyd"), first)
         check(blocks.step(after, labels, "lloyd"), second)
@@ -462,7 +462,7 @@ def test_an_index_is_saved(tmp_path):
         np.testing.assert_array_equal(kept, saved)
     loaded.cluster_centers_ = loaded.cluster_centers_[::-1]  # whose index is another one
     centers = np.array(loaded.cluster_centers_, np.float64)
-    np.testing.assert_array_equal(loaded.predict(X), CenterTable.build(centers, np.float64).nearest(X)[0])
+    np.testing.assert_array_equal(loaded.predict(X), NearestCenters.build(centers, np.float64).nearest(X)[0])
 
 
 def test_a_wrong_index_is_refused(tmp_path):

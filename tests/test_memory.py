@@ -57,7 +57,7 @@ peak = int(status["VmHWM"].split()[0]) * 1024  # of this program alone; getrusag
 searched = fitted.n_passes_ > fitted.plan_.passes
 projected = max(size for stage, size in fitted.plan_.memory.items() if searched or stage != "search")
 print(json.dumps({"peak": peak, "projected": projected, "limit": fitted.plan_.limit_bytes,
-                  "inertia": fitted.inertia_, "space": fitted.assign_space_, "regime": fitted.plan_.regime}))
+                  "inertia": fitted.inertia_, "space": fitted.assign_space_, "cluster_on": fitted.plan_.cluster_on}))
 """
 
 
@@ -130,9 +130,9 @@ LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
 )
 def test_dense_rows_are_clustered_within_the_limit(disk_path, n_rows, cases):
     path = images(disk_path / "images.zarr", n_rows)
-    for limit, coreset, regime in cases:
+    for limit, coreset, cluster_on in cases:
         got = fit(path, 20, limit, coreset)
-        assert (got["regime"], got["space"]) == (regime, "original")
+        assert (got["cluster_on"], got["space"]) == (cluster_on, "original")
         assert_within(got)
 
 
@@ -161,7 +161,7 @@ def test_more_narrow_rows_than_fit_get_a_coreset(disk_path, n_rows, limit):
         )
     del rows
     got = fit(path, 10, limit)
-    assert got["regime"] == "coreset"
+    assert got["cluster_on"] == "coreset"
     assert_within(got)
     np.testing.assert_allclose(got["inertia"], n_rows * 16, rtol=0.01)  # every group found
 
@@ -398,9 +398,9 @@ def test_the_client_of_a_cluster_stays_within_the_limit(disk_path, reduced):
     """The scheduler is in its process, too, and so is what workers tell: of a coreset, almost all rows of a run."""
     path = disk_path / "rows.npy"
     np.save(path, np.random.default_rng(0).random((1_000_000, 64), np.float32))
-    for limit, regime in (("400 MiB", "spilled"), ("460 MiB", "coreset"))[reduced:]:
+    for limit, cluster_on in (("400 MiB", "spilled"), ("460 MiB", "coreset"))[reduced:]:
         got = run_compiled(CLIENT, [str(path), "20", f"{limit}, {HELD_BYTES}", json.dumps("auto")], imported=IMPORTED)
-        assert got["regime"] == regime
+        assert got["cluster_on"] == cluster_on
         assert got["peak"] <= got["limit"]
 
 
@@ -515,7 +515,7 @@ def test_pieces_of_a_stream_wait_one_a_call(k):
 
     reader = RowReader(Pieces(), 80_000, "euclidean", "raise")
     model = Model(np.random.default_rng(0).random((k, 200)), 200, "euclidean", "original", IdentitySketch(200))
-    assert StreamKMeans(k).plan(Pieces()).needs.streams
+    assert StreamKMeans(k).plan(Pieces()).memory_model.streams
     with open_executor(2) as workers:
         context, chunk_rows = PassContext(executor=workers, reader=reader), np.full(60, 100)
         assign_pass(context, model, chunk_rows, Stage("assign"), sink=GatheredLabels(chunk_rows, context.writer))
@@ -541,7 +541,7 @@ fitted = StreamKMeans(10, memory_limit=sys.argv[1], chunk_bytes=2 << 20, progres
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitted.plan_.limit_bytes,
                   "inertia": fitted.inertia_, "n": len(fitted.labels_), "passes": fitted.n_passes_,
-                  "regime": fitted.plan_.regime}))
+                  "cluster_on": fitted.plan_.cluster_on}))
 """
 
 
@@ -561,21 +561,21 @@ def test_a_stream_that_outgrows_memory_is_spilled(disk_path, n_chunks, limit):
     assert once["inertia"] == roomy["inertia"]
     assert (once["n"], once["passes"]) == (20_000 * n_chunks, 1)
     assert again["peak"] <= again["limit"]
-    assert (again["n"], again["passes"], again["regime"]) == (20_000 * n_chunks, 2, "spilled")
+    assert (again["n"], again["passes"], again["cluster_on"]) == (20_000 * n_chunks, 2, "spilled")
     assert list(disk_path.iterdir()) == []
 
 
 GIVE_BACK = """
 import json
-from streamkm.core.memory import give_back, resident_bytes
+from streamkm.core.memory import trim_heap, resident_bytes
 
 small = [bytearray(50_000) for _ in range(2_000)]  # from the heap, whose end is in use
 kept = small[::100]
 del small
 before = resident_bytes()
-give_back(3 * before)
+trim_heap(3 * before)
 roomy = resident_bytes()
-give_back(before)
+trim_heap(before)
 print(json.dumps([before - roomy, roomy - resident_bytes()]))
 """
 
@@ -609,7 +609,7 @@ def test_a_forked_process_is_asked_what_it_holds_itself():
 
 HEAP = """
 import ctypes, json
-from streamkm.core.memory import give_back, heap_restored, resident_bytes
+from streamkm.core.memory import trim_heap, heap_restored, resident_bytes
 
 class Mallinfo2(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t * size) for name, size in (("before", 3), ("hblks", 1), ("after", 6))]
@@ -624,13 +624,13 @@ def apart():
     return mallinfo2().hblks[0] > before
 
 found = [apart(), apart()]  # the C library notices that it was freed
-give_back(resident_bytes())  # no call to end
+trim_heap(resident_bytes())  # no call to end
 found.append(apart())
 with heap_restored():
-    give_back(10 * resident_bytes())
+    trim_heap(10 * resident_bytes())
     found.append(apart())
     with heap_restored():
-        give_back(resident_bytes())
+        trim_heap(resident_bytes())
         found.append(apart())
     found.append(apart())
 found.append(apart())

@@ -159,7 +159,7 @@ REGIMES = {
 }
 
 
-def run(regime, patched, **settings):
+def run(cluster_on, patched, **settings):
     """Work under an executor of these settings; what was found, and what is left in the folder."""
     executor = type("Seeded", (PermutedExecutor,), settings) if settings else LocalThreads
     patched.setattr(opening, "LocalThreads", executor)
@@ -168,7 +168,7 @@ def run(regime, patched, **settings):
     patched.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
     with TemporaryDirectory() as folder:
         try:
-            return REGIMES[regime](Path(folder)), executor
+            return REGIMES[cluster_on](Path(folder)), executor
         except CallFailedError:
             left = [path.name for path in Path(folder).iterdir() if not path.name.startswith(".")]
             assert not left  # nothing that looks complete
@@ -176,30 +176,30 @@ def run(regime, patched, **settings):
 
 
 @cache
-def wanted(regime):
+def wanted(cluster_on):
     with pytest.MonkeyPatch.context() as patched:
-        return run(regime, patched)[0]
+        return run(cluster_on, patched)[0]
 
 
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("cluster_on", REGIMES)
 @settings(max_examples=4)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_any_order_of_completion_gives_the_same_bits(regime, seed):
+def test_any_order_of_completion_gives_the_same_bits(cluster_on, seed):
     with pytest.MonkeyPatch.context() as patched:
-        got, _ = run(regime, patched, order=random.Random(seed), calls_left=None)
-    assert got == wanted(regime)
+        got, _ = run(cluster_on, patched, order=random.Random(seed), calls_left=None)
+    assert got == wanted(cluster_on)
 
 
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("cluster_on", REGIMES)
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32 - 1), fails_at=st.integers(1, 150))
-def test_a_call_that_fails_is_the_one_error(regime, seed, fails_at):
+def test_a_call_that_fails_is_the_one_error(cluster_on, seed, fails_at):
     """Unless nobody needs its result, or there were fewer calls."""
     with pytest.MonkeyPatch.context() as patched:
         try:
-            got, executor = run(regime, patched, order=random.Random(seed), calls_left=fails_at)
+            got, executor = run(cluster_on, patched, order=random.Random(seed), calls_left=fails_at)
         except CallFailedError as error:
             assert str(error) == "a call failed"  # noqa: PT017 - or there was no such call
         else:
-            assert got == wanted(regime)
+            assert got == wanted(cluster_on)
             assert executor.calls_left > 0

@@ -20,9 +20,9 @@ from streamkm.cluster.centers.neighbours import neighbours_bytes
 from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import is_given, memory_limit_bytes
-from streamkm.estimators.facts import summarize
+from streamkm.estimators.fit_summary import summarize
 from streamkm.kernels.intrinsics.lanes import LANES
-from streamkm.planning import allowance, memory, process
+from streamkm.planning import memory, memory_budget, process
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import kernel_sizes
@@ -186,7 +186,7 @@ def test_sizes_shrink_with_the_limit_before_anything_is_refused():
 
 def test_memory_does_not_grow_with_the_rows_where_a_sample_is_clustered():
     few, many = (plan(UnreadSource(n, 1000, dtype=np.uint8)) for n in (1_000_000, 10_000_000))
-    assert many.regime == few.regime == "sample"
+    assert many.cluster_on == few.cluster_on == "sample"
     assert many.peak_bytes - few.peak_bytes <= 12 * 9_000_000  # labels, and 8 bytes in flight
 
 
@@ -194,21 +194,21 @@ def test_rows_that_do_not_fit_get_a_coreset():
     source = UnreadSource(100_000_000, 100)
     roomy = plan(source, memory_limit=64 * GIB)
     tight = plan(source)
-    assert (roomy.regime, tight.regime, tight.sketch) == ("blocks", "coreset", "identity")
+    assert (roomy.cluster_on, tight.cluster_on, tight.sketch) == ("blocks", "coreset", "identity")
     assert "would not fit" in dict(tight.lines())["clustering"]
     assert tight.peak_bytes <= tight.limit_bytes
     sketched = plan(source, sketch="countsketch", n_components=50, assign_space="sketch")
-    assert (sketched.regime, sketched.assign_space) == ("coreset", "sketch")
+    assert (sketched.cluster_on, sketched.assign_space) == ("coreset", "sketch")
 
 
 def test_all_rows_are_sketched_where_few_can_be_sampled():
     """A limit costs a pass, not quality: 100 clusters of wide rows need more than a sample of 75 rows each."""
     wide = UnreadSource(300_000, 784, dtype=np.uint8)
     found = {limit: plan(wide, n_clusters=100, memory_limit=limit) for limit in ("360 MiB", "600 MiB", "8 GiB")}
-    assert [each.regime for each in found.values()] == ["spilled", "blocks", "blocks"]
+    assert [each.cluster_on for each in found.values()] == ["spilled", "blocks", "blocks"]
     assert [each.passes for each in found.values()] == [3, 2, 2]
     assert found["360 MiB"].sample_rows < 200 * 100 <= found["600 MiB"].sample_rows
-    assert plan(wide, n_clusters=300, memory_limit="1 GiB").regime == "blocks"
+    assert plan(wide, n_clusters=300, memory_limit="1 GiB").cluster_on == "blocks"
     assert all(each.peak_bytes <= each.limit_bytes for each in found.values())
 
 
@@ -219,20 +219,20 @@ def test_no_limit_leaves_a_sample_too_small_to_serve():
         for limit in range(300, 420, 4):
             with suppress(MemoryLimitError):
                 found.append(plan(wide, n_clusters=20, memory_limit=f"{limit} MiB", refine="auto"))
-    assert {each.regime for each in found} >= {"blocks", "spilled"}
-    assert all(each.regime != "sample" or each.sample_rows >= 200 * 20 for each in found)
+    assert {each.cluster_on for each in found} >= {"blocks", "spilled"}
+    assert all(each.cluster_on != "sample" or each.sample_rows >= 200 * 20 for each in found)
 
 
 def test_what_stands_for_the_rows_can_be_asked_for():
     source = UnreadSource(100_000, 100)
-    for coreset, regime in (
+    for coreset, cluster_on in (
         ("uniform", "sample"),
         ("sensitivity", "coreset"),
         ("lightweight", "coreset"),
         (None, "blocks"),
     ):
         got = plan(source, coreset=coreset)
-        assert got.regime == regime
+        assert got.cluster_on == cluster_on
     rule = plan(source, coreset="lightweight").coreset_rule(10, 3)
     assert (rule.method, rule.n_clusters, rule.seed) == ("lightweight", 10, 3)
     assert plan(source, coreset=None).coreset_rule(10, 3) is None
@@ -246,7 +246,7 @@ def test_a_plan_depends_on_data_parameters_and_limit_alone(monkeypatch):
         for free in (20 * GIB, 3 * GIB):
             monkeypatch.setattr(limits, "resident_bytes", lambda free=free: 23 * GIB - free)
             monkeypatch.setattr(limits, "available_memory", lambda free=free: free)
-            monkeypatch.setattr(allowance, "available_memory", lambda free=free: free)
+            monkeypatch.setattr(memory_budget, "available_memory", lambda free=free: free)
             plans.append(estimator.plan(given))
         assert plans[0] == plans[1]
     assert plan(open_source(X)).base_bytes == PROCESS_MEMORY + X.nbytes
@@ -263,7 +263,7 @@ def settled(got):
 @cases("limit", ["330 MiB", "400 MiB", "600 MiB", "1 GiB", "8 GiB"])
 @cases("case", ["rows", "wide", "sparse", "many", "text", "stream", "all", "kernel"])
 def test_no_number_of_threads_changes_what_is_planned(case, limit, tmp_path):
-    """Sizes, regime and space are those of one thread; where the rest have no room, fewer run."""
+    """Sizes, cluster_on and space are those of one thread; where the rest have no room, fewer run."""
     source, changed = UnreadSource(40_000_000, 16), {"n_clusters": 20, "refine": "auto"}
     if case == "wide":
         source = UnreadSource(300_000, 784, dtype=np.uint8)
@@ -360,13 +360,13 @@ def test_without_a_limit_what_the_machine_cannot_give_now_is_refused(monkeypatch
     """Not planned in another way: labels would differ."""
     source = UnreadSource(10_000_000, 100)
     monkeypatch.setattr(limits, "total_memory", lambda: 20 * GIB)
-    monkeypatch.setattr(allowance, "available_memory", lambda: 2 * GIB)
+    monkeypatch.setattr(memory_budget, "available_memory", lambda: 2 * GIB)
     with pytest.raises(MemoryLimitError, match=r'2\.0 GiB are free; end what.*memory_limit="(\d+) MiB"') as caught:
         plan(source, memory_limit="auto")
     asked = str(caught.value).rpartition('memory_limit="')[2].partition('"')[0]
     got = plan(source, memory_limit=asked)
     assert got.peak_bytes - got.base_bytes <= 2 * GIB
-    monkeypatch.setattr(allowance, "available_memory", lambda: 15 * GIB)
+    monkeypatch.setattr(memory_budget, "available_memory", lambda: 15 * GIB)
     assert plan(source, memory_limit="auto").limit_bytes == 16 * GIB
 
 
@@ -379,7 +379,7 @@ def test_chunks_that_a_program_makes_take_memory_twice():
 def test_projection_covers_what_must_be_held():
     n, d, k = 1_000_000, 400, 100
     got = plan(UnreadSource(n, d), n_clusters=k)
-    assert got.regime == "blocks"
+    assert got.cluster_on == "blocks"
     assert got.memory["cluster"] >= n * d * 4 + 2 * k * d * 8
     assert got.memory["assign"] >= n * 4 + 2 * k * d * 8 + got.chunk_bytes
     assert got.memory["sketch"] >= got.memory["cluster"] * 0.5
@@ -407,7 +407,7 @@ def test_what_sketches_make_of_sparse_rows_is_projected(kind, dtype):
     kmeans = StreamKMeans(3, sketch=kind, n_components=size, progress=False, random_state=0).fit(X)
     sketched = kmeans.sketch_.apply(X)
     held = sketched.nbytes if isinstance(sketched, np.ndarray) else sketched.data.nbytes + sketched.indices.nbytes
-    assert kmeans.plan_.needs.block_row_bytes >= 0.9 * held / 400
+    assert kmeans.plan_.memory_model.block_row_bytes >= 0.9 * held / 400
 
 
 def test_centers_that_do_not_fit_are_kept_in_the_sketch():
@@ -447,28 +447,28 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
 def test_centers_of_few_documents_are_planned_by_what_may_occur():
     """At most as many features as there are entries, where the sample has all rows."""
     few, many = (UnreadSource(n_rows, 1 << 20, sparse=True) for n_rows in (1000, 60_000))
-    assert plan(few, n_clusters=50).needs.center_features <= 1000 * 75  # of 8 bytes
+    assert plan(few, n_clusters=50).memory_model.center_features <= 1000 * 75  # of 8 bytes
     peaks = [plan(source, n_clusters=50, memory_limit="64 GiB").peak_bytes for source in (few, many)]
     assert peaks[0] < peaks[1] - 3 * 50 * 8 * (1 << 19)
-    assert plan(many, n_clusters=50).needs.center_features == 1 << 20
-    assert plan(few, n_clusters=50, sketch="svd").needs.center_features == 1 << 20
+    assert plan(many, n_clusters=50).memory_model.center_features == 1 << 20
+    assert plan(few, n_clusters=50, sketch="svd").memory_model.center_features == 1 << 20
 
 
-@pytest.mark.parametrize(("times", "regime"), [(0.5, "sample"), (2, "blocks"), (9, "blocks"), (11, "sample")])
-def test_wide_sparse_rows_are_all_clustered_up_to_ten_times_the_sample(times, regime):
+@pytest.mark.parametrize(("times", "cluster_on"), [(0.5, "sample"), (2, "blocks"), (9, "blocks"), (11, "sample")])
+def test_wide_sparse_rows_are_all_clustered_up_to_ten_times_the_sample(times, cluster_on):
     source = UnreadSource(int(times * 50_000), 47_236, sparse=True)
     got = plan(source, n_clusters=20)
-    assert (got.sketch, got.regime, got.passes, got.reads_ahead) == ("countsketch", regime, 2, False)
+    assert (got.sketch, got.cluster_on, got.passes, got.reads_ahead) == ("countsketch", cluster_on, 2, False)
     said = {0.5: "on all rows: the row sample", 11: "coreset=None clusters all sketched rows"}
     assert said.get(times, "on all sketched rows, seeding too") in dict(got.lines())["clustering"]
     for asked, found in (("uniform", "sample"), (None, "blocks")):
-        assert plan(source, n_clusters=20, coreset=asked).regime == found
-    assert plan(source, n_clusters=20, memory_limit="600 MiB").regime == ("sample" if times > 2 else regime)
+        assert plan(source, n_clusters=20, coreset=asked).cluster_on == found
+    assert plan(source, n_clusters=20, memory_limit="600 MiB").cluster_on == ("sample" if times > 2 else cluster_on)
 
 
 def test_rows_of_unknown_number_are_kept_where_memory_is_free(monkeypatch):
     """The room that they may take is not more than the machine has left, whatever the limit."""
-    monkeypatch.setattr(allowance, "available_memory", lambda: 2 * GIB)
+    monkeypatch.setattr(memory_budget, "available_memory", lambda: 2 * GIB)
     chunks = iter([np.zeros((10, 4))])
     got = StreamKMeans(2, coreset=None).plan(chunks)
     assert GIB < got.block_room < 2 * GIB
@@ -480,9 +480,9 @@ def test_the_plan_tries_what_it_can_choose_before_it_refuses():
     for source, k in ((UnreadSource(3_000_000, 256), 100), (UnreadSource(40_000_000, 16), 1000)):
         got = plan(source, n_clusters=k, memory_limit="1 GiB")
         assert got.peak_bytes <= GIB
-        assert got.regime in ("coreset", "spilled")  # time is given up, not quality
+        assert got.cluster_on in ("coreset", "spilled")  # time is given up, not quality
     tight = plan(UnreadSource(3_000_000, 256), n_clusters=500, memory_limit="700 MiB")
-    assert (tight.regime, tight.assign_space) == ("spilled", "original")
+    assert (tight.cluster_on, tight.assign_space) == ("spilled", "original")
     assert tight.block_room > 0
     assert tight.limit_bytes >= tight.peak_bytes >= tight.base_bytes + tight.block_room  # what is kept is counted
     assert "is written to disk" in dict(tight.lines())["clustering"]
@@ -543,9 +543,9 @@ def test_a_stream_that_cannot_be_replayed_gets_one_pass():
         return open_source(iter([np.zeros((3, d))]))
 
     got = plan(once())
-    assert (got.passes, got.regime, got.assign_space, got.sketch) == (1, "spilled", "original", "identity")
+    assert (got.passes, got.cluster_on, got.assign_space, got.sketch) == (1, "spilled", "original", "identity")
     wide = plan(once(5000))
-    assert (wide.passes, wide.regime, wide.assign_space, wide.sketch) == (1, "spilled", "sketch", "countsketch")
+    assert (wide.passes, wide.cluster_on, wide.assign_space, wide.sketch) == (1, "spilled", "sketch", "countsketch")
     assert "walked once only" in wide.why_regime
     for impossible in ({"refine": 1}, {"sketch": "pca"}, {"assign_space": "original"}):
         with pytest.raises(InvalidInputError, match=r"walked once only, and .* needs another pass; pass a list"):
@@ -620,7 +620,7 @@ def made_needs(**changed):
         "n_threads": 4, "row_bytes": 400, "block_row_bytes": 120, "sample_floats": 0, "largest_chunk": 1 << 20,
         "itemsize": 4, "read_factor": 2.0, "fitted": False, "n_chunks": 36, "coreset_rows": 10_000,
     }  # fmt: skip
-    return memory.Needs(**{**sizes, **changed})
+    return memory.MemoryModel(**{**sizes, **changed})
 
 
 def assigning(**changed):

@@ -19,14 +19,14 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.core.memory import human_bytes
 from streamkm.engine.reduction import fold_run, run_lengths, runs_of
 from streamkm.planning import cost_model
-from streamkm.planning.allowance import Allowance
 from streamkm.planning.cost_model import CLIENT_CHUNK_BYTES, count_joins, forecast
 from streamkm.planning.forecast import Cluster, Cost, Rates, human_seconds
-from streamkm.planning.memory import READ_BYTES, Needs
+from streamkm.planning.memory import READ_BYTES, MemoryModel
+from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.planning.plan import Plan
 from streamkm.sources import open_source
 from streamkm.sources.chunking import default_chunk_bytes
-from streamkm.sources.scaled import ScaledSource
+from streamkm.sources.hypothetical import HypotheticalSource
 from tests.benchmarks.cluster_runs import Finished, Made
 from tests.dask_processes import cluster_of
 from tests.limits import PROCESS_MEMORY, limited
@@ -42,18 +42,18 @@ RATES = Rates(
 FREE = {"scheduler_s": 0.0, "client_s": 0.0, "worker_s": 0.0, "latency_s": 0.0, "bandwidth": math.inf}
 
 
-def plan_of(n_rows=N, n_chunks=320, regime="sample", **changed):
-    needs = Needs(
+def plan_of(n_rows=N, n_chunks=320, cluster_on="sample", **changed):
+    needs = MemoryModel(
         n_rows=n_rows, sample_rows=50_000, n_clusters=K, n_features=D, n_components=M, n_threads=1, row_bytes=D,
         block_row_bytes=4 * M, sample_floats=0, largest_chunk=16 * MIB, itemsize=4, read_factor=4.0, fitted=False,
         n_chunks=n_chunks, coreset_rows=10_000,
     )  # fmt: skip
     plan = Plan(
         source="made", n_rows=n_rows, n_features=D, stored_bytes=300 * n_rows, passes=2, counts_first=False,
-        chunk_bytes=16 * MIB, n_chunks=n_chunks, sketch="countsketch", n_components=M, why_sketch="", regime=regime,
-        why_regime="", coreset="sensitivity", sample_rows=50_000, assign_space="original",
-        memory={"sketch": 600 * MIB}, limit_bytes=1 << 40, base_bytes=300 * MIB, process_memory=300 * MIB, needs=needs,
-        n_threads=1,
+        chunk_bytes=16 * MIB, n_chunks=n_chunks, sketch="countsketch", n_components=M, why_sketch="",
+        cluster_on=cluster_on, why_regime="", coreset="sensitivity", sample_rows=50_000, assign_space="original",
+        memory={"sketch": 600 * MIB}, limit_bytes=1 << 40, base_bytes=300 * MIB, process_memory=300 * MIB,
+        memory_model=needs, n_threads=1,
     )  # fmt: skip
     return replace(plan, **changed)
 
@@ -114,7 +114,7 @@ def test_joins_that_lie_one_above_the_other():
 
 def test_steps_on_all_rows_by_hand():
     cluster = Cluster(2, scheduler_s=0.5, bandwidth=1e9, latency_s=0.01)
-    found = forecast(plan_of(regime="blocks"), RATES, cluster)
+    found = forecast(plan_of(cluster_on="blocks"), RATES, cluster)
     lloyd, tasks = stage(found, "lloyd"), 24 + 4 + 1
     f = 8 * K * M
     shared, add = f + 4 * M * 16, 0.002 * M / D
@@ -189,21 +189,21 @@ def test_memory_of_a_worker_does_not_depend_on_the_rows():
     coreset = forecast(plan_of(1000 * N, 320_000, "coreset"), RATES, Cluster(8)).worker_memory
     assert coreset == forecast(plan_of(10_000 * N, 3_200_000, "coreset"), RATES, Cluster(8)).worker_memory
     # blocks that are kept are shared out
-    held = [forecast(plan_of(regime="blocks"), RATES, Cluster(w)).worker_bytes for w in (1, 4)]
+    held = [forecast(plan_of(cluster_on="blocks"), RATES, Cluster(w)).worker_bytes for w in (1, 4)]
     assert held[0] - held[1] == pytest.approx(0.75 * N * (8 + 4 * M), abs=2)
 
 
 def test_results_of_stretches_wait_on_a_worker():
     """Where chunks share storage: of two stretches, which hold less than two of 48 chunks and a run each."""
     plain, shared = plan_of(), plan_of(n_rows=100 * N, n_chunks=32_000)
-    shared = replace(shared, needs=replace(shared.needs, shared_bytes=16 * MIB))
+    shared = replace(shared, memory_model=replace(shared.memory_model, shared_bytes=16 * MIB))
     by_turns, by_stretches = (forecast(plan, RATES, Cluster(2)).worker_memory for plan in (plain, shared))
     label_bytes, chunk_rows = 4, N / 320
     more = by_stretches["assign"] - by_turns["assign"]
     assert (2 * 24 - 2 * 16) * label_bytes * chunk_rows <= more <= 2 * 64 * label_bytes * chunk_rows + 40 * 8 * K * D
     assert forecast(shared, RATES, Cluster(1)).worker_memory["assign"] <= by_turns["assign"] + 4 * 3 * 16 * chunk_rows
     longer = replace(shared, n_chunks=64_000, n_rows=200 * N)
-    longer = replace(longer, needs=replace(longer.needs, n_rows=200 * N, n_chunks=64_000))
+    longer = replace(longer, memory_model=replace(longer.memory_model, n_rows=200 * N, n_chunks=64_000))
     assert forecast(longer, RATES, Cluster(2)).worker_memory == by_stretches  # not more for more rows
 
 
@@ -294,7 +294,7 @@ def wide(tmp_path_factory):
 def test_a_source_of_its_own_size_is_cut_as_it_is(file, wide):
     for path in (file, wide):
         source = open_source(str(path))
-        scaled = ScaledSource(source, source.estimated_rows)
+        scaled = HypotheticalSource(source, source.estimated_rows)
         for target in (10_000, 100_000, 1 << 20):
             cut, found = source.chunks(target), list(scaled.chunks(target))
             assert len(scaled.chunks(target)) == len(found)
@@ -324,10 +324,10 @@ def test_what_cannot_be_scaled(file):
     counted = open_source(chunk for chunk in [np.eye(3)])
     counted.n_rows = 3  # known, but there are no chunks that could be more
     with pytest.raises(InvalidInputError, match="cannot be scaled to 10; give a file whose chunks"):
-        ScaledSource(counted, 10)
+        HypotheticalSource(counted, 10)
     for wrong in (True, 1.5, 2.0, "3", None, -1):
         with pytest.raises(InvalidParameterError, match="needed: a whole number from 1"):
-            ScaledSource(open_source(file), wrong)
+            HypotheticalSource(open_source(file), wrong)
     with pytest.raises(InvalidInputError, match="lies in this process"):
         StreamKMeans(2).forecast(np.eye(30), Cluster(2))
     with pytest.raises(MemoryLimitError, match="above the limit"):
@@ -346,8 +346,8 @@ def test_what_is_measured_is_the_fit(file, options):
     assert found.rates.sampled == 16_000
     assert found.rates.sketch.wall > 0
     assert found.rates.assign.cpu > 0
-    assert (found.rates.step.wall > 0) == (found.plan.regime == "blocks")
-    if found.plan.regime == "blocks":
+    assert (found.rates.step.wall > 0) == (found.plan.cluster_on == "blocks")
+    if found.plan.cluster_on == "blocks":
         assert found.rates.iterations == fitted.n_iter_  # the sample is all rows
     assert all(step.seconds > 0 for step in found.stages)
 
@@ -357,7 +357,7 @@ def test_sparse_rows_are_measured(wide):
     found = kmeans.forecast(wide, Cluster(200), 10**9)
     assert found.plan.sketch == "countsketch"
     assert found.plan.n_rows == 10**9
-    assert found.plan.n_chunks == found.plan.needs.n_chunks
+    assert found.plan.n_chunks == found.plan.memory_model.n_chunks
     assert stage(found, "assign").client_bytes > 4 * 10**9
     assert 0 < kmeans.estimate_seconds(wide) < 60
     with pytest.raises(InvalidInputError, match="n_clusters=4000"):
@@ -378,7 +378,7 @@ def test_tasks_are_those_of_a_real_cluster(tmp_path, reduced):
             found, before = kmeans.forecast(source, Cluster(2)), done()
             fitted = kmeans.set_params(executor=client).fit(source)
             counts = done() - before
-            iterations = fitted.n_iter_ if found.plan.regime == "blocks" else 1
+            iterations = fitted.n_iter_ if found.plan.cluster_on == "blocks" else 1
             found = forecast(found.plan, replace(found.rates, iterations=iterations), Cluster(2))
             assert found.total("tasks") == counts.total()
             for step in found.stages:
@@ -432,7 +432,7 @@ def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path
     narrow, wide = open_source(str(tmp_path / "narrow.npy")), open_source(str(tmp_path / "wide.npy"))
 
     def sizes(source, limit, asked="auto", n_columns=0, centers_bytes=0, n_threads=8):
-        return Allowance.of(limited(limit), source).labelling(
+        return MemoryBudget.of(limited(limit), source).labelling(
             source, asked, n_threads, centers_bytes=centers_bytes, n_columns=n_columns
         )[:2]
 
@@ -441,7 +441,7 @@ def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path
     assert sizes(narrow, "4 GiB") == (default_chunk_bytes(narrow) * 8 // 32, 8)
     assert sizes(narrow, "4 GiB", n_columns=4) == (default_chunk_bytes(narrow) * 8 // 64, 8)
     assert sizes(wide, "4 GiB", 3_000_000) == (3_000_000, 8)
-    wide.read_factor, wide.made_bytes = 20.0, 10 << 20
+    wide.read_factor, wide.producer_bytes = 20.0, 10 << 20
     tight = PROCESS_MEMORY + (60 << 20)
     chunk, n_threads = sizes(wide, tight)
     assert (chunk, n_threads) == (1 << 20, 1)
@@ -463,7 +463,7 @@ def test_the_smallest_limit_costs_no_quality(tmp_path):
     for limit in range(300, 400):
         with suppress(MemoryLimitError):
             accepted.append(StreamKMeans(15, memory_limit=limited(f"{limit} MiB")).plan(path))
-    assert all(plan.drawn_rows and plan.keeps_sample and plan.regime != "sample" for plan in accepted)
+    assert all(plan.drawn_rows and plan.keeps_sample and plan.cluster_on != "sample" for plan in accepted)
     tight, free = (
         np.median([StreamKMeans(15, memory_limit=limit, random_state=seed, progress=False).fit(path).inertia_
                    for seed in range(3)])

@@ -100,14 +100,14 @@ def test_many_clusters_out_of_core_are_planned():
     """10,000,000 x 128 and 65,536 clusters, of which one copy takes 64 MiB: at least 32 rows a cluster are searched."""
     source = UnreadSource(10_000_000, 128)
     found = plan(source, n_clusters=65_536, memory_limit="2 GiB", n_threads=1)
-    assert found.regime == "spilled"
+    assert found.cluster_on == "spilled"
     assert found.peak_bytes <= found.limit_bytes
-    assert found.needs.n_portions > 1
-    assert found.needs.searched_rows >= 32 * 65_536
+    assert found.memory_model.n_portions > 1
+    assert found.memory_model.searched_rows >= 32 * 65_536
     with pytest.raises(MemoryLimitError) as caught:
         plan(source, n_clusters=65_536, memory_limit="700 MiB", n_threads=1)
     needed = str(caught.value).rpartition("raise memory_limit to ")[2].split(" MiB")[0].replace(",", "")
     assert int(needed) <= 2048
     assert plan(source, n_clusters=65_536, memory_limit=f"{needed} MiB", n_threads=1).drawn_rows
     roomy = plan(source, n_clusters=65_536, memory_limit="64 GiB", n_threads=1)
-    assert roomy.needs.n_portions == 1
+    assert roomy.memory_model.n_portions == 1

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.kernels.intrinsics import lowest, products, reductions, vectors
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
 from tests.tables import cases
@@ -79,7 +79,7 @@ def test_products_of_any_shape(n_rows, n_features, n_columns, dtype, seed):
 def test_a_row_has_the_same_bits_wherever_it_lies(dtype, n_features):
     X = rng.normal(size=(230, n_features)).astype(dtype)
     table = Panels.of(rng.normal(size=(n_features, 60)).astype(dtype))
-    centers = CenterTable.build(rng.normal(size=(60, n_features)), dtype)
+    centers = NearestCenters.build(rng.normal(size=(60, n_features)), dtype)
     whole, scores, nearest = table.product(X), centers.scores(X), centers.nearest(X)
     order = rng.permutation(len(X))
     np.testing.assert_array_equal(table.product(X[order]), whole[order])

@@ -15,8 +15,8 @@ from sklearn.base import clone
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError
+from streamkm.core.manifest import MARKER
 from streamkm.core.memory import resident_bytes
-from streamkm.core.ownership import MARKER
 from streamkm.engine import saving
 from streamkm.planning import process
 from streamkm.sources.memory.arrays import ArraySource

@@ -1,4 +1,4 @@
-"""The same bits for any number of threads and workers: in every regime, just above the sizes that change what is done.
+"""The same bits for any number of threads and workers, just above the sizes that change what is done.
 
 Sizes matter: small data are searched as they are. Starts are drawn from more than 10,000 rows and 2^20 entries, centers
 are compared among neighbours from 512 on, and folds cut more than 24 * 16 chunks into more than 24 runs.
@@ -32,7 +32,7 @@ MANY, FEW_STEPS = FEWEST_CENTERS + 8, {"max_iter": 6, "n_init": 1}
 
 @dataclass(frozen=True)
 class Case:
-    """What is fitted, and the regime that its plan must choose for it to test what it says.
+    """What is fitted, and the cluster_on that its plan must choose for it to test what it says.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Case:
         How much less than a plan without a limit needs a limit leaves.
     """
 
-    regime: str
+    cluster_on: str
     kind: str = "f4"
     n_rows: int = N_ROWS
     width: int = WIDTH
@@ -75,7 +75,7 @@ class Case:
         estimator.set_params(executor=executor)
         weights = np.random.default_rng(1).gamma(2, size=self.n_rows) if self.weighted else None
         estimator.fit(data, sample_weight=weights)
-        assert estimator.plan_.regime == self.regime
+        assert estimator.plan_.cluster_on == self.cluster_on
         return estimator
 
 

@@ -14,7 +14,7 @@ from streamkm import StreamKMeans
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.size_cap import most_clusters, n_parts, parts_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.fitting.labelling import within_cap
+from streamkm.fitting.labelling import assign_all
 from tests.tables import cases
 from tests.test_tables_commands import run
 
@@ -125,18 +125,18 @@ def test_a_fit_that_was_killed_between_rounds_goes_on(tmp_path, monkeypatch):
     path = KINDS["file"](uneven(), tmp_path)
     wanted = capped(150, 10, chunk_bytes=20_000).fit(path)
     assert wanted.n_passes_ >= 4
-    label_again, calls = within_cap._again, []
+    label_again, calls = assign_all._again, []
 
     def killed(*given):
         calls.append(given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(within_cap, "_again", killed)
+    monkeypatch.setattr(assign_all, "_again", killed)
     with pytest.raises(KeyboardInterrupt):
         capped(150, 10, chunk_bytes=20_000, checkpoint=tmp_path / "c").fit(path)
-    monkeypatch.setattr(within_cap, "_again", label_again)
+    monkeypatch.setattr(assign_all, "_again", label_again)
     passes = []
-    monkeypatch.setattr(within_cap, "assign_found", lambda *given: passes.append(given))
+    monkeypatch.setattr(assign_all, "assign_found", lambda *given: passes.append(given))
     resumed = capped(150, 10, chunk_bytes=20_000, checkpoint=tmp_path / "c").fit(path)
     assert passes == []  # what was found is not looked for again
     np.testing.assert_array_equal(resumed.labels_, wanted.labels_)

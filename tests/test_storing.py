@@ -30,7 +30,7 @@ from streamkm.passes.assign import map_rows, nearest_labels
 from streamkm.passes.context import PassContext
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source
-from streamkm.stores import pass_ as store_pass
+from streamkm.stores import write as store_pass
 from streamkm.stores.compatibility import (
     check_sketch,
     metric_on_store,
@@ -618,7 +618,7 @@ class TestAfterAKill:
         assert do(write_store, tmp_path / "s", tmp_path / "x.npy", SKETCH, restart=True).n_rows == 121
 
     def test_chunks_that_are_done_are_not_read_again(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("streamkm.stores.pass_.INTERVAL_S", 0.0)
+        monkeypatch.setattr("streamkm.stores.write.INTERVAL_S", 0.0)
         X = matrix("dense", 2_000)
         np.save(tmp_path / "x.npy", X)
         interrupt(monkeypatch, after=80)

@@ -26,7 +26,7 @@ from streamkm.core.exceptions import (
     MemoryLimitError,
     OutputError,
 )
-from streamkm.core.ownership import MARKER
+from streamkm.core.manifest import MARKER
 from streamkm.engine import open_executor, saving
 from streamkm.model_selection.sweep_parameters import clusters_of
 from streamkm.model_selection.sweep_result import COLUMNS, SweepResult, SweepRow, elbow

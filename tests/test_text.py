@@ -757,7 +757,7 @@ def test_documents_are_planned_by_the_words_that_a_few_of_them_have(tmp_path, tf
     occurring = len(np.unique(words))
     assert 0.9 * occurring < source.estimated_occurring < 1.5 * occurring
     planned = StreamKMeans(77).plan(source)
-    assert planned.needs.center_features == source.estimated_occurring
+    assert planned.memory_model.center_features == source.estimated_occurring
     assert planned.peak_bytes - planned.base_bytes < 77 * 8 * N_FEATURES  # one copy of centers of all features
 
 

@@ -21,8 +21,8 @@ import click
 from streamkm.cli.loading import load_estimators
 from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
-from streamkm.core.pairs import aligned
 from streamkm.core.secrets import without_secrets
+from streamkm.core.text_table import aligned
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Override

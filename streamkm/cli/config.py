@@ -28,7 +28,7 @@ from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
 from streamkm.sources import RowSource
-from streamkm.sources.scaled import ScaledSource
+from streamkm.sources.hypothetical import HypotheticalSource
 
 CLUSTER_FILES = ("tls_ca_file", "tls_cert", "tls_key", "report")
 NO_CLUSTER = SECTIONS["cluster"]().model_dump()
@@ -58,7 +58,7 @@ class Run(NamedTuple):
 
     def plan(self, n_rows: int | None = None) -> Plan:
         """What a fit would do, of `n_rows` rows of this kind if given; one pass may count document frequencies."""
-        source = self.source if n_rows is None else ScaledSource(self.source, n_rows)
+        source = self.source if n_rows is None else HypotheticalSource(self.source, n_rows)
         plan = self.plan_for(source)
         before = (*plan.passes_before, *(("idf",) if self.data.counts else ()))
         passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))

@@ -124,7 +124,7 @@ def fit(
         from streamkm.cli.results import check_target, prepare_labels, write_results
         from streamkm.cli.summary import result_lines
         from streamkm.engine.checkpoint import records
-        from streamkm.estimators.facts import summarize
+        from streamkm.estimators.fit_summary import summarize
         from streamkm.estimators.kmeans import StreamKMeans
         from streamkm.reports.pictures import check_image_shape
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamkm.core.collector import collector_off
+from streamkm.core.gc_guard import collector_off
 
 
 def load_estimators() -> None:

@@ -39,7 +39,7 @@ from streamkm.cli.common import (
 from streamkm.cli.dedupe import dedupe
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.stores import append, cluster, sketch
-from streamkm.cli.trials import distortion, sweep
+from streamkm.cli.sweep import distortion, sweep
 from streamkm.cli.wording import in_words_of
 from streamkm.core.atomic_io import is_full
 from streamkm.core.exceptions import ConfigError, StreamkmError

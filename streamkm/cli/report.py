@@ -66,7 +66,7 @@ def write_report(directory: str | os.PathLike[str], image_shape: Sequence[int] |
             flags = (bool(stored["of_rows"]), bool(stored["by_neighbours"]))
             places = ClusterMap(stored["points"], stored["labels"], *flags)
         if image_shape is not None:
-            from streamkm.estimators.facts import shown_clusters
+            from streamkm.estimators.fit_summary import shown_clusters
             from streamkm.estimators.kmeans import StreamKMeans
 
             model = StreamKMeans.load(folder / MODEL)

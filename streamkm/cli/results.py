@@ -22,8 +22,8 @@ from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_te
 from streamkm.core.atomic_io import named, remove_tree, replace_file, sync, working_directory, writing
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
+from streamkm.core.manifest import RESULTS, Owned
 from streamkm.core.marks import Overwrite, check_ours, replace_marked
-from streamkm.core.ownership import RESULTS, Owned
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import FORMAT, MARK, SKIPPED, check_labels_array
 from streamkm.reports.maps import cluster_map
@@ -223,7 +223,7 @@ def write_results(
     with _staged(Path(directory), _RESULTS) as stage:
         labels = stage / f"labels.{labels_format}"
         if labels.suffix in SUFFIXES:
-            from streamkm.estimators.facts import add_pass
+            from streamkm.estimators.fit_summary import add_pass
 
             add_pass(summary, estimator.predict_to(data[0], labels).stage)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from streamkm.fitting.labelling.certificate import WORTH
+from streamkm.fitting.labelling.gain import WORTH
 from streamkm.metrics.cluster_summary import blank_text
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import Block, add_rows, batch_rows
 from streamkm.cluster.spill import loaded
 from streamkm.cluster.totals import Totals
@@ -96,7 +96,7 @@ def joined(parts: Sequence[CsrRows], n_features: int) -> Block:
     return Block(sp.csr_array((data, indices, indptr), shape=(len(lengths), n_features)), d2norms, weights)
 
 
-def add_batch(state: Totals | None, item: list[Any], shared: tuple[CenterTable, Batch]) -> tuple[Totals, None]:
+def add_batch(state: Totals | None, item: list[Any], shared: tuple[NearestCenters, Batch]) -> tuple[Totals, None]:
     """Add the rows of a block that belong to a batch to the sums of their nearest centers.
 
     Parameters
@@ -116,7 +116,7 @@ def add_batch(state: Totals | None, item: list[Any], shared: tuple[CenterTable, 
 
 
 def labelled(
-    block: Block, rows: NDArray[np.int64], table: CenterTable, likely: NDArray[np.int32] | None
+    block: Block, rows: NDArray[np.int64], table: NearestCenters, likely: NDArray[np.int32] | None
 ) -> Iterator[tuple[Block, NDArray[np.int32]]]:
     """Some rows of a block, a few at a time, and their nearest centers.
 

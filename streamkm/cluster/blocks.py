@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.batches import Batch, add_batch, joined, picked
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import Block, add_rows, step_labels
 from streamkm.cluster.spill import Held, loaded
 from streamkm.cluster.totals import JOIN_TOTALS, Totals
@@ -34,7 +34,7 @@ def assigned(
     totals: Totals | None,
     X: Matrix,
     weights: NDArray[np.float64],
-    table: CenterTable,
+    table: NearestCenters,
     *,
     with_d2: bool,
     gaps: NDArray[np.float64] | None = None,
@@ -48,7 +48,7 @@ def assigned(
     with_d2 : bool
         Squared distances are wanted, and labels that are the nearest centers in truth.
     gaps : float64 (n,), optional
-        Written, where such labels are wanted; see `CenterTable.labels`.
+        Written, where such labels are wanted; see `NearestCenters.labels`.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def assigned_far(
     totals: Totals | None,
     X: Matrix,
     weights: NDArray[np.float64],
-    table: CenterTable,
+    table: NearestCenters,
     d2norms: NDArray[np.float64],
     told: tuple[NDArray[np.float64], NDArray[np.float64]],
 ) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
@@ -78,7 +78,7 @@ def assigned_far(
     d2norms : float64 (n,)
         Squared norms of the rows.
     told : two of float64 (n,)
-        Written: gaps and squared distances, as `CenterTable.labels_and_lifted` tells them.
+        Written: gaps and squared distances, as `NearestCenters.labels_and_lifted` tells them.
 
     Returns
     -------
@@ -122,9 +122,9 @@ class Blocks:
     largest_d2norm: float
     dense: bool
 
-    def table(self, centers: NDArray[np.float64]) -> CenterTable:
+    def table(self, centers: NDArray[np.float64]) -> NearestCenters:
         """Lay out centers (k, m) for these blocks."""
-        return CenterTable.build(centers, self.dtype)
+        return NearestCenters.build(centers, self.dtype)
 
     def totals(self, centers: NDArray[np.float64], stage: str = "lloyd") -> Totals:
         """Assign every row to its nearest center; gather sums and counts."""
@@ -166,7 +166,7 @@ class Blocks:
         )
         return totals, None if any(part is None for part in labels) else labels
 
-    def batch(self, table: CenterTable, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
+    def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
         """Sums and counts of the rows of a batch, by their nearest centers; `d2` is the sum of their squared norms.
 
         Parameters
@@ -202,13 +202,13 @@ class Blocks:
         return self.n_rows * self.n_components * self.dtype.itemsize // max(1, len(self.handles))
 
 
-def _step(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, None]:
+def _step(state: Totals | None, held: Held, table: NearestCenters) -> tuple[Totals, None]:
     block = loaded(held)
     return assigned(state, block.X, block.weights, table, with_d2=False)[1], None
 
 
 def _labelled_step(
-    state: Totals | None, item: list[Any], table: CenterTable
+    state: Totals | None, item: list[Any], table: NearestCenters
 ) -> tuple[Totals, NDArray[np.int32] | None]:
     """As `_step`, with the labels of dense rows of float32."""
     held, likely = item

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.frame import Frame
+from streamkm.cluster.normalization import Normalization
 from streamkm.cluster.rows import batch_rows
 from streamkm.core.matrix import Matrix, as_working
 
@@ -132,11 +132,11 @@ class Columns:
         index = np.int32 if self.n_features <= np.iinfo(np.int32).max else np.int64
         return sp.csr_array((X.data, self.occurring[X.indices].astype(index), X.indptr), (X.shape[0], self.n_features))
 
-    def frame(self, frame: Frame) -> Frame:
+    def frame(self, frame: Normalization) -> Normalization:
         """A frame of rows that have all features, for narrow rows."""
         if not len(frame.origin):
             return frame
-        return Frame(np.append(frame.origin[self.occurring], 0.0), frame.scale)
+        return Normalization(np.append(frame.origin[self.occurring], 0.0), frame.scale)
 
     def _places(self, features: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
         """Columns of features (e,)."""

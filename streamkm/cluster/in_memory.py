@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from streamkm.cluster.batches import Batch, labelled
 from streamkm.cluster.blocks import Blocks, Labels
 from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.centers.neighbours import Neighbourhood
-from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label, step_labels
 from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
@@ -65,16 +65,16 @@ class LocalBlocks(Blocks):
         starts = accumulate((piece.n_rows for piece in pieces), initial=0)
         return map(list, zip(starts, pieces, strict=False))
 
-    def table(self, centers: NDArray[np.float64]) -> CenterTable:
+    def table(self, centers: NDArray[np.float64]) -> NearestCenters:
         """Lay out centers (k, m) for these blocks."""
-        return CenterTable.build(centers, self.dtype)
+        return NearestCenters.build(centers, self.dtype)
 
     def totals(self, centers: NDArray[np.float64], stage: str = "lloyd") -> Totals:
         """Assign every row to its nearest center; gather sums and counts."""
         labels = self.labels(centers, stage)
         return label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
 
-    def batch(self, table: CenterTable, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
+    def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
         """As `Blocks.batch`, of the rows of all pieces."""
         whole, rows = self.whole, batch.rows(0, self.n_rows)
         known = None if likely is None else likely[0]
@@ -118,8 +118,8 @@ class LocalBlocks(Blocks):
         pieces = [piece.X for piece in self.handles]
         return np.concatenate(self.executor.each(stage, step_labels, pieces, self.table(centers)))
 
-    def score(self, table: CenterTable, out: NDArray[Any], stage: str = "seed") -> None:
-        """As `CenterTable.score`, of all rows (n, p)."""
+    def score(self, table: NearestCenters, out: NDArray[Any], stage: str = "seed") -> None:
+        """As `NearestCenters.score`, of all rows (n, p)."""
         bounds = accumulate((piece.n_rows for piece in self.handles), initial=0)
         tasks = [(piece, out[start:stop]) for piece, (start, stop) in zip(self.handles, pairwise(bounds), strict=True)]
         self.executor.each(stage, _score, tasks, table)
@@ -140,14 +140,14 @@ def d2norm_of(block: Block, rows: NDArray[np.int64]) -> float:
 
 
 def nearest_in(
-    executor: Executor, X: Matrix, table: CenterTable, stage: str, gaps: NDArray[np.float64] | None = None
+    executor: Executor, X: Matrix, table: NearestCenters, stage: str, gaps: NDArray[np.float64] | None = None
 ) -> NDArray[np.int32]:
     """Nearest centers of all rows (n,) in truth, by threads of this process.
 
     Parameters
     ----------
     gaps : float64 (n,), optional
-        Written; see `CenterTable.labels`.
+        Written; see `NearestCenters.labels`.
     """
     cuts = np.unique(np.linspace(0, X.shape[0], count_pieces(executor, X, ROW_PIECES) + 1).astype(int))
     pieces = [
@@ -163,7 +163,7 @@ def label_sums(
     labels: NDArray[np.int32],
     n_clusters: int,
     stage: str = "lloyd",
-    to: tuple[CenterTable, NDArray[np.float64]] | None = None,
+    to: tuple[NearestCenters, NDArray[np.float64]] | None = None,
 ) -> Totals:
     """Sums and counts of the rows of each label, by threads of this process.
 
@@ -172,7 +172,7 @@ def label_sums(
     X : ndarray (n, m) of any real dtype, or csr_array (n, m)
     weights : float64 (n,) or (0,)
     labels : int32 (n,)
-    to : (CenterTable, float64 (n,)), optional
+    to : (NearestCenters, float64 (n,)), optional
         Where squared distances are wanted too: to what, and where they are written.
     """
     return member_sums(executor, X, weights, rows_by_label(labels, n_clusters), stage, to)
@@ -184,7 +184,7 @@ def member_sums(
     weights: NDArray[np.float64],
     members: tuple[NDArray[np.int64], NDArray[np.int64]],
     stage: str,
-    to: tuple[CenterTable, NDArray[np.float64]] | None = None,
+    to: tuple[NearestCenters, NDArray[np.float64]] | None = None,
 ) -> Totals:
     """As `label_sums`, of rows that are told in the order of their clusters; `members` are as of `rows_by_label`."""
     starts = members[1]
@@ -231,19 +231,19 @@ def cut(block: Block, n_pieces: int) -> list[Block]:
     ]
 
 
-def _nearest(piece: tuple[Matrix, NDArray[np.float64] | None], table: CenterTable) -> NDArray[np.int32]:
+def _nearest(piece: tuple[Matrix, NDArray[np.float64] | None], table: NearestCenters) -> NDArray[np.int32]:
     X, gaps = piece
     return table.labels(X, gaps=gaps)
 
 
 def _labels_of(
-    rows: NDArray[np.int64], whole: Block, table: CenterTable, likely: NDArray[np.int32] | None
+    rows: NDArray[np.int64], whole: Block, table: NearestCenters, likely: NDArray[np.int32] | None
 ) -> NDArray[np.int32]:
     parts = [labels for _, labels in labelled(whole, rows, table, likely)]
     return np.concatenate(parts) if parts else np.empty(0, np.int32)
 
 
-def _lowest(task: tuple[Matrix, NDArray[np.int32]], table: CenterTable) -> NDArray[np.int32]:
+def _lowest(task: tuple[Matrix, NDArray[np.int32]], table: NearestCenters) -> NDArray[np.int32]:
     X, likely = task
     return table.lowest(X, likely)[0]
 
@@ -255,7 +255,7 @@ def _nearest_among(
     return near.nearest(np.asarray(X), labels)
 
 
-def _score(task: tuple[Block, NDArray[Any]], table: CenterTable) -> None:
+def _score(task: tuple[Block, NDArray[Any]], table: NearestCenters) -> None:
     piece, out = task
     table.score(piece.X, out)
 
@@ -267,7 +267,7 @@ def _add(
     members: tuple[NDArray[np.int64], NDArray[np.int64]],
     totals: Totals,
     d2: NDArray[np.float64],
-    to: CenterTable | None,
+    to: NearestCenters | None,
 ) -> None:
     (first, last), (order, starts) = clusters, members
     sums, counts = totals.sums, totals.counts

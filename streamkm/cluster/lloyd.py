@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks, Labels, densified, merged
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import row_d2
 from streamkm.cluster.spill import Held, loaded
 from streamkm.cluster.totals import inertia_of
@@ -194,7 +194,7 @@ def _farthest_distinct(
     return d2[chosen], rows[chosen]
 
 
-def _farthest(held: Held, table: CenterTable, n_wanted: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _farthest(held: Held, table: NearestCenters, n_wanted: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The `n_wanted` distinct rows of a block farthest from their centers, densely, with their squared distances."""
     block = loaded(held)
     X = merged(block.X)
@@ -205,7 +205,7 @@ def _farthest(held: Held, table: CenterTable, n_wanted: int) -> tuple[NDArray[np
     d2[d2 <= 1e-12 * np.maximum(block.d2norms, np.finfo(float).tiny)] = 0  # on its center, but for rounding
     # equal rows have equal distances to the center and to any other point: keep the first of each
     elsewhere = np.random.default_rng(0).normal(0, 1, (1, table.centers.shape[1]))
-    point = CenterTable.build(elsewhere * np.sqrt(block.d2norms.mean() / elsewhere.size), np.float64)
+    point = NearestCenters.build(elsewhere * np.sqrt(block.d2norms.mean() / elsewhere.size), np.float64)
     n_looked = n_wanted
     while True:  # few are wanted: sorting all rows would take longer than finding their centers
         least = np.partition(d2, -n_looked)[-n_looked] if n_looked < len(d2) else 0.0

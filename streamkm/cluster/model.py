@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import merged
 from streamkm.cluster.centers.index import CenterIndex, IndexParts, are_orthonormal, is_worth
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.columns import Columns
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
 from streamkm.cluster.fit_info import FitInfo, read_arrays
@@ -62,7 +62,7 @@ class Model:
         How original rows are prepared, before anything else.
     index : tuple of float32 (m, u) and int32 (k,), or None
         Directions and groups of an index of the centers, where there is one; see `centers.index`.
-    laid_out : CenterTable or None
+    laid_out : NearestCenters or None
         The table of these centers, where it is kept; see `with_table`.
     columns : Columns or None
         The features that centers have, where they are few of all.
@@ -76,7 +76,7 @@ class Model:
     far: bool = False
     preparation: Preparation | None = None
     index: IndexParts | None = None
-    laid_out: CenterTable | None = None
+    laid_out: NearestCenters | None = None
     columns: Columns | None = None
 
     def indexed(self) -> Model:
@@ -114,11 +114,11 @@ class Model:
         """The centers with all features."""
         return self.centers if self.columns is None else self.columns.wide(self.centers)
 
-    def table(self) -> CenterTable:
+    def table(self) -> NearestCenters:
         """The centers, for rows in their space."""
         if self.laid_out is not None and self.laid_out.centers is self.centers:
             return self.laid_out
-        return CenterTable.build(self.centers, np.float32, index=self.index)
+        return NearestCenters.build(self.centers, np.float32, index=self.index)
 
     def with_table(self) -> Model:
         """The same, with a table that is laid out once for all that follows, and takes memory as long."""

@@ -19,13 +19,13 @@ from streamkm.cluster.batches import Batch
 from streamkm.cluster.blocks import Blocks, Labels
 from streamkm.cluster.centers.index import FEWEST_CENTERS as MANY_CENTERS
 from streamkm.cluster.centers.index import CenterIndex, IndexParts, is_worth
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.centers.scaled import ScaledCenters
-from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import cluster_cuts, d2norm_of, row_pieces
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.rows import Block, rows_by_label
 from streamkm.cluster.totals import inertia_of
-from streamkm.core.sums import added_in_order
+from streamkm.core.ordered_sum import added_in_order
 from streamkm.engine import Executor
 from streamkm.kernels.cluster import totals as kernels
 
@@ -188,7 +188,7 @@ def _epoch(
     epoch, inertia = state.n_iter, state.partial
     known = None if likely is None else _index_parts(moved)
     for number in range(state.n_batches, schedule.n_batches):
-        table = CenterTable.build(moved, np.float32, index=known)
+        table = NearestCenters.build(moved, np.float32, index=known)
         found = blocks.batch(table, Batch(number, schedule.n_batches, epoch, seed), _stage(epoch), likely)
         inertia += inertia_of(found, moved, found.d2)
         kernels.moved_towards(found.sums, found.counts, schedule.rate_of(epoch, number), moved)
@@ -254,5 +254,5 @@ def _index_parts(centers: NDArray[np.float64]) -> IndexParts | None:
     """What an index of centers takes longest to find, where it is worth it: it serves all batches of an epoch."""
     if not is_worth(*centers.shape, guessed=True):
         return None
-    index = CenterTable.build(centers, np.float32).index()
+    index = NearestCenters.build(centers, np.float32).index()
     return index.parts() if isinstance(index, CenterIndex) else None

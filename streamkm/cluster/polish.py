@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.rows import Block
@@ -45,7 +45,7 @@ def original_centers(
     empty = np.flatnonzero(totals.counts == 0)
     if len(empty):
         fallback = np.zeros(totals.sums.shape)
-        lonely = CenterTable.build(centers[empty], block.X.dtype, around_origin=True)
+        lonely = NearestCenters.build(centers[empty], block.X.dtype, around_origin=True)
         nearest = (lonely.scores(block.X) + block.d2norms[:, None]).argmin(axis=0)
         fallback[empty] = densified(sample.X, nearest, sample.X.shape[1])
     return totals.to_means(fallback), explained

@@ -19,7 +19,7 @@ from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 
 if TYPE_CHECKING:
-    from streamkm.cluster.centers.table import CenterTable
+    from streamkm.cluster.centers.nearest import NearestCenters
 
 NO_WEIGHTS = np.empty(0, np.float64)
 BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time: about the second-level cache
@@ -98,7 +98,7 @@ def row_d2norms(X: Matrix) -> NDArray[np.float64]:
     return out
 
 
-def row_d2(X: Matrix, labels: NDArray[np.int32], table: CenterTable) -> NDArray[np.float64]:
+def row_d2(X: Matrix, labels: NDArray[np.int32], table: NearestCenters) -> NDArray[np.float64]:
     """Squared distance of every row to the center of its label, in float64; 0 for label -1.
 
     Parameters
@@ -125,7 +125,7 @@ def add_rows(
     counts: NDArray[np.float64],
     *,
     fresh: bool = False,
-    to: CenterTable | None = None,
+    to: NearestCenters | None = None,
 ) -> NDArray[np.float64]:
     """Add rows to their clusters' `sums` (k, m) and `counts` (k,), both written; label -1 is left out.
 
@@ -133,7 +133,7 @@ def add_rows(
     ----------
     fresh : bool
         The sums begin here, whatever is in their memory.
-    to : CenterTable, optional
+    to : NearestCenters, optional
         Where squared distances are wanted too; every row has a label then.
 
     Returns
@@ -158,7 +158,7 @@ def add_rows(
     return d2
 
 
-def step_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
+def step_labels(X: Matrix, table: NearestCenters) -> NDArray[np.int32]:
     """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
     return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X)[0]
 

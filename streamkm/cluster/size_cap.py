@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2
 from streamkm.cluster.spherical import Placing
 from streamkm.cluster.totals import Totals
@@ -136,4 +136,4 @@ def _mean(X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _d2(X: Matrix, center: NDArray[np.float64]) -> NDArray[np.float64]:
-    return row_d2(X, np.zeros(X.shape[0], np.int32), CenterTable.build(center, np.float64))
+    return row_d2(X, np.zeros(X.shape[0], np.int32), NearestCenters.build(center, np.float64))

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.frame import Frame
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import normalized
+from streamkm.cluster.normalization import Normalization
 from streamkm.cluster.totals import inertia_of
 
 Placing: TypeAlias = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -26,7 +26,7 @@ def on_sphere(centers: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(normalized(centers), np.float64)
 
 
-def placed_in(frame: Frame) -> Placing:
+def placed_in(frame: Normalization) -> Placing:
     """The same for centers of a frame: those of the original rows have unit length."""
 
     def placed(centers: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
-from streamkm.core.sums import added_in_order
+from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.core.ordered_sum import added_in_order
 from streamkm.engine import Joining
 from streamkm.kernels.cluster import totals as kernels
 
@@ -39,7 +39,7 @@ class Totals:
         return cls(np.zeros((n_clusters, n_components)), np.zeros(n_clusters))
 
     @classmethod
-    def unwritten(cls, table: CenterTable) -> Totals:
+    def unwritten(cls, table: NearestCenters) -> Totals:
         """Start with sums that hold anything: rows that are added `fresh` clear them."""
         return cls(np.empty(table.centers.shape), np.zeros(table.n_clusters))
 

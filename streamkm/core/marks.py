@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 
 from streamkm.core.atomic_io import check_new, named, replace_file
 from streamkm.core.exceptions import OutputError
-from streamkm.core.ownership import RESULTS, Owned
+from streamkm.core.manifest import RESULTS, Owned
 
 FORMAT = 1
 _KIND = "file"

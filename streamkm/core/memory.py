@@ -114,7 +114,7 @@ def _process(number: int) -> Any:
     return psutil.Process(number)
 
 
-def give_back(limit_bytes: int, expected_bytes: int = 0) -> None:
+def trim_heap(limit_bytes: int, expected_bytes: int = 0) -> None:
     """Give the system freed memory that the C library keeps, where this process holds half of its limit already.
 
     What one stage freed lies in the heaps of its threads, where other threads do not find it: measured, 10 to 35 MiB.
@@ -166,7 +166,7 @@ _HEAP = _Heap()
 
 @contextmanager
 def heap_restored() -> Iterator[None]:
-    """Undo at the end what `give_back` tells the C library within; calls of several threads end in any order.
+    """Undo at the end what `trim_heap` tells the C library within; calls of several threads end in any order.
 
     Unless told otherwise, glibc raises its bound between the heap and the system to the largest block that was freed,
     32 MiB at most. Its rule cannot be asked for again once a bound was set, nor can the bound be read: that largest one

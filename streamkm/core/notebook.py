@@ -1,6 +1,6 @@
 """Progress in notebooks: one bar for each stage, below the cell that works.
 
-Needs what every notebook has, IPython, and no widgets. Imports it only where it runs already.
+MemoryModel what every notebook has, IPython, and no widgets. Imports it only where it runs already.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import row_d2
 from streamkm.core.matrix import Matrix, rows_between
 
@@ -24,12 +24,12 @@ class Borders:
 
     Attributes
     ----------
-    table : CenterTable
+    table : NearestCenters
     width : float
         Share of the distance between two centers that products with them may differ by, of rows that are guests.
     """
 
-    table: CenterTable
+    table: NearestCenters
     width: float
 
     @classmethod
@@ -41,7 +41,9 @@ class Borders:
         lies at most half as far from the border.
         """
         apart = float(np.sqrt(2.0 - 2.0 * threshold))
-        return cls(CenterTable.build(centers, np.float32), apart / 2 * min(1.0, DEVIATIONS / centers.shape[1] ** 0.5))
+        return cls(
+            NearestCenters.build(centers, np.float32), apart / 2 * min(1.0, DEVIATIONS / centers.shape[1] ** 0.5)
+        )
 
     def nearest_two(self, X: Matrix) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Nearest centers of rows, and the second nearest, -1 for rows far from the border (n,). O(n * k * d)."""

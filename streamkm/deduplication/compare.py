@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import row_d2
 from streamkm.core.matrix import rows_between
 from streamkm.deduplication.buckets import Buckets, Members
@@ -39,7 +39,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BucketResult:
     """What comparing a bucket tells.
 
     Attributes
@@ -76,9 +76,9 @@ class Counted:
     done : bool (k,)
         Clusters that were compared.
     pairs : list of int64 (p, 2)
-        As of `Told`.
+        As of `BucketResult`.
     n_compared, n_near, n_together : int
-        As of `Told`.
+        As of `BucketResult`.
     """
 
     removed: NDArray[np.bool_]
@@ -98,7 +98,7 @@ class Counted:
         """The same, with all pairs in one array."""
         return replace(self, pairs=[self._all_pairs()])
 
-    def take(self, told: Told, clusters: NDArray[np.intp]) -> None:
+    def take(self, told: BucketResult, clusters: NDArray[np.intp]) -> None:
         """Add what a bucket of some clusters tells."""
         self.removed[told.removed] = True
         self.needed[told.needed] = True
@@ -122,13 +122,13 @@ class Counted:
         return np.concatenate([np.empty((0, 2), np.int64), *self.pairs])
 
 
-def compare_bucket(bucket: int, buckets: Buckets, comparison: Comparison) -> Told:
+def compare_bucket(bucket: int, buckets: Buckets, comparison: Comparison) -> BucketResult:
     """Compare the rows of each cluster of a bucket, those that are kept with its guests, and all with the probes."""
     gathered = buckets.load(bucket)
     members = gathered[np.flatnonzero(comparison.bucket_of[gathered.labels] == bucket)]
     X, rows, labels = members.X, members.rows, members.labels
     guests = np.argsort(gathered.others, kind="stable")
-    d2 = row_d2(X, labels, CenterTable.build(comparison.centers, np.float64))
+    d2 = row_d2(X, labels, NearestCenters.build(comparison.centers, np.float64))
     order = np.lexsort((rows, -d2 if comparison.farthest else d2, labels))
     cuts = np.flatnonzero(np.diff(labels[order], prepend=-1, append=-1))
     removed, needed, pairs, n_compared = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [], 0
@@ -144,7 +144,7 @@ def compare_bucket(bucket: int, buckets: Buckets, comparison: Comparison) -> Tol
         pairs.append(np.column_stack([gathered.rows[here][found[:, 0]], rows[hosts][found[:, 1]]]))
         n_compared += count_compared(kept) + len(here) * len(hosts)
     told = (np.concatenate(removed), np.concatenate(needed), np.concatenate([np.empty((0, 2), np.int64), *pairs]))
-    return Told(*told, n_compared, *_by_probes(members, comparison))
+    return BucketResult(*told, n_compared, *_by_probes(members, comparison))
 
 
 def _by_probes(members: Members, comparison: Comparison) -> tuple[int, int]:

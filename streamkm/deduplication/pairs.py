@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import row_d2, row_d2norms
 from streamkm.core.matrix import Matrix, rows_between
 
@@ -138,7 +138,7 @@ def _cosines(X: Matrix, Y: Matrix, rows: NDArray[np.intp], others: NDArray[np.in
     distinct, at = np.unique(others, return_inverse=True)
     centers = densified(Y, distinct, X.shape[1])
     first = X[rows]
-    d2 = row_d2(first, at.astype(np.int32), CenterTable.build(centers, np.float64))
+    d2 = row_d2(first, at.astype(np.int32), NearestCenters.build(centers, np.float64))
     norms, other_norms = row_d2norms(first), row_d2norms(centers)[at]
     scale = np.sqrt(norms * other_norms)
     products = (norms + other_norms - d2) / 2

@@ -12,7 +12,7 @@ from streamkm.core.memory import human_bytes
 from streamkm.deduplication.buckets import ROW_BYTES
 from streamkm.engine import local_threads
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.planning.allowance import Allowance
+from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -55,13 +55,13 @@ class GatherPlan:
         MemoryLimitError
             The largest cluster has no room.
         """
-        allowance, n_threads = Allowance.of(estimator.memory_limit, source), local_threads(estimator.executor)
-        limit = allowance.limit_bytes
+        budget, n_threads = MemoryBudget.of(estimator.memory_limit, source), local_threads(estimator.executor)
+        limit = budget.limit_bytes
         row_bytes = decoded_row_bytes(source)
         if not source.is_sparse and np.can_cast(source.dtype, np.float32):
             row_bytes = 4 * row_bytes // source.dtype.itemsize  # rows of unit length are floats
         chunk = estimator.plan_for(source).chunk_bytes
-        taken = allowance.base_bytes + BYTES_PER_ROW * int(sizes.sum())
+        taken = budget.base_bytes + BYTES_PER_ROW * int(sizes.sum())
         room = _room(limit - taken, chunk, source.read_factor, 1)
         most_guests = sizes if len(sizes) > 1 else np.zeros_like(sizes)
         largest = int((sizes + most_guests).max(initial=0)) * (row_bytes + ROW_BYTES)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.core.memory import give_back, memory_limit_bytes, with_process_memory
+from streamkm.core.memory import memory_limit_bytes, trim_heap, with_process_memory
 from streamkm.core.progress import Progress
 from streamkm.deduplication.borders import Borders, Guests
 from streamkm.deduplication.buckets import Buckets, Members
@@ -212,7 +212,7 @@ class _Run:
             local_executor(workers) as here,
             closing(Buckets(plan.n_buckets, clustered.centers.shape[1], plan.room_bytes)) as buckets,
         ):
-            give_back(memory_limit_bytes(self.estimator.memory_limit))
+            trim_heap(memory_limit_bytes(self.estimator.memory_limit))
             if not counted.done.all():
                 reader = RowReader(self.source, plan.chunk_bytes, "cosine", self.estimator.on_invalid)
                 context = PassContext(executor=workers, reader=reader)

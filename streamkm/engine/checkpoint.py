@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.atomic_io import Lock, writing
 from streamkm.core.exceptions import CheckpointError
+from streamkm.core.manifest import LISTED, MARKER, Owned, marker_rests, shortly
 from streamkm.core.matrix import raw
-from streamkm.core.ownership import LISTED, MARKER, Owned, marker_rests, shortly
 from streamkm.sources.fingerprints import differences
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ Fits, planning and passes come in; nothing here reads files, moves rows or print
 
 from __future__ import annotations
 
-from streamkm.core.deferral import deferred
+from streamkm.core.lazy_imports import deferred
 
 # what scikit-learn's base classes, and what of SciPy they need, import and hardly use: half of the time for imports
 with deferred("pandas", "scipy.stats", "scipy.special", "numpy.f2py", "numpy.testing"):

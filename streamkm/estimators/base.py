@@ -20,9 +20,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Model
 from streamkm.core.marks import Overwrite
-from streamkm.core.memory import give_back, memory_limit_bytes
+from streamkm.core.memory import memory_limit_bytes, trim_heap
 from streamkm.engine import open_executor, under_limit
-from streamkm.estimators.attached import with_labels
+from streamkm.estimators.label_columns import with_labels
 from streamkm.estimators.model_files import SavedModel
 from streamkm.estimators.validation import (
     Weights,
@@ -110,7 +110,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         reader, model, n_threads = self._reader(X)
         progress = self._progress()
         with under_limit(self.memory_limit), open_executor(self.executor, n_threads) as workers:
-            give_back(memory_limit_bytes(self.memory_limit))
+            trim_heap(memory_limit_bytes(self.memory_limit))
             with progress.stage("predict") as stage:
                 held = label_pass(PassContext(executor=workers, reader=reader), model, stage)
             with progress.stage("labels", n_writes(held)) as stage:
@@ -219,7 +219,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
 
     def _fit_reader(self, source: RowSource, plan: Plan, metric: Metric) -> RowReader:
         """How a fit walks the source."""
-        return RowReader(source, plan.chunk_bytes, metric, self.on_invalid, skims=True)
+        return RowReader(source, plan.chunk_bytes, metric, self.on_invalid, may_index=True)
 
     def _take(self, fitted: Fit, model: Model, context: FitContext, weights: Weights, seed: int) -> None:
         """Set what every fit sets; warn, three calls up, of fewer clusters than were asked for."""

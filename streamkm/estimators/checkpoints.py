@@ -86,7 +86,7 @@ def open_checkpoint(
         parameters.pop(name)
     init = given_start(parameters["init"])
     parameters["init"] = digest(init) if isinstance(init, np.ndarray) else init
-    chosen = ("chunk_bytes", "sketch", "n_components", "regime", "sample_rows", "assign_space")
+    chosen = ("chunk_bytes", "sketch", "n_components", "cluster_on", "sample_rows", "assign_space")
     settings = {name: plain(value) for name, value in parameters.items()}
     settings |= {f"chosen {name}": getattr(plan, name) for name in chosen}
     settings |= {"random_state": int(seed) if isinstance(seed, Integral) else None, "weights": digest(weights)}

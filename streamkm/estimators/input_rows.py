@@ -19,16 +19,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked, is_sparse
-from streamkm.core.memory import give_back, memory_limit_bytes
+from streamkm.core.memory import memory_limit_bytes, trim_heap
 from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
-from streamkm.estimators.refusals import clear_refusals
+from streamkm.estimators.input_errors import clear_refusals
 from streamkm.estimators.validation import is_in_memory, joined
 from streamkm.passes.assign import map_rows
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import OnInvalid, RowReader
-from streamkm.planning.allowance import Allowance
 from streamkm.planning.line_room import with_line_room
+from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.memory.arrays import open_array
@@ -157,7 +157,7 @@ class InputRows:
             open_executor(self.executor, n_threads) as workers,
             progress.stage(name) as stage,
         ):
-            give_back(memory_limit_bytes(self.memory_limit))
+            trim_heap(memory_limit_bytes(self.memory_limit))
             yield from map_rows(
                 PassContext(executor=workers, reader=reader), model, function, stage, wide=n_columns is not None
             )
@@ -171,8 +171,8 @@ class InputRows:
         if model.preparation is not None:
             source = prepared(source, model.preparation)
         here, held, on_cluster = local_threads(self.executor), model.centers.nbytes, is_on_cluster(self.executor)
-        allowance = Allowance.of(self.memory_limit, source, on_cluster=on_cluster)
-        sizes = allowance.labelling(source, self.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
+        budget = MemoryBudget.of(self.memory_limit, source, on_cluster=on_cluster)
+        sizes = budget.labelling(source, self.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
         chunk_bytes, n_threads, peak = sizes
         source = with_line_room(source, self.memory_limit, peak, chunk_bytes, n_threads, on_cluster=on_cluster)
         return RowReader(source, chunk_bytes, model.metric, self.on_invalid), model, n_threads

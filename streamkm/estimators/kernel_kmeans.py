@@ -35,7 +35,7 @@ from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
-from streamkm.sources.kept import kept_rows
+from streamkm.sources.cached import kept_rows
 from streamkm.sources.open import store_of
 
 

@@ -21,7 +21,7 @@ from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
-from streamkm.estimators.described import Described
+from streamkm.estimators.describe import Described
 from streamkm.estimators.incremental import Incremental
 from streamkm.estimators.planned import Planned
 from streamkm.estimators.validation import (

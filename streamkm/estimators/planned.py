@@ -24,10 +24,10 @@ from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
 from streamkm.preparation import Preparation, check_steps
 from streamkm.sources.base import RowSource
-from streamkm.sources.kept import kept_rows
+from streamkm.sources.cached import kept_rows
+from streamkm.sources.hypothetical import HypotheticalSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import PreparedRows, prepared
-from streamkm.sources.scaled import ScaledSource
 
 
 class Planned(Assigner):
@@ -57,7 +57,7 @@ class Planned(Assigner):
         check_parameters(self)
         with under_limit(self.memory_limit):  # the head of text is parsed
             source = self._open(X, reset=None)
-            planned = source if n_rows is None else ScaledSource(source, n_rows)
+            planned = source if n_rows is None else HypotheticalSource(source, n_rows)
             return self.plan_for(planned, gathers_labels=gathers_labels)
 
     def estimate_seconds(self, X: Any, n_rows: int | None = None) -> float:
@@ -70,7 +70,7 @@ class Planned(Assigner):
         """
         with under_limit(self.memory_limit):
             source, n_threads = self._open(X, reset=None), local_threads(self.executor)
-            plan = self.plan_for(source if n_rows is None else ScaledSource(source, n_rows))
+            plan = self.plan_for(source if n_rows is None else HypotheticalSource(source, n_rows))
             rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
             return estimate_seconds(
                 self._fit_reader(rows, plan, self.metric),
@@ -106,7 +106,7 @@ class Planned(Assigner):
         source = self._open(X, reset=None)
         if source.in_process:
             raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
-        planned = source if n_rows is None else ScaledSource(source, n_rows)
+        planned = source if n_rows is None else HypotheticalSource(source, n_rows)
         # as a client plans that has the labels written where rows are read: those that it gathers come on top
         plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
         settings = self._settings(drawn_seed(self.random_state))
@@ -162,8 +162,8 @@ class Planned(Assigner):
             key=lambda plan: plan.threadless_bytes,
         )
         stored = None
-        if plan.needs is not None and not is_dense(rows, given.sketch, plan.sketch, plan.n_components):
-            stored = plan.needs.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
+        if plan.memory_model is not None and not is_dense(rows, given.sketch, plan.sketch, plan.n_components):
+            stored = plan.memory_model.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
         return plan.with_epochs(self._settings(0), stored=stored)
 
     def _planned_rows(self, source: RowSource) -> RowSource:

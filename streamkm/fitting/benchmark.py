@@ -24,9 +24,9 @@ from streamkm.core.progress import Progress, Stage
 from streamkm.engine import open_executor
 from streamkm.engine.threads import LocalThreads
 from streamkm.fitting.centers import check_clusters, find_centers
+from streamkm.fitting.clustering import Clustering
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.found import Found
-from streamkm.fitting.framing import frame_rows
+from streamkm.fitting.normalize import normalize_rows
 from streamkm.fitting.settings import Settings
 from streamkm.passes.assign import assign_pass
 from streamkm.passes.context import PassContext
@@ -162,27 +162,27 @@ def _spread(source: ChunkedSource, plan: Plan) -> tuple[Chunk, ...]:
 
 def _sampled(reader: RowReader, plan: Plan, settings: Settings) -> Sketched:
     """A row sample as large as the fit's, if there are so many rows."""
-    gathered = Gathered(SampleRule.of(plan.sample_rows, settings.word("sample"), None, NO_WEIGHTS))
+    gathered = Gathered(SampleRule.of(plan.sample_rows, settings.seed64("sample"), None, NO_WEIGHTS))
     with open_executor(joblib.cpu_count()) as workers:
         return sketch_pass(PassContext(executor=workers, reader=reader), gathered, Stage("sketch"))
 
 
-def _found(reader: RowReader, sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -> Found:
+def _found(reader: RowReader, sampled: Sketched, plan: Plan, settings: Settings, clock: Progress) -> Clustering:
     """Centers, as a client finds them on the row sample."""
     complete = plan.n_rows is not None and plan.n_rows <= len(sampled.sample.rows)
     sampled = replace(sampled, sample=replace(sampled.sample, complete=complete))
     with open_executor(joblib.cpu_count()) as here:
         context = FitContext(executor=here, here=here, reader=reader, plan=plan, settings=settings, progress=clock)
-        return find_centers(context, frame_rows(context, replace(sampled, blocks=None)))
+        return find_centers(context, normalize_rows(context, replace(sampled, blocks=None)))
 
 
 def _measured(
-    reader: RowReader, plan: Plan, settings: Settings, found: Found, n_threads: int
+    reader: RowReader, plan: Plan, settings: Settings, found: Clustering, n_threads: int
 ) -> tuple[tuple[Cost, Cost, Cost, Cost], float]:
     """Costs of a row as of `Rates`; seconds of the caller for a chunk in the pass that sketches."""
-    sketch = found.sketch if plan.regime != "sample" else None
-    rule = SampleRule.of(plan.sample_rows, settings.word("sample"), plan.n_rows, NO_WEIGHTS)
-    gathered = Gathered(rule, plan.coreset_rule(settings.n_clusters, settings.word("coreset")))
+    sketch = found.sketch if plan.cluster_on != "sample" else None
+    rule = SampleRule.of(plan.sample_rows, settings.seed64("sample"), plan.n_rows, NO_WEIGHTS)
+    gathered = Gathered(rule, plan.coreset_rule(settings.n_clusters, settings.seed64("coreset")))
     model = found.model(reader.metric)
     with open_executor(n_threads), ThreadPoolExecutor(n_threads) as pool:
         workers = _Timed(pool, n_threads)
@@ -214,7 +214,7 @@ def _measured(
     return (sample, first.a_row(n_rows), last.a_row(n_rows), step), first.caller_s / len(sketched.chunk_rows)
 
 
-def _join_seconds(found: Found) -> float:
+def _join_seconds(found: Clustering) -> float:
     """Of adding the sums of one call to those of another."""
     one, other = (Totals.zeros(*found.result.centers.shape) for _ in range(2))
     started = time.perf_counter()

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.columns import FEWEST_FEATURES, Columns
-from streamkm.cluster.frame import WHOLE, Frame
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.normalization import WHOLE, Normalization
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset
@@ -25,11 +25,11 @@ from streamkm.cluster.seeding.search_set import Pool, search_rows
 from streamkm.cluster.spherical import on_sphere, placed_in, spherical_lloyd
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between
-from streamkm.core.memory import give_back
+from streamkm.core.memory import trim_heap
+from streamkm.fitting.clustering import Clustering, SampleView
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.found import Found, Look
-from streamkm.fitting.framing import Framed
 from streamkm.fitting.iterations import iterated, noted
+from streamkm.fitting.normalize import NormalizedRows
 from streamkm.fitting.starts import search_centers
 from streamkm.fitting.step_checkpoint import StepCheckpoint
 from streamkm.passes.sketch import Sketched
@@ -39,7 +39,7 @@ from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSke
 logger = logging.getLogger(__name__)
 
 
-def find_centers(context: FitContext, framed: Framed) -> Found:
+def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
     """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there."""
     sketched, sketch, frame = framed.sketched, framed.sketch, framed.frame
     sample, plan, progress = sketched.sample, context.plan, context.progress
@@ -49,13 +49,13 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
     polished = space == "original" and not isinstance(sketch, IdentitySketch)
     if not polished:
         columns = None
-    if plan.regime == "spilled":
-        give_back(plan.limit_bytes, plan.memory["cluster"])  # blocks take what is left: heaps must not grow
+    if plan.cluster_on == "spilled":
+        trim_heap(plan.limit_bytes, plan.memory["cluster"])  # blocks take what is left: heaps must not grow
     with progress.stage("seed"):
         sampled = sample.block(context.here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-        on = Clustered(plan.regime, sketch.kind, space, stored_share(clustered.X))
+        on = Clustered(plan.cluster_on, sketch.kind, space, stored_share(clustered.X))
         schedule = on.schedule(rows.n_rows, context.settings)
         start = seeded(
             context,
@@ -70,7 +70,7 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
                 averaged=schedule is not None,
             ),
         )
-    give_back(plan.limit_bytes)
+    trim_heap(plan.limit_bytes)
     if on.polished_alone:
         with progress.stage("lloyd", context.settings.max_iter, "steps"):
             result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
@@ -87,14 +87,14 @@ def find_centers(context: FitContext, framed: Framed) -> Found:
         result = _on_sphere(context, rows, result, frame, whole=sample.complete or not polished)
         history += noted("sphere", result)
     keeps = plan.keeps_sample
-    look = Look.of(context.here, sample, sampled, framed.frame, n_rows=n_searched, keeps_sample=keeps)
+    look = SampleView.of(context.here, sample, sampled, framed.frame, n_rows=n_searched, keeps_sample=keeps)
     centers = frame.originals(result.centers) if space == "original" else frame.sketched(sketch, result.centers)
     for step in history:
         step["inertia"] /= frame.scale * frame.scale
     if context.settings.spherical:
         centers = on_sphere(centers)  # a frame rounds
     result, sketch = frame.result(result, centers), framed.frame.sketch(sketch)
-    return Found(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows, columns)
+    return Clustering(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows, columns)
 
 
 def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:
@@ -122,7 +122,7 @@ def _polished(
     with context.progress.stage("polish", None, "steps") as stage:
         centers, explained = original_centers(context.here, sample, sampled, result.centers)
         if not sample.complete and isinstance(sketch, PCASketch | TruncatedSVDSketch):
-            known = context.plan.regime != "sample"
+            known = context.plan.cluster_on != "sample"
             if known:  # along the directions, what all rows say; only the rest is the sample's
                 centers += (result.centers - sketch.apply(centers)) @ sketch.directions.T
             if known or isinstance(sketch, PCASketch):
@@ -140,7 +140,9 @@ def _polished(
     return polished, noted("polish", polished)
 
 
-def _on_sphere(context: FitContext, rows: Blocks, result: LloydResult, frame: Frame, *, whole: bool) -> LloydResult:
+def _on_sphere(
+    context: FitContext, rows: Blocks, result: LloydResult, frame: Normalization, *, whole: bool
+) -> LloydResult:
     """Spherical k-means from the centers that were found, on the rows that were clustered last.
 
     Parameters
@@ -170,7 +172,7 @@ def seeded(
     rows: Matrix,
     sketch: Sketch,
     *,
-    frame: Frame = WHOLE,
+    frame: Normalization = WHOLE,
     pool: Pool,
 ) -> NDArray[np.float64]:
     """Centers to start from (k, m), or those that an earlier run found.
@@ -211,7 +213,7 @@ def seeded(
 
 def pool_of(context: FitContext, blocks: Blocks | None, n_rows: int, *, averaged: bool = False) -> Pool:
     """What the plan says of the rows that starts are searched on; `blocks` are all that are held, if not sampled."""
-    needs = context.plan.needs
+    needs = context.plan.memory_model
     if needs is None:
         return Pool(blocks, n_rows=n_rows, averaged=averaged)
     return Pool(blocks, needs.searched_rows, needs.n_portions, n_rows, averaged)

@@ -48,7 +48,7 @@ def _averaged(
             rows,
             first.centers,
             schedule,
-            seed=context.settings.word("epochs"),
+            seed=context.settings.seed64("epochs"),
             likely=first.labels,
             on_batch=kept.batch,
             begun=kept.begun,

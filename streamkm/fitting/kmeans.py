@@ -22,14 +22,14 @@ from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.size_cap import SizeCap
 from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import rows_between
-from streamkm.core.memory import give_back, human_bytes
+from streamkm.core.memory import human_bytes, trim_heap
 from streamkm.fitting.centers import find_centers
+from streamkm.fitting.clustering import Clustering, SampleView
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.found import Found, Look
+from streamkm.fitting.labelling.assign_all import assign_all
 from streamkm.fitting.labelling.distortion import distortion_of
-from streamkm.fitting.labelling.promise import Promise
+from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate
 from streamkm.fitting.labelling.rounds import Labelled, warn_of_gain, write_held
-from streamkm.fitting.labelling.within_cap import label_within_cap
 from streamkm.fitting.reading import read_once, read_rows
 from streamkm.metrics.clusters import feature_deviations
 from streamkm.passes.assign import assign_blocks
@@ -64,7 +64,7 @@ class Fit:
         Sketched rows of the sample, and
     view_labels : int32
         their clusters.
-    promise : Promise or None
+    promise : InertiaEstimate or None
     gain : float or None
     n_rounds : int
     size_cap : SizeCap or None
@@ -84,7 +84,7 @@ class Fit:
     history: tuple[dict[str, Any], ...]
     view: Any
     view_labels: NDArray[np.int32]
-    promise: Promise | None = None
+    promise: InertiaEstimate | None = None
     gain: float | None = None
     n_rounds: int = 0
     size_cap: SizeCap | None = None
@@ -96,7 +96,7 @@ def run_fit(context: FitContext) -> Fit:
     """Fit."""
     plan, settings, reader = context.plan, context.settings, context.reader
     sketched = None
-    found = context.writer.load("found", Found)
+    found = context.writer.load("found", Clustering)
     if found is None:
         sketched, framed = read_rows(context)
         found = find_centers(context, framed)
@@ -112,10 +112,10 @@ def run_fit(context: FitContext) -> Fit:
     else:
         sample = _sample_of_all(context, sketched)
         del sketched  # the passes to come need the memory
-        give_back(plan.limit_bytes)
+        trim_heap(plan.limit_bytes)
         width = found.n_features if found.columns is None else found.columns.n_columns
         with context.of_width(width) as labelling:
-            labelled = write_held(labelling, label_within_cap(labelling, found, sample))
+            labelled = write_held(labelling, assign_all(labelling, found, sample))
         if settings.searches:
             warn_of_gain(labelled.gain, settings.refine)
     model, assigned = labelled.model, labelled.assigned
@@ -139,7 +139,7 @@ def run_fit(context: FitContext) -> Fit:
     )
 
 
-def _deviations(look: Look) -> NDArray[np.float64]:
+def _deviations(look: SampleView) -> NDArray[np.float64]:
     """Standard deviations of the features, by a few sampled rows."""
     return feature_deviations(look.frame.original_rows(rows_between(look.sample.X, 0, DEVIATION_ROWS)))
 
@@ -161,7 +161,7 @@ def _sample_of_all(context: FitContext, sketched: Sketched | None) -> Sample | N
     more where an earlier run sampled them.
     """
     plan, source = context.plan, context.reader.source
-    fits = plan.n_rows is not None and plan.n_rows <= plan.sample_rows and plan.regime == "sample"
+    fits = plan.n_rows is not None and plan.n_rows <= plan.sample_rows and plan.cluster_on == "sample"
     original = source.n_features is not None and plan.space_for(source.n_features) == "original"
     if not (fits and original and source.in_process) or len(context.weights):
         return None

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.frame import WHOLE
+from streamkm.cluster.normalization import WHOLE
 from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.core.matrix import Matrix, rows_between
-from streamkm.core.memory import give_back
+from streamkm.core.memory import trim_heap
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.framing import Framed, frame_rows, oblivious_sketch, sketch_of
-from streamkm.passes.ahead import rows_ahead
+from streamkm.fitting.normalize import NormalizedRows, normalize_rows, oblivious_sketch, sketch_of
 from streamkm.passes.gathered import Gathered
+from streamkm.passes.pilot_rows import rows_ahead
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.planning.memory import pca_rows
 from streamkm.sketches import PCASketch, Sketch, SketchFit
@@ -39,15 +39,15 @@ class Directions:
     lost: float = 0.0
 
 
-def read_rows(context: FitContext) -> tuple[Sketched, Framed]:
+def read_rows(context: FitContext) -> tuple[Sketched, NormalizedRows]:
     """Read all rows as often as the plan says; what is left of them, as it is and as clusters are looked for."""
     plan = context.plan
     if plan.reads_ahead:
         return _read_along(context)
     sketched = read_once(context)
-    give_back(plan.limit_bytes)
+    trim_heap(plan.limit_bytes)
     if not plan.fit_passes and not plan.sketches_later:
-        framed = frame_rows(context, sketched)
+        framed = normalize_rows(context, sketched)
         if context.reader.source.replayable:
             sketched = replace(sketched, blocks=None)  # `framed` has them
         return sketched, framed
@@ -56,16 +56,16 @@ def read_rows(context: FitContext) -> tuple[Sketched, Framed]:
         chunk_rows = sketched.chunk_rows
         del sketched  # this pass samples the same rows once more
         sketched = _sketched(context, sketch, chunk_rows, "sketch-all", len(chunk_rows))
-        give_back(plan.limit_bytes)
-    return sketched, Framed(sketched, sketch, WHOLE)
+        trim_heap(plan.limit_bytes)
+    return sketched, NormalizedRows(sketched, sketch, WHOLE)
 
 
-def _read_along(context: FitContext) -> tuple[Sketched, Framed]:
+def _read_along(context: FitContext) -> tuple[Sketched, NormalizedRows]:
     """Find directions on rows read ahead and sketch all rows along them; once more where they do not hold for all."""
     plan, writer = context.plan, context.writer
     begun = writer.load("directions", Directions)
     if begun is None:
-        needs, n_features = plan.needs, context.reader.source.n_features
+        needs, n_features = plan.memory_model, context.reader.source.n_features
         assert needs is not None
         assert n_features is not None  # else there would be another plan
         n_few = max(FEWEST_AHEAD * plan.n_components, int(MOST_AHEAD * (plan.n_rows or 0)))
@@ -81,7 +81,7 @@ def _read_along(context: FitContext) -> tuple[Sketched, Framed]:
         found, lost = begun.sketch, begun.lost
     sketched = _sketched(context, found, None, "sketch", plan.n_chunks)
     check_clusters(context.settings.n_clusters, sketched.n_valid)
-    give_back(plan.limit_bytes)
+    trim_heap(plan.limit_bytes)
     sampled = rows_between(sketched.sample.X, 0, pca_rows(sketched.n_features, plan.n_components))
     lost_now = _lost(sampled, found)
     if lost_now > MORE_LOST * lost + LOST_ANYWAY:
@@ -95,23 +95,23 @@ def _read_along(context: FitContext) -> tuple[Sketched, Framed]:
         del sketched, sampled
         found = better
         sketched = _sketched(context, found, chunk_rows, "sketch-all", len(chunk_rows))
-        give_back(plan.limit_bytes)
-    return sketched, Framed(sketched, found, WHOLE)
+        trim_heap(plan.limit_bytes)
+    return sketched, NormalizedRows(sketched, found, WHOLE)
 
 
-def _read_twice(context: FitContext) -> tuple[Sketched, Framed]:
+def _read_twice(context: FitContext) -> tuple[Sketched, NormalizedRows]:
     """Find directions on a sample of all rows, and sketch all rows along them in another pass."""
     sampled = read_once(context)
     found, chunk_rows = sketch_of(context.plan, context.settings, sampled.sample), sampled.chunk_rows
     del sampled
     sketched = _sketched(context, found, chunk_rows, "sketch-all", len(chunk_rows))
-    give_back(context.plan.limit_bytes)
-    return sketched, Framed(sketched, found, WHOLE)
+    trim_heap(context.plan.limit_bytes)
+    return sketched, NormalizedRows(sketched, found, WHOLE)
 
 
 def _directions(context: FitContext, rows: Matrix) -> Sketch:
     plan, settings = context.plan, context.settings
-    return find_sketch(plan.sketch, plan.n_components, settings.word("sketch"), rows, settings.n_clusters)
+    return find_sketch(plan.sketch, plan.n_components, settings.seed64("sketch"), rows, settings.n_clusters)
 
 
 def _lost(rows: Matrix, sketch: Sketch) -> float:
@@ -133,7 +133,7 @@ def read_once(context: FitContext) -> Sketched:
         with context.progress.stage("count", plan.n_chunks) as stage:
             chunk_rows = count_pass(context, stage)
     n_features = context.reader.source.n_features
-    sketch = oblivious_sketch(plan, context.settings, n_features) if plan.regime != "sample" else None
+    sketch = oblivious_sketch(plan, context.settings, n_features) if plan.cluster_on != "sample" else None
     sketched = _sketched(context, sketch, chunk_rows, "sketch", plan.n_chunks)
     check_clusters(context.settings.n_clusters, sketched.n_valid)
     return sketched
@@ -148,9 +148,9 @@ def _sketched(
     """
     plan, settings = context.plan, context.settings
     rule = SampleRule.of(
-        plan.sample_rows, settings.word("sample"), context.reader.source.estimated_rows, context.weights
+        plan.sample_rows, settings.seed64("sample"), context.reader.source.estimated_rows, context.weights
     )
-    coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.word("coreset"))
+    coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.seed64("coreset"))
     gathered = Gathered(rule, coreset)
     record = name if sketch is None or gathered.tree is not None else None
     with context.progress.stage(name, n_chunks) as stage:
@@ -165,7 +165,7 @@ def _sketch(context: FitContext, sketched: Sketched) -> Sketch:
     begun = writer.load("directions", Directions)
     if begun is not None:
         return begun.sketch
-    seed = settings.word("sketch")
+    seed = settings.seed64("sketch")
     found: Sketch | SketchFit = first_round(
         plan.sketch, plan.n_components, seed, sketched.sample.X, settings.n_clusters
     )

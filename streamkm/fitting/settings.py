@@ -70,7 +70,7 @@ class Settings:
         index = self.streams.index(name)
         return np.random.SeedSequence(self.seeds.entropy, spawn_key=(*self.seeds.spawn_key, index))
 
-    def word(self, name: str) -> int:
+    def seed64(self, name: str) -> int:
         """A seed of 64 bits."""
         return int(self.stream(name).generate_state(1, np.uint64)[0])
 

@@ -29,9 +29,9 @@ from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 
-from streamkm.core.collector import collector_off
 from streamkm.core.exceptions import OutputError
-from streamkm.kernels.ahead import kernels_of, name_of, text_of
+from streamkm.core.gc_guard import collector_off
+from streamkm.kernels.precompile import kernels_of, name_of, text_of
 
 try:
     import fcntl
@@ -229,7 +229,7 @@ class Compilation(event.Listener):
         Parameters
         ----------
         first_fit : str
-            What is fitted; see `ahead.LIST`.
+            What is fitted; see `precompile.LIST`.
         n_threads : int
             Of this fit: one process less is started, up to `HELPERS_MOST`.
         spare_bytes : int
@@ -312,7 +312,7 @@ class Compilation(event.Listener):
 
 
 def _start(call: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str] | None:
-    """Start a process that calls a function of `ahead`; none where there are no locks between processes.
+    """Start a process that calls a function of `precompile`; none where there are no locks between processes.
 
     Parameters
     ----------
@@ -323,7 +323,7 @@ def _start(call: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str] 
     if fcntl is None or not sys.executable or getattr(sys, "frozen", False):  # frozen: no interpreter
         return None
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-P", "-c", f"from streamkm.kernels import ahead; ahead.{call}"]
+    command = [sys.executable, "-P", "-c", f"from streamkm.kernels import precompile; precompile.{call}"]
     try:
         process = subprocess.Popen(
             command, env=environment, stdin=stdin, stdout=stdin, stderr=subprocess.DEVNULL, text=True

@@ -23,7 +23,7 @@ RARE_QUANTILE = 0.9  # of the deviations of sparse features, which is added to e
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Wording:
     """What is told of the features that set clusters apart.
 
     Attributes
@@ -43,10 +43,10 @@ class Told:
     words: NDArray[np.int64] | None = None
     means: NDArray[np.float64] | None = None
 
-    def narrowed(self, columns: Columns) -> Told:
+    def narrowed(self, columns: Columns) -> Wording:
         """The same for means that have these columns alone."""
         features = columns.occurring
-        return Told(
+        return Wording(
             lambda number: self.name(int(features[number])),
             self.n_traits,
             None if self.words is None else np.flatnonzero(np.isin(features, self.words)),
@@ -58,7 +58,7 @@ def describe_clusters(
     means: NDArray[np.float64],
     counts: NDArray[np.float64],
     deviations: NDArray[np.float64],
-    told: Told,
+    told: Wording,
     profile: Profile | None = None,
 ) -> ClusterSummary:
     """Say what is in each cluster. O(k^2 * d).
@@ -69,7 +69,7 @@ def describe_clusters(
     counts : float64 (k,)
     deviations : float64 (d,)
         Standard deviations of the features; those of 0 set nothing apart.
-    told : Told
+    told : Wording
     profile : Profile, optional
         How rows lie about the centers.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.frame import WHOLE, Frame
+from streamkm.cluster.normalization import WHOLE, Normalization
 from streamkm.cluster.rows import row_d2norms
 from streamkm.core.matrix import Matrix
 
@@ -29,7 +29,9 @@ def euclidean_distances(X: Matrix, Y: Matrix | None = None) -> NDArray[np.float6
     """
     others = X if Y is None else Y
     # sparse rows cannot be moved as far as dense ones
-    frame = Frame.of(others, moves=True) if isinstance(X, np.ndarray) == isinstance(others, np.ndarray) else WHOLE
+    frame = (
+        Normalization.of(others, moves=True) if isinstance(X, np.ndarray) == isinstance(others, np.ndarray) else WHOLE
+    )
     left = frame.rows(X.astype(np.float64, copy=False))
     right = left if Y is None else frame.rows(Y.astype(np.float64, copy=False))
     products = left @ right.T

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, batch_rows, row_d2
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
@@ -86,7 +86,7 @@ def spread(X: Any, labels: Any) -> Spread:
             add_rows(offsets, NO_WEIGHTS, part[start : start + offsets.shape[0]], sums, counts)
     means = firsts + sums / counts[:, None]
     d2, distances = np.zeros(n_clusters), np.zeros(n_clusters)
-    table = CenterTable.build(means, np.float64)
+    table = NearestCenters.build(means, np.float64)
     for rows, part in _labelled(source, codes):
         found, valid = row_d2(rows, part, table), part >= 0
         d2 += np.bincount(part[valid], found[valid], n_clusters)

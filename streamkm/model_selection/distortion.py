@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from streamkm.cluster.blocks import merged
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.model import Metric
@@ -304,7 +304,7 @@ def _given(here: Executor, sample: Sample, n_rows: int, given: NDArray[Any], str
     if given.ndim == 2:
         if given.shape[1] != X.shape[1]:
             raise InvalidInputError(f"centers have {given.shape[1]} features; the data have {X.shape[1]:,}")
-        labels = CenterTable.build(given.astype(np.float64), X.dtype).labels(X)
+        labels = NearestCenters.build(given.astype(np.float64), X.dtype).labels(X)
     else:
         labels = given[sample.rows] if given.ndim == 1 else _clustered(here, sample, int(given), streams)
     kept = np.flatnonzero(labels >= 0)
@@ -361,8 +361,8 @@ def _lost_alike(original: Matrix, sketched: Matrix, sketch: Sketch) -> float:
     if isinstance(sketch, PCASketch):
         centers[0] = sketch.mean
     everyone = np.zeros(original.shape[0], np.int32)
-    there = row_d2(sketched, everyone, CenterTable.build(np.zeros((1, sketched.shape[1])), np.float64))
-    return max(0.0, float(row_d2(original, everyone, CenterTable.build(centers, np.float64)).sum() - there.sum()))
+    there = row_d2(sketched, everyone, NearestCenters.build(np.zeros((1, sketched.shape[1])), np.float64))
+    return max(0.0, float(row_d2(original, everyone, NearestCenters.build(centers, np.float64)).sum() - there.sum()))
 
 
 def _totals(X: Matrix, labels: NDArray[np.int32], n_clusters: int) -> Totals:
@@ -374,4 +374,4 @@ def _totals(X: Matrix, labels: NDArray[np.int32], n_clusters: int) -> Totals:
 def _objective(X: Matrix, labels: NDArray[np.int32], n_clusters: int) -> float:
     """Sum of squared distances to the clusters' means."""
     totals = _totals(X, labels, n_clusters)
-    return float(row_d2(X, labels, CenterTable.build(totals.means(fallback=totals.sums), np.float64)).sum())
+    return float(row_d2(X, labels, NearestCenters.build(totals.means(fallback=totals.sums), np.float64)).sum())

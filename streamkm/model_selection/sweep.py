@@ -29,7 +29,7 @@ from streamkm.cluster.search.incremental_k import around_mean
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.core.memory import give_back, human_bytes, with_process_memory
+from streamkm.core.memory import human_bytes, trim_heap, with_process_memory
 from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.engine.checkpoint import Checkpoint
@@ -305,7 +305,7 @@ def _rows_to_sweep(
     rule = SampleRule.of(plan.sample_rows, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
     with stages.stage("sample") as stage:
         read = sketch_pass(context, Gathered(rule), stage, record="sample")
-    give_back(plan.limit_bytes)
+    trim_heap(plan.limit_bytes)
     check_clusters(n_clusters, read.n_valid)
     made = _made_sketch(kind, m, read.sample, _word(sketch_seed), n_clusters)
     if read.n_valid <= n_clustered or not (read.sample.complete or source.replayable):
@@ -320,7 +320,7 @@ def _rows_to_sweep(
         seed=draws,
         draw_all=drawing,
     )
-    give_back(plan.limit_bytes)
+    trim_heap(plan.limit_bytes)
     return read, made, swept
 
 

@@ -20,7 +20,7 @@ from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, polish
 from streamkm.cluster.rows import add_rows
 from streamkm.core.atomic_io import check_new, replace_file
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.core.pairs import Lines
+from streamkm.core.text_table import Lines
 from streamkm.engine import local_executor, open_executor
 from streamkm.model_selection.swept_rows import SweptRows
 from streamkm.reports.report import check_matplotlib, write_page

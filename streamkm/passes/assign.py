@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks, assigned, assigned_far, merged
-from streamkm.cluster.centers.table import CenterTable, shares_of
+from streamkm.cluster.centers.nearest import NearestCenters, shares_of
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile, absorb_profile
 from streamkm.cluster.rows import batch_rows, row_d2
@@ -96,7 +96,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
     Attributes
     ----------
     model : Model
-    table : CenterTable
+    table : NearestCenters
         The model's.
     rule : DrawRule, optional
         How rows are drawn on the way.
@@ -105,7 +105,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
     saved_as = Passed
 
     model: Model
-    table: CenterTable
+    table: NearestCenters
     rule: DrawRule | None = None
 
     @property
@@ -210,14 +210,14 @@ def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage
         labels[start:stop][slice(None) if kept is None else kept] = part
         stage.advance()
 
-    table = blocks.executor.share(CenterTable.build(model.centers, blocks.dtype))
+    table = blocks.executor.share(NearestCenters.build(model.centers, blocks.dtype))
     totals = blocks.executor.fold(
         stage.name, _assign_block, JOIN_TOTALS, blocks.handles, len(blocks.handles), table, listener=Listener(take)
     )
     return Assigned(labels, totals)
 
 
-def _assign_block(state: Totals | None, held: Held, table: CenterTable) -> tuple[Totals, NDArray[np.int32]]:
+def _assign_block(state: Totals | None, held: Held, table: NearestCenters) -> tuple[Totals, NDArray[np.int32]]:
     block = loaded(held)
     labels, totals, d2 = assigned(state, merged(block.X), block.weights, table, with_d2=True)
     gathered = float(weighted_sum(block.weights, d2))
@@ -231,14 +231,14 @@ class Values(Map[NDArray[Any]]):
     Attributes
     ----------
     model : Model
-    table : CenterTable
+    table : NearestCenters
         The model's.
     function : callable
-        Of a matrix (v, m) and a CenterTable; gives one value, or one row of values, for each row.
+        Of a matrix (v, m) and a NearestCenters; gives one value, or one row of values, for each row.
     """
 
     model: Model
-    table: CenterTable
+    table: NearestCenters
     function: Callable[..., Any]
 
     def output(self, rows: ValidRows) -> NDArray[Any]:
@@ -274,17 +274,17 @@ def map_rows(
         yield part
 
 
-def nearest_labels(X: Matrix, table: CenterTable) -> NDArray[np.int32]:
+def nearest_labels(X: Matrix, table: NearestCenters) -> NDArray[np.int32]:
     """Labels of rows (v,), for `map_rows`."""
     return table.labels(X)
 
 
-def nearest_d2(X: Matrix, table: CenterTable) -> NDArray[np.float64]:
+def nearest_d2(X: Matrix, table: NearestCenters) -> NDArray[np.float64]:
     """Squared distances of rows to their nearest centers (v,), for `map_rows`."""
     return row_d2(X, table.labels(X), table)
 
 
-def distances(X: Matrix, table: CenterTable) -> NDArray[Any]:
+def distances(X: Matrix, table: NearestCenters) -> NDArray[Any]:
     """Distances of rows to all centers (v, k), for `map_rows`.
 
     Those to the nearest are by differences: products cancel where a row is (almost) a center.
@@ -299,6 +299,6 @@ def distances(X: Matrix, table: CenterTable) -> NDArray[Any]:
     for start in range(0, len(found), step):  # few dense rows are copied to float64 at a time
         found[start : start + step] = euclidean_distances(rows_between(X, start, start + step), given)
     nearest = found.argmin(axis=1)
-    d2 = row_d2(X, nearest.astype(np.int32), CenterTable.build(given, dtype))
+    d2 = row_d2(X, nearest.astype(np.int32), NearestCenters.build(given, dtype))
     found[np.arange(len(found)), nearest] = np.sqrt(d2)
     return found

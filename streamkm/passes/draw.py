@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import row_d2
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
@@ -47,7 +47,7 @@ class Shares:
         objective = float(d2.sum()) * per_row
         return cls(model, objective / (len(model.centers) * counts)), 2 * objective
 
-    def __call__(self, X: Matrix, table: CenterTable) -> NDArray[np.float64]:
+    def __call__(self, X: Matrix, table: NearestCenters) -> NDArray[np.float64]:
         """Shares of original rows (n,); `table` is that of the model."""
         labels, d2 = _nearest(self.model, table, X)
         return np.asarray(d2 + self.added[labels])
@@ -60,13 +60,13 @@ class Draw(Map[Drawn]):
     Attributes
     ----------
     shares : Shares
-    table : CenterTable
+    table : NearestCenters
         Of the shares' model.
     rule : DrawRule
     """
 
     shares: Shares
-    table: CenterTable
+    table: NearestCenters
     rule: DrawRule
 
     def output(self, rows: ValidRows) -> Drawn:
@@ -97,7 +97,7 @@ def draw_pass(
     return rule.join(parts)
 
 
-def _nearest(model: Model, table: CenterTable, X: Matrix) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+def _nearest(model: Model, table: NearestCenters, X: Matrix) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Labels of original rows, and squared distances to their centers, in the model's space."""
     placed = model.place(X)
     labels = table.labels(placed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix
@@ -29,7 +29,7 @@ class Gather(Map[Members]):
     Attributes
     ----------
     model : Model
-    table : CenterTable
+    table : NearestCenters
         The model's.
     shares : float64 (k,)
         Of each cluster's rows; 0: none.
@@ -37,7 +37,7 @@ class Gather(Map[Members]):
     """
 
     model: Model
-    table: CenterTable
+    table: NearestCenters
     shares: NDArray[np.float64]
     seed: int
 

@@ -13,14 +13,14 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.core.memory import give_back, is_given, memory_limit_bytes, resident_bytes
+from streamkm.core.memory import is_given, memory_limit_bytes, resident_bytes, trim_heap
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import local_threads, open_executor, under_limit
 from streamkm.engine.passes import Pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import RowReader, Weighed
-from streamkm.planning.allowance import Allowance
+from streamkm.passes.reader import ReadItem, RowReader
 from streamkm.planning.line_room import with_line_room
+from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.documents.hashed import HashedText, hashed
@@ -201,12 +201,12 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         )
     limit_bytes, target_bytes = memory_limit_bytes(memory_limit), default_chunk_bytes(source)
     if is_given(memory_limit):  # frequencies do not depend on the pieces
-        allowance = Allowance.of(memory_limit, source)
-        room = limit_bytes - max(resident_bytes(), allowance.base_bytes)
+        budget = MemoryBudget.of(memory_limit, source)
+        room = limit_bytes - max(resident_bytes(), budget.base_bytes)
         target_bytes = min(target_bytes, max(FEWEST_BYTES, room // PARTS // COUNTING_COPIES))
         reading = COUNTING_COPIES * target_bytes
-        allowance.check_lines(source, reading)
-        peak = allowance.base_bytes + reading
+        budget.check_lines(source, reading)
+        peak = budget.base_bytes + reading
         source = with_line_room(source, memory_limit, peak, target_bytes, local_threads(executor))
     counting = source.counting_words() if isinstance(source, HashedText) else source
     reader = RowReader(counting, target_bytes, "euclidean", "raise")
@@ -216,7 +216,7 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         open_executor(executor) as workers,
         Progress().stage("idf", n_chunks) as stage,
     ):
-        give_back(limit_bytes)
+        trim_heap(limit_bytes)
         context = PassContext(executor=workers, reader=reader)
         counted = context.run(CountFeatures(fit), stage)
         assert counted.frequencies is not None  # sources without rows are refused
@@ -257,7 +257,7 @@ class CountFeatures(Pass[_Counted, None, _Counted]):
         """Nothing counted."""
         return _Counted(None, WordCounts())
 
-    def read(self, reader: RowReader, item: Weighed) -> tuple[Matrix, Mapping[str, int]]:
+    def read(self, reader: RowReader, item: ReadItem) -> tuple[Matrix, Mapping[str, int]]:
         """The valid rows of a chunk, and its words."""
         rows = reader.rows(item[0])
         return reader.checked(rows.X, rows.places).X, rows.words or {}

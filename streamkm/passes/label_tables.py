@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import row_d2
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError
@@ -42,7 +42,7 @@ class Written:
     stage: Stage | None = None
 
 
-def nearest_two(X: Matrix, table: CenterTable) -> NDArray[np.float64]:
+def nearest_two(X: Matrix, table: NearestCenters) -> NDArray[np.float64]:
     """Labels and distances of rows to the nearest and the second nearest center, for `assign.map_rows`.
 
     Returns

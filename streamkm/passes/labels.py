@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.atomic_io import named, replace_tree, working_directory, writing
@@ -79,12 +79,12 @@ class Label(Map[tuple[NDArray[np.int32], int]]):
     Attributes
     ----------
     model : Model
-    table : CenterTable
+    table : NearestCenters
         The model's.
     """
 
     model: Model
-    table: CenterTable
+    table: NearestCenters
 
     def output(self, rows: ValidRows) -> tuple[NDArray[np.int32], int]:
         """Of one chunk."""

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
@@ -27,7 +27,7 @@ from streamkm.sources.prepared import pieces
 def lazy_map(
     source: DaskSource,
     model: Model,
-    function: Callable[[Matrix, CenterTable], NDArray[Any]],
+    function: Callable[[Matrix, NearestCenters], NDArray[Any]],
     *,
     on_invalid: OnInvalid,
     n_columns: int | None = None,
@@ -38,8 +38,8 @@ def lazy_map(
     ----------
     source : DaskSource
     function : callable
-        Of a matrix (v, m) in the model's space and a CenterTable; gives one value, or one row of `n_columns`, for each
-        row: `nearest_labels`, `nearest_d2` or `distances` of passes.
+        Of a matrix (v, m) in the model's space and a NearestCenters; gives one value, or one row of `n_columns`, for
+        each row: `nearest_labels`, `nearest_d2` or `distances` of passes.
     on_invalid : "raise" or "skip"
         "raise": computing a block with NaN or infinity raises; "skip": such rows get -1 or NaN.
 
@@ -66,12 +66,12 @@ def lazy_map(
 
 def _prepared(
     reader: RowReader, model: Model, function: Callable[..., NDArray[Any]]
-) -> tuple[RowReader, Model, Callable[..., NDArray[Any]], CenterTable]:
+) -> tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]:
     """What all blocks need; the table is laid out where they are computed, as it is as large as the centers."""
     return reader, model, function, model.table()
 
 
-def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[Any]], CenterTable]) -> NDArray[Any]:
+def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]) -> NDArray[Any]:
     """The function's values of a block; rows that are made dense are taken in pieces."""
     reader, model, function, table = prepared
     parts = [rows] if model.preparation is None else pieces(rows, model.preparation, LARGEST_CHUNK_BYTES)
@@ -79,7 +79,7 @@ def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[
 
 
 def _mapped_part(
-    rows: Rows, reader: RowReader, model: Model, function: Callable[..., NDArray[Any]], table: CenterTable
+    rows: Rows, reader: RowReader, model: Model, function: Callable[..., NDArray[Any]], table: NearestCenters
 ) -> NDArray[Any]:
     X = rows.X if model.preparation is None else model.preparation.apply(rows.X)
     valid = reader.checked(X, rows.places)

@@ -68,7 +68,7 @@ def find_preparation(context: PassContext, steps: Sequence[str], sample_rows: in
         if step not in FOUND:
             continue
         rows = prepared(source, preparation.before(number)) if number else source
-        reader = replace(context.reader, source=rows, metric="euclidean", skims=True)
+        reader = replace(context.reader, source=rows, metric="euclidean", may_index=True)
         name = f"step-{number}"
         scaling = _found(replace(context, reader=reader, weights=NO_WEIGHTS), step, name, sample_rows, progress)
         preparation = Preparation(preparation.steps, (*preparation.found, scaling))

@@ -19,11 +19,11 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, Skimmed, row_places
+from streamkm.sources.base import Chunk, ChunkedSource, IndexedRows, Rows, RowSource, SentRows, row_places
 
 OnInvalid = Literal["raise", "skip"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
-Weighed = tuple[Item, int | None, NDArray[np.float64], int]
+ReadItem = tuple[Item, int | None, NDArray[np.float64], int]
 """An item, how many rows it should have, their weights, and how many rows come before, where that is known."""
 LARGEST_D2 = 1e300  # squared norms above it leave no room for sums,
 LARGEST_SINGLE_D2 = 1e34  # in single precision
@@ -52,7 +52,7 @@ class RowReader:
     target_bytes: int
     metric: Metric
     on_invalid: OnInvalid
-    skims: bool = False
+    may_index: bool = False
 
     @property
     def gives_rows(self) -> bool:
@@ -61,13 +61,13 @@ class RowReader:
 
     def large(self, state_bytes: float) -> Large:
         """What takes memory, or time, in a fold over the items whose states are so large; see `Executor.fold`."""
-        if self.gives_rows or (self.source.in_turn and state_bytes <= self.target_bytes):
+        if self.gives_rows or (self.source.sequential and state_bytes <= self.target_bytes):
             return "items"
         return "state" if state_bytes > self.target_bytes else None
 
     def items(
         self, executor: Executor, weights: NDArray[np.float64], chunk_rows: NDArray[np.int64] | None
-    ) -> Iterator[Weighed]:
+    ) -> Iterator[ReadItem]:
         """What the executor's calls are to read: items with their numbers of rows and their rows' weights.
 
         Parameters
@@ -91,18 +91,18 @@ class RowReader:
         """The reader that calls need: it carries no rows to a cluster."""
         return replace(self, source=executor.for_calls(self.source))
 
-    def skim(self, item: Item) -> Skimmed | None:
+    def index_rows(self, item: Item) -> IndexedRows | None:
         """Find an item's rows without reading them, where that may be and the source can."""
         if (
-            not self.skims
+            not self.may_index
             or self.on_invalid == "skip"
             or not isinstance(item, Chunk)
             or not isinstance(self.source, ChunkedSource)
         ):
             return None
-        return self.source.skim(item)
+        return self.source.index_rows(item)
 
-    def read(self, item: Weighed) -> ValidRows:
+    def read(self, item: ReadItem) -> ValidRows:
         """Read an item of `items`: its valid rows, with their weights.
 
         Raises
@@ -224,7 +224,7 @@ class SourceRows:
             return len(self.chunk_rows)
         return len(source.chunks(self.row_reader.target_bytes)) if isinstance(source, ChunkedSource) else 1
 
-    def items(self, executor: Executor) -> Iterator[Weighed]:
+    def items(self, executor: Executor) -> Iterator[ReadItem]:
         """See `RowReader.items`."""
         return islice(self.row_reader.items(executor, self.weights, self.chunk_rows), self.n_before, None)
 

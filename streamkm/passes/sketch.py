@@ -19,17 +19,17 @@ from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.sampling.row_sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
+from streamkm.core.ordered_sum import added_in_order
 from streamkm.core.progress import Stage
-from streamkm.core.sums import added_in_order
 from streamkm.engine import Executor
 from streamkm.engine.passes import Map, Pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered, SavedRows
-from streamkm.passes.reader import RowReader, ValidRows, Weighed
+from streamkm.passes.reader import ReadItem, RowReader, ValidRows
 from streamkm.sketches import IdentitySketch, Sketch, SketchFit
-from streamkm.sources.base import Skimmed
+from streamkm.sources.base import IndexedRows
 
-MOST_SKIMMED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
+MOST_INDEXED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class _Info:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ChunkSummary:
     """What is told of a sketched chunk: for the row sample, the coreset, and the features that occur."""
 
     info: _Info
@@ -255,7 +255,7 @@ class _Told:
 
 
 @dataclass(frozen=True, slots=True)
-class SketchRows(Map[tuple[Block | None, _Told]]):
+class SketchRows(Map[tuple[Block | None, _ChunkSummary]]):
     """The sketched rows of a chunk, and what is gathered of it.
 
     Attributes
@@ -271,28 +271,28 @@ class SketchRows(Map[tuple[Block | None, _Told]]):
     rule: SampleRule
     coreset_rule: CoresetRule | None
 
-    def read(self, reader: RowReader, item: Weighed) -> tuple[ValidRows | Skimmed, RowReader]:
+    def read(self, reader: RowReader, item: ReadItem) -> tuple[ValidRows | IndexedRows, RowReader]:
         """The rows of a chunk; where few of them are needed, as they were found, unread."""
-        few = self.sketch is None and self.rule.limit < MOST_SKIMMED and not len(item[2])
-        skimmed = reader.skim(item[0]) if few else None
-        return reader.read(item) if skimmed is None else skimmed, reader
+        few = self.sketch is None and self.rule.limit < MOST_INDEXED and not len(item[2])
+        indexed = reader.index_rows(item[0]) if few else None
+        return reader.read(item) if indexed is None else indexed, reader
 
-    def output(self, rows: tuple[ValidRows | Skimmed, RowReader]) -> tuple[Block | None, _Told]:
+    def output(self, rows: tuple[ValidRows | IndexedRows, RowReader]) -> tuple[Block | None, _ChunkSummary]:
         """The block, if sketched rows are kept, and what is told of it."""
         found, reader = rows
-        if isinstance(found, Skimmed):
-            return None, _skimmed(found, reader, self.rule)
+        if isinstance(found, IndexedRows):
+            return None, _indexed(found, reader, self.rule)
         candidates = self.rule.candidates(found.X, found.places, found.numbers, found.weights)
         n_features = reader.source.n_features
         bits = occurring_bits(found.X) if n_features is None or n_features >= FEWEST_FEATURES else None
         if self.sketch is None:
-            return None, _Told(_Info.of(found, found.X.dtype), candidates, bits=bits)
+            return None, _ChunkSummary(_Info.of(found, found.X.dtype), candidates, bits=bits)
         sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not isinstance(self.sketch, IdentitySketch))
         if self.coreset_rule is not None:
             part = self.coreset_rule.part(merged(sketched), found.places, found.weights) if len(found.places) else None
-            return None, _Told(_Info.of(found, sketched.dtype), candidates, part, bits)
+            return None, _ChunkSummary(_Info.of(found, sketched.dtype), candidates, part, bits)
         block = self._block(found, sketched)
-        return block, _Told(_Info.of(found, sketched.dtype, block), candidates, bits=bits)
+        return block, _ChunkSummary(_Info.of(found, sketched.dtype, block), candidates, bits=bits)
 
     def _block(self, rows: ValidRows, sketched: Matrix) -> Block:
         as_they_are = isinstance(self.sketch, IdentitySketch) and not isinstance(sketched, np.ndarray)
@@ -300,10 +300,10 @@ class SketchRows(Map[tuple[Block | None, _Told]]):
         return Block(sketched, sketched_d2norms(sketched) if known is None else known, rows.weights)
 
 
-def _skimmed(skimmed: Skimmed, reader: RowReader, rule: SampleRule) -> _Told:
+def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> _ChunkSummary:
     """The candidates of a chunk whose other rows are not read: the pass that assigns them finds what is wrong there."""
-    n_rows = len(skimmed.places)
-    picked, keys = rule.picks(skimmed.places, NO_WEIGHTS)
-    rows = reader.checked(skimmed.take(picked), skimmed.places[picked])
-    info = _Info(n_rows, None, n_rows, n_rows, skimmed.n_features, rows.X.dtype)
-    return _Told(info, Candidates(rows.X, keys, picked))
+    n_rows = len(indexed.places)
+    picked, keys = rule.picks(indexed.places, NO_WEIGHTS)
+    rows = reader.checked(indexed.take(picked), indexed.places[picked])
+    info = _Info(n_rows, None, n_rows, n_rows, indexed.n_features, rows.X.dtype)
+    return _ChunkSummary(info, Candidates(rows.X, keys, picked))

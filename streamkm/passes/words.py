@@ -8,9 +8,9 @@ import numpy as np
 
 from streamkm.core.progress import Progress
 from streamkm.sources.base import RowSource
+from streamkm.sources.cached import CachedRows
 from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import HashedText
-from streamkm.sources.kept import KeptRows
 from streamkm.sources.prepared import PreparedRows
 from streamkm.text.words import WordCounts, WordTable
 
@@ -35,7 +35,7 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
     """
     if source.words is not None:
         return source.words
-    while isinstance(source, PreparedRows | KeptRows):
+    while isinstance(source, PreparedRows | CachedRows):
         source = source.source
     if not isinstance(source, HashedText) or not source.replayable:
         return None

@@ -1,12 +1,12 @@
-"""The largest sizes, the best regime and the best space that fit in memory."""
+"""The largest sizes, the best cluster_on and the best space that fit in memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from streamkm.cluster.model import Space
-from streamkm.planning.allowance import Allowance, Sizes, largest_of
-from streamkm.planning.memory import Needs, Regime
+from streamkm.planning.memory import ClusterOn, MemoryModel
+from streamkm.planning.memory_budget import MemoryBudget, Sizes, largest_of
 from streamkm.sources.base import ChunkedSource, RowSource
 
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
@@ -21,81 +21,81 @@ class Choice:
     Attributes
     ----------
     sizes : Sizes
-    needs : Needs
+    memory_model : MemoryModel
     n_chunks : int or None
-    regime : Regime
+    cluster_on : ClusterOn
     space : Space
     room : int
         Bytes of spilled blocks that are kept in memory.
     """
 
     sizes: Sizes
-    needs: Needs
+    memory_model: MemoryModel
     n_chunks: int | None
-    regime: Regime
+    cluster_on: ClusterOn
     space: Space
     room: int = 0
 
     def memory(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage."""
-        return self.needs.stages(self.regime, self.space, base, self.room)
+        return self.memory_model.stages(self.cluster_on, self.space, base, self.room)
 
-    def in_portions(self, allowance: Allowance) -> Choice:
+    def in_portions(self, budget: MemoryBudget) -> Choice:
         """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held."""
         tried = self
-        while self.needs.many and self.regime in ("blocks", "spilled") and not tried.fits(allowance):
-            n_portions = 2 * tried.needs.n_portions
+        while self.memory_model.many and self.cluster_on in ("blocks", "spilled") and not tried.fits(budget):
+            n_portions = 2 * tried.memory_model.n_portions
             if n_portions > MOST_PORTIONS:
                 return tried  # which is refused: it takes the least
-            tried = replace(self, needs=replace(self.needs, n_portions=n_portions))
+            tried = replace(self, memory_model=replace(self.memory_model, n_portions=n_portions))
         return tried
 
-    def fits(self, allowance: Allowance) -> bool:
+    def fits(self, budget: MemoryBudget) -> bool:
         """Whether the projection keeps the limit."""
-        return max(self.memory(allowance.base_bytes).values()) <= allowance.limit_bytes
+        return max(self.memory(budget.base_bytes).values()) <= budget.limit_bytes
 
-    def with_threads(self, n_threads: int, allowance: Allowance) -> Choice:
+    def with_threads(self, n_threads: int, budget: MemoryBudget) -> Choice:
         """Let as many of these threads work as have room beside what was chosen."""
 
         def of(count: int) -> Choice:
-            return replace(self, needs=replace(self.needs, n_threads=count))
+            return replace(self, memory_model=replace(self.memory_model, n_threads=count))
 
-        return of(allowance.threads(n_threads, lambda count: max(of(count).memory(allowance.base_bytes).values())))
+        return of(budget.threads(n_threads, lambda count: max(of(count).memory(budget.base_bytes).values())))
 
-    def with_room(self, limit_bytes: int, allowance: Allowance, n_rows: int | None) -> Choice:
+    def with_room(self, limit_bytes: int, budget: MemoryBudget, n_rows: int | None) -> Choice:
         """Keep in memory what there is room for below so much of blocks that are spilled."""
-        if self.regime != "spilled":
+        if self.cluster_on != "spilled":
             return self
-        free = limit_bytes - max(self.memory(allowance.base_bytes).values())
+        free = limit_bytes - max(self.memory(budget.base_bytes).values())
         room = max(0, int(SPILL_SHARE * free))
         if n_rows is not None:
-            room = min(room, n_rows * (8 + self.needs.block_row_bytes))
+            room = min(room, n_rows * (8 + self.memory_model.block_row_bytes))
         return replace(self, room=room)
 
 
 def choose(
     source: RowSource,
-    needs: Needs,
-    regimes: dict[Regime, str],
+    memory_model: MemoryModel,
+    regimes: dict[ClusterOn, str],
     spaces: tuple[Space, ...],
     ladder: list[Sizes],
-    allowance: Allowance,
+    budget: MemoryBudget,
     n_threads: int,
 ) -> Choice:
-    """Choose the best space, in it the best regime, with it the largest sizes, that fit in memory.
+    """Choose the best space, in it the best cluster_on, with it the largest sizes, that fit in memory.
 
     Parameters
     ----------
     source : RowSource
-    needs : Needs
-        Of a fit, whatever its regime.
+    memory_model : MemoryModel
+        Of a fit, whatever its cluster_on.
     regimes : dict of str
         Those to choose from, the best first, and why each.
     spaces : tuple of Space
         The best first.
     ladder : list of Sizes
         The largest first.
-    allowance : Allowance
+    allowance : MemoryBudget
     n_threads : int
         There are: as many of them work as have room beside the sizes, which are chosen for one.
 
@@ -107,42 +107,42 @@ def choose(
     cuts: dict[int, _Cut] = {}
     least: Choice | None = None
     for space in spaces:
-        for regime in regimes:
+        for cluster_on in regimes:
             for sizes in ladder:
                 if sizes.chunk_bytes not in cuts:
                     cuts[sizes.chunk_bytes] = _Cut.of(source, sizes.chunk_bytes)
                 cut = cuts[sizes.chunk_bytes]
-                choice = Choice(sizes, _sized(source, needs, sizes, cut), cut.n_chunks, regime, space)
-                choice = _with_largest_chunks(choice.in_portions(allowance), source, cuts, allowance)
-                peak = max(choice.memory(allowance.base_bytes).values())
-                if peak <= allowance.limit_bytes:
+                choice = Choice(sizes, _sized(source, memory_model, sizes, cut), cut.n_chunks, cluster_on, space)
+                choice = _with_largest_chunks(choice.in_portions(budget), source, cuts, budget)
+                peak = max(choice.memory(budget.base_bytes).values())
+                if peak <= budget.limit_bytes:
                     n_rows = source.estimated_rows
                     if len(spaces) > 1 and source.n_features is None:  # the room still decides on the space
-                        choice = choice.with_room(allowance.limit_bytes, allowance, n_rows)
-                        return choice.with_threads(n_threads, allowance)
-                    choice = choice.with_threads(n_threads, allowance)
-                    return choice.with_room(allowance.now_bytes, allowance, n_rows)
-            if least is None or peak < max(least.memory(allowance.base_bytes).values()):
+                        choice = choice.with_room(budget.limit_bytes, budget, n_rows)
+                        return choice.with_threads(n_threads, budget)
+                    choice = choice.with_threads(n_threads, budget)
+                    return choice.with_room(budget.now_bytes, budget, n_rows)
+            if least is None or peak < max(least.memory(budget.base_bytes).values()):
                 least = choice
     if least is None:
         raise ValueError("nothing to choose from")
     return least
 
 
-def _with_largest_chunks(choice: Choice, source: RowSource, cuts: dict[int, _Cut], allowance: Allowance) -> Choice:
+def _with_largest_chunks(choice: Choice, source: RowSource, cuts: dict[int, _Cut], budget: MemoryBudget) -> Choice:
     """The same with the largest chunks that fit: of many clusters, each chunk has few rows near a center.
 
     Chunks are made smaller before rows that are drawn are given up, whose memory has nothing to do with chunks; and
     fewer chunks are fewer sums at a time.
     """
     for size in sorted(cuts, reverse=True):
-        if not choice.needs.many or size <= choice.sizes.chunk_bytes:
+        if not choice.memory_model.many or size <= choice.sizes.chunk_bytes:
             break
         sizes, cut = replace(choice.sizes, chunk_bytes=size), cuts[size]
-        needs = _sized(source, choice.needs, sizes, cut)
-        larger = replace(choice, sizes=sizes, needs=replace(needs, n_portions=1), n_chunks=cut.n_chunks)
-        larger = larger.in_portions(allowance)
-        if larger.fits(allowance):
+        memory_model = _sized(source, choice.memory_model, sizes, cut)
+        larger = replace(choice, sizes=sizes, memory_model=replace(memory_model, n_portions=1), n_chunks=cut.n_chunks)
+        larger = larger.in_portions(budget)
+        if larger.fits(budget):
             return larger
     return choice
 
@@ -163,11 +163,11 @@ class _Cut:
         return cls(len(chunks), largest_of(chunks, chunk_bytes))
 
 
-def _sized(source: RowSource, needs: Needs, sizes: Sizes, cut: _Cut) -> Needs:
+def _sized(source: RowSource, memory_model: MemoryModel, sizes: Sizes, cut: _Cut) -> MemoryModel:
     """The needs with these sizes."""
     n_rows = source.estimated_rows
     return replace(
-        needs,
+        memory_model,
         n_rows=n_rows or sizes.sample_rows,
         sample_rows=sizes.sample_rows,
         searched_rows=sizes.searched_rows,

@@ -35,7 +35,7 @@ at the client
     Finding the sketch, seeding, Lloyd on the row sample and polishing: as measured here, times the rows that are
     sampled over those that were. Where all rows are sketched and kept, each Lloyd step is a stage of the above.
 
-Chunks, sketch, regime, passes and the client's memory are `plan.plan_fit`'s, runs and their tree those of
+Chunks, sketch, cluster_on, passes and the client's memory are `plan.plan_fit`'s, runs and their tree those of
 `compute.reduction`. The client is a machine like this one, and so is each worker's processor; storage is as fast as it
 was measured, unless its bandwidth is given; nothing fails. Lloyd's algorithm on all rows is taken to need as many steps
 as on the sample.
@@ -51,7 +51,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
 from streamkm.engine.turns import Reading
 from streamkm.planning.forecast import Cluster, Cost, Forecast, Rates, Step
-from streamkm.planning.memory import LABEL_BYTES, READ_BYTES, Needs
+from streamkm.planning.memory import LABEL_BYTES, READ_BYTES, MemoryModel
 from streamkm.planning.plan import Plan
 from streamkm.sketches.registry import DATA_DEPENDENT
 
@@ -67,10 +67,10 @@ def forecast(plan: Plan, rates: Rates, cluster: Cluster) -> Forecast:
     InvalidInputError
         If the plan is not of chunks.
     """
-    if plan.needs is None or not plan.n_chunks:
+    if plan.memory_model is None or not plan.n_chunks:
         raise InvalidInputError(f"{plan.source} has no chunks that can be read by themselves; its time cannot be told")
     n_rows = plan.n_rows or int(rates.chunk_rows * plan.n_chunks)
-    model = _Model(plan, plan.needs, n_rows, plan.n_chunks, rates, cluster)
+    model = _Model(plan, plan.memory_model, n_rows, plan.n_chunks, rates, cluster)
     chunks = CLIENT_CHUNK_BYTES * plan.n_chunks
     gathering = max(plan.peak_bytes, plan.memory.get("assign", 0) + LABEL_BYTES * n_rows)
     return Forecast(
@@ -138,7 +138,7 @@ class _Model:
     """The formulas of the module's docstring."""
 
     plan: Plan
-    needs: Needs
+    memory_model: MemoryModel
     n_rows: int
     n_chunks: int
     rates: Rates
@@ -147,16 +147,16 @@ class _Model:
     @property
     def width(self) -> int:
         """Features of the space that rows are assigned in."""
-        original = self.plan.space_for(self.needs.n_features) == "original"
-        return self.needs.center_features if original else self.needs.n_components
+        original = self.plan.space_for(self.memory_model.n_features) == "original"
+        return self.memory_model.center_features if original else self.memory_model.n_components
 
     @property
     def state_bytes(self) -> int:
-        return 8 * self.needs.n_clusters * self.width
+        return 8 * self.memory_model.n_clusters * self.width
 
     @property
     def keeps_blocks(self) -> bool:
-        return self.plan.regime in ("blocks", "spilled")
+        return self.plan.cluster_on in ("blocks", "spilled")
 
     @property
     def _fewest_runs(self) -> int:
@@ -167,8 +167,8 @@ class _Model:
         """All stages, in order."""
         clustered = min(self.n_rows, self.plan.sample_rows)
         seconds = {name: took * clustered / self.rates.sampled for name, took in self.rates.client.items()}
-        if self.plan.regime == "coreset":
-            seconds["lloyd"] *= min(1.0, self.needs.coreset_rows / clustered)
+        if self.plan.cluster_on == "coreset":
+            seconds["lloyd"] *= min(1.0, self.memory_model.coreset_rows / clustered)
         later = self.plan.sketches_later
         found = [self._gather(step, self.rates.sample) for step in self.plan.finding_steps]
         found += [self._gather("sketch", self.rates.sample)] if later else []
@@ -177,8 +177,12 @@ class _Model:
         found.append(self._lloyd() if self.keeps_blocks else Step("lloyd", seconds["lloyd"], "client"))
         if "polish" in seconds:
             found.append(Step("polish", seconds["polish"], "client"))
-        sketch_bytes = 8 * self.needs.n_features * self.needs.n_components if self.plan.sketch in DATA_DEPENDENT else 0
-        shared = self.state_bytes + self.needs.table(self.width) + sketch_bytes
+        sketch_bytes = (
+            8 * self.memory_model.n_features * self.memory_model.n_components
+            if self.plan.sketch in DATA_DEPENDENT
+            else 0
+        )
+        shared = self.state_bytes + self.memory_model.table(self.width) + sketch_bytes
         load = _Load(
             count_runs(self.n_chunks, self._fewest_runs), shared, 4 * self.n_rows, self.state_bytes,
             self.plan.stored_bytes or 0,
@@ -189,23 +193,23 @@ class _Model:
 
     def _coreset_bytes(self) -> int:
         """Of the parts of a coreset that all calls tell."""
-        if self.plan.regime != "coreset":
+        if self.plan.cluster_on != "coreset":
             return 0
-        part_rows = min(self.needs.coreset_rows, self.n_rows / self.n_chunks)
-        return int(self.n_chunks * part_rows * (16 + self.needs.block_row_bytes))
+        part_rows = min(self.memory_model.coreset_rows, self.n_rows / self.n_chunks)
+        return int(self.n_chunks * part_rows * (16 + self.memory_model.block_row_bytes))
 
     def _gather(self, name: str, cost: Cost, returned: int = 0) -> Step:
         """A pass that returns candidates for the sample, and `returned` bytes beside them."""
         rows = min(self.n_rows, max(SPARE * self.plan.sample_rows, FEWEST_CANDIDATES * self.n_chunks))
-        returned += int(rows) * (self.needs.row_bytes + 16)
+        returned += int(rows) * (self.memory_model.row_bytes + 16)
         gathered = self.n_chunks * self.rates.gather_s
         load = _Load(count_runs(self.n_chunks, RUNS), 0, returned, 0, self.plan.stored_bytes or 0, gathered)
         return self._pass(name, cost, load)
 
     def _lloyd(self) -> Step:
         """All steps on all rows sketched."""
-        state = 8 * self.needs.n_clusters * self.needs.n_components
-        shared = state + self.needs.table(self.needs.n_components)
+        state = 8 * self.memory_model.n_clusters * self.memory_model.n_components
+        shared = state + self.memory_model.table(self.memory_model.n_components)
         one = self._pass("lloyd", self.rates.step, _Load(count_runs(self.n_chunks, RUNS), shared, 0, state, None))
         steps = self.rates.iterations
         return Step(
@@ -254,14 +258,14 @@ class _Model:
         half a call more, as calls are started ahead, or of two stretches where that is more; sums likewise, and eight
         that are joined and their total.
         """
-        needs, threads = self.needs, self.cluster.threads
-        reading = threads * (int(needs.read_factor * needs.largest_chunk) + READ_BYTES)
+        memory_model, threads = self.memory_model, self.cluster.threads
+        reading = threads * (int(memory_model.read_factor * memory_model.largest_chunk) + READ_BYTES)
         chunk_rows = self.n_rows / self.n_chunks
-        kept = int(self.n_rows * (8 + needs.block_row_bytes) / self.cluster.workers) if self.keeps_blocks else 0
+        kept = int(self.n_rows * (8 + memory_model.block_row_bytes) / self.cluster.workers) if self.keeps_blocks else 0
         candidates = max(SPARE * self.plan.sample_rows / self.n_chunks, FEWEST_CANDIDATES)
-        returned = min(chunk_rows, candidates) * (needs.row_bytes + 16)
-        if self.plan.regime == "coreset":
-            returned += min(chunk_rows, needs.coreset_rows) * (16 + needs.block_row_bytes)
+        returned = min(chunk_rows, candidates) * (memory_model.row_bytes + 16)
+        if self.plan.cluster_on == "coreset":
+            returned += min(chunk_rows, memory_model.coreset_rows) * (16 + memory_model.block_row_bytes)
         labels = 4 * chunk_rows * run_length(self.n_chunks, self._fewest_runs)
         waiting = self._waiting(self._fewest_runs)
         states = (waiting + ARITY + 1) * self.state_bytes
@@ -269,12 +273,12 @@ class _Model:
         return {
             "sketch": self.plan.base_bytes + reading + kept + int(self._waiting(RUNS) * run * returned),
             "assign": self.plan.base_bytes + reading + kept + int(waiting * labels) + states + self.state_bytes
-            + needs.table(self.width),
+            + memory_model.table(self.width),
         }  # fmt: skip
 
     def _waiting(self, fewest_runs: int) -> int:
         """Calls of a worker that run, or whose results wait there."""
-        reading = Reading(self.n_chunks, self.needs.largest_chunk, self.needs.shared_bytes)
+        reading = Reading(self.n_chunks, self.memory_model.largest_chunk, self.memory_model.shared_bytes)
         stretch = reading.stretch(count_runs(self.n_chunks, fewest_runs), self.cluster.workers)
         threads = self.cluster.threads
         return max(threads + max(1, threads // 2), 2 * stretch)

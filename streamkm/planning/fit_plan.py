@@ -1,4 +1,4 @@
-"""What a fit will do, decided before the first read: sketch, sizes, regime, passes, bytes.
+"""What a fit will do, decided before the first read: sketch, sizes, cluster_on, passes, bytes.
 
 Pure functions of the source's description, the parameters and the memory that may be taken. Reads no rows.
 """
@@ -17,10 +17,10 @@ from streamkm.cluster.sampling.coreset import default_size
 from streamkm.cluster.seeding.draws import draw_rows
 from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.planning.allowance import FEWEST_DRAWN, Allowance, Sizes, checked, smaller_sizes
+from streamkm.planning.cached_rows import keeping_rows
 from streamkm.planning.choice import Choice, choose
-from streamkm.planning.kept_rows import keeping_rows
-from streamkm.planning.memory import MIB, Needs, Regime
+from streamkm.planning.memory import MIB, ClusterOn, MemoryModel
+from streamkm.planning.memory_budget import FEWEST_DRAWN, MemoryBudget, Sizes, checked, smaller_sizes
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.planning.sketch_choice import choose_sketch, wanted_nnz
@@ -102,7 +102,7 @@ def plan_fit(
     kind, components, why = choose_sketch(
         source, sketch, n_components, n_clusters, eps=eps, delta=delta, sketch_fit=sketch_fit
     )
-    allowance = Allowance.of(memory_limit, source, on_cluster=on_cluster)
+    budget = MemoryBudget.of(memory_limit, source, on_cluster=on_cluster)
     per_feature = wanted_nnz(kind, n_components, n_clusters, eps=eps, delta=delta)
     asked = _Asked(
         source=source,
@@ -120,40 +120,40 @@ def plan_fit(
     if asked.once:
         asked.check_once()
     first = Sizes(
-        chunk_bytes=allowance.chunk_bytes(source, chunk_bytes, row_bytes),
-        sample_rows=max(asked.fewest_sampled, min(asked.wanted_sample, allowance.most_sampled(row_bytes))),
+        chunk_bytes=budget.chunk_bytes(source, chunk_bytes, row_bytes),
+        sample_rows=max(asked.fewest_sampled, min(asked.wanted_sample, budget.most_sampled(row_bytes))),
         drawn_rows=asked.drawn_rows,
         keeps_sample=refine == "auto" and not asked.once,
         searched_rows=asked.searched_rows,
         fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER * n_clusters)),
     )
-    needs = asked.needs(first, gathers_labels=gathers_labels, on_cluster=on_cluster)
+    memory_model = asked.memory_model(first, gathers_labels=gathers_labels, on_cluster=on_cluster)
     regimes = asked.regimes(first.sample_rows)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
     serving = [sizes for sizes in ladder if asked.serves(sizes.sample_rows)]
     choice, all_rows = None, bool(serving) and asked.clusters_all(first.sample_rows)
     if all_rows:
-        choice = choose(source, needs, {"blocks": ""}, asked.spaces[:1], serving, allowance, n_threads)
-        all_rows = choice.fits(allowance)
+        choice = choose(source, memory_model, {"blocks": ""}, asked.spaces[:1], serving, budget, n_threads)
+        all_rows = choice.fits(budget)
     if choice is None or not all_rows:
         sizes = serving if serving and "sample" in regimes else ladder  # a smaller sample would cost quality
-        choice = choose(source, needs, regimes, asked.spaces, sizes, allowance, n_threads)
+        choice = choose(source, memory_model, regimes, asked.spaces, sizes, budget, n_threads)
     ahead = all_rows and asked.found
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
-    why_regime = (ALONG if ahead else ON_ALL) if all_rows else regimes[choice.regime]
-    plan = _plan(asked, choice, allowance, why, why_regime, counts_first=counts_first, reads_ahead=ahead)
+    why_regime = (ALONG if ahead else ON_ALL) if all_rows else regimes[choice.cluster_on]
+    plan = _plan(asked, choice, budget, why, why_regime, counts_first=counts_first, reads_ahead=ahead)
     if keeps_rows:
-        plan = keeping_rows(plan, source, allowance)
+        plan = keeping_rows(plan, source, budget)
     if not refuses:
         return plan
-    return checked(plan, "or use fewer n_components or fewer n_clusters", choice.needs.largest_chunk, allowance)
+    return checked(plan, "or use fewer n_components or fewer n_clusters", choice.memory_model.largest_chunk, budget)
 
 
 def _plan(
     asked: _Asked,
     choice: Choice,
-    allowance: Allowance,
+    budget: MemoryBudget,
     why_sketch: str,
     why_regime: str,
     *,
@@ -161,7 +161,7 @@ def _plan(
     reads_ahead: bool,
 ) -> Plan:
     """What was chosen, as a plan."""
-    source, needs, regime = asked.source, choice.needs, choice.regime
+    source, memory_model, cluster_on = asked.source, choice.memory_model, choice.cluster_on
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
     steps = source.preparation.finding if isinstance(source, PreparedRows) else ()
     before = tuple(stage.name for stage in source.stages_before)
@@ -170,7 +170,7 @@ def _plan(
         + asked.refinements
         + counts_first
         + asked.fit_passes
-        + (asked.found and regime != "sample" and not reads_ahead)
+        + (asked.found and cluster_on != "sample" and not reads_ahead)
     )
     return Plan(
         source=source.name,
@@ -186,24 +186,24 @@ def _plan(
         nnz_per_feature=asked.nnz_per_feature,
         n_components=asked.n_components,
         why_sketch=why_sketch,
-        regime=regime,
+        cluster_on=cluster_on,
         why_regime=why_regime,
         coreset="lightweight" if asked.coreset == "lightweight" else "sensitivity",
-        sample_rows=needs.sample_rows,
+        sample_rows=memory_model.sample_rows,
         assign_space=choice.space if source.n_features is not None or not several else None,
-        memory=choice.memory(allowance.base_bytes),
-        limit_bytes=allowance.limit_bytes,
-        base_bytes=allowance.base_bytes,
-        process_memory=allowance.process_memory,
-        needs=needs,
-        n_threads=needs.n_threads,
+        memory=choice.memory(budget.base_bytes),
+        limit_bytes=budget.limit_bytes,
+        base_bytes=budget.base_bytes,
+        process_memory=budget.process_memory,
+        memory_model=memory_model,
+        n_threads=memory_model.n_threads,
         fit_passes=asked.fit_passes,
-        block_room=choice.room if regime == "spilled" else None,
+        block_room=choice.room if cluster_on == "spilled" else None,
         chooses_space=several,
         more_passes=MOST_ROUNDS if asked.refine == "auto" and not asked.once else 0,
-        drawn_rows=needs.drawn_rows,
-        keeps_sample=needs.keeps_sample,
-        few_sampled=needs.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
+        drawn_rows=memory_model.drawn_rows,
+        keeps_sample=memory_model.keeps_sample,
+        few_sampled=memory_model.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
         reads_ahead=reads_ahead,
         finding_steps=steps,
         passes_before=before,
@@ -325,10 +325,10 @@ class _Asked:
                     "pass a list of chunks, or a function that returns a fresh iterator"
                 )
 
-    def needs(self, first: Sizes, *, gathers_labels: bool, on_cluster: bool) -> Needs:
+    def memory_model(self, first: Sizes, *, gathers_labels: bool, on_cluster: bool) -> MemoryModel:
         """What the projection of memory is made of, but for the sizes that are still to be chosen."""
         source, kind, n_components = self.source, self.kind, self.n_components
-        return Needs(
+        return MemoryModel(
             n_rows=source.estimated_rows or first.sample_rows,
             sample_rows=first.sample_rows,
             searched_rows=first.searched_rows,
@@ -348,9 +348,9 @@ class _Asked:
             n_chunks=0,
             coreset_rows=default_size(self.n_clusters),
             directions=n_directions(kind, n_components, self.n_clusters) if self.streamed else 0,
-            made_bytes=source.made_bytes,
+            producer_bytes=source.producer_bytes,
             streams=not isinstance(source, ChunkedSource),
-            in_turn=source.in_turn,
+            sequential=source.sequential,
             once=self.once,
             labels=gathers_labels,
             shared_bytes=source.shared_bytes,
@@ -360,7 +360,7 @@ class _Asked:
             n_occurring=self._n_occurring,
         )
 
-    def regimes(self, sample_rows: int) -> dict[Regime, str]:
+    def regimes(self, sample_rows: int) -> dict[ClusterOn, str]:
         """What k-means may run on, best first, and why, where memory has room for a sample of so many rows."""
         regimes = self._regimes(sample_rows)
         if self.source.estimated_rows is None and regimes.pop("blocks", None) is not None:
@@ -393,7 +393,7 @@ class _Asked:
         """Whether centers are found in a sketch, and polished on the sample in the original space."""
         return self.kind != IdentitySketch.kind and self.assign_space != "sketch"
 
-    def _sampled(self, sample_rows: int, spilled: str) -> dict[Regime, str]:
+    def _sampled(self, sample_rows: int, spilled: str) -> dict[ClusterOn, str]:
         """The row sample, where it serves or was asked for."""
         found = self.coreset != "uniform" and not self.streamed
         why_sample = "on the row sample" + (", which its directions are found on" if found else "")
@@ -402,7 +402,7 @@ class _Asked:
         why = f"on all sketched rows: memory has no room for {SERVING_PER_CLUSTER} sampled rows a cluster"
         return {"blocks": why, "spilled": why + spilled}
 
-    def _regimes(self, sample_rows: int) -> dict[Regime, str]:
+    def _regimes(self, sample_rows: int) -> dict[ClusterOn, str]:
         """The same, of rows whose number is known."""
         spilled = "; what memory does not hold of them is written to disk"
         if self.once:

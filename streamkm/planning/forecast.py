@@ -11,7 +11,7 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import human_bytes
-from streamkm.core.pairs import Lines
+from streamkm.core.text_table import Lines
 from streamkm.planning.plan import Plan
 
 # processor seconds a task, of calls that do nothing; measured by the benchmark of plans (Dask 2026.8, EPYC Zen 4, idle)

@@ -31,7 +31,7 @@ COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelNeeds:
+class KernelMemoryModel:
     """Sizes that the projection is made of.
 
     Attributes
@@ -51,7 +51,7 @@ class KernelNeeds:
     largest_chunk : int
         Decoded bytes of the largest chunk.
     read_factor : float
-    made_bytes : int
+    producer_bytes : int
         Of the source.
     all_rows : bool
         Whether projection and clustering see all rows.
@@ -76,7 +76,7 @@ class KernelNeeds:
     pool_rows: int
     largest_chunk: int
     read_factor: float
-    made_bytes: int
+    producer_bytes: int
     all_rows: bool
     streams: bool = False
     drawn_rows: int = 0
@@ -85,7 +85,7 @@ class KernelNeeds:
     def stages(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""
         given = (self.n_threads, self.read_factor, self.largest_chunk)
-        reading = reading_bytes(*given, streams=self.streams, made_bytes=self.made_bytes)
+        reading = reading_bytes(*given, streams=self.streams, producer_bytes=self.producer_bytes)
         kept = min(self.n_rows, self.sample_rows)
         sample, row = kept * self.row_bytes, 8 + 4 * self.rank
         mapped = self.n_held * (self.landmark_bytes + 4 * self.rank)

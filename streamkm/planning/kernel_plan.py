@@ -12,11 +12,11 @@ import numpy as np
 
 from streamkm.cluster.seeding.draws import draw_rows
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.planning.allowance import FEWEST_DRAWN, Allowance, Sizes, checked, largest_chunk, smaller_sizes
+from streamkm.planning.cached_rows import keeping_rows
 from streamkm.planning.fit_plan import MOST_ROUNDS, SAMPLE_ROWS_PER_CLUSTER
-from streamkm.planning.kept_rows import keeping_rows
-from streamkm.planning.kernel_memory import KernelNeeds
+from streamkm.planning.kernel_memory import KernelMemoryModel
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, MOST_EVALUATIONS, KernelSizes
+from streamkm.planning.memory_budget import FEWEST_DRAWN, MemoryBudget, Sizes, checked, largest_chunk, smaller_sizes
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import decoded_row_bytes
@@ -62,11 +62,11 @@ def plan_kernel_fit(
         If the projected memory exceeds `memory_limit`; see `core.memory.memory_limit_bytes`.
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
-    allowance = Allowance.of(memory_limit, source, on_cluster=on_cluster)
-    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes)
+    budget = MemoryBudget.of(memory_limit, source, on_cluster=on_cluster)
+    size = budget.chunk_bytes(source, chunk_bytes, row_bytes)
     columns, rank = sizes.n_landmarks, sizes.rank
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
-    sample_rows = max(n_clusters, columns, min(wanted, allowance.most_sampled(row_bytes)))
+    sample_rows = max(n_clusters, columns, min(wanted, budget.most_sampled(row_bytes)))
     held = 0 if method.endswith("fourier") else columns
     if method in COLUMN_SKETCHES:
         if n_rows is not None and n_rows**2 > MOST_EVALUATIONS:
@@ -83,7 +83,7 @@ def plan_kernel_fit(
         drawn_rows=0 if method == "two-step" or drawn < FEWEST_DRAWN else drawn,
         keeps_sample=refine == "auto" and method != "two-step",
     )
-    needs = KernelNeeds(
+    memory_model = KernelMemoryModel(
         n_rows=n_rows or sample_rows,
         sample_rows=sample_rows,
         n_clusters=n_clusters,
@@ -97,20 +97,20 @@ def plan_kernel_fit(
         pool_rows=min(POOL_ROWS, sample_rows, n_rows or POOL_ROWS) if how == "kmeans" else 0,
         largest_chunk=0,
         read_factor=source.read_factor,
-        made_bytes=source.made_bytes,
+        producer_bytes=source.producer_bytes,
         all_rows=all_rows,
         streams=not isinstance(source, ChunkedSource),
     )
     for tried in smaller_sizes(first, chunk_bytes, sample_rows):
         size = tried.chunk_bytes  # of its own accord, a plan takes smaller chunks
-        needs = replace(needs, largest_chunk=largest_chunk(source, size))
-        needs = replace(needs, drawn_rows=tried.drawn_rows, keeps_sample=tried.keeps_sample)
-        if max(needs.stages(allowance.base_bytes).values()) <= allowance.limit_bytes:
+        memory_model = replace(memory_model, largest_chunk=largest_chunk(source, size))
+        memory_model = replace(memory_model, drawn_rows=tried.drawn_rows, keeps_sample=tried.keeps_sample)
+        if max(memory_model.stages(budget.base_bytes).values()) <= budget.limit_bytes:
             break
-    needs = replace(
-        needs,
-        n_threads=allowance.threads(
-            n_threads, lambda count: max(replace(needs, n_threads=count).stages(allowance.base_bytes).values())
+    memory_model = replace(
+        memory_model,
+        n_threads=budget.threads(
+            n_threads, lambda count: max(replace(memory_model, n_threads=count).stages(budget.base_bytes).values())
         ),
     )
     counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
@@ -131,20 +131,20 @@ def plan_kernel_fit(
         sketch=method,
         n_components=rank,
         why_sketch=why,
-        regime="blocks" if all_rows else "sample",
+        cluster_on="blocks" if all_rows else "sample",
         why_regime="on the features of all rows" if all_rows else "on the features of the row sample",
         coreset="uniform",
         sample_rows=sample_rows,
         assign_space="sketch",
-        memory=needs.stages(allowance.base_bytes),
-        limit_bytes=allowance.limit_bytes,
-        base_bytes=allowance.base_bytes,
-        process_memory=allowance.process_memory,
-        needs=None,
-        n_threads=needs.n_threads,
+        memory=memory_model.stages(budget.base_bytes),
+        limit_bytes=budget.limit_bytes,
+        base_bytes=budget.base_bytes,
+        process_memory=budget.process_memory,
+        memory_model=None,
+        n_threads=memory_model.n_threads,
         more_passes=MOST_ROUNDS if refine == "auto" and method != "two-step" else 0,
-        drawn_rows=needs.drawn_rows,
-        keeps_sample=needs.keeps_sample,
+        drawn_rows=memory_model.drawn_rows,
+        keeps_sample=memory_model.keeps_sample,
         passes_before=before,
     )
     if not source.replayable:
@@ -153,9 +153,9 @@ def plan_kernel_fit(
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
     if keeps_rows:
-        plan = keeping_rows(plan, source, allowance)
+        plan = keeping_rows(plan, source, budget)
     remedy = 'or use fewer n_landmarks, a smaller rank, or fit_on="sample"'
-    return checked(plan, remedy, needs.largest_chunk, allowance)
+    return checked(plan, remedy, memory_model.largest_chunk, budget)
 
 
 def _landmark_bytes(source: RowSource, row_bytes: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from streamkm.core.memory import is_given, memory_limit_bytes
-from streamkm.planning.allowance import Projected
+from streamkm.planning.memory_budget import Projected
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.long_lines import LineRoom
 

@@ -11,15 +11,15 @@ from typing import Literal, TypeAlias
 from streamkm.cluster.centers.cells import cells_bytes
 from streamkm.cluster.centers.index import FEWEST_CENTERS, held_index_bytes, index_bytes
 from streamkm.cluster.centers.neighbours import held_neighbours_bytes, neighbours_bytes
-from streamkm.cluster.frame import MOST_FEATURES
 from streamkm.cluster.model import Space
+from streamkm.cluster.normalization import MOST_FEATURES
 from streamkm.cluster.profile import profile_bytes
 from streamkm.engine.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
 from streamkm.engine.threads import STATES_AHEAD
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.sketches.subspace import subspace_bytes
 
-Regime: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]
+ClusterOn: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]
 MIB = 1 << 20
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
@@ -50,11 +50,11 @@ PLACED_ROW_BYTES = 16  # of a row of a coreset: its weight and its place
 
 
 def reading_bytes(
-    n_threads: int, read_factor: float, largest_chunk: int, *, streams: bool = False, made_bytes: int = 0
+    n_threads: int, read_factor: float, largest_chunk: int, *, streams: bool = False, producer_bytes: int = 0
 ) -> int:
     """Bytes of a pass over rows, beside what it keeps; see `RowSource` for what a source says of itself."""
     pieces = (waiting_calls(n_threads) + STREAM_PIECES) * largest_chunk if streams else 0
-    return n_threads * (int(read_factor * largest_chunk) + READ_BYTES) + pieces + made_bytes
+    return n_threads * (int(read_factor * largest_chunk) + READ_BYTES) + pieces + producer_bytes
 
 
 def waiting_calls(n_threads: int) -> int:
@@ -63,7 +63,7 @@ def waiting_calls(n_threads: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class MemoryModel:
     """Sizes that the projection is made of.
 
     Attributes
@@ -86,11 +86,11 @@ class Needs:
         Rows of a coreset, if there is to be one.
     directions : int
         Singular vectors that are found in a pass of their own; 0: none are.
-    made_bytes : int
+    producer_bytes : int
         Of the source.
     streams : bool
         Whether the source only streams: pieces wait for threads.
-    in_turn : bool
+    sequential : bool
         Of the source.
     once : bool
         Whether it can be walked once only: labels are those of the sketched rows that are kept.
@@ -132,9 +132,9 @@ class Needs:
     n_chunks: int
     coreset_rows: int
     directions: int = 0
-    made_bytes: int = 0
+    producer_bytes: int = 0
     streams: bool = False
-    in_turn: bool = False
+    sequential: bool = False
     once: bool = False
     labels: bool = True
     shared_bytes: int = 0
@@ -157,7 +157,7 @@ class Needs:
         """Whether there are so many centers of dense rows that most are not looked at."""
         return self.dense and self.n_clusters >= FEWEST_CENTERS
 
-    def stages(self, regime: Regime, space: Space, base: int, room: int = 0) -> dict[str, int]:
+    def stages(self, cluster_on: ClusterOn, space: Space, base: int, room: int = 0) -> dict[str, int]:
         """Resident bytes of each stage at its peak.
 
         Parameters
@@ -171,13 +171,13 @@ class Needs:
         kept = min(self.n_rows, self.sample_rows)
         sample, sketched = kept * self.row_bytes, kept * (8 + self.block_row_bytes * (not self.as_they_are))
         gathering = kept_blocks = 0
-        searched = kept if regime == "sample" else self.n_rows
-        if regime == "blocks":
+        searched = kept if cluster_on == "sample" else self.n_rows
+        if cluster_on == "blocks":
             gathering = kept_blocks = self.n_rows * (8 + self.block_row_bytes)
-        elif regime == "spilled":
+        elif cluster_on == "spilled":
             kept_blocks = room + SPILLED_COPIES * self.n_threads * self._block_bytes()
             gathering = room + waiting * self._block_bytes()
-        elif regime == "coreset":
+        elif cluster_on == "coreset":
             gathering, kept_blocks = self._coreset_bytes()
             searched = min(self.coreset_rows, self.n_rows)
         fitting = 0
@@ -185,14 +185,14 @@ class Needs:
             fitting = 2 * self.itemsize * min(kept, pca_rows(self.n_features, self.n_components)) * self.n_features
         stages = {
             "sketch": reading
-            + self._told(regime)
+            + self._told(cluster_on)
             + int(CANDIDATES * kept * (self.row_bytes + PICKED_ROW_BYTES))
             + gathering,
             "cluster": sample
             + sketched
             + self.framing()
-            + self.made_bytes * self.many  # a reader's library does not give all of it back: 31 MiB measured
-            + max(fitting, self.maps(), kept_blocks + self._iterating(regime, searched)),
+            + self.producer_bytes * self.many  # a reader's library does not give all of it back: 31 MiB measured
+            + max(fitting, self.maps(), kept_blocks + self._iterating(cluster_on, searched)),
         }
         if space == "original" and self.n_components != self.n_features:
             floats = kept * self.sample_floats if kept == self.n_rows else 0
@@ -226,9 +226,9 @@ class Needs:
             stages["directions"] = sample + max(reading + n_states * state + self.n_threads * step, state + end)
         return {name: base + size for name, size in stages.items()}
 
-    def _iterating(self, regime: Regime, n_rows: int) -> int:
+    def _iterating(self, cluster_on: ClusterOn, n_rows: int) -> int:
         """Bytes of the search for centers on so many rows, beside these."""
-        in_blocks = regime in ("blocks", "spilled")
+        in_blocks = cluster_on in ("blocks", "spilled")
         searching = self.search(n_rows)
         if in_blocks and self.sample_rows < n_rows <= self.searched_rows:
             searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + self.block_row_bytes)
@@ -248,14 +248,14 @@ class Needs:
     def _reading(self) -> int:
         """Bytes of a pass over the rows, beside what it keeps."""
         given = (self.n_threads, self.read_factor, self.largest_chunk)
-        return reading_bytes(*given, streams=self.streams, made_bytes=self.made_bytes)
+        return reading_bytes(*given, streams=self.streams, producer_bytes=self.producer_bytes)
 
-    def _told(self, regime: Regime) -> int:
+    def _told(self, cluster_on: ClusterOn) -> int:
         """Bytes of what calls of workers tell in the first pass: candidates for the sample, and parts of a coreset."""
         if not self.on_cluster:
             return 0
         told = min(self.n_rows, self.sample_rows) / max(1, self.n_chunks) * (self.row_bytes + PICKED_ROW_BYTES)
-        if regime == "coreset":
+        if cluster_on == "coreset":
             told += min(self.coreset_rows, self._chunk_rows()) * (PLACED_ROW_BYTES + self.block_row_bytes)
         return int(TOLD_COPIES * run_length(self.n_chunks, RUNS) * told)
 
@@ -325,7 +325,7 @@ class Needs:
     def states(self, state_bytes: int) -> int:
         """Sums that are there at a time in a fold over chunks: being gathered, or waiting to be joined."""
         is_large = state_bytes > self.largest_chunk
-        each = self.streams or (self.in_turn and not is_large)
+        each = self.streams or (self.sequential and not is_large)
         n_runs = self.n_chunks if each else count_runs(self.n_chunks, FEW_RUNS if is_large else RUNS)
         return self.n_threads + STATES_AHEAD + count_levels(n_runs)
 

@@ -9,8 +9,8 @@ from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import Schedule
 from streamkm.cluster.sampling.coreset import CoresetRule, Method
 from streamkm.core.memory import human_bytes
-from streamkm.core.pairs import Lines
-from streamkm.planning.memory import Needs, Regime
+from streamkm.core.text_table import Lines
+from streamkm.planning.memory import ClusterOn, MemoryModel
 from streamkm.planning.schedule import Clustered, Iterations, PlannedEpochs
 
 SAID = {"idf": "document frequencies", "by rows": "sorting entries by rows"}  # of passes, for people
@@ -39,7 +39,7 @@ class Plan(Lines):
         "identity", "countsketch" or "pca".
     n_components : int
     why_sketch : str
-    regime : str
+    cluster_on : str
         What k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept; "coreset": a
         weighted coreset of them; "spilled": all of them, those that memory does not hold on disk.
     why_regime : str
@@ -56,7 +56,7 @@ class Plan(Lines):
         What the process holds beside what is planned: `process_memory`, and rows in memory.
     process_memory : int
         What it holds beside data, in steps of 64 MiB: measured before the fit, or given with the limit.
-    needs : Needs or None
+    memory_model : MemoryModel or None
         What the projection is made of; None where it is another's.
     n_threads : int
         Threads of this process that work on rows, at most.
@@ -102,7 +102,7 @@ class Plan(Lines):
     sketch: str
     n_components: int
     why_sketch: str
-    regime: Regime
+    cluster_on: ClusterOn
     why_regime: str
     coreset: Method
     sample_rows: int
@@ -111,7 +111,7 @@ class Plan(Lines):
     limit_bytes: int
     base_bytes: int
     process_memory: int
-    needs: Needs | None
+    memory_model: MemoryModel | None
     n_threads: int
     fit_passes: int = 0
     block_room: int | None = None
@@ -130,19 +130,19 @@ class Plan(Lines):
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
-        if self.regime != "coreset" or self.needs is None:
+        if self.cluster_on != "coreset" or self.memory_model is None:
             return None
-        return CoresetRule(self.needs.coreset_rows, n_clusters, seed, self.coreset)
+        return CoresetRule(self.memory_model.coreset_rows, n_clusters, seed, self.coreset)
 
     def space_for(self, n_features: int) -> Space:
         """Where rows are assigned, once the number of features is known."""
-        if self.assign_space is not None or self.needs is None:
+        if self.assign_space is not None or self.memory_model is None:
             return self.assign_space or "original"
         return "original" if self._peak(n_features, "original", 1) <= self.limit_bytes else "sketch"
 
     def threads_for(self, n_features: int) -> int:
         """Threads that have room where rows are assigned, once the number of features is known; at least one."""
-        if self.assign_space is not None or self.needs is None:
+        if self.assign_space is not None or self.memory_model is None:
             return self.n_threads
         space, counts = self.space_for(n_features), range(self.n_threads, 1, -1)
         return next((count for count in counts if self._peak(n_features, space, count) <= self.limit_bytes), 1)
@@ -152,44 +152,44 @@ class Plan(Lines):
 
         `stored` is about which share of the sketched rows' entries is stored; None: they are dense.
         """
-        on = Clustered(self.regime, self.sketch, self.expected_space, stored)
+        on = Clustered(self.cluster_on, self.sketch, self.expected_space, stored)
         if self.n_rows is None:
             fewest = Schedule.fewest_rows(asked.n_clusters)
             unsettled = PlannedEpochs(None, fewest, exact=False)
             return replace(self, epochs=None if on.schedule(fewest, asked) is None else unsettled)
         n_rows = self.n_rows
-        if self.regime == "sample":
+        if self.cluster_on == "sample":
             n_rows = min(n_rows, self.sample_rows)
-        elif self.regime == "coreset" and self.needs is not None:
-            n_rows = min(n_rows, self.needs.coreset_rows)
+        elif self.cluster_on == "coreset" and self.memory_model is not None:
+            n_rows = min(n_rows, self.memory_model.coreset_rows)
         schedule = on.schedule(n_rows, asked)
-        exact = self.knows_rows and self.regime != "coreset" and stored is None
+        exact = self.knows_rows and self.cluster_on != "coreset" and stored is None
         return replace(self, epochs=None if schedule is None else PlannedEpochs(schedule, n_rows, exact))
 
     @property
     def threadless_bytes(self) -> int:
         """Projected resident bytes at the peak with one thread: the same however many there are."""
-        if self.needs is None:
+        if self.memory_model is None:
             return self.peak_bytes
-        return self._peak(self.needs.center_features, self.expected_space, 1)
+        return self._peak(self.memory_model.center_features, self.expected_space, 1)
 
     def _peak(self, n_features: int, space: Space, n_threads: int) -> int:
         """Projected resident bytes at the peak, of centers of so many features, in a space, with so many threads."""
-        if self.needs is None:
+        if self.memory_model is None:
             return self.peak_bytes
-        needs = replace(self.needs, n_features=n_features, n_occurring=0, n_threads=n_threads)
-        return max(needs.stages(self.regime, space, self.base_bytes, self.block_room or 0).values())
+        memory_model = replace(self.memory_model, n_features=n_features, n_occurring=0, n_threads=n_threads)
+        return max(memory_model.stages(self.cluster_on, space, self.base_bytes, self.block_room or 0).values())
 
     @property
     def expected_space(self) -> Space:
         """Where rows are assigned, by the number of features that is known or estimated."""
-        return self.space_for(0 if self.needs is None else self.needs.center_features)
+        return self.space_for(0 if self.memory_model is None else self.memory_model.center_features)
 
     @property
     def sketches_later(self) -> bool:
         """Whether the first pass only samples, and all rows are sketched in one after the sketch is found."""
-        fitted = self.needs is not None and self.needs.fitted
-        return fitted and self.regime != "sample" and not self.reads_ahead
+        fitted = self.memory_model is not None and self.memory_model.fitted
+        return fitted and self.cluster_on != "sample" and not self.reads_ahead
 
     @property
     def peak_bytes(self) -> int:
@@ -215,7 +215,7 @@ class Plan(Lines):
             ("clustering", self.why_regime),
             *([] if self.epochs is None else [("epochs", str(self.epochs))]),
             ("assignment", self._assignment()),
-            *([("centers", MANY_CENTERS)] if self.needs is not None and self.needs.many else []),
+            *([("centers", MANY_CENTERS)] if self.memory_model is not None and self.memory_model.many else []),
             ("passes", f"{self.passes}{self._more()}"),
             (
                 "bytes read",
@@ -246,8 +246,8 @@ class Plan(Lines):
         return f"; rows stay in memory, up to {human_bytes(self.kept_bytes)}" if self.kept_bytes else ""
 
     def _assignment(self) -> str:
-        if self.assign_space is None and self.needs is not None:
-            about = f"about {self.needs.n_features:,} features"
+        if self.assign_space is None and self.memory_model is not None:
+            about = f"about {self.memory_model.n_features:,} features"
             return f"in the {self.expected_space} space, if there are {about}; settled after the first pass"
         by_limit = self.chooses_space and self.assign_space == "sketch"
         why = ": the centers of the original one have no room below the limit" if by_limit else ""
@@ -257,9 +257,9 @@ class Plan(Lines):
         if self.block_room is None:
             return "none"
         room = f"sketched rows beyond {human_bytes(self.block_room)}"
-        if self.n_rows is None or self.needs is None:
+        if self.n_rows is None or self.memory_model is None:
             return room
-        written = max(0, self.n_rows * (8 + self.needs.block_row_bytes) - self.block_room)
+        written = max(0, self.n_rows * (8 + self.memory_model.block_row_bytes) - self.block_room)
         return f"{room}, about {human_bytes(written)}; read again in every step"
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from streamkm.cluster.model import Space
-from streamkm.planning.allowance import Allowance, Sizes, checked, largest_chunk, smaller_sizes
 from streamkm.planning.memory import CANDIDATES, pca_rows, reading_bytes, waiting_calls
+from streamkm.planning.memory_budget import MemoryBudget, Sizes, checked, largest_chunk, smaller_sizes
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.sketches.registry import DATA_DEPENDENT
 from streamkm.sources.base import ChunkedSource, RowSource
@@ -108,10 +108,10 @@ def plan_sweep(
             "sweep": sample + working + 8 * judged**2 + means + labels,
         }
 
-    allowance = Allowance.of(memory_limit, source)
-    size = allowance.chunk_bytes(source, chunk_bytes, row_bytes)
-    first = Sizes(size, max(clustered, min(kept, allowance.most_sampled(row_bytes))))
-    plans = _Plans(source, allowance, stages, n_threads, source.estimated_features or m)
+    budget = MemoryBudget.of(memory_limit, source)
+    size = budget.chunk_bytes(source, chunk_bytes, row_bytes)
+    first = Sizes(size, max(clustered, min(kept, budget.most_sampled(row_bytes))))
+    plans = _Plans(source, budget, stages, n_threads, source.estimated_features or m)
     return plans.largest(smaller_sizes(first, chunk_bytes, clustered), "sweep")
 
 
@@ -143,9 +143,9 @@ def plan_store(
             "sketch": reading + (waiting_calls(n_threads) + STORED_COPIES) * block,
         }
 
-    allowance = Allowance.of(memory_limit, source)
-    first = Sizes(allowance.chunk_bytes(source, "auto", row_bytes), sample_rows)
-    plans = _Plans(source, allowance, stages, n_threads, source.estimated_features or m)
+    budget = MemoryBudget.of(memory_limit, source)
+    first = Sizes(budget.chunk_bytes(source, "auto", row_bytes), sample_rows)
+    plans = _Plans(source, budget, stages, n_threads, source.estimated_features or m)
     return plans.largest(smaller_sizes(first, "auto", sample_rows), "sketch")
 
 
@@ -156,7 +156,7 @@ class _Plans:
     Attributes
     ----------
     source : RowSource
-    allowance : Allowance
+    allowance : MemoryBudget
     stages : callable
         Bytes of each stage beside the process: for those of reading, sizes, threads, features, and a space.
     n_threads : int
@@ -165,7 +165,7 @@ class _Plans:
     """
 
     source: RowSource
-    allowance: Allowance
+    budget: MemoryBudget
     stages: Callable[[int, Sizes, int, int, Space], dict[str, int]]
     n_threads: int
     n_features: int
@@ -174,30 +174,30 @@ class _Plans:
         """That of the largest sizes that fit, in the original space if that can be."""
         plans = [self._of(sizes) for sizes in ladder]
         spaces: tuple[Space, ...] = ("original", "sketch")
-        limit = self.allowance.limit_bytes
+        limit = self.budget.limit_bytes
         for space in spaces:
             for plan in plans:
                 if max(plan.stages(1, self.n_features, space).values()) <= limit:
-                    return checked(self._with_threads(plan, space), "", 0, self.allowance, what=what)
+                    return checked(self._with_threads(plan, space), "", 0, self.budget, what=what)
         last = plans[-1]
         largest = largest_chunk(self.source, last.chunk_bytes)
-        return checked(last, "or use fewer rows or clusters", largest, self.allowance, what=what)
+        return checked(last, "or use fewer rows or clusters", largest, self.budget, what=what)
 
     def _with_threads(self, plan: SamplePlan, space: Space) -> SamplePlan:
         """The same with as many threads as have room."""
-        n_threads = self.allowance.threads(
+        n_threads = self.budget.threads(
             self.n_threads, lambda count: max(plan.stages(count, self.n_features, space).values())
         )
         return replace(plan, n_threads=n_threads)
 
     def _of(self, sizes: Sizes) -> SamplePlan:
         """That of these sizes, with one thread."""
-        source, base = self.source, self.allowance.base_bytes
+        source, base = self.source, self.budget.base_bytes
         largest, streams = largest_chunk(source, sizes.chunk_bytes), not isinstance(source, ChunkedSource)
 
         def stages(n_threads: int, n_features: int, space: Space) -> dict[str, int]:
             reading = reading_bytes(
-                n_threads, source.read_factor, largest, streams=streams, made_bytes=source.made_bytes
+                n_threads, source.read_factor, largest, streams=streams, producer_bytes=source.producer_bytes
             )
             found = self.stages(reading, sizes, n_threads, n_features, space)
             return {name: base + size for name, size in found.items()}
@@ -207,9 +207,9 @@ class _Plans:
             chunk_bytes=sizes.chunk_bytes,
             n_threads=1,
             sample_rows=sizes.sample_rows,
-            limit_bytes=self.allowance.limit_bytes,
+            limit_bytes=self.budget.limit_bytes,
             base_bytes=base,
-            process_memory=self.allowance.process_memory,
+            process_memory=self.budget.process_memory,
             n_features=self.n_features,
             stages=stages,
         )

@@ -10,7 +10,7 @@ import numpy as np
 from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import Schedule
 from streamkm.core.matrix import Matrix
-from streamkm.planning.memory import Regime
+from streamkm.planning.memory import ClusterOn
 from streamkm.sketches import IdentitySketch, PCASketch
 
 
@@ -44,7 +44,7 @@ class Clustered:
 
     Attributes
     ----------
-    regime : Regime
+    cluster_on : ClusterOn
     kind : str
         Of the sketch.
     space : Space
@@ -53,7 +53,7 @@ class Clustered:
         Share of the sketched rows' entries that are stored; None: they are dense.
     """
 
-    regime: Regime
+    cluster_on: ClusterOn
     kind: str
     space: Space
     stored: float | None = None
@@ -62,12 +62,12 @@ class Clustered:
     def polished_alone(self) -> bool:
         """Whether centers of a sketch move in the original space only, by steps that polish them on the row sample."""
         sketched = self.kind not in (IdentitySketch.kind, PCASketch.kind)
-        return sketched and self.regime == "sample" and self.space == "original"
+        return sketched and self.cluster_on == "sample" and self.space == "original"
 
     def schedule(self, n_rows: int, asked: Iterations) -> Schedule | None:
         """Epochs on so many rows; None where Lloyd's algorithm is expected, or is as good."""
         plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
-        if plain or self.polished_alone or self.regime == "spilled":  # a batch would read all rows from disk
+        if plain or self.polished_alone or self.cluster_on == "spilled":  # a batch would read all rows from disk
             return None
         return Schedule.of(n_rows, asked.n_clusters, asked.max_iter, stored=self.stored)
 

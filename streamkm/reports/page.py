@@ -82,7 +82,7 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
     Parameters
     ----------
     facts : mapping
-        Of `streamkm.estimators.facts.summarize`.
+        Of `streamkm.estimators.fit_summary.summarize`.
     figures : mapping of str to SVG
         "map" beside the table; others below, under their names.
     next_steps : str

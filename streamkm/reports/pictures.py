@@ -49,7 +49,7 @@ def with_pictures(
     Parameters
     ----------
     clusters : sequence of mappings
-        As `streamkm.estimators.facts.summarize` has them.
+        As `streamkm.estimators.fit_summary.summarize` has them.
     centers : float64 (k, d)
     shape : tuple of int
         Of `check_image_shape`.

@@ -57,7 +57,7 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
     Parameters
     ----------
     facts : mapping
-        Of `streamkm.estimators.facts.summarize`.
+        Of `streamkm.estimators.fit_summary.summarize`.
     places : ClusterMap
     next_steps : str
         Commands or lines of Python that go on from here.

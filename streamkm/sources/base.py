@@ -70,7 +70,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Skimmed(ABC):
+class IndexedRows(ABC):
     """Rows of a chunk that were found, but not read.
 
     Attributes
@@ -118,7 +118,7 @@ class RowSource(ABC):
         Whether the rows are those of a sketch store.
     read_factor : float
         Memory that a thread takes to read a chunk, at its peak, over the chunk's decoded bytes.
-    made_bytes : int
+    producer_bytes : int
         Memory of this process that making the rows takes, about, beside what goes with chunks.
     held_bytes : int
         Memory of this process that the rows take, about, before anything is read.
@@ -130,7 +130,7 @@ class RowSource(ABC):
     shared_bytes : int
         Decoded bytes of the storage that two neighbouring chunks both need, where chunks do not end where storage
         chunks do: processes that read one of the two each read it twice.
-    in_turn : bool
+    sequential : bool
         Whether a chunk is read fastest right after the one in front of it, by whichever thread.
     decodes : bool
         Whether reading takes much longer than copying what is read: of text, and of what is compressed or far away.
@@ -165,12 +165,12 @@ class RowSource(ABC):
     replayable: bool = True
     is_sketched: bool = False
     read_factor: float = 1.5
-    made_bytes: int = 0
+    producer_bytes: int = 0
     held_bytes: int = 0
     long_lines: tuple[LongLine, ...] = ()
     libraries: tuple[str, ...] = ()
     shared_bytes: int = 0
-    in_turn: bool = False
+    sequential: bool = False
     decodes: bool = False
     in_process: bool = False
     files: tuple[str, ...] = ()
@@ -308,7 +308,7 @@ class ChunkedSource(RowSource):
             Naming the file, the dataset and, as far as they exist, row, line and byte.
         """
 
-    def skim(self, chunk: Chunk) -> Skimmed | None:  # noqa: ARG002
+    def index_rows(self, chunk: Chunk) -> IndexedRows | None:  # noqa: ARG002
         """Find the rows of a chunk without reading them; None where that is no faster than `read`, or not safe."""
         return None
 
@@ -351,7 +351,7 @@ class SentRows(RowSource):
         describe: Callable[[int], str] | None = None,
         prepare: Callable[[Matrix], Matrix] | None = None,
     ) -> None:
-        self.take_after(source, held_bytes=0, made_bytes=0)  # the rows, and who makes them, are elsewhere
+        self.take_after(source, held_bytes=0, producer_bytes=0)  # the rows, and who makes them, are elsewhere
         self._describe, self._prepare = describe, prepare
 
     def finished(self, X: Matrix) -> Matrix:

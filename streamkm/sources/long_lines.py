@@ -17,7 +17,7 @@ from streamkm.core.memory import human_bytes
 from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.stored import RawFile, open_binary, read_fully
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
-from streamkm.sources.text_places import Fill, line_number
+from streamkm.sources.text_positions import Fill, line_number
 
 Units: TypeAlias = Callable[[NDArray[np.uint8]], int]
 """Counts what takes memory in a piece of text."""

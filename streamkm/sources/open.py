@@ -23,7 +23,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, S
 from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.bfloat16 import BFLOAT16, Bfloat16Source
-from streamkm.sources.kept import KeptRows
+from streamkm.sources.cached import CachedRows
 from streamkm.sources.memory.frames import is_frame, is_stream
 from streamkm.sources.registry import TABLES, file_format, folder_files, is_folder
 from streamkm.sources.remote import objects as remote
@@ -397,7 +397,7 @@ def store_of(source: RowSource) -> StoreSource | None:
     """The source, if it is a sketch store; what reads those is imported for them alone."""
     if not source.is_sketched:
         return None
-    if isinstance(source, KeptRows):
+    if isinstance(source, CachedRows):
         source = source.source
     from streamkm.sources.sketch_store import StoreSource
 

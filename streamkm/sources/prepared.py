@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES
-from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows, Skimmed, WrappedSource
+from streamkm.sources.base import (
+    Chunk,
+    ChunkedSource,
+    GraphSource,
+    IndexedRows,
+    Rows,
+    RowSource,
+    SentRows,
+    WrappedSource,
+)
 from streamkm.sources.chunking import decoded_row_bytes
 
 if TYPE_CHECKING:
@@ -111,8 +120,8 @@ class PreparedChunks(PreparedRows, ChunkedSource):
     def read(self, chunk: Chunk) -> Rows:
         return self._prepared(self.source.read(chunk))
 
-    def skim(self, chunk: Chunk) -> Skimmed | None:
-        found = self.source.skim(chunk)
+    def index_rows(self, chunk: Chunk) -> IndexedRows | None:
+        found = self.source.index_rows(chunk)
         if found is None:
             return None
         n_features = found.n_features if self.n_features is None else self.n_features
@@ -142,10 +151,10 @@ class PreparedGraphs(PreparedChunks, GraphSource):
 
 
 @dataclass(frozen=True, slots=True)
-class _PreparedSkimmed(Skimmed):
+class _PreparedSkimmed(IndexedRows):
     """Rows that were found but not read; those that are read are prepared."""
 
-    found: Skimmed
+    found: IndexedRows
     preparation: Preparation
 
     def take(self, rows: NDArray[np.int64]) -> Matrix:

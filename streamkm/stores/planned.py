@@ -78,7 +78,7 @@ def reader_for_store(
     n_threads = local_threads(executor)
     plan = plan_store(source, (kind, m), found_on, memory_limit=memory_limit, n_threads=n_threads)
     source = planned_line_room(source, memory_limit, plan)
-    return RowReader(source, plan.chunk_bytes, metric, on_invalid, skims=True), plan.n_threads
+    return RowReader(source, plan.chunk_bytes, metric, on_invalid, may_index=True), plan.n_threads
 
 
 def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -> RowReader:

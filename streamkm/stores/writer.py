@@ -21,8 +21,8 @@ from zarr.codecs import BloscCodec
 
 from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
 from streamkm.core.exceptions import OutputError
+from streamkm.core.manifest import shortly
 from streamkm.core.matrix import Matrix, raw
-from streamkm.core.ownership import shortly
 from streamkm.core.partial_files import FILE_TAG
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
@@ -116,7 +116,7 @@ def _centers(X: NDArray[np.float32], k: int) -> NDArray[np.float64]:
 
 
 def _assigned(settings: Settings, what: str, X: NDArray[np.float32], centers: NDArray[np.float64], least: Any) -> Row:
-    table = CenterTable.build(centers, np.float32)
+    table = NearestCenters.build(centers, np.float32)
     with ONE_BLAS_THREAD:
         table.index()
         sides = {"all": lambda: table.nearest(X)[:2], "index": lambda: table.lowest(X)}

@@ -46,7 +46,7 @@ def _fitted(path: Path, k: int, settings: Settings) -> Row:
         f"<= limit, +-{CLOSE:.0%}, <= {WORST} x",
         None if settings.quick else met,
         f"{tight['seconds']:.1f} s against {free['seconds']:.1f} s; {tight['read_bytes']:,} bytes read; "
-        f"{tight['regime']}, assigned in the {tight['space']} space ({free['regime']}, {free['space']})",
+        f"{tight['cluster_on']}, assigned in the {tight['space']} space ({free['cluster_on']}, {free['space']})",
         {"tight": tight, "free": free},
     )
 

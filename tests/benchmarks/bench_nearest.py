@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.kernels.intrinsics.panels import Panels
 from tests.benchmarks.measure import Row, Settings
 
@@ -42,7 +42,7 @@ def _row(d: int, k: int, dtype: np.dtype[Any], n_threads: int, kinds: list[str],
     n_rows = max(384, int(FLOPS / (2 * d * k)) // 96 * 96)
     pieces = [rng.normal(size=(n_rows, d)).astype(dtype) for _ in range(n_threads)]
     centers = rng.normal(size=(k, d))
-    table, panels = CenterTable.build(centers, dtype), Panels.of(np.ascontiguousarray(centers.T, dtype))
+    table, panels = NearestCenters.build(centers, dtype), Panels.of(np.ascontiguousarray(centers.T, dtype))
     matrix, bias = np.ascontiguousarray(-2 * centers.T, dtype), (centers**2).sum(axis=1).astype(dtype)
     labels = [table.labels(X) for X in pieces]
     agree = all((_searched(X, matrix, bias) == found).mean() > 0.999 for X, found in zip(pieces, labels, strict=True))

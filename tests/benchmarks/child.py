@@ -126,7 +126,7 @@ def limited(data: Path, k: int, limit: str) -> dict[str, Any]:
         "projected": fitted.plan_.peak_bytes,
         "limit": fitted.plan_.limit_bytes,
         "inertia": fitted.inertia_,
-        "regime": fitted.plan_.regime,
+        "cluster_on": fitted.plan_.cluster_on,
         "space": fitted.assign_space_,
         "read_bytes": sum(stage.read_bytes for stage in fitted.stages_),
         "stages": {stage.name: stage.seconds for stage in fitted.stages_},

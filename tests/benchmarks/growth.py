@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
@@ -66,7 +66,7 @@ def measure(path: Path, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
 
 def _assign(X: Any, centers: Any, executor: Any) -> None:
     """Labels that are right for certain, and sums."""
-    labels = CenterTable.build(centers, np.float32).labels(X)
+    labels = NearestCenters.build(centers, np.float32).labels(X)
     label_sums(executor, X, NO_WEIGHTS, labels, len(centers))
 
 

@@ -109,7 +109,7 @@ def test_chunks_of_plain_text_refuse_what_probes_do_not_see(tmp_path, kind, wher
         except MemoryLimitError as error:
             refused.append(str(error))
             if kind == "svmlight":
-                assert bounded.skim(chunk) is None
+                assert bounded.index_rows(chunk) is None
     assert len(refused) == 1
     assert f"{path}, line 200,001, of " in refused[0]
 

@@ -57,8 +57,8 @@ class TestSparse(SourceContract):
 
     def test_chosen_rows_alone_are_prepared(self, opened):
         first, second, *_ = opened.source.chunks(600)
-        assert opened.source.skim(first) is None  # there may be a mark of the byte order
-        found, n_before = opened.source.skim(second), len(opened.source.read(first).places)
+        assert opened.source.index_rows(first) is None  # there may be a mark of the byte order
+        found, n_before = opened.source.index_rows(second), len(opened.source.read(first).places)
         assert found.n_features == 7
         np.testing.assert_array_equal(found.take(np.array([1, 3])).toarray(), opened.X[[n_before + 1, n_before + 3]])
 

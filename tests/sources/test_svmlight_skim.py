@@ -27,7 +27,7 @@ def skimmed_and_read(tmp_path, text: bytes, start: int, stop: int):
     path.write_bytes(text)
     source = SvmlightSource([path], zero_based=False)
     chunk = Chunk(1, 0, start, stop, stop - start)
-    return source, chunk, source.skim(chunk)
+    return source, chunk, source.index_rows(chunk)
 
 
 @settings(deadline=None, max_examples=150)
@@ -67,7 +67,7 @@ def test_index_0(tmp_path, first):
     path = tmp_path / "x.svm"
     path.write_bytes(b"1 1:1\n1 0:2\n1 0:1 4:1\n")
     source = SvmlightSource([path], zero_based=first == 0)
-    found = source.skim(Chunk(1, 0, 6, 23, 17))
+    found = source.index_rows(Chunk(1, 0, 6, 23, 17))
     assert (found is None) == (first == 1)
     if found is not None:
         assert found.n_features == 5
@@ -76,9 +76,9 @@ def test_index_0(tmp_path, first):
 def test_the_head_of_a_file_and_rows_beyond_n_features_are_read(tmp_path):
     path = tmp_path / "x.svm"
     path.write_bytes(b"1 1:1\n1 9:2\n")
-    assert SvmlightSource([path]).skim(Chunk(0, 0, 0, 12, 12)) is None
-    assert SvmlightSource([path], n_features=4).skim(Chunk(1, 0, 6, 12, 6)) is None
-    assert SvmlightSource([path], n_features=20).skim(Chunk(1, 0, 6, 12, 6)).n_features == 20
+    assert SvmlightSource([path]).index_rows(Chunk(0, 0, 0, 12, 12)) is None
+    assert SvmlightSource([path], n_features=4).index_rows(Chunk(1, 0, 6, 12, 6)) is None
+    assert SvmlightSource([path], n_features=20).index_rows(Chunk(1, 0, 6, 12, 6)).n_features == 20
 
 
 def test_bad_text_among_the_chosen_rows_is_named_as_reading_names_it(tmp_path):
@@ -103,18 +103,18 @@ def long_lines(rng, n_rows: int) -> list[bytes]:
 class Read(SvmlightSource):
     """The same source without skimming."""
 
-    def skim(self, chunk):
+    def index_rows(self, chunk):
         return None
 
 
 class Counted(SvmlightSource):
-    """The same source, which counts what is skimmed."""
+    """The same source, which counts what is indexed."""
 
-    n_skimmed = 0
+    n_indexed = 0
 
-    def skim(self, chunk):
-        found = super().skim(chunk)
-        Counted.n_skimmed += found is not None
+    def index_rows(self, chunk):
+        found = super().index_rows(chunk)
+        Counted.n_indexed += found is not None
         return found
 
 
@@ -132,9 +132,9 @@ def fitted(source):
 
 
 def test_a_fit_is_the_same_bit_for_bit_with_and_without(large, no_room):
-    Counted.n_skimmed = 0
+    Counted.n_indexed = 0
     found, expected = fitted(Counted([large])), fitted(Read([large]))
-    assert Counted.n_skimmed > 3
+    assert Counted.n_indexed > 3
     np.testing.assert_array_equal(found.labels_, expected.labels_)
     np.testing.assert_array_equal(found.cluster_centers_, expected.cluster_centers_)
     assert found.inertia_ == expected.inertia_

@@ -14,14 +14,14 @@ from streamkm.preparation import Preparation
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.bfloat16 import Bfloat16Source
+from streamkm.sources.cached import kept_rows
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.base import ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import hashed
 from streamkm.sources.documents.weighted import weighted
-from streamkm.sources.kept import kept_rows
+from streamkm.sources.hypothetical import HypotheticalSource
 from streamkm.sources.long_lines import LongLine
 from streamkm.sources.prepared import prepared
-from streamkm.sources.scaled import ScaledSource
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
@@ -30,9 +30,9 @@ from tests.tables import cases
 # nothing that a class says by default
 TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
-    "replayable": False, "is_sketched": True, "read_factor": 3.25, "made_bytes": 77, "held_bytes": 88,
+    "replayable": False, "is_sketched": True, "read_factor": 3.25, "producer_bytes": 77, "held_bytes": 88,
     "long_lines": (LongLine("a.svm", 5, 1 << 21, 9, 120, 1 << 23),),
-    "libraries": ("h5py",), "shared_bytes": 99, "in_turn": True, "stored_dtype": np.dtype(np.float16),
+    "libraries": ("h5py",), "shared_bytes": 99, "sequential": True, "stored_dtype": np.dtype(np.float16),
     "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
     "words": "a table of words",
@@ -76,10 +76,10 @@ class OddDocuments(ChunkedDocuments):
 TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), set()),
-    "sent": (SentRows, {"held_bytes", "made_bytes"}),  # they are another process's
+    "sent": (SentRows, {"held_bytes", "producer_bytes"}),  # they are another process's
     "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with", "words"}),
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
-    "scaled": (lambda source: ScaledSource(source, 60), {"name", "n_rows", "n_bytes", "held_bytes"}),
+    "scaled": (lambda source: HypotheticalSource(source, 60), {"name", "n_rows", "n_bytes", "held_bytes"}),
     "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
     "kept": (lambda source: kept_rows(source, 1 << 20, 1 << 20), set()),
     "few": (lambda source: _Few(source, ()), {"n_rows", "n_bytes"}),
@@ -103,14 +103,22 @@ def test_a_wrapper_says_what_it_wraps_says(wrapper):
 
 def test_every_wrapper_is_among_them():
     """Sources that hold another: whoever adds one, adds it above."""
-    known = {"PartsSource", StoreSource.__name__, "SentRows", "ScaledSource", "_Few", "TfIdfRows", "ChunkedTfIdfRows"}
+    known = {
+        "PartsSource",
+        StoreSource.__name__,
+        "SentRows",
+        "HypotheticalSource",
+        "_Few",
+        "TfIdfRows",
+        "ChunkedTfIdfRows",
+    }
     known |= {
         "WrappedSource",
         "PreparedRows",
         "PreparedChunks",
         "PreparedGraphs",
         "Bfloat16Source",
-        "KeptRows",
+        "CachedRows",
         "KeptChunks",
     }
     found, waiting = set(), [RowSource]
@@ -122,7 +130,7 @@ def test_every_wrapper_is_among_them():
         "ChunkedSource", "GraphSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
         "DaskSource", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
-        "UnitTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CompressedCsvTable", "MemoryTable",
+        "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CompressedCsvTable", "MemoryTable",
         "BatchStream", "MatrixMarketSource", "SparseFrame",
     }  # fmt: skip
     assert found - readers == known
@@ -137,7 +145,7 @@ def test_parts_say_the_most_of_any():
     assert (both.read_factor, both.files, both.in_process) == (5.0, ("a.svm", "b.svm", "c.svm"), True)
     assert both.shared_bytes == 500
     assert both.libraries == ("h5py", "zarr")
-    assert (both.n_rows, both.n_bytes, both.held_bytes, both.made_bytes) == (60, 2468, 176, 77)
+    assert (both.n_rows, both.n_bytes, both.held_bytes, both.producer_bytes) == (60, 2468, 176, 77)
 
 
 def test_hashed_documents_say_what_documents_say():

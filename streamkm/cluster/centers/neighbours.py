@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.centers.layout import Layout
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.centers.packed import PackedCenters
 from streamkm.cluster.rows import dense_batches, rows_by_label
 from streamkm.core.matrix import aligned_empty
 from streamkm.engine import Executor
@@ -72,7 +72,7 @@ class Lists:
     candidates: NDArray[np.int32]
 
     @classmethod
-    def of(cls, table: CenterTable, executor: Executor | None = None) -> Lists:
+    def of(cls, table: NearestCenters, executor: Executor | None = None) -> Lists:
         """Group the centers and find the lists; by threads, if there are some. O(k * m * log(k) + k^1.5 * m)."""
         centers, n_clusters = table.centers, table.n_clusters
         size = group_size(n_clusters)
@@ -92,7 +92,7 @@ class Lists:
         self,
         first: int,
         n_lists: int,
-        table: CenterTable,
+        table: NearestCenters,
         means: NDArray[np.float64],
         members: tuple[NDArray[np.int64], NDArray[np.int64]],
     ) -> None:
@@ -115,7 +115,7 @@ class Neighbourhood:
 
     Attributes
     ----------
-    layout : Layout
+    layout : PackedCenters
         Of the centers, for dense rows.
     columns : float32 or float64 (k, m)
         Of its table.
@@ -124,7 +124,7 @@ class Neighbourhood:
         Of the lists, laid out once for all blocks of this process where they take little memory.
     """
 
-    layout: Layout
+    layout: PackedCenters
     columns: NDArray[Any]
     lists: Lists
     tables: NDArray[Any]
@@ -138,12 +138,12 @@ class Neighbourhood:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, table: CenterTable, lists: Lists | None = None, executor: Executor | None = None) -> Neighbourhood:
+    def of(cls, table: NearestCenters, lists: Lists | None = None, executor: Executor | None = None) -> Neighbourhood:
         """Lay out the lists, once for all, by the threads of an executor that works in this process.
 
         Parameters
         ----------
-        table : CenterTable
+        table : NearestCenters
         lists : Lists, optional
             Of centers that lay about where these do.
         executor : Executor, optional
@@ -183,7 +183,7 @@ class Neighbourhood:
         -------
         labels : int32 (n,)
         scores, seconds : (n,)
-            As of `CenterTable.nearest`, of the centers that were looked at.
+            As of `NearestCenters.nearest`, of the centers that were looked at.
         """
         layout, dtype, candidates = self.layout, self.columns.dtype, self.lists.candidates
         found = np.empty(len(X), np.int32), np.empty(len(X), dtype), np.empty(len(X), dtype)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.layout import FAR, TILE_COLUMNS, TILED_BYTES, center_spread
+from streamkm.cluster.centers.packed import FAR, TILE_COLUMNS, TILED_BYTES, center_spread
 from streamkm.cluster.rows import safe_scale
 from streamkm.core.matrix import aligned_empty, as_working
 from streamkm.kernels.centers.layout import lay_out

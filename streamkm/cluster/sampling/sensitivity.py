@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified, merged
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.totals import weighted_sum
@@ -114,7 +114,7 @@ def rough_clusters(
         if not len(picked):
             continue
         centers = densified(X, picked, X.shape[1])
-        table = CenterTable.build(centers, X.dtype)
+        table = NearestCenters.build(centers, X.dtype)
         new, _ = table.lowest(X)
         new_d2 = row_d2(X, new, table)
         closer = new_d2 < d2
@@ -133,8 +133,8 @@ def measurable(X: Matrix, seed: int) -> Matrix:
     return X if X.has_canonical_format else merged(X)
 
 
-def _mean(X: Matrix, weights: NDArray[np.float64]) -> CenterTable:
+def _mean(X: Matrix, weights: NDArray[np.float64]) -> NearestCenters:
     """The weighted mean of the rows, as the only center."""
     sums, counts = np.zeros((1, X.shape[1])), np.zeros(1)
     add_rows(X, weights, np.zeros(X.shape[0], np.int32), sums, counts)
-    return CenterTable.build(sums / counts, np.float64)
+    return NearestCenters.build(sums / counts, np.float64)

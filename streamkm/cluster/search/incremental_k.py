@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2norms
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
@@ -257,8 +257,8 @@ class Growing:
         weights = self._block.weights
         return weights[rows] if len(weights) else np.ones(self._block.n_rows)[rows]
 
-    def _table(self, centers: NDArray[np.float64]) -> CenterTable:
-        return CenterTable.build(centers, self._block.X.dtype, around_origin=True)
+    def _table(self, centers: NDArray[np.float64]) -> NearestCenters:
+        return NearestCenters.build(centers, self._block.X.dtype, around_origin=True)
 
 
 def around_mean(block: Block) -> Block:
@@ -275,8 +275,8 @@ def around_mean(block: Block) -> Block:
 def _nearest(
     piece: tuple[slice, Matrix],
     state: _State,
-    table: CenterTable,
-    few: CenterTable | None,
+    table: NearestCenters,
+    few: NearestCenters | None,
     positions: NDArray[np.intp],
 ) -> tuple[NDArray[np.int32], NDArray[Any]]:
     """Labels and scores of a piece of rows.
@@ -304,7 +304,7 @@ def _squares(X: NDArray[np.float64]) -> NDArray[np.float64]:
     return out
 
 
-def _losses(piece: tuple[slice, Matrix], table: CenterTable) -> NDArray[np.float64]:
+def _losses(piece: tuple[slice, Matrix], table: NearestCenters) -> NDArray[np.float64]:
     """What each row loses at its second nearest center."""
     _, scores, seconds = table.nearest(piece[1])
     return seconds.astype(np.float64) - scores
@@ -332,7 +332,7 @@ def _split(
         if trial % 2 == 0:
             second = int(other * len(rows))
         else:
-            seed = CenterTable.build(densified(X, np.array([first]), n_components), X.dtype, around_origin=True)
+            seed = NearestCenters.build(densified(X, np.array([first]), n_components), X.dtype, around_origin=True)
             away = np.maximum(seed.scores(X)[:, 0] + block.d2norms[rows], 0.0)
             away[first] = 0
             second = _drawn(np.cumsum(_weighted(away, weights)), other)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.centers.neighbours import Lists, Neighbourhood
-from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.in_memory import LocalBlocks, label_sums
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.rows import Block
@@ -79,7 +79,7 @@ def search_nearby(
     n_swaps = max(1, len(best.centers) // SWAPPED)
     known: Splits = {}
     for round_ in range(MOST_ROUNDS):
-        table = CenterTable.build(best.centers, pieces.dtype, around_origin=True)
+        table = NearestCenters.build(best.centers, pieces.dtype, around_origin=True)
         near = Neighbourhood.of(table, best.lists, pieces.executor)
         found, scores, seconds = pieces.nearest_among(near, best.labels, "search")
         weights = whole.weights if len(whole.weights) else 1.0

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.lloyd import lloyd
 from streamkm.kernels.cluster.totals import row_products
 
@@ -60,7 +60,7 @@ def merged_to(means: NDArray[np.float64], counts: NDArray[np.float64], n_cluster
     """
     means, counts = means.copy(), counts.copy()
     left = np.ones(len(means), np.bool_)
-    table, norms = CenterTable.build(means, np.float64, around_origin=True), np.empty(len(means))
+    table, norms = NearestCenters.build(means, np.float64, around_origin=True), np.empty(len(means))
     row_products(means, means, norms)
     costs = np.maximum(table.scores(means) + norms[:, None], 0.0)
     costs *= counts[:, None] * counts / (counts[:, None] + counts)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import count_pieces
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.rows import Block, rows_by_label
@@ -145,13 +145,13 @@ def _removal_costs(
     pieces: Blocks, centers: NDArray[np.float64]
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
     """Labels (n,), weighted squared distances (n,), and what each cluster's rows lose at their second centers (k,)."""
-    table = pieces.executor.share(CenterTable.build(centers, pieces.dtype, around_origin=True))
+    table = pieces.executor.share(NearestCenters.build(centers, pieces.dtype, around_origin=True))
     found = pieces.executor.each("search", _losses, pieces.handles, table)
     labels, d2, losses = (np.concatenate(parts) for parts in zip(*found, strict=True))
     return labels, d2, np.bincount(labels, losses, minlength=len(centers)).astype(np.float64)
 
 
-def _losses(block: Block, table: CenterTable) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
+def _losses(block: Block, table: NearestCenters) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
     labels, scores, seconds = table.nearest(block.X)
     weights = block.weights if len(block.weights) else 1.0
     d2 = np.maximum(scores + block.d2norms, 0.0) * weights

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.rows import Block
 from streamkm.core.matrix import aligned_empty
@@ -120,7 +120,7 @@ def _step_by_step(draws: Draws, block: Block, pieces: LocalBlocks | None) -> NDA
     trials = np.array([draws.first])
     for found in range(len(centers)):
         candidates = densified(block.X, trials, n_components)
-        table = CenterTable.build(candidates, block.X.dtype, around_origin=True)
+        table = NearestCenters.build(candidates, block.X.dtype, around_origin=True)
         scores = np.empty((n_rows, -(-len(trials) // LANES) * LANES), block.X.dtype)
         if pieces is None:
             table.score(block.X, scores)

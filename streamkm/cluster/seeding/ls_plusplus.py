@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import Block
 from streamkm.kernels.cluster.totals import weighted_sum
 
@@ -87,7 +87,7 @@ def ls_plusplus(
 
 
 def _d2_to(block: Block, centers: NDArray[np.float64]) -> NDArray[np.float32]:
-    table = CenterTable.build(centers, block.X.dtype, around_origin=True)
+    table = NearestCenters.build(centers, block.X.dtype, around_origin=True)
     return np.maximum(table.scores(block.X) + block.d2norms[:, None], 0.0).astype(np.float32)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.search_set import BATCH_ROWS, Pool, centered, search_rows
 from streamkm.cluster.seeding.two_level import quotas_of
@@ -98,7 +98,7 @@ def _measured(
 ) -> tuple[list[NDArray[np.uint16]], NDArray[np.float64], NDArray[np.int64]]:
     """Coarse clusters of the rows of each block, and their objectives and rows (c,)."""
     labels, shares, sizes = [], np.zeros(len(coarse)), np.zeros(len(coarse), np.int64)
-    table = blocks.executor.share(CenterTable.build(coarse, blocks.dtype, around_origin=True))
+    table = blocks.executor.share(NearestCenters.build(coarse, blocks.dtype, around_origin=True))
     for part, share, size in blocks.executor.map("seed", _measured_item, blocks.placed(), table):
         labels.append(part)
         shares += share
@@ -107,7 +107,7 @@ def _measured(
 
 
 def _measured_item(
-    item: list[Any], table: CenterTable
+    item: list[Any], table: NearestCenters
 ) -> tuple[NDArray[np.uint16], NDArray[np.float64], NDArray[np.int64]]:
     block = loaded(item[1])
     labels, scores = table.lowest(block.X)

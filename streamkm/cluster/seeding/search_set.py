@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks, merged
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2norms
 from streamkm.cluster.sampling.row_sample import stacked
@@ -172,19 +172,19 @@ def drawn_set(
             held = LocalBlocks.of(executor, sampled)
     parts: list[Drawn] = []
     rules: list[DrawRule] = []
-    tables: list[CenterTable] = []
+    tables: list[NearestCenters] = []
     for round_ in range(MOST_ROUNDS):
         rules.append(
             DrawRule.of(max(n_clusters, size >> round_), int(rng.integers(2**63)), held.total_weight, objective)
         )
-        tables.append(CenterTable.build(rough, held.dtype, around_origin=True))
+        tables.append(NearestCenters.build(rough, held.dtype, around_origin=True))
         drawn, found = draw_from(held, tables[-1], rules[-1])
         parts.append(drawn)
         if found <= SURPRISE * objective:
             break
         weighted = _block(drawn.X, rules[-1].unbiased(drawn))
         rough = np.concatenate([rough, seeded(executor, weighted, n_rough, rng)])
-        table = CenterTable.build(rough, held.dtype, around_origin=True)
+        table = NearestCenters.build(rough, held.dtype, around_origin=True)
         objective = float(weighted_sum(weighted.weights, squared_distances(weighted, table)))
     rows = [_block(part.X, NO_WEIGHTS) for part in parts]
     d2s = [np.concatenate([squared_distances(block, table) for block in rows]) for table in tables]
@@ -208,7 +208,7 @@ def _reach(sampled: Block, held: Blocks, objective: float) -> float:
     return float(farthest * farthest) * held.n_rows / objective if objective > 0 else np.inf
 
 
-def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> tuple[Drawn, float]:
+def draw_from(blocks: Blocks, table: NearestCenters, rule: DrawRule) -> tuple[Drawn, float]:
     """Draw rows from all blocks, by their squared distances to centers laid out around the origin; their objective."""
     shared = blocks.executor.share((table, rule))
     parts: tuple[Drawn, ...] = ()
@@ -219,7 +219,7 @@ def draw_from(blocks: Blocks, table: CenterTable, rule: DrawRule) -> tuple[Drawn
     return rule.join(parts), objective
 
 
-def squared_distances(block: Block, table: CenterTable) -> NDArray[np.float64]:
+def squared_distances(block: Block, table: NearestCenters) -> NDArray[np.float64]:
     """Squared distances of rows around the origin to their nearest centers, as exact as products of the dtype."""
     return np.maximum(table.lowest(block.X)[1] + block.d2norms, 0.0)
 
@@ -254,7 +254,7 @@ def _rough(
     """Centers by k-means++ on some of the sampled rows, and about what their objective is over all weight."""
     some = prefix(sampled, rough_rows(n_clusters))
     rough = seeded(executor, some, n_clusters, rng)
-    d2 = squared_distances(some, CenterTable.build(rough, some.X.dtype, around_origin=True))
+    d2 = squared_distances(some, NearestCenters.build(rough, some.X.dtype, around_origin=True))
     return rough, total_weight * float(weighted_sum(some.weights, d2)) / some.total_weight()
 
 
@@ -275,7 +275,7 @@ def _merged_item(held: Held) -> Block:
     return replace(block, X=merged(block.X))
 
 
-def _draw_item(item: list[Any], shared: tuple[CenterTable, DrawRule]) -> tuple[Drawn, float]:
+def _draw_item(item: list[Any], shared: tuple[NearestCenters, DrawRule]) -> tuple[Drawn, float]:
     (place, held), (table, rule) = item, shared
     block = loaded(held)
     rows = Block(merged(block.X), block.d2norms, block.weights)

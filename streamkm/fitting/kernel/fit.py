@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.frame import WHOLE
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
+from streamkm.cluster.normalization import WHOLE
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.search_set import prefix, search_rows
 from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import rows_between
-from streamkm.core.memory import give_back
+from streamkm.core.memory import trim_heap
 from streamkm.engine import Executor
 from streamkm.fitting.centers import check_clusters, pool_of, seeded
+from streamkm.fitting.clustering import Clustering, SampleView
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.found import Found, Look
 from streamkm.fitting.iterations import noted
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
@@ -88,7 +88,7 @@ class KernelFit:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelFound:
+class KernelClustering:
     """What clustering found, before any row is assigned.
 
     Attributes
@@ -96,42 +96,42 @@ class KernelFound:
     kernel : Kernel
     trace : float or None
         Sum of k(x, x) over all rows, where the row sample holds all and it is not their number.
-    centers : Found
+    centers : Clustering
     """
 
     kernel: Kernel
     trace: float | None
-    centers: Found
+    centers: Clustering
 
-    def saved(self) -> SavedFound:
+    def saved(self) -> SavedClustering:
         """What a checkpoint holds."""
         centers = replace(self.centers, sketch=writable(self.centers.sketch))
-        return SavedFound(float(self.kernel.gamma), self.trace, centers)
+        return SavedClustering(float(self.kernel.gamma), self.trace, centers)
 
 
 @dataclass(frozen=True, slots=True)
-class SavedFound:
-    """A `KernelFound` in a checkpoint."""
+class SavedClustering:
+    """A `KernelClustering` in a checkpoint."""
 
     gamma: float
     trace: float | None
-    centers: Found
+    centers: Clustering
 
-    def restored(self, rule: KernelRule) -> KernelFound:
+    def restored(self, rule: KernelRule) -> KernelClustering:
         """What was found, for the parameters of the same run."""
         centers = replace(self.centers, sketch=given_back(self.centers.sketch, rule))
-        return KernelFound(rule.with_gamma(self.gamma), self.trace, centers)
+        return KernelClustering(rule.with_gamma(self.gamma), self.trace, centers)
 
 
 def run_kernel_fit(context: KernelContext) -> KernelFit:
     """Fit."""
     settings = context.settings
-    begun = context.writer.load("found", SavedFound)
+    begun = context.writer.load("found", SavedClustering)
     found = _find(context) if begun is None else begun.restored(settings.kernel)
     if begun is None:
         context.writer.save("found", found.saved())
     centers = found.centers
-    give_back(context.plan.limit_bytes)
+    trim_heap(context.plan.limit_bytes)
     labelled = assign_found(context, centers)
     if settings.searches:
         warn_of_gain(labelled.gain, settings.refine)
@@ -154,11 +154,11 @@ def run_kernel_fit(context: KernelContext) -> KernelFit:
     return KernelFit(fit, found.kernel, trace_residual(found, fit.model.centers, totals) if approximates else None)
 
 
-def _find(context: KernelContext) -> KernelFound:
+def _find(context: KernelContext) -> KernelClustering:
     """Find centers among the features: sample, landmarks, map, start, Lloyd."""
     plan, settings, progress, here = context.plan, context.settings, context.progress, context.here
     sketched = _row_sample(context)
-    give_back(plan.limit_bytes)
+    trim_heap(plan.limit_bytes)
     sample, chunk_rows = sketched.sample, sketched.chunk_rows
     check_clusters(settings.n_clusters, sketched.n_valid)
     mapping = _map(context, sample, chunk_rows)
@@ -186,16 +186,16 @@ def _find(context: KernelContext) -> KernelFound:
         sample.complete and few.n_rows == len(sample.rows),
     )
     block = Block(few.X.copy(), few.d2norms.copy(), few.weights.copy())
-    look = Look(seen, block, WHOLE, sample if plan.keeps_sample and few.n_rows < len(sample.rows) else None)
+    look = SampleView(seen, block, WHOLE, sample if plan.keeps_sample and few.n_rows < len(sample.rows) else None)
     history = tuple(noted("lloyd", result))
-    found = Found(result, "sketch", features, history, look, sketched.n_features, chunk_rows)
-    return KernelFound(mapping.kernel, _trace(mapping.kernel, sample), found)
+    found = Clustering(result, "sketch", features, history, look, sketched.n_features, chunk_rows)
+    return KernelClustering(mapping.kernel, _trace(mapping.kernel, sample), found)
 
 
 def _row_sample(context: KernelContext) -> Sketched:
     """Sample rows in one pass, after counting them where that is needed."""
     plan, estimated = context.plan, context.reader.source.estimated_rows
-    rule = SampleRule.of(plan.sample_rows, context.settings.word("sample"), estimated, context.weights)
+    rule = SampleRule.of(plan.sample_rows, context.settings.seed64("sample"), estimated, context.weights)
     chunk_rows = None
     if plan.counts_first:
         with context.progress.stage("count", plan.n_chunks) as stage:
@@ -244,7 +244,7 @@ def _trace(kernel: Kernel, sample: Sample) -> float | None:
     return float(diagonal @ sample.weights) if len(sample.weights) else float(diagonal.sum())
 
 
-def trace_residual(found: KernelFound, centers: NDArray[np.float64], totals: Totals) -> float | None:
+def trace_residual(found: KernelClustering, centers: NDArray[np.float64], totals: Totals) -> float | None:
     """``tr(K - B B')`` or a little more: how far the exact kernel objective may lie above that of the features.
 
     With ``E = K - B B'``, which is positive semidefinite for landmarks, the exact objective of any clustering exceeds

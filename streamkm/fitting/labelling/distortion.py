@@ -11,11 +11,13 @@ from streamkm.cluster.in_memory import label_sums
 from streamkm.cluster.model import Model
 from streamkm.cluster.totals import Totals
 from streamkm.engine import Executor
-from streamkm.fitting.found import Look
+from streamkm.fitting.clustering import SampleView
 from streamkm.sketches import PCASketch, PreconditionedSampling, TruncatedSVDSketch
 
 
-def distortion_of(here: Executor, look: Look, model: Model, totals: Totals, labels: NDArray[np.int32]) -> float | None:
+def distortion_of(
+    here: Executor, look: SampleView, model: Model, totals: Totals, labels: NDArray[np.int32]
+) -> float | None:
     """``(J' + c) / J`` of the final clusters: J' their objective in the sketch, J that in the original space.
 
     c is what all clusterings lose alike by a projection on principal directions or singular vectors, the squared

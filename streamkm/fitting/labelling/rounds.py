@@ -16,12 +16,12 @@ from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.cluster.size_cap import SizeCap
 from streamkm.cluster.spherical import on_sphere
-from streamkm.core.memory import give_back
+from streamkm.core.memory import trim_heap
+from streamkm.fitting.clustering import Clustering
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.found import Found
-from streamkm.fitting.labelling.certificate import ANEW, WORTH, AfterPass
+from streamkm.fitting.labelling.gain import ANEW, WORTH, GlobalSearch
+from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate, estimate_inertia
 from streamkm.fitting.labelling.one_pass import label_once
-from streamkm.fitting.labelling.promise import Promise, promise_of
 from streamkm.passes.assign import Assigned
 from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import n_writes, open_labels, write_labels
@@ -47,7 +47,7 @@ class Labelled:
     index : int
         Number of the last pass.
     history : tuple of dict
-    promise : Promise or None
+    promise : InertiaEstimate or None
         What the sample said of the objective; None where nothing was drawn, or too few rows decide it.
     gain : float or None
         Share of the objective that another round could gain, estimated from below.
@@ -62,7 +62,7 @@ class Labelled:
     held: HeldLabels | None = None
     index: int = 0
     history: tuple[dict[str, Any], ...] = ()
-    promise: Promise | None = None
+    promise: InertiaEstimate | None = None
     gain: float | None = None
     n_rounds: int = 0
     size_cap: SizeCap | None = None
@@ -104,7 +104,7 @@ class _Begun:
     n_rounds: int
 
 
-def assign_found(context: FitContext, found: Found, sample: Sample | None = None) -> Labelled:
+def assign_found(context: FitContext, found: Clustering, sample: Sample | None = None) -> Labelled:
     """Label all rows; then, as often as `refine` says, move the centers to their clusters' means and label again.
 
     Where it is "auto": while rows drawn in the last pass say that it pays, look for better centers and label again.
@@ -114,7 +114,7 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
     Parameters
     ----------
     context : FitContext
-    found : Found
+    found : Clustering
     sample : Sample, optional
         That holds all rows: they are labelled in place of the source's.
     """
@@ -142,7 +142,7 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
             centers = assigned.totals.means(fallback=model.centers)
         elif plan.drawn_rows or most_rounds:
             frame = found.look.frame if model.columns is None else model.columns.frame(found.look.frame)
-            after = AfterPass(context.here, model, frame, assigned.totals, rule, assigned.drawn, spherical)
+            after = GlobalSearch(context.here, model, frame, assigned.totals, rule, assigned.drawn, spherical)
             most = 0 if best.is_final else most_rounds
             gain, centers = _looked_further(context, found, after, promise, n_rounds, most)
             del after
@@ -156,7 +156,7 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
         # a run that makes this pass again would write its labels over those that the next pass has saved
         context.writer.save("refined", _Begun(centers, best, index, history, n_rounds), always=True)
         del assigned, held  # the next pass needs the memory
-        give_back(plan.limit_bytes)
+        trim_heap(plan.limit_bytes)
     if promise is not None and promise.few_decide:
         logger.info("the sample promised %.6g, which is not told: too few of its rows decide it", promise.inertia)
         promise = None
@@ -164,17 +164,17 @@ def assign_found(context: FitContext, found: Found, sample: Sample | None = None
 
 
 def _one_pass(
-    context: FitContext, found: Found, model: Model, index: int, sample: Sample | None, total_weight: float
-) -> tuple[Assigned, HeldLabels | None, DrawRule | None, Promise | None]:
+    context: FitContext, found: Clustering, model: Model, index: int, sample: Sample | None, total_weight: float
+) -> tuple[Assigned, HeldLabels | None, DrawRule | None, InertiaEstimate | None]:
     """Label all rows once; draw some of them by what the sample promises of the objective, where the plan says so."""
     promise = rule = None
     tabled = model.with_table()
     if context.plan.drawn_rows and index >= context.settings.n_refinements:
         looked = found.look.originals()
         own = context.weights[looked.rows] if len(context.weights) else NO_WEIGHTS
-        promise = promise_of(context.here, looked, own, tabled, total_weight)
+        promise = estimate_inertia(context.here, looked, own, tabled, total_weight)
         del looked
-        seed = context.settings.word("draws") ^ index
+        seed = context.settings.seed64("draws") ^ index
         rule = DrawRule.of(context.plan.drawn_rows, seed, total_weight, promise.inertia)
     assigned, held = label_once(context, tabled, found.chunk_rows, index, sample, rule)
     if promise is not None:  # rows that were skipped count nothing
@@ -210,21 +210,26 @@ def _most_rounds(context: FitContext) -> int:
 
 
 def _looked_further(
-    context: FitContext, found: Found, after: AfterPass, promise: Promise | None, n_rounds: int, most_rounds: int
+    context: FitContext,
+    found: Clustering,
+    after: GlobalSearch,
+    promise: InertiaEstimate | None,
+    n_rounds: int,
+    most_rounds: int,
 ) -> tuple[float, NDArray[np.float64] | None]:
     """What could be gained, and centers for another round where it is worth one.
 
     Parameters
     ----------
-    promise : Promise or None
+    promise : InertiaEstimate or None
         Of the sample, for the pass that was made.
     n_rounds, most_rounds : int
         That were made before, and that may be made in all.
     """
     plan = context.plan
-    give_back(plan.limit_bytes)
+    trim_heap(plan.limit_bytes)
     outlook = after.outlook(promise)
-    give_back(plan.limit_bytes)
+    trim_heap(plan.limit_bytes)
     seen = f"at least {outlook.gain:.2%}" if outlook.gain >= LEAST_TOLD else f"below {LEAST_TOLD:.2%}"
     logger.info("objective %.6g; to gain by one split and merge: %s", after.totals.d2, seen)
     if n_rounds >= most_rounds or outlook.gain <= (WORTH_OF_FEW if plan.few_sampled else WORTH):
@@ -237,5 +242,5 @@ def _looked_further(
         whole = look.originals() if look.whole is None else look.whole
         sample = whole if look.whole is None else replace(whole, X=look.frame.original_rows(whole.X))
         own = context.weights[sample.rows] if len(context.weights) else np.ones(len(sample.rows))
-        rng = np.random.default_rng([context.settings.word("draws"), len(outlook.swaps)])
+        rng = np.random.default_rng([context.settings.seed64("draws"), len(outlook.swaps)])
         return outlook.gain, after.next_centers(sample, own, outlook, rng, int(found.chunk_rows.sum()))

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.frame import Frame
 from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.normalization import Normalization
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
@@ -78,13 +78,13 @@ def cluster_coreset(coreset: Coreset, settings: StreamSettings, executor: Any = 
     InvalidInputError
         If `init` has another number of features than the rows.
     """
-    frame = Frame.of(coreset.X, moves=True)
+    frame = Normalization.of(coreset.X, moves=True)
     sample = Sample(frame.rows(coreset.X), coreset.places, coreset.weights, coreset.complete)
     n_clusters = min(settings.n_clusters, len(sample.rows))
     explained = None
     with open_executor(executor) as workers, local_executor(workers) as here:
         if not isinstance(settings.init, np.ndarray):
-            sketch = _sketch_of(sample, n_clusters, settings.word("sketch"))
+            sketch = _sketch_of(sample, n_clusters, settings.seed64("sketch"))
             sketched = sample.block(here, sketch)
             centers = search_centers(
                 here,

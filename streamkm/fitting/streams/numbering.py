@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.frame import Frame
+from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.normalization import Normalization
 
 
 def order_like(known: NDArray[np.float64], centers: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -30,12 +30,12 @@ def order_like(known: NDArray[np.float64], centers: NDArray[np.float64]) -> NDAr
         ``centers[order]`` have the numbers of the known ones that they lie at; those that are left over fill the gaps.
     """
     known = np.pad(known, ((0, 0), (0, centers.shape[1] - known.shape[1])))
-    frame = Frame.of(known, moves=True)
+    frame = Normalization.of(known, moves=True)
     known, centers = frame.points(known), frame.points(centers)
     numbers = np.full(len(centers), -1)
     free, left = np.arange(len(known)), np.arange(len(centers))
     while len(free) and len(left):
-        nearest = CenterTable.build(known[free], np.float64).labels(centers[left])
+        nearest = NearestCenters.build(known[free], np.float64).labels(centers[left])
         moved = centers[left] - known[free[nearest]]
         nearness = np.lexsort((left, np.einsum("ij,ij->i", moved, moved)))
         _, first = np.unique(nearest[nearness], return_index=True)

@@ -107,7 +107,7 @@ def gaps_between(scores, seconds, scale, gaps):
     Parameters
     ----------
     scores, seconds : float32 or float64 (n,)
-        As of `CenterTable.nearest`, times the square of
+        As of `NearestCenters.nearest`, times the square of
     scale : float64
     gaps : float64 (n,)
         Written; at least 0.

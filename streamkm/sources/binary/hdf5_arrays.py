@@ -19,8 +19,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.collector import collector_off
 from streamkm.core.exceptions import SourceError, SourceNotFoundError, StreamkmError
+from streamkm.core.gc_guard import collector_off
 from streamkm.sources.binary.hdf5_decoded import DecodedChunks, image_of, read_rows, require_filters
 from streamkm.sources.binary.hdf5_direct import DEFLATE, SHUFFLE, ChunkTable, DirectChunks, DirectFile
 from streamkm.sources.local import unchanged

@@ -64,7 +64,7 @@ class Tree(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MatrixLocation:
     """The matrix that is meant: a dense array, or the group of three CSR arrays.
 
     `shape` is (n, d) with samples as rows; `layout` says for people whose arrangement it is.
@@ -76,7 +76,7 @@ class Found:
     layout: str = "dense"
 
 
-def find_matrix(tree: Tree, path: str | None) -> Found:
+def find_matrix(tree: Tree, path: str | None) -> MatrixLocation:
     """Find the matrix at `path`, or the only one below it.
 
     Parameters
@@ -97,7 +97,7 @@ def find_matrix(tree: Tree, path: str | None) -> Found:
     if node is None:
         raise SourceNotFoundError(_not_there(tree, start))
     if not node.is_group:
-        return Found("dense", start, node.shape or ())
+        return MatrixLocation("dense", start, node.shape or ())
     group = _as_sparse(tree, node)
     if group is not None:
         return group
@@ -124,7 +124,7 @@ def join(group: str, member: str) -> str:
     return f"{group.rstrip('/')}/{member}"
 
 
-def _as_sparse(tree: Tree, node: Node) -> Found | None:
+def _as_sparse(tree: Tree, node: Node) -> MatrixLocation | None:
     """Give the CSR matrix that a group is, if it is one.
 
     10x stores genes x cells by columns, which is cells x genes by rows.
@@ -138,16 +138,16 @@ def _as_sparse(tree: Tree, node: Node) -> Found | None:
             f"{name} has data, indices and indptr but its shape is {shape}; it needs an attribute shape of two numbers"
         )
     if "barcodes" in node.members and node.members & {"features", "genes"}:
-        return Found("csr", node.path, (shape[1], shape[0]), "10x Genomics matrix, cells as rows,")
+        return MatrixLocation("csr", node.path, (shape[1], shape[0]), "10x Genomics matrix, cells as rows,")
     if node.encoding.startswith("csc"):
         raise InvalidInputError(
             f"{name} is a CSC matrix {shape}, stored column by column: reading a few rows would read all of it. "
             f"Convert it once, for example with scipy: X.tocsr() before writing"
         )
-    return Found("csr", node.path, (shape[0], shape[1]), "AnnData CSR" if node.encoding else "CSR")
+    return MatrixLocation("csr", node.path, (shape[0], shape[1]), "AnnData CSR" if node.encoding else "CSR")
 
 
-def _candidates(tree: Tree, start: str) -> Iterator[Found]:
+def _candidates(tree: Tree, start: str) -> Iterator[MatrixLocation]:
     inside = start.rstrip("/") + "/"
     sparse: list[str] = []
     for path in sorted(tree.paths()):
@@ -163,7 +163,7 @@ def _candidates(tree: Tree, start: str) -> Iterator[Found]:
                 if found is not None:
                     yield found
         elif node.shape is not None and len(node.shape) == 2 and node.dtype is not None and node.dtype.kind in "biuf":
-            yield Found("dense", path, node.shape)
+            yield MatrixLocation("dense", path, node.shape)
 
 
 def _not_there(tree: Tree, path: str) -> str:

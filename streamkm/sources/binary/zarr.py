@@ -30,7 +30,7 @@ from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.dense import DenseSource
 from streamkm.sources.binary.layouts import Node, find_matrix, join
 from streamkm.sources.binary.local_files import WatchedFiles
-from streamkm.sources.binary.zarr_here import read_rows
+from streamkm.sources.binary.zarr_sync import read_rows
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.objects import Address, is_remote
 from streamkm.sources.remote.zarr import RemoteStore

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.sources.documents.records import Lines, MalformedTextError
-from streamkm.sources.text_places import Fill
+from streamkm.sources.text_positions import Fill
 from streamkm.text.feature_hashing import Input
 
 DecodeError = Literal["strict", "ignore", "replace"]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.signatures import NAMES, signed
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES, LineReader
-from streamkm.sources.text_places import Fill
+from streamkm.sources.text_positions import Fill
 
 _NO_TEXT = ("utf-16", "parquet", "hdf5", "zip")
 

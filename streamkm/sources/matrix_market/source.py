@@ -72,7 +72,7 @@ class MatrixMarketSource(ChunkedSource):
     """
 
     in_process = True
-    made_bytes = HELD_BYTES + 8 * BLOCK_BYTES
+    producer_bytes = HELD_BYTES + 8 * BLOCK_BYTES
 
     def __init__(self, path: str) -> None:
         self._path = opened_path(path)

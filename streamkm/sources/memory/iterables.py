@@ -77,7 +77,7 @@ class IterableSource(RowSource):
         self.dtype, self.feature_names = opened.dtype, opened.feature_names
         # those of a list are there already
         is_made = callable(chunks) or not self.replayable or hasattr(chunks, "sampler")
-        self.made_bytes = MADE_COPIES * (opened.n_bytes or 0) if is_made else 0
+        self.producer_bytes = MADE_COPIES * (opened.n_bytes or 0) if is_made else 0
         self.n_features = n_features if n_features is not None and opened.is_sparse else opened.n_features
         self._check(opened, 0)
 

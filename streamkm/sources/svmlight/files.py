@@ -22,7 +22,7 @@ from streamkm.sources.signatures import COMPRESSED, NAMES, signed
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.lines import LineReader, LongLineError, stop_at_long
 from streamkm.sources.svmlight.rows import BadTextError, RowBuilder, TextFormat, check_options
-from streamkm.sources.text_places import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
+from streamkm.sources.text_positions import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
 
 HEAD_BYTES = 1 << 20
 """Lines that start in so much of a file decide whether the input is zero-based."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.text_places import Fill
+from streamkm.sources.text_positions import Fill
 
 BLOCK_BYTES = 1 << 20
 """Text held at a time: stays in a core's cache between the read and the parse, and outweighs the cost of a call."""

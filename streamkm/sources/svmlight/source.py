@@ -20,7 +20,7 @@ from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
 from streamkm.sources.svmlight.lines import BLOCK_BYTES, MAX_LINE_BYTES
 from streamkm.sources.svmlight.rows import RowBuilder
 from streamkm.sources.svmlight.skim import SkimmedText, skim_text
-from streamkm.sources.text_places import Fill
+from streamkm.sources.text_positions import Fill
 
 PROBES, PROBE_BYTES = 16, 1 << 16
 _LEAST_READ_BYTES = 1 << 12
@@ -79,7 +79,7 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
                     self._add(builder, lines, chunk.stop, chunk.part)
         return builder.finish()
 
-    def skim(self, chunk: Chunk) -> SkimmedText | None:
+    def index_rows(self, chunk: Chunk) -> SkimmedText | None:
         """Find the rows of a chunk of plain text by its line feeds and the last index of every line.
 
         None for other text, and for the head of a file, where a byte order mark may be.

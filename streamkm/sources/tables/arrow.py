@@ -36,7 +36,7 @@ WORKING_BYTES = 28 << 20
 """Memory that pyarrow takes while it reads, beside what it holds once it is loaded: its threads' pools."""
 
 
-def give_back() -> None:
+def trim_heap() -> None:
     """Return memory that pyarrow's pool keeps of what was freed; each thread's own would stay otherwise."""
     import pyarrow as pa
 

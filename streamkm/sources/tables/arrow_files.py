@@ -15,15 +15,15 @@ from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources.stored import open_binary, read_fully
 from streamkm.sources.tables.arrow import guarded, readable
 from streamkm.sources.tables.columns import TableOptions
-from streamkm.sources.tables.units import Run, TableFile, UnitTable
+from streamkm.sources.tables.row_groups import RowGroupTable, Run, TableFile
 
 _MAGIC = b"ARROW1"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _RECORD_BATCHES, _HEADER, _LENGTH = 3, 2, 0  # slots of the tables Footer, Message and RecordBatch
 
 
-class ArrowTable(UnitTable):
-    """Rows of Arrow IPC files; see `UnitTable`. A record batch is read whole, but for columns that are not chosen."""
+class ArrowTable(RowGroupTable):
+    """Rows of Arrow IPC files; see `RowGroupTable`. Record batches are read whole, but for columns left out."""
 
     form = "Arrow IPC"
     unit_name = "record batches"

@@ -83,7 +83,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableSchema:
     """How rows are made of record batches.
 
     Attributes
@@ -260,7 +260,7 @@ def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
 
 def lay_out(
     fields: Mapping[str, Any], options: TableOptions, name: str, head: Callable[[list[str]], Any], named: bool = True
-) -> Layout:
+) -> TableSchema:
     """Decide what the chosen columns become.
 
     Parameters
@@ -277,7 +277,7 @@ def lay_out(
 
     Returns
     -------
-    Layout
+    TableSchema
         One-hot columns whose values were not given have no encoder and no features yet.
 
     Raises
@@ -309,11 +309,11 @@ def lay_out(
         )
     hashed = options.categories == "hash" and any(column.kind == "category" for column in columns)
     dtype = options.dtype or _common_dtype(columns, single=len(columns) == 1 and bool(vectors))
-    made = Layout(tuple(columns), tuple(encoders), dtype, options.n_hashed if hashed else 0, None)
+    made = TableSchema(tuple(columns), tuple(encoders), dtype, options.n_hashed if hashed else 0, None)
     return with_names(made) if named and not (len(columns) == 1 and vectors) else made
 
 
-def with_names(layout: Layout) -> Layout:
+def with_names(layout: TableSchema) -> TableSchema:
     """The layout with the names of its features."""
     encoders = {encoder.column: encoder for encoder in layout.encoders}
     names: list[str] = []
@@ -325,10 +325,10 @@ def with_names(layout: Layout) -> Layout:
         elif column.width:
             names += [f"{column.name}={value}" for value in encoders[column.name].values]
     names += [f"hash {i}" for i in range(layout.n_hashed)]
-    return Layout(layout.columns, layout.encoders, layout.dtype, layout.n_hashed, tuple(names))
+    return TableSchema(layout.columns, layout.encoders, layout.dtype, layout.n_hashed, tuple(names))
 
 
-def one_hot(layout: Layout, values: Mapping[str, Sequence[str]]) -> Layout:
+def one_hot(layout: TableSchema, values: Mapping[str, Sequence[str]]) -> TableSchema:
     """The layout with one-hot columns for values that were found.
 
     Raises
@@ -337,15 +337,15 @@ def one_hot(layout: Layout, values: Mapping[str, Sequence[str]]) -> Layout:
         More of them than one-hot columns are good for.
     """
     columns, encoders = one_hot_columns(layout.columns, layout.encoders, values)
-    return with_names(Layout(columns, encoders, layout.dtype, 0, None))
+    return with_names(TableSchema(columns, encoders, layout.dtype, 0, None))
 
 
-def needs_values(layout: Layout, options: TableOptions) -> bool:
+def needs_values(layout: TableSchema, options: TableOptions) -> bool:
     """Whether values of one-hot columns must be looked for."""
     return options.categories == "onehot" and bool(unknown_categories(layout))
 
 
-def unknown_categories(layout: Layout) -> list[str]:
+def unknown_categories(layout: TableSchema) -> list[str]:
     """Columns of text whose values are not known."""
     return [column.name for column in layout.columns if column.kind == "category" and not column.width]
 

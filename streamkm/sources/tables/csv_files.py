@@ -28,8 +28,8 @@ from streamkm.sources.svmlight.compressed import compression_of, opened_text
 from streamkm.sources.tables.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.tables.columns import (
     Column,
-    Layout,
     TableOptions,
+    TableSchema,
     choose,
     lay_out,
     needs_values,
@@ -38,8 +38,8 @@ from streamkm.sources.tables.columns import (
 )
 from streamkm.sources.tables.csv_format import CsvFormat
 from streamkm.sources.tables.csv_parser import CsvParser, MalformedCsvError, padded, read_table, with_nulls
-from streamkm.sources.tables.units import columns_text, described_table, gather_values
-from streamkm.sources.text_places import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
+from streamkm.sources.tables.row_groups import columns_text, described_table, gather_values
+from streamkm.sources.text_positions import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
 
 _HEAD_BYTES = 1 << 20  # that types of columns are inferred from
 _FIRST_BYTES = 1 << 16  # of every other file, for its header
@@ -67,7 +67,7 @@ class CsvFiles(RowSource, ABC):
     """
 
     n_rows = None
-    made_bytes = WORKING_BYTES
+    producer_bytes = WORKING_BYTES
     decodes = True
     read_factor = 5.0  # the text, numbers that pyarrow makes of it, rows
 
@@ -190,7 +190,7 @@ class CsvFiles(RowSource, ABC):
     def _bad_head(self, text: NDArray[np.uint8], problem: str, chosen: list[str]) -> InvalidInputError:
         """Say what is wrong with the head; no types are inferred, so whatever fields hold is fine."""
         columns = tuple(Column(name, "category", np.dtype(object)) for name in chosen)
-        parser = CsvParser(self._format, self._names, Layout(columns, (), np.dtype(float), 0, None), frozenset())
+        parser = CsvParser(self._format, self._names, TableSchema(columns, (), np.dtype(float), 0, None), frozenset())
         part = self._part_of_head
         return self._named_place(part, parser.located(text, 0, len(self._head), self._starts[part], problem))
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.text import csv_numbers as kernel
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.tables.columns import Layout
+from streamkm.sources.tables.columns import TableSchema
 from streamkm.sources.tables.csv_format import CsvFormat, is_number
 from streamkm.sources.tables.values import null_words, one_chunk
 
@@ -41,14 +41,14 @@ class CsvParser:
     format : CsvFormat
     names : tuple of str
         All columns of a record.
-    layout : Layout
+    layout : TableSchema
     booleans : frozenset of str
         Columns of ``true`` and ``false``.
     """
 
     format: CsvFormat
     names: tuple[str, ...]
-    layout: Layout
+    layout: TableSchema
     booleans: frozenset[str]
 
     def parse(

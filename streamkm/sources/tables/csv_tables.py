@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
-from streamkm.sources.csv_scan import record_starts
+from streamkm.sources.csv_boundaries import record_starts
 from streamkm.sources.stored import open_raw, read_fully
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
 from streamkm.sources.tables.csv_files import CsvFiles, read_text
 from streamkm.sources.tables.csv_parser import padded
-from streamkm.sources.text_places import PLACE_BITS
+from streamkm.sources.text_positions import PLACE_BITS
 
 _MORE_BYTES = 1 << 16  # behind the end of a chunk, at a time, until a line ends
 _MOST_BYTES = 1 << 26  # of unpacked text at a time

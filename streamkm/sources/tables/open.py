@@ -31,14 +31,14 @@ def open_csv(
 
 
 def open_parquet(paths: Sequence[str], **options: Any) -> RowSource:
-    """Open Parquet files; see `open_source` for options, `UnitTable` for errors."""
+    """Open Parquet files; see `open_source` for options, `RowGroupTable` for errors."""
     from streamkm.sources.tables.parquet import ParquetTable
 
     return ParquetTable(paths, read_options(options))
 
 
 def open_arrow(paths: Sequence[str], **options: Any) -> RowSource:
-    """Open Arrow IPC files; see `open_source` for options, `UnitTable` for errors."""
+    """Open Arrow IPC files; see `open_source` for options, `RowGroupTable` for errors."""
     from streamkm.sources.tables.arrow_files import ArrowTable
 
     return ArrowTable(paths, read_options(options))

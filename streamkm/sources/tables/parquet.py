@@ -11,7 +11,7 @@ from streamkm.core.exceptions import SourceError
 from streamkm.sources.stored import file_size
 from streamkm.sources.tables.arrow import guarded, readable
 from streamkm.sources.tables.columns import TableOptions
-from streamkm.sources.tables.units import Run, TableFile, UnitTable
+from streamkm.sources.tables.row_groups import RowGroupTable, Run, TableFile
 
 _BATCH_BYTES = 1 << 21  # decoded, of what pyarrow gives at once
 _BUFFER_BYTES = 1 << 18  # of a column that is read through a buffer, not whole
@@ -23,8 +23,8 @@ Key = tuple[int, int]
 """A file and one of its row groups."""
 
 
-class ParquetTable(UnitTable):
-    """Rows of Parquet files; see `UnitTable`.
+class ParquetTable(RowGroupTable):
+    """Rows of Parquet files; see `RowGroupTable`.
 
     Only the chosen columns are read, page by page. A piece of a row group continues where the piece in front of it
     ended, where that was read in this process; else the rows in front of it are decoded and dropped.

@@ -19,8 +19,8 @@ from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.memory.frames import column_kinds
 from streamkm.sources.tables.arrow import WORKING_BYTES, guarded, pyarrow
 from streamkm.sources.tables.columns import (
-    Layout,
     TableOptions,
+    TableSchema,
     choose,
     lay_out,
     needs_values,
@@ -28,7 +28,7 @@ from streamkm.sources.tables.columns import (
     read_options,
     unknown_categories,
 )
-from streamkm.sources.tables.units import column_of, columns_text, described_table, gather_values
+from streamkm.sources.tables.row_groups import column_of, columns_text, described_table, gather_values
 
 Batches = Callable[[list[str] | None], Iterator[Any]]
 """Gives record batches, or tables, of some columns, None: of all; begins anew each time."""
@@ -131,7 +131,7 @@ class BatchStream(RowSource):
             layout = self._find_categories(layout)
         self._layout, self.id_column = layout, options.id_column
         take_layout(self, layout)
-        self.made_bytes = WORKING_BYTES + 2 * _BATCH_ROWS * layout.row_bytes
+        self.producer_bytes = WORKING_BYTES + 2 * _BATCH_ROWS * layout.row_bytes
 
     def _head(self, names: list[str]) -> Any:
         """The first rows; what was taken of a stream that comes once is kept for its pass."""
@@ -148,7 +148,7 @@ class BatchStream(RowSource):
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         return table.select(names).slice(0, _HEAD_ROWS)
 
-    def _find_categories(self, layout: Layout) -> Layout:
+    def _find_categories(self, layout: TableSchema) -> TableSchema:
         if not self.replayable:
             raise InvalidInputError(
                 f"{self.name} can be read once only, and the values of one-hot columns are looked for in a pass of "
@@ -260,14 +260,14 @@ def open_stream(X: Any, **options: Any) -> RowSource:
     )
 
 
-def take_layout(source: RowSource, layout: Layout) -> None:
+def take_layout(source: RowSource, layout: TableSchema) -> None:
     """Say of a source what its layout says."""
     source.n_features, source.dtype, source.is_sparse = layout.n_features, layout.dtype, layout.is_sparse
     source.feature_names = layout.feature_names
     source.made_with = described_table(layout)
 
 
-def _layout_of(schema: Any, options: TableOptions, name: str, head: Callable[[list[str]], Any]) -> Layout:
+def _layout_of(schema: Any, options: TableOptions, name: str, head: Callable[[list[str]], Any]) -> TableSchema:
     chosen = choose(schema.names, options, name)
     return lay_out({column: schema.field(column).type for column in chosen}, options, name, head)
 

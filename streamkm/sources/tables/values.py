@@ -50,7 +50,7 @@ def is_category(kind: Any) -> bool:
 
 
 def fill_vectors(out: NDArray[Any], values: Any, name: str, describe: Describe, first: int) -> None:
-    """Write the lists of an Arrow array; see `Layout.fill`."""
+    """Write the lists of an Arrow array; see `TableSchema.fill`."""
     import pyarrow as pa
 
     width = out.shape[1]

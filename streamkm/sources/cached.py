@@ -11,7 +11,7 @@ from streamkm.core.matrix import Matrix
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, WrappedSource
 
 
-class KeptRows(WrappedSource):
+class CachedRows(WrappedSource):
     """Rows of another source, in order only, which stay in memory if there is room for all: for one process.
 
     Parameters
@@ -58,7 +58,7 @@ class KeptRows(WrappedSource):
         return round(share * self.source.take_read_bytes())
 
 
-class KeptChunks(KeptRows, ChunkedSource):
+class KeptChunks(CachedRows, ChunkedSource):
     """The same where the source's pieces can be read in any order: as many stay as there is room for."""
 
     source: ChunkedSource
@@ -98,7 +98,7 @@ def kept_rows(source: RowSource, chunk_bytes: int, room_bytes: int) -> RowSource
         return source
     if isinstance(source, ChunkedSource):
         return KeptChunks(source, chunk_bytes, room_bytes)
-    return KeptRows(source, chunk_bytes, room_bytes)
+    return CachedRows(source, chunk_bytes, room_bytes)
 
 
 def _bytes_of(rows: Rows) -> int:

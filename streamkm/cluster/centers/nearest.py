@@ -1,6 +1,6 @@
 """Tables of centers laid out for the kernels.
 
-A `CenterTable` finds nearest centers for any rows, dense or CSR, in the same way whatever rows come along.
+A `NearestCenters` finds nearest centers for any rows, dense or CSR, in the same way whatever rows come along.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.centers.cells import FEWEST_CENTERS, MOST_FEATURES, CenterCells
 from streamkm.cluster.centers.index import LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
-from streamkm.cluster.centers.layout import Layout, moved_rows
+from streamkm.cluster.centers.packed import PackedCenters, moved_rows
 from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.centers import nearest
@@ -38,7 +38,7 @@ Searched: TypeAlias = tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArr
 
 
 @dataclass(frozen=True, slots=True)
-class CenterTable:
+class NearestCenters:
     """Centers, laid out for nearest-center kernels when rows come.
 
     Attributes
@@ -63,7 +63,7 @@ class CenterTable:
     @classmethod
     def build(
         cls, centers: NDArray[np.float64], dtype: Any, *, around_origin: bool = False, index: IndexParts | None = None
-    ) -> CenterTable:
+    ) -> NearestCenters:
         """Take centers (k, m) for scores of a dtype; directions and groups of an index of them, if they are known."""
         return cls(np.ascontiguousarray(centers), np.dtype(dtype), around_origin, {}, index)
 
@@ -80,10 +80,12 @@ class CenterTable:
         """Clusters, k."""
         return self.centers.shape[0]
 
-    def layout(self, dtype: Any, *, sparse: bool) -> Layout:
+    def layout(self, dtype: Any, *, sparse: bool) -> PackedCenters:
         """The centers laid out for dense or CSR rows and products of a dtype."""
         key = (np.dtype(dtype), sparse)
-        return self._made(key, lambda: Layout.of(self.centers, key[0], around_origin=self.around_origin, sparse=sparse))
+        return self._made(
+            key, lambda: PackedCenters.of(self.centers, key[0], around_origin=self.around_origin, sparse=sparse)
+        )
 
     def center_norms(self) -> NDArray[np.float64]:
         """Squared norms of the centers (k, 2): each, and what it lacks."""
@@ -102,7 +104,7 @@ class CenterTable:
 
         return self._made("index", make)
 
-    def _index_for(self, X: NDArray[Any], layout: Layout, *, guessed: bool) -> CenterIndex | CenterCells | None:
+    def _index_for(self, X: NDArray[Any], layout: PackedCenters, *, guessed: bool) -> CenterIndex | CenterCells | None:
         """The index, if products are those of float32 and it is there already, or worth it for so many rows."""
         if layout.table.dtype != np.float32 or not len(X):
             return None
@@ -262,7 +264,7 @@ class CenterTable:
     def _search(
         self,
         X: Matrix,
-        layout: Layout,
+        layout: PackedCenters,
         slope: float,
         *,
         seconds: bool = False,
@@ -293,7 +295,7 @@ class CenterTable:
     def _search_csr(
         self,
         X: Any,
-        layout: Layout,
+        layout: PackedCenters,
         slope: float,
         d2norms: NDArray[np.float64] | None = None,
         crossed: NDArray[Any] = NO_PRODUCTS,
@@ -314,7 +316,12 @@ class CenterTable:
         return found
 
     def _search_dense(
-        self, X: NDArray[Any], layout: Layout, slope: float, room: tuple[Any, ...], found: tuple[NDArray[Any], ...]
+        self,
+        X: NDArray[Any],
+        layout: PackedCenters,
+        slope: float,
+        room: tuple[Any, ...],
+        found: tuple[NDArray[Any], ...],
     ) -> None:
         """As `_search`, of a batch of rows, among all centers."""
         search = nearest.nearest_dense if X.dtype == layout.table.dtype else nearest.nearest_converted
@@ -326,7 +333,7 @@ class CenterTable:
     def _search_indexed(
         self,
         X: NDArray[Any],
-        layout: Layout,
+        layout: PackedCenters,
         slopes: tuple[float, float],
         by: tuple[CenterIndex | CenterCells, tuple[Any, ...], NDArray[np.int32] | None],
         found: tuple[NDArray[Any], ...],
@@ -392,7 +399,7 @@ def _room_for(n_rows: int, dtype: np.dtype[Any]) -> Searched:
 
 
 def shares_of(lifted: NDArray[np.float64], d2norms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Positive numbers near squared distances (n,), of what `CenterTable.labels_and_lifted` gives."""
+    """Positive numbers near squared distances (n,), of what `NearestCenters.labels_and_lifted` gives."""
     return np.maximum(lifted, LEAST_SHARE * d2norms)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from streamkm.planning.allowance import Allowance
+from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
@@ -14,7 +14,7 @@ PLACE_BYTES = 8  # of a row, beside its values
 ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at a few places
 
 
-def keeping_rows(plan: Plan, source: RowSource, allowance: Allowance) -> Plan:
+def keeping_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Plan:
     """The plan, or one that keeps the rows as they are read: where that saves long reading and there is room for all.
 
     It changes no result, only how often rows are read.
@@ -25,16 +25,16 @@ def keeping_rows(plan: Plan, source: RowSource, allowance: Allowance) -> Plan:
         Of a fit by threads of this process.
     source : RowSource
         What it is a plan for. Rows are kept as they come, before any preparation.
-    allowance : Allowance
+    allowance : MemoryBudget
         By which the plan was made.
     """
     rows = source.source if isinstance(source, PreparedRows) else source
     if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
         return plan
-    if rows.n_features is None and allowance.free_bytes is None:
+    if rows.n_features is None and budget.free_bytes is None:
         return plan  # how wide rows are, and what that takes of a given limit, is known after they were read
     needed = rows.estimated_rows * (decoded_row_bytes(rows) + PLACE_BYTES)
-    room = allowance.room_for_rows(plan.peak_bytes)
+    room = budget.room_for_rows(plan.peak_bytes)
     if needed > room:
         return plan
     if rows.n_rows is None:

@@ -14,7 +14,7 @@ from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.passes import Map, outputs
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import SourceRows, ValidRows, Weighed
+from streamkm.passes.reader import ReadItem, SourceRows, ValidRows
 
 FEWEST_PLACES, MOST_PLACES = 16, 64
 MOST_SHARE = 0.05  # of the rows that are read for more places than rows are wanted from
@@ -54,14 +54,14 @@ def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage
 class ChosenRows(SourceRows):
     """Some chunks of a source, in place of all."""
 
-    chosen: tuple[Weighed, ...] = ()
+    chosen: tuple[ReadItem, ...] = ()
 
     @property
     def n_items(self) -> int:
         """Chunks that were chosen."""
         return len(self.chosen)
 
-    def items(self, executor: Executor) -> Iterator[Weighed]:  # noqa: ARG002 - they were made before
+    def items(self, executor: Executor) -> Iterator[ReadItem]:  # noqa: ARG002 - they were made before
         """The chosen ones."""
         return iter(self.chosen)
 
@@ -80,7 +80,7 @@ class Evenly(Map[tuple[Matrix, int]]):
         return rows.X[::step][: self.n_each], rows.n_read
 
 
-def _places(items: list[Weighed], n_wanted: int) -> NDArray[np.int64]:
+def _places(items: list[ReadItem], n_wanted: int) -> NDArray[np.int64]:
     """Which chunks are read: enough for the rows, and more, as long as they are few of all."""
     a_chunk = max(1, int(np.median([1 if item[1] is None else item[1] for item in items])))
     enough = -(-n_wanted // a_chunk)

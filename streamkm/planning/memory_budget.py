@@ -27,7 +27,7 @@ AnyPlan = TypeVar("AnyPlan", bound="Projected")
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class MemoryBudget:
     """What a limit leaves for data: by the limit, the data and what the process holds, in steps.
 
     Attributes
@@ -52,7 +52,7 @@ class Allowance:
     long_lines: tuple[LongLine, ...] = ()
 
     @classmethod
-    def of(cls, memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> Allowance:
+    def of(cls, memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> MemoryBudget:
         """Of a fit of these rows, by the client of a cluster or alone; see `core.memory.memory_limit_bytes`."""
         limit, process = memory_limit_bytes(memory_limit), process_memory(memory_limit, source, on_cluster=on_cluster)
         free = None if is_given(memory_limit) else available_memory()
@@ -97,7 +97,7 @@ class Allowance:
 
         def peak(n_threads: int, largest: int) -> int:
             reading = reading_bytes(
-                n_threads, source.read_factor, largest, streams=streams, made_bytes=source.made_bytes
+                n_threads, source.read_factor, largest, streams=streams, producer_bytes=source.producer_bytes
             )
             return held + reading + waiting_calls(n_threads) * (largest // row_bytes) * found_bytes
 
@@ -168,7 +168,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a plan chooses by itself, beside the regime and the space: by one thread, as all of it changes results.
+    """What a plan chooses by itself, beside the cluster_on and the space: by one thread, as all of it changes results.
 
     Attributes
     ----------
@@ -250,7 +250,7 @@ class Projected(Protocol):
         """What the process holds beside data."""
 
 
-def checked(plan: AnyPlan, remedy: str, largest: int, allowance: Allowance, *, what: str = "fit") -> AnyPlan:
+def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, what: str = "fit") -> AnyPlan:
     """The plan, if it fits.
 
     Raises
@@ -261,8 +261,8 @@ def checked(plan: AnyPlan, remedy: str, largest: int, allowance: Allowance, *, w
     stage = max(plan.memory, key=lambda name: plan.memory[name])
     peak = plan.memory[stage]
     said = f"the {what} of {plan.source} needs about {human_bytes(peak)} (stage {stage!r})"
-    said += allowance.said_of_lines() if peak > plan.limit_bytes else ""
-    free = allowance.free_bytes
+    said += budget.said_of_lines() if peak > plan.limit_bytes else ""
+    free = budget.free_bytes
     if peak <= plan.limit_bytes:
         if free is None or peak - plan.base_bytes <= free:
             return plan
@@ -272,7 +272,7 @@ def checked(plan: AnyPlan, remedy: str, largest: int, allowance: Allowance, *, w
         )
     said += f", above the limit of {human_bytes(plan.limit_bytes)}"
     needed = f"raise memory_limit to {-(-peak // MIB):,} MiB"
-    if plan.base_bytes >= plan.limit_bytes and not allowance.long_lines:
+    if plan.base_bytes >= plan.limit_bytes and not budget.long_lines:
         base = human_bytes(plan.base_bytes)
         raise MemoryLimitError(f"{said}; {base} of it are this process and its libraries: {needed}")
     if largest > 2 * plan.chunk_bytes:

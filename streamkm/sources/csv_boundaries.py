@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from streamkm.kernels.text import csv_records as kernel
 from streamkm.sources.svmlight.lines import BLOCK_BYTES
-from streamkm.sources.text_places import Fill
+from streamkm.sources.text_positions import Fill
 
 
 def record_starts(fill: Fill, size: int, step: int, delimiter: str) -> NDArray[np.int64]:

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.columns import Columns
-from streamkm.cluster.frame import Frame
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Metric, Model, Space
+from streamkm.cluster.normalization import Normalization
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.row_sample import Sample, first_rows
 from streamkm.core.matrix import rows_between
@@ -23,7 +23,7 @@ FAR_SHARE = 0.01  # of squared norms that squared distances are, where centers a
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Clustering:
     """What clustering found, before any row is assigned.
 
     Attributes
@@ -34,7 +34,7 @@ class Found:
         Where rows will be assigned.
     sketch : Sketch
     history : tuple of dict
-    look : Look
+    look : SampleView
     n_features : int
     chunk_rows : int64 (chunks,)
     columns : Columns or None
@@ -45,7 +45,7 @@ class Found:
     space: Space
     sketch: Sketch
     history: tuple[dict[str, Any], ...]
-    look: Look
+    look: SampleView
     n_features: int
     chunk_rows: NDArray[np.int64]
     columns: Columns | None = None
@@ -61,27 +61,27 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SampleView:
     """The first sampled rows, in original features and sketched: kept to be looked at when the labels are known.
 
     Attributes
     ----------
     sample, sketched : Sample, Block
         Of the same rows, in a
-    frame : Frame
+    frame : Normalization
     whole : Sample, optional
         All sampled rows, in the frame, where there may be another round and these are more.
     """
 
     sample: Sample
     sketched: Block
-    frame: Frame
+    frame: Normalization
     whole: Sample | None = None
 
     @classmethod
     def of(
-        cls, here: Executor, sample: Sample, sketched: Block, frame: Frame, *, n_rows: int, keeps_sample: bool
-    ) -> Look:
+        cls, here: Executor, sample: Sample, sketched: Block, frame: Normalization, *, n_rows: int, keeps_sample: bool
+    ) -> SampleView:
         """Copies, unless these are all rows: views would keep the whole sample, which is kept only if asked for."""
         if n_rows >= len(sample.rows):
             return cls(sample, sketched, frame)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.frame import UNMOVED, WHOLE, Frame
+from streamkm.cluster.normalization import UNMOVED, WHOLE, Normalization
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, sketched_d2norms
 from streamkm.cluster.spill import Held, loaded
-from streamkm.core.sums import added_in_order
+from streamkm.core.ordered_sum import added_in_order
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.settings import Settings
 from streamkm.passes.sketch import Sketched
@@ -22,7 +22,7 @@ from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
 
 
 @dataclass(frozen=True, slots=True)
-class Framed:
+class NormalizedRows:
     """What clusters are looked for in.
 
     Attributes
@@ -31,37 +31,37 @@ class Framed:
         Its sample is in the frame.
     sketch : Sketch
         Of rows in the frame.
-    frame : Frame
+    frame : Normalization
     """
 
     sketched: Sketched
     sketch: Sketch
-    frame: Frame
+    frame: Normalization
 
 
-def frame_rows(context: FitContext, sketched: Sketched) -> Framed:
+def normalize_rows(context: FitContext, sketched: Sketched) -> NormalizedRows:
     """Bring what was read into a frame, the sample and what there is of sketched rows, and name or find the sketch."""
     plan, settings = context.plan, context.settings
     kind = plan.sketch if settings.sketch is None else settings.sketch.kind
     frame = WHOLE
     if kind not in (KernelMap.kind, FourierMap.kind):
-        frame = Frame.of(sketched.sample.X, moves=kind not in UNMOVED)
+        frame = Normalization.of(sketched.sample.X, moves=kind not in UNMOVED)
     if frame.is_whole:
-        return Framed(sketched, sketch_of(plan, settings, sketched.sample), frame)
+        return NormalizedRows(sketched, sketch_of(plan, settings, sketched.sample), frame)
     sample = replace(sketched.sample, X=frame.rows(sketched.sample.X))
     sketch = sketch_of(plan, settings, sample)
-    if plan.regime == "sample":
-        return Framed(replace(sketched, sample=sample), sketch, frame)
+    if plan.cluster_on == "sample":
+        return NormalizedRows(replace(sketched, sample=sample), sketch, frame)
     offset = np.asarray(sketch.apply(frame.origin[None]), np.float64)[0] if len(frame.origin) else frame.origin
-    inner, blocks, coreset = Frame(offset, frame.scale), sketched.blocks, sketched.coreset
+    inner, blocks, coreset = Normalization(offset, frame.scale), sketched.blocks, sketched.coreset
     if blocks is not None:
         blocks = framed_blocks(context, blocks, inner)
     if coreset is not None:
         coreset = replace(coreset, X=inner.rows(coreset.X))
-    return Framed(replace(sketched, sample=sample, blocks=blocks, coreset=coreset), sketch, frame)
+    return NormalizedRows(replace(sketched, sample=sample, blocks=blocks, coreset=coreset), sketch, frame)
 
 
-def framed_blocks(context: FitContext, blocks: Blocks, frame: Frame) -> Blocks:
+def framed_blocks(context: FitContext, blocks: Blocks, frame: Normalization) -> Blocks:
     """Bring sketched rows into a frame."""
     handles, norms = [], []
     workers, spill = context.executor, context.spill
@@ -72,7 +72,7 @@ def framed_blocks(context: FitContext, blocks: Blocks, frame: Frame) -> Blocks:
     return replace(blocks, handles=tuple(handles), total_d2norm=added_in_order(totals), largest_d2norm=max(largest))
 
 
-def _framed_block(held: Held, frame: Frame) -> tuple[Block, tuple[float, float]]:
+def _framed_block(held: Held, frame: Normalization) -> tuple[Block, tuple[float, float]]:
     block = loaded(held)
     X = frame.rows(block.X)
     framed = Block(X, sketched_d2norms(X), block.weights)
@@ -85,7 +85,7 @@ def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> 
         return settings.sketch
     if plan.sketch in DATA_DEPENDENT:
         return None
-    return make_sketch(plan.sketch, plan.n_components, settings.word("sketch"), n_features, plan.nnz_per_feature)
+    return make_sketch(plan.sketch, plan.n_components, settings.seed64("sketch"), n_features, plan.nnz_per_feature)
 
 
 def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:
@@ -94,4 +94,4 @@ def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:
     if sketch is not None:
         return sketch
     rows = sample.X[: pca_rows(sample.X.shape[1], plan.n_components)] if plan.sketch == PCASketch.kind else sample.X
-    return find_sketch(plan.sketch, plan.n_components, settings.word("sketch"), rows, settings.n_clusters)
+    return find_sketch(plan.sketch, plan.n_components, settings.seed64("sketch"), rows, settings.n_clusters)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import Assigner
-from streamkm.estimators.facts import shown_clusters, summarize
+from streamkm.estimators.fit_summary import shown_clusters, summarize
 from streamkm.estimators.validation import check_integer
 from streamkm.fitting.kmeans import DEVIATION_ROWS
 from streamkm.metrics.cluster_summary import ClusterSummary
-from streamkm.metrics.clusters import Told, describe_clusters, steadied
+from streamkm.metrics.clusters import Wording, describe_clusters, steadied
 from streamkm.passes.excerpts import row_ids, rows_as_text
 from streamkm.preparation import Preparation
 from streamkm.reports.maps import ClusterMap, cluster_map
@@ -112,7 +112,7 @@ class Described(Assigner):
         if preparation is not None and preparation.is_linear:
             undone = preparation.undone(means if columns is None else columns.wide(means))
         features = words.features if words else None
-        told = Told(name, n_traits, features, undone)
+        told = Wording(name, n_traits, features, undone)
         if columns is not None:
             told, deviations = told.narrowed(columns), columns.narrow(deviations[None])[0]
             deviations[-1] = 0.0  # what rows have elsewhere is no feature

@@ -19,11 +19,11 @@ from streamkm.cluster.size_cap import SizeCap, cap_rows, most_clusters, n_parts,
 from streamkm.cluster.spherical import Placing, on_sphere
 from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import Matrix
-from streamkm.core.memory import give_back
+from streamkm.core.memory import trim_heap
+from streamkm.fitting.clustering import Clustering
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.found import Found
+from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate
 from streamkm.fitting.labelling.one_pass import label_once
-from streamkm.fitting.labelling.promise import Promise
 from streamkm.fitting.labelling.rounds import Labelled, assign_found
 from streamkm.passes.assign import Assigned
 from streamkm.passes.gather import Members, gather_pass, members_of
@@ -58,7 +58,7 @@ class _Round:
     number: int
 
 
-def label_within_cap(context: FitContext, found: Found, sample: Sample | None = None) -> Labelled:
+def assign_all(context: FitContext, found: Clustering, sample: Sample | None = None) -> Labelled:
     """As `rounds.assign_found`; then split clusters that are too large, until none is or what is left is equal rows.
 
     A cluster gives way to the means of its parts, halves of halves of a few of its rows; then all rows are labelled, so
@@ -117,7 +117,7 @@ def _again(
     context: FitContext, labelled: Labelled, chunk_rows: NDArray[np.int64], sample: Sample | None, number: int
 ) -> Labelled:
     """Label all rows by the centers that a round of splitting gave."""
-    give_back(context.plan.limit_bytes)
+    trim_heap(context.plan.limit_bytes)
     name = f"assign-{number}"
     assigned, held = label_once(context, labelled.model, chunk_rows, labelled.index, sample, name=name)
     entry = {"stage": "split", "iteration": number, "inertia": assigned.totals.d2}
@@ -132,14 +132,14 @@ def _again(
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """Where the next pass begins, for a checkpoint; see `Labelled` and `label_within_cap`."""
+    """Where the next pass begins, for a checkpoint; see `Labelled` and `assign_all`."""
 
     centers: NDArray[np.float64]
     whole: NDArray[np.int64]
     number: int
     index: int
     history: tuple[dict[str, Any], ...]
-    promise: Promise | None
+    promise: InertiaEstimate | None
     gain: float | None
     n_rounds: int
     size_cap: SizeCap | None
@@ -150,7 +150,7 @@ class _Begun:
         told = (labelled.history, labelled.promise, labelled.gain, labelled.n_rounds, labelled.size_cap)
         return cls(labelled.model.centers, whole, number, labelled.index, *told)
 
-    def labelled(self, found: Found, context: FitContext) -> Labelled:
+    def labelled(self, found: Clustering, context: FitContext) -> Labelled:
         """As it was, without labels."""
         model = replace(found.model(context.reader.metric), centers=self.centers)
         nothing = Assigned(np.empty(0, np.int32), Totals.zeros(0, 0))
@@ -174,7 +174,7 @@ def _split(
     row_weight = float(counts.sum()) / int(chunk_rows.sum())
     shares = np.zeros(len(counts))
     shares[large] = np.minimum(1.0, ROWS_PER_PART * parts * row_weight / counts[large])
-    seed = context.settings.word("size cap") ^ now.number
+    seed = context.settings.seed64("size cap") ^ now.number
     with context.progress.stage(f"split-{now.number}", None if sample is not None else len(chunk_rows)) as stage:
         if sample is not None:
             X = model.place(sample.X)

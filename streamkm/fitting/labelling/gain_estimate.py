@@ -1,6 +1,6 @@
 """What splitting some clusters and giving up others for it would gain, by rows that were drawn.
 
-Arithmetic on blocks in memory: which clusters, and how often, `certificate` decides.
+Arithmetic on blocks in memory: which clusters, and how often, `gain` decides.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.centers.neighbours import Neighbourhood
-from streamkm.cluster.centers.table import CenterTable
 from streamkm.cluster.rows import Block, row_d2
 from streamkm.kernels.cluster.totals import row_products, weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places
@@ -22,7 +22,7 @@ HALVES_SEED = 0x9E3779B97F4A7C15  # of the hash that cuts drawn rows in two halv
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class GainEstimate:
     """What another round could gain, by rows drawn in the pass before.
 
     Attributes
@@ -67,7 +67,7 @@ class Merging:
 
     def costs(self) -> NDArray[np.float64]:
         """For each cluster, where all others stay (k,)."""
-        table = CenterTable.build(self.means, np.float64, around_origin=True)
+        table = NearestCenters.build(self.means, np.float64, around_origin=True)
         if table.n_clusters < FEWEST_CENTERS:
             seconds = table.nearest(self.means)[2]
         else:  # one near by may cost more than the cheapest, not less
@@ -78,7 +78,7 @@ class Merging:
     def cost_of(self, given_up: list[int]) -> float:
         """For several together."""
         left = np.delete(self.means, given_up, axis=0)
-        rows, table = self.means[given_up], CenterTable.build(left, np.float64)
+        rows, table = self.means[given_up], NearestCenters.build(left, np.float64)
         return float(weighted_sum(self.counts[given_up], row_d2(rows, table.labels(rows), table)))
 
 
@@ -120,6 +120,6 @@ def gained_by(
     inside = np.flatnonzero(labels == split)
     if len(inside):
         X = block.X[inside]
-        table = CenterTable.build(halves, X.dtype, around_origin=True)
+        table = NearestCenters.build(halves, X.dtype, around_origin=True)
         out[inside] = d2[inside] - row_d2(X, table.labels(X), table)
     return out * block.weights

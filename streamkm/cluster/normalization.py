@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.layout import FAR, moved_csr
-from streamkm.cluster.centers.table import CenterTable
+from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.centers.packed import FAR, moved_csr
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2, row_d2norms, safe_scale
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
@@ -26,7 +26,7 @@ LOOKED_AT = 1000  # rows that tell where data lie: far is far by any of them
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Normalization:
     """Where data lie and how large they are.
 
     Attributes
@@ -41,7 +41,7 @@ class Frame:
     scale: float
 
     @classmethod
-    def of(cls, X: Matrix, *, moves: bool) -> Frame:
+    def of(cls, X: Matrix, *, moves: bool) -> Normalization:
         """The frame of rows, by the first of them. O(rows looked at * d).
 
         Parameters
@@ -62,7 +62,7 @@ class Frame:
         # measured where squares of anything can be held
         unit = safe_scale(largest)
         rows = X if unit == 1 else X.astype(np.float64) * unit
-        d2 = row_d2(rows, everyone, CenterTable.build(mean[None] * unit, np.float64))
+        d2 = row_d2(rows, everyone, NearestCenters.build(mean[None] * unit, np.float64))
         spread = float(np.sqrt(d2.mean())) / unit if n_rows else 0.0
         origin = np.zeros(0)
         if moves and isinstance(X, np.ndarray):
@@ -96,7 +96,7 @@ class Frame:
         """Rows of this frame as the data have them, but for rounding."""
         if self.is_whole:
             return X
-        away = Frame(-self.origin * self.scale, 1 / self.scale)
+        away = Normalization(-self.origin * self.scale, 1 / self.scale)
         return away.rows(X)
 
     def points(self, centers: NDArray[Any]) -> NDArray[np.float64]:
@@ -129,7 +129,7 @@ class Frame:
         return replace(result, centers=centers, inertia=result.inertia / self.scale / self.scale, history=history)
 
 
-WHOLE = Frame(np.zeros(0), 1.0)
+WHOLE = Normalization(np.zeros(0), 1.0)
 """Rows stay as they are."""
 UNMOVED = ("fourier", "kernel", "laplacian", "leverage", "sampling", "selection", "svd")
 """Sketches that are not linear, or that are found on the rows as they lie."""

@@ -13,11 +13,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified
-from streamkm.cluster.centers.table import CenterTable
-from streamkm.cluster.frame import Frame
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.model import Model
+from streamkm.cluster.normalization import Normalization
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix, stacked
@@ -29,8 +29,16 @@ from streamkm.cluster.spherical import on_sphere, placed_in
 from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
-from streamkm.fitting.labelling.outlook import CERTAINTY, Merging, Outlook, first_half, gained_by, part_of, squares
-from streamkm.fitting.labelling.promise import Promise
+from streamkm.fitting.labelling.gain_estimate import (
+    CERTAINTY,
+    GainEstimate,
+    Merging,
+    first_half,
+    gained_by,
+    part_of,
+    squares,
+)
+from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.sketches import IdentitySketch
 
@@ -47,7 +55,7 @@ ROWS_PER_CLUSTER = 50  # without so many, centers are not moved to means of draw
 
 
 @dataclass(frozen=True, slots=True)
-class AfterPass:
+class GlobalSearch:
     """What an assign pass leaves, to look further from.
 
     Attributes
@@ -56,7 +64,7 @@ class AfterPass:
         Of this process.
     model : Model
         Its centers made the labels.
-    frame : Frame
+    frame : Normalization
         In which clusters are looked for, of rows in the model's space.
     totals : Totals
         Of all rows.
@@ -69,13 +77,13 @@ class AfterPass:
 
     here: Executor
     model: Model
-    frame: Frame
+    frame: Normalization
     totals: Totals
     rule: DrawRule | None
     drawn: Drawn | None
     spherical: bool = False
 
-    def outlook(self, promise: Promise | None) -> Outlook:
+    def outlook(self, promise: InertiaEstimate | None) -> GainEstimate:
         """Estimate from below what another round could gain. O(r * m * k) for r drawn rows.
 
         One half of the drawn rows says which clusters to split and which to give up; the other half, which had no part
@@ -84,19 +92,19 @@ class AfterPass:
         """
         model, totals, drawn, rule = self.model, self.totals, self.drawn, self.rule
         if totals.d2 <= 0:
-            return Outlook(0.0)
+            return GainEstimate(0.0)
         means, by_moving = self._moved()
         if rule is None or drawn is None or (promise is not None and promise.is_kept(totals.d2)):
-            return Outlook(by_moving)
+            return GainEstimate(by_moving)
         block, centers, shift = self._framed(drawn.X, rule.unbiased(drawn), model.centers)
-        table = CenterTable.build(centers, block.X.dtype, around_origin=True)
+        table = NearestCenters.build(centers, block.X.dtype, around_origin=True)
         labels = nearest_in(self.here, block.X, table, "search")
         d2 = row_d2(block.X, labels, table)
         chances = rule.probabilities(drawn.weights, drawn.d2, drawn.limit)
         certain, first = chances > CERTAIN, first_half(drawn.places)
         chosen, judged = np.flatnonzero(first | certain), np.flatnonzero(~first | certain)
         if not len(chosen) or not len(judged) or len(centers) < FEWEST_CLUSTERS:
-            return Outlook(by_moving)
+            return GainEstimate(by_moving)
         times = np.where(certain, 1.0, 2.0)
         half, other = part_of(block, chosen, times), part_of(block, judged, times)
         merging = Merging(self.frame.points(means) - shift, totals.counts)
@@ -119,7 +127,7 @@ class AfterPass:
                 best, n_best = lower, n_swaps
         by_swaps = best / self.frame.scale / self.frame.scale / totals.d2
         kept = tuple(swaps[:n_best])
-        return Outlook(by_moving, by_swaps, kept, tuple(halves[split] for split, _ in kept))
+        return GainEstimate(by_moving, by_swaps, kept, tuple(halves[split] for split, _ in kept))
 
     def _moved(self) -> tuple[NDArray[np.float64], float]:
         """Where centers belong, the clusters' means or their directions (k, m), and what moving there gains at least.
@@ -143,7 +151,7 @@ class AfterPass:
         self,
         sample: Sample,
         own_weights: NDArray[np.float64],
-        found: Outlook,
+        found: GainEstimate,
         rng: np.random.Generator,
         n_rows: int,
     ) -> NDArray[np.float64]:
@@ -221,7 +229,7 @@ class AfterPass:
         X, places = stacked([drawn.X, more]), np.concatenate([drawn.places, np.full(len(unseen), -1)])
         return replace(drawn, X=X, places=places, weights=np.concatenate([weights, missing[unseen]]))
 
-    def swapped(self, found: Outlook, *, carried_on: bool = False) -> NDArray[np.float64]:
+    def swapped(self, found: GainEstimate, *, carried_on: bool = False) -> NDArray[np.float64]:
         """Means of all rows as centers, but for clusters that are split and those given up for it (k, m).
 
         Parameters
@@ -291,7 +299,7 @@ class AfterPass:
             return pair
         X = half.X[rows]
         sketched = as_block_matrix(self.model.sketched(X))
-        labels = CenterTable.build(pair, sketched.dtype, around_origin=True).labels(sketched)
+        labels = NearestCenters.build(pair, sketched.dtype, around_origin=True).labels(sketched)
         totals = Totals.zeros(2, self.model.centers.shape[1])
         add_rows(X, half.weights[rows], labels, totals.sums, totals.counts)
         return totals.means(fallback=np.zeros(totals.sums.shape))

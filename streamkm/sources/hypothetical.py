@@ -14,7 +14,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import Chunk, ChunkedSource, RowSource
 
 
-class ScaledSource(ChunkedSource):
+class HypotheticalSource(ChunkedSource):
     """What `source` would be with `n_rows` rows: as wide, as compressed, cut into chunks of the same size.
 
     Parameters

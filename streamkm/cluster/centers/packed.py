@@ -26,7 +26,7 @@ FAR = 8.0  # times as far from the origin as from each other: rows are moved bef
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PackedCenters:
     """Centers laid out for one kind of rows and one dtype of products.
 
     With s the mean of the centers (0 around the origin) and a the part of it that rows are moved by, a row x becomes
@@ -63,7 +63,9 @@ class Layout:
     slack: float
 
     @classmethod
-    def of(cls, centers: NDArray[np.float64], dtype: np.dtype[Any], *, around_origin: bool, sparse: bool) -> Layout:
+    def of(
+        cls, centers: NDArray[np.float64], dtype: np.dtype[Any], *, around_origin: bool, sparse: bool
+    ) -> PackedCenters:
         """Lay out centers (k, m)."""
         n_clusters, n_components = centers.shape
         padded = -(-n_clusters // LANES) * LANES
@@ -115,7 +117,7 @@ class Layout:
         return out
 
 
-def moved_rows(X: Any, layout: Layout, dtype: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def moved_rows(X: Any, layout: PackedCenters, dtype: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """CSR rows as a layout wants them: `indptr`, `indices`, and values of a dtype; copies only of what is changed."""
     if len(layout.columns):
         return moved_csr(X, layout.columns, layout.moved, layout.scale, dtype)

@@ -24,11 +24,11 @@ from streamkm.sources.binary.dense import check_count
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.remote.objects import Address, remote_library
 from streamkm.sources.stored import name_of, opened_path
-from streamkm.sources.tables.arrow import WORKING_BYTES, give_back
+from streamkm.sources.tables.arrow import WORKING_BYTES, trim_heap
 from streamkm.sources.tables.categories import MOST_VALUES, encoded
 from streamkm.sources.tables.columns import (
-    Layout,
     TableOptions,
+    TableSchema,
     choose,
     lay_out,
     needs_values,
@@ -72,7 +72,7 @@ class Run(NamedTuple):
     n_rows: int
 
 
-class UnitTable(ChunkedSource):
+class RowGroupTable(ChunkedSource):
     """Rows of files that are stored in units of known length; places are numbers of rows, through all files.
 
     Parameters
@@ -121,8 +121,8 @@ class UnitTable(ChunkedSource):
         self.made_with = described_table(layout)
         largest = int(np.diff(self._ends, prepend=0).max()) * layout.row_bytes
         self.shared_bytes = largest if self.splits and largest >= LARGE_UNIT_BYTES else 0
-        self.in_turn = self.shared_bytes > 0
-        self.made_bytes = WORKING_BYTES + self._decoder_bytes(largest)
+        self.sequential = self.shared_bytes > 0
+        self.producer_bytes = WORKING_BYTES + self._decoder_bytes(largest)
 
     @abstractmethod
     def _look(self, part: int) -> TableFile:
@@ -140,12 +140,12 @@ class UnitTable(ChunkedSource):
     def _batches(self, run: Run, names: list[str]) -> Iterator[Any]:
         """Yield the rows of a run, in order, as record batches or tables of the named columns."""
 
-    _layout: Layout
+    _layout: TableSchema
 
-    def _lay_out(self, found: list[TableFile]) -> Layout:
+    def _lay_out(self, found: list[TableFile]) -> TableSchema:
         first = found[0].names
         chosen = choose(first, self._options, self.paths[0])
-        layouts: dict[tuple[str, ...], Layout] = {}
+        layouts: dict[tuple[str, ...], TableSchema] = {}
         part_of_rows = int(self._parts[int(np.searchsorted(self._ends, 0, side="right"))])
         for part, file in enumerate(found):
             if self._options.columns is None and set(file.names) != set(first):
@@ -165,7 +165,7 @@ class UnitTable(ChunkedSource):
                         f"{wanted_column.kind} of {wanted_column.width:,} in another; files must have the same columns"
                     )
         dtype = np.result_type(*(each.dtype for each in layouts.values()))
-        return Layout(made.columns, made.encoders, dtype, made.n_hashed, made.feature_names)
+        return TableSchema(made.columns, made.encoders, dtype, made.n_hashed, made.feature_names)
 
     def _head(self, part: int, names: list[str]) -> Any:
         """The first rows of a file, as a table; none of one that has none."""
@@ -238,7 +238,7 @@ class UnitTable(ChunkedSource):
                 at += batch.num_rows
                 if self.is_sparse:
                     kept.append(batch)
-        give_back()
+        trim_heap()
         return Rows(self._layout.finish(out, kept), row_places(chunk.start, chunk.stop))
 
     def _runs(self, start: int, stop: int) -> Iterator[Run]:
@@ -313,7 +313,7 @@ def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:
     return True
 
 
-def described_table(layout: Layout) -> dict[str, Any]:
+def described_table(layout: TableSchema) -> dict[str, Any]:
     """How rows are made of a table's columns, as JSON values: options that open other tables alike."""
     made: dict[str, Any] = {"columns": layout.names}
     if layout.dtype.kind == "f":
@@ -325,7 +325,7 @@ def described_table(layout: Layout) -> dict[str, Any]:
     return {"table": made}
 
 
-def columns_text(layout: Layout) -> dict[str, str]:
+def columns_text(layout: TableSchema) -> dict[str, str]:
     """For people: how many columns of which kind become features."""
     kinds = [("number", "numbers"), ("vector", "vectors"), ("category", "categories")]
     counts = [(sum(column.kind == kind for column in layout.columns), word) for kind, word in kinds]

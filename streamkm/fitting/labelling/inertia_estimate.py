@@ -13,7 +13,7 @@ from streamkm.cluster.rows import row_d2
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.matrix import rows_between
 from streamkm.engine import Executor
-from streamkm.fitting.labelling.outlook import CERTAINTY
+from streamkm.fitting.labelling.gain_estimate import CERTAINTY
 from streamkm.kernels.cluster.totals import weighted_sum
 
 FEW_PROMISE_ROWS, PROMISE_ROWS = 2500, 10_000  # of the sample, whose objective is what it promises; more if unsure
@@ -23,7 +23,7 @@ COCHRAN = 25.0  # squared skewnesses that the number of rows must exceed for int
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class InertiaEstimate:
     """The objective that the sample promises for all rows.
 
     Attributes
@@ -40,7 +40,7 @@ class Promise:
     error: float
     few_decide: bool = False
 
-    def times(self, factor: float) -> Promise:
+    def times(self, factor: float) -> InertiaEstimate:
         """The same of so many times the weight."""
         return replace(self, inertia=factor * self.inertia, error=factor * self.error)
 
@@ -50,9 +50,9 @@ class Promise:
         return sure and abs(inertia - self.inertia) <= max(CERTAINTY * self.error, SURE * self.inertia)
 
 
-def promise_of(
+def estimate_inertia(
     here: Executor, sample: Sample, own_weights: NDArray[np.float64], model: Model, total_weight: float
-) -> Promise:
+) -> InertiaEstimate:
     """What the sample promises: a few rows of it, or more where these leave it unsure. O(PROMISE_ROWS * d * k).
 
     Parameters
@@ -77,15 +77,15 @@ def promise_of(
 
 def _promised(
     sample: Sample, own_weights: NDArray[np.float64], d2: NDArray[np.float64], total_weight: float
-) -> Promise:
+) -> InertiaEstimate:
     """The same by squared distances of the first rows."""
     weights, chances = sample.first(len(d2), own_weights, total_weight)
     mean = float(weighted_sum(weights, d2)) / float(weights.sum())
     if sample.complete and len(d2) == len(sample.rows):
-        return Promise(total_weight * mean, 0.0)
+        return InertiaEstimate(total_weight * mean, 0.0)
     # what a row that was sure to be here adds is known; each other one may have been missed
     residuals = weights * (d2 - mean)
     variance = float(weighted_sum(1 - chances, np.square(residuals)))
     third = float(weighted_sum(1 - chances, residuals**3))
     error = total_weight * float(np.sqrt(variance)) / float(weights.sum())
-    return Promise(total_weight * mean, error, COCHRAN * third * third > variance**3)
+    return InertiaEstimate(total_weight * mean, error, COCHRAN * third * third > variance**3)
