@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,15 @@ from tests.tables import cases
 TOP = Path(__file__).parents[1]
 EXECUTORS = (1, 2, 4, "cluster")
 NUMBERS = (1, 2, 7, 8, 9, 24, 25, 193, 700)
+
+
+def ignoring(combine, states, *_shared):
+    return combine(states)
+
+
+def joining(combine):
+    """States joined by a function of a list of them, which needs nothing that calls share."""
+    return executors.Joining(partial(ignoring, combine))
 
 
 @pytest.fixture(params=EXECUTORS)
@@ -181,7 +190,7 @@ def test_fold_is_bit_identical(n_items, client):
             total = executor.fold(
                 "test",
                 add_step,
-                add_combine,
+                joining(add_combine),
                 range(n_items),
                 n_items,
                 factor,
@@ -205,7 +214,9 @@ def sum_of(items, addend):
 def test_outputs_of_a_fold_can_stay_where_they_are(executor):
     """And several of what is held can be an item of later calls."""
     handles = []
-    total = executor.fold("test", keep_step, sum, range(50), 50, listener=executors.Listener(handles.append, held=True))
+    total = executor.fold(
+        "test", keep_step, joining(sum), range(50), 50, listener=executors.Listener(handles.append, held=True)
+    )
     assert total == sum(range(50))
     assert list(executor.map("test", add_kept, handles, 1)) == [3 * i + 1 for i in range(50)]
     lists = [handles[3:40], handles[:1], []]
@@ -218,7 +229,9 @@ def test_shape_of_the_tree_depends_on_the_number_alone(large, client):
         shapes = set()
         for chosen in (1, 2, 4, client) if n_items < 30 else (1, 4):
             with open_executor(chosen) as executor:
-                shapes.add(executor.fold("t", trace_step, trace_combine, iter(range(n_items)), n_items, large=large))
+                shapes.add(
+                    executor.fold("t", trace_step, joining(trace_combine), iter(range(n_items)), n_items, large=large)
+                )
         assert len(shapes) == 1, shapes
         shape = shapes.pop()
         flat = shape.replace("(", "").replace(")", "").replace("|", "")
@@ -243,7 +256,7 @@ def test_what_nobody_counted_runs_alone():
 
 def test_joins_are_never_wide():
     with open_executor(1) as executor:
-        shape = executor.fold("t", trace_step, trace_combine, range(5000), 5000)
+        shape = executor.fold("t", trace_step, joining(trace_combine), range(5000), 5000)
     depth = deepest = 0
     for character in shape:
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -283,7 +296,7 @@ def test_few_states_are_alive(n_threads):
     gc.collect()
     CountedState.alive = CountedState.most = 0
     with open_executor(n_threads) as executor:
-        total = executor.fold("t", counted_step, counted_combine, range(16_000), 16_000)
+        total = executor.fold("t", counted_step, joining(counted_combine), range(16_000), 16_000)
     assert isinstance(total, CountedState)
     levels = 4  # 1,000 runs, joined by eights
     assert CountedState.most <= 2 * n_threads + 2 + levels * runs.ARITY
@@ -363,9 +376,9 @@ def test_errors_keep_their_type(executor):
     with pytest.raises(KeyError, match="seven"):
         list(executor.map("t", fail_at_7, range(20)))
     with pytest.raises(KeyError, match="seven"):
-        executor.fold("t", fail_step, add_combine, range(20), 20)
+        executor.fold("t", fail_step, joining(add_combine), range(20), 20)
     with pytest.raises(ArithmeticError, match="cannot join"):
-        executor.fold("t", trace_step, fail_combine, range(200), 200)
+        executor.fold("t", trace_step, joining(fail_combine), range(200), 200)
     assert list(executor.map("t", square, [3])) == [9]  # still of use
 
 
@@ -440,7 +453,7 @@ def keys_left(client, stage):
 def test_nothing_stays_on_the_cluster(client):
     with open_executor(client) as executor:
         handles = [handle for handle, _ in executor.hold("held", keep, range(10))]
-        executor.fold("folded", add_step, add_combine, range(50), 50, 1.0)
+        executor.fold("folded", add_step, joining(add_combine), range(50), 50, 1.0)
     assert not keys_left(client, "folded")
     assert sum(map(len, client.has_what().values())) >= 10
     del handles
@@ -453,7 +466,7 @@ def test_nothing_stays_on_the_cluster_after_an_error(client):
     def work():
         with open_executor(client) as executor:
             handles = [handle for handle, _ in executor.hold("before", keep, range(10))]
-            executor.fold("failing", trace_step, fail_combine, range(100), 100)
+            executor.fold("failing", trace_step, joining(fail_combine), range(100), 100)
             return handles
 
     with pytest.raises(ArithmeticError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -15,9 +16,9 @@ from sklearn.datasets import make_blobs
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling import sensitivity as importance
 from streamkm.cluster.sampling.coreset import CoresetRule, coreset_size, default_size
-from streamkm.cluster.sampling.coreset_tree import CoresetTree, join_trees
+from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.engine import open_executor
+from streamkm.engine import Joining, open_executor
 from streamkm.fitting.streams.coreset_centers import StreamSettings, cluster_coreset
 from streamkm.kernels.cluster.balancing import balance
 from tests import naive
@@ -266,6 +267,10 @@ def test_trees_of_two_machines_join_to_the_tree_of_one(split, method):
         assert_same(rule.finish(joined.part()), rule.finish(trees[2].part()))
 
 
+def join_trees(trees, *_shared):
+    return reduce(CoresetTree.merged, trees)
+
+
 def add_item(tree, item, rule):
     index, X = item
     tree = CoresetTree(rule) if tree is None else tree
@@ -275,7 +280,7 @@ def add_item(tree, item, rule):
 
 def fold(executor, rule, X):
     items = [(i, X[10 * i : 10 * i + 10]) for i in range(40)]
-    return rule.finish(executor.fold("coreset", add_item, join_trees, items, 40, rule).part())
+    return rule.finish(executor.fold("coreset", add_item, Joining(join_trees), items, 40, rule).part())
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -55,7 +55,11 @@ def test_the_quickstart_prints_what_the_readme_says(monkeypatch, tmp_path):
 
 
 def test_the_readme_is_one_screen_and_its_links_lead_somewhere():
-    pages = [TOP / "README.md", *(TOP / name / "README.md" for name in ("examples", "streamkm", "tests"))]
+    pages = [
+        TOP / "README.md",
+        *(TOP / name / "README.md" for name in ("examples", "streamkm")),
+        TOP / "CONTRIBUTING.md",
+    ]
     pages.append(TOP / "tests" / "benchmarks" / "README.md")
     assert len(pages[0].read_text("utf-8").splitlines()) <= 80
     for page in pages:

@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm import StreamKMeans, compute
+from streamkm import StreamKMeans, engine
 from streamkm.core.progress import Stage
 from streamkm.engine.reduction import FEW_RUNS, RUNS, count_runs, run_lengths
 from streamkm.engine.turns import LARGE_BYTES, SHARE, Reading, Turns
@@ -78,7 +78,7 @@ def test_fits_and_predictions_read_storage_chunks_once_but_for_few(workers, stor
 def test_counting_and_stores_read_storage_chunks_once_but_for_few(workers, stored, tmp_path):
     source, arrays = stored
     reader = RowReader(source, 8 * arrays[0].unit_rows, "euclidean", "raise")
-    with compute.open_executor(workers) as executor:
+    with engine.open_executor(workers) as executor:
         count_pass(PassContext(executor=executor, reader=reader), Stage("count"))
         assert reads(arrays) <= MOST_READS
         source.files = (str(tmp_path),)  # known by its files: no rows are read to know it again

@@ -5,8 +5,6 @@ Never sees a source or a file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -79,14 +77,6 @@ class CoresetTree:
     def n_bytes(self) -> int:
         """Bytes in memory."""
         return sum(part.n_bytes for part in self.nodes.values())
-
-
-def join_trees(trees: Sequence[CoresetTree]) -> CoresetTree:
-    """One tree of several: how `Executor.fold` combines its states."""
-    joined = trees[0]
-    for tree in trees[1:]:
-        joined = joined.merged(tree)
-    return joined
 
 
 def _first_part(item: tuple[tuple[int, int], Part]) -> tuple[int, int]:
