@@ -96,7 +96,7 @@ def joined(parts: Sequence[CsrRows], n_features: int) -> Block:
     return Block(sp.csr_array((data, indices, indptr), shape=(len(lengths), n_features)), d2norms, weights)
 
 
-def add_batch(state: Totals | None, item: list[Any], shared: tuple[NearestCenters, Batch]) -> tuple[Totals, None]:
+def add_batch(state: Totals | None, item: list[Any], table: NearestCenters, batch: Batch) -> Totals:
     """Add the rows of a block that belong to a batch to the sums of their nearest centers.
 
     Parameters
@@ -104,7 +104,7 @@ def add_batch(state: Totals | None, item: list[Any], shared: tuple[NearestCenter
     item : [int, Block or where it was written, int32 (n,) or None]
         The place of the block's first row, the block, and likely labels of its rows: those of the batch are written.
     """
-    (place, held, likely), (table, batch) = item, shared
+    place, held, likely = item
     block = loaded(held)
     rows = batch.rows(place, block.n_rows)
     totals = state or Totals(np.zeros(table.centers.shape), np.zeros(table.n_clusters))
@@ -112,7 +112,7 @@ def add_batch(state: Totals | None, item: list[Any], shared: tuple[NearestCenter
     for part, labels in labelled(block, rows, table, likely):
         add_rows(part.X, part.weights, labels, totals.sums, totals.counts)
         d2norms += float(weighted_sum(part.weights, part.d2norms))
-    return Totals(totals.sums, totals.counts, totals.d2 + d2norms), None
+    return Totals(totals.sums, totals.counts, totals.d2 + d2norms)
 
 
 def labelled(

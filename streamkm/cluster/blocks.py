@@ -6,9 +6,9 @@ fixed tree. Never sees a source or a file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,12 @@ from streamkm.cluster.batches import Batch, add_batch, joined, picked
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import Block, add_rows, step_labels
-from streamkm.cluster.spill import Held, loaded
-from streamkm.cluster.totals import JOIN_TOTALS, Totals
+from streamkm.cluster.spill import loaded
+from streamkm.cluster.totals import Totals, absorb_totals
 from streamkm.core.matrix import Matrix
-from streamkm.engine import Executor, Large, Listener
+from streamkm.core.progress import Stage
+from streamkm.engine import Executor, Folded, Large
+from streamkm.engine.passes import Pass, run
 from streamkm.kernels.cluster.rows import add_csr_rows
 
 Labels: TypeAlias = list[NDArray[np.int32]]
@@ -128,8 +130,7 @@ class Blocks:
 
     def totals(self, centers: NDArray[np.float64], stage: str = "lloyd") -> Totals:
         """Assign every row to its nearest center; gather sums and counts."""
-        table = self.executor.share(self.table(centers))
-        return self.executor.fold(stage, _step, JOIN_TOTALS, self.handles, len(self.handles), table)
+        return run(LloydStep(self.table(centers)), HeldRows(self.handles), self.executor, Stage(stage))
 
     def step(self, centers: NDArray[np.float64], likely: Labels | None, stage: str) -> tuple[Totals, Labels | None]:
         """As `totals`; of many centers, with the labels that were found.
@@ -149,22 +150,14 @@ class Blocks:
         """
         if len(centers) < FEWEST_CENTERS:
             return self.totals(centers, stage), None
-        n_blocks = len(self.handles)
-        labels: list[Any] = [None] * n_blocks if likely is None else list(likely)
+        labels = BlockLabels([None] * len(self.handles) if likely is None else list(likely))
         if likely is not None:
             likely.clear()  # `labels` has them, until new ones come
-        numbers = iter(range(n_blocks))
-
-        def take(told: NDArray[np.int32] | None) -> None:
-            labels[next(numbers)] = told
-
-        items = ([handle, labels[number]] for number, handle in enumerate(self.handles))
+        items = LabelledItems(self.handles, labels)
         large: Large = "state" if 8 * centers.size > self._block_bytes else None
-        table = self.executor.share(self.table(centers))
-        totals = self.executor.fold(
-            stage, _labelled_step, JOIN_TOTALS, items, n_blocks, table, large=large, listener=Listener(take)
-        )
-        return totals, None if any(part is None for part in labels) else labels
+        step = LabelledStep(self.table(centers))
+        totals = run(step, HeldRows(items, large), self.executor, Stage(stage), sink=labels)
+        return totals, labels.all()
 
     def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
         """Sums and counts of the rows of a batch, by their nearest centers; `d2` is the sum of their squared norms.
@@ -177,8 +170,7 @@ class Blocks:
         labels = likely if likely is not None and self.executor.joins_here else [None] * len(self.handles)
         items = [[*item, part] for item, part in zip(self.placed(), labels, strict=True)]
         large: Large = "state" if 8 * table.centers.size * batch.n_batches > self._block_bytes else None
-        shared = self.executor.share((table, batch))
-        return self.executor.fold(stage, add_batch, JOIN_TOTALS, items, len(items), shared, large=large)
+        return run(BatchStep(table, batch), HeldRows(items, large), self.executor, Stage(stage))
 
     def batch_block(self, batch: Batch, _stage: str) -> tuple[Block, NDArray[np.int64]]:
         """A block of CSR rows in this process, and which of them are those of a batch."""
@@ -202,23 +194,141 @@ class Blocks:
         return self.n_rows * self.n_components * self.dtype.itemsize // max(1, len(self.handles))
 
 
-def _step(state: Totals | None, held: Held, table: NearestCenters) -> tuple[Totals, None]:
-    block = loaded(held)
-    return assigned(state, block.X, block.weights, table, with_d2=False)[1], None
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Blocks as `engine.passes.run` reads them.
+
+    Attributes
+    ----------
+    blocks : collection
+        Blocks, where they were written, or futures; or lists that begin with one.
+    takes_memory : "state", "items" or None
+        See `Executor.fold`.
+    """
+
+    blocks: Collection[Any]
+    takes_memory: Large = None
+
+    @property
+    def n_items(self) -> int:
+        """Blocks."""
+        return len(self.blocks)
+
+    def items(self, executor: Executor) -> Iterator[Any]:  # noqa: ARG002 - they are where they are
+        """The blocks."""
+        return iter(self.blocks)
+
+    def reader(self, executor: Executor) -> None:
+        """Blocks need none."""
+
+    def large(self, state_bytes: float) -> Large:  # noqa: ARG002
+        """What takes memory."""
+        return self.takes_memory
+
+    def finished(self, stage: Stage) -> None:
+        """Nothing was read."""
 
 
-def _labelled_step(
-    state: Totals | None, item: list[Any], table: NearestCenters
-) -> tuple[Totals, NDArray[np.int32] | None]:
-    """As `_step`, with the labels of dense rows of float32."""
-    held, likely = item
-    block: Block = loaded(held)
-    if not isinstance(block.X, np.ndarray) or block.X.dtype == np.float64:
-        return _step(state, block, table)
-    labels = table.lowest(block.X, likely)[0]
-    fresh, totals = state is None, state or Totals.unwritten(table)
-    add_rows(block.X, block.weights, labels, totals.sums, totals.counts, fresh=fresh)
-    return totals, labels
+@dataclass(frozen=True, slots=True)
+class BlockPass(Pass[Totals | None, Any, Totals]):
+    """What is gathered of blocks by their nearest centers.
+
+    Attributes
+    ----------
+    table : NearestCenters
+    """
+
+    table: NearestCenters
+
+    def read(self, reader: None, item: Any) -> Any:  # noqa: ARG002
+        """The block; of a list, which holds its block alone or behind a place, as it is."""
+        return item if isinstance(item, list) else loaded(item)
+
+    def join(self, first: Totals | None, second: Totals | None) -> Totals:
+        """Add up, in the memory of the first."""
+        assert first is not None
+        assert second is not None  # runs have blocks
+        return absorb_totals(first, second)
+
+    def finish(self, state: Totals | None) -> Totals:
+        """The sums."""
+        return Totals.zeros(*self.table.centers.shape) if state is None else state
+
+
+class LloydStep(BlockPass):
+    """A step of Lloyd's algorithm: sums and counts of the rows by their nearest centers."""
+
+    def step(self, state: Totals | None, rows: Block) -> tuple[Totals, None]:
+        """Add the rows of a block."""
+        return assigned(state, rows.X, rows.weights, self.table, with_d2=False)[1], None
+
+
+class LabelledStep(BlockPass):
+    """As `LloydStep`, with the labels of dense rows of float32; an item is a block and its likely labels, or None."""
+
+    def step(self, state: Totals | None, rows: list[Any]) -> tuple[Totals, NDArray[np.int32] | None]:
+        """Add the rows of a block."""
+        block, likely = loaded(rows[0]), rows[1]
+        if not isinstance(block.X, np.ndarray) or block.X.dtype == np.float64:
+            return assigned(state, block.X, block.weights, self.table, with_d2=False)[1], None
+        labels = self.table.lowest(block.X, likely)[0]
+        fresh, totals = state is None, state or Totals.unwritten(self.table)
+        add_rows(block.X, block.weights, labels, totals.sums, totals.counts, fresh=fresh)
+        return totals, labels
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStep(BlockPass):
+    """Sums of the rows of a batch, and of their squared norms; see `batches.add_batch` for the items."""
+
+    batch: Batch
+
+    def step(self, state: Totals | None, rows: list[Any]) -> tuple[Totals, None]:
+        """Add the rows of a block that are in the batch."""
+        return add_batch(state, rows, self.table, self.batch), None
+
+
+class BlockLabels:
+    """A sink of the labels of each block, which take the places of the likely ones."""
+
+    held: ClassVar[bool] = False
+
+    def __init__(self, labels: list[Any]):
+        self.labels = labels
+        self._n_taken = 0
+
+    def take(self, output: NDArray[np.int32] | None) -> None:
+        """Take the labels of the next block."""
+        self.labels[self._n_taken] = output
+        self._n_taken += 1
+
+    def all(self) -> Labels | None:
+        """Of all blocks; None where a block has none."""
+        return None if any(part is None for part in self.labels) else self.labels
+
+    def restore(self, n_items: int) -> bool:  # noqa: ARG002 - steps are saved as a whole
+        """Steps are not saved block by block."""
+        return False
+
+    def save(self, name: str, folded: Folded[Any]) -> None:
+        """Steps are not saved block by block."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledItems(Collection[list[Any]]):
+    """Blocks, each with its likely labels as they are when it is asked for."""
+
+    handles: tuple[Any, ...]
+    labels: BlockLabels
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return ([handle, self.labels.labels[number]] for number, handle in enumerate(self.handles))
+
+    def __contains__(self, item: object) -> bool:
+        return any(each is item for each in self)
 
 
 def merged(X: Matrix) -> Matrix:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.core.ordered_sum import added_in_order
-from streamkm.engine import Joining
 from streamkm.kernels.cluster import totals as kernels
 
 
@@ -61,25 +57,10 @@ class Totals:
         return kernels.explained(self.sums, self.counts)
 
 
-def join_totals(parts: Sequence[Totals], *_shared: Any) -> Totals:
-    """Add up, in order; no addend is changed."""
-    if len(parts) == 1:
-        return parts[0]
-    sums = np.empty_like(parts[0].sums)
-    kernels.join(parts[0].sums, parts[1].sums, sums)
-    for part in parts[2:]:
-        kernels.join(sums, part.sums, sums)
-    counts = sum((part.counts for part in parts[1:]), start=parts[0].counts)
-    return Totals(sums, counts, added_in_order(part.d2 for part in parts))
-
-
-def absorb_totals(first: Totals, second: Totals, *_shared: Any) -> Totals:
-    """As `join_totals` of both, in the memory of the first: new memory costs more than the sums."""
+def absorb_totals(first: Totals, second: Totals) -> Totals:
+    """Add up both, in the memory of the first: new memory costs more than the sums."""
     kernels.join(first.sums, second.sums, first.sums)
     return Totals(first.sums, first.counts + second.counts, first.d2 + second.d2)
-
-
-JOIN_TOTALS = Joining(join_totals, absorb_totals)
 
 
 def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float) -> float:

@@ -200,7 +200,8 @@ def _begun(pass_: Pass[State, Any, Any], sink: Sink[Any] | None, saved: Saved) -
 def _listener(
     stage: Stage, sink: Sink[Any] | None, begun: Folded[State] | None, saved: Saved | None
 ) -> Listener[State]:
-    """What is done after each item, and after each run of items."""
+    """What is done after each item, where anyone looks at that, and after each run of items."""
+    watched = sink is not None or stage.on_advance is not None or stage.after_advance is not None
 
     def take(output: Any) -> None:
         if sink is not None:
@@ -211,7 +212,8 @@ def _listener(
         if saved is not None:
             saved.writer.when_due(lambda: _save(saved, sink, folded()))
 
-    return Listener(take, begun, save if saved is not None else None, held=sink is not None and sink.held)
+    on_run = save if saved is not None else None
+    return Listener(take if watched else None, begun, on_run, held=sink is not None and sink.held)
 
 
 def _save(saved: Saved, sink: Sink[Any] | None, folded: Folded[Any]) -> None:

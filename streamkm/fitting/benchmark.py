@@ -18,7 +18,7 @@ import numpy as np
 from streamkm.cluster.blocks import densified
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import SampleRule
-from streamkm.cluster.totals import Totals, join_totals
+from streamkm.cluster.totals import Totals, absorb_totals
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import open_executor
@@ -218,7 +218,7 @@ def _join_seconds(found: Clustering) -> float:
     """Of adding the sums of one call to those of another."""
     one, other = (Totals.zeros(*found.result.centers.shape) for _ in range(2))
     started = time.perf_counter()
-    join_totals([one, other])
+    absorb_totals(one, other)
     return time.perf_counter() - started
 
 

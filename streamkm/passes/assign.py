@@ -13,22 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, assigned, assigned_far, merged
+from streamkm.cluster.blocks import BlockPass, Blocks, HeldRows, assigned, assigned_far, merged
 from streamkm.cluster.centers.nearest import NearestCenters, shares_of
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile, absorb_profile
-from streamkm.cluster.rows import batch_rows, row_d2
+from streamkm.cluster.rows import Block, batch_rows, row_d2
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
-from streamkm.cluster.spill import Held, loaded
-from streamkm.cluster.totals import JOIN_TOTALS, Totals, absorb_totals, inertia_of
+from streamkm.cluster.totals import Totals, absorb_totals, inertia_of
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
-from streamkm.engine import Listener
-from streamkm.engine.passes import Map, Pass
+from streamkm.engine.passes import Map, Pass, run
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.metrics.distances import euclidean_distances
 from streamkm.passes.context import PassContext
-from streamkm.passes.label_sinks import LabelSink
+from streamkm.passes.label_sinks import LabelSink, ScatteredLabels
 from streamkm.passes.reader import ValidRows, changed_source
 from streamkm.passes.sketch import Sketched
 
@@ -198,30 +196,22 @@ def assign_pass(
     return Assigned(sink.labels, totals, found.drawn, profile)
 
 
+class AssignBlock(BlockPass):
+    """As `Assign`, of sketched rows that were kept: labels, exact sums and the objective in the sketch."""
+
+    def step(self, state: Totals | None, rows: Block) -> tuple[Totals, NDArray[np.int32]]:
+        """Add the rows of a block; their labels."""
+        labels, totals, d2 = assigned(state, merged(rows.X), rows.weights, self.table, with_d2=True)
+        gathered = float(weighted_sum(rows.weights, d2))
+        return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
+
+
 def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> Assigned:
     """Label the sketched rows that were kept: what there is for rows that can be walked once only."""
-    labels = np.full(int(sketched.chunk_rows.sum()), -1, np.int32)
-    ends = np.cumsum(sketched.chunk_rows)
-    chunks = zip(ends - sketched.chunk_rows, ends, sketched.kept, strict=True)
-    filled = ((start, stop, kept) for start, stop, kept in chunks if (stop - start if kept is None else len(kept)))
-
-    def take(part: NDArray[np.int32]) -> None:
-        start, stop, kept = next(filled)
-        labels[start:stop][slice(None) if kept is None else kept] = part
-        stage.advance()
-
-    table = blocks.executor.share(NearestCenters.build(model.centers, blocks.dtype))
-    totals = blocks.executor.fold(
-        stage.name, _assign_block, JOIN_TOTALS, blocks.handles, len(blocks.handles), table, listener=Listener(take)
-    )
-    return Assigned(labels, totals)
-
-
-def _assign_block(state: Totals | None, held: Held, table: NearestCenters) -> tuple[Totals, NDArray[np.int32]]:
-    block = loaded(held)
-    labels, totals, d2 = assigned(state, merged(block.X), block.weights, table, with_d2=True)
-    gathered = float(weighted_sum(block.weights, d2))
-    return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
+    sink = ScatteredLabels(sketched.chunk_rows, sketched.kept)
+    table = NearestCenters.build(model.centers, blocks.dtype)
+    totals = run(AssignBlock(table), HeldRows(blocks.handles), blocks.executor, stage, sink=sink)
+    return Assigned(sink.labels, totals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,38 @@ class GatheredLabels:
         self._n_written = stop
 
 
+class ScatteredLabels:
+    """Labels of the valid rows of each chunk that has some, at their places among all rows; -1 for the others.
+
+    Parameters
+    ----------
+    chunk_rows : int64 (chunks,)
+        Rows of each chunk.
+    kept : sequence of (int64 (v,) or None)
+        Which rows of each chunk are valid; None: all.
+    """
+
+    held: ClassVar[bool] = False
+
+    def __init__(self, chunk_rows: NDArray[np.int64], kept: Sequence[NDArray[np.int64] | None]):
+        ends = np.cumsum(chunk_rows)
+        chunks = zip((ends - chunk_rows).tolist(), ends.tolist(), kept, strict=True)
+        self._chunks = iter([chunk for chunk in chunks if (chunk[1] - chunk[0] if chunk[2] is None else len(chunk[2]))])
+        self.labels = np.full(int(chunk_rows.sum()), -1, np.int32)
+
+    def take(self, output: NDArray[np.int32]) -> None:
+        """Take the labels of the next chunk's valid rows."""
+        start, stop, kept = next(self._chunks)
+        self.labels[start:stop][slice(None) if kept is None else kept] = output
+
+    def restore(self, n_items: int) -> bool:  # noqa: ARG002 - sketched rows are gone with the run that kept them
+        """Nothing is saved."""
+        return False
+
+    def save(self, name: str, folded: Folded[Any]) -> None:
+        """Nothing is saved: a run that continues sketches the rows anew."""
+
+
 class HeldLabels:
     """Labels of all rows, where they were made.
 
