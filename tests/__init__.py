@@ -1,1 +1,1 @@
-"""Tests of streamkm; helpers are imported as `tests.naive`, `tests.contracts`."""
+"""Tests of streamkm; helpers are imported as `tests.naive`."""

@@ -15,7 +15,7 @@ from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources import open_source
 from streamkm.sources.bfloat16 import as_float32
-from tests.contracts import Opened, SourceContract
+from streamkm.testing import Opened, SourceContract
 from tests.sources.matrices import dense_matrix
 from tests.test_cli import run
 

@@ -11,7 +11,7 @@ from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.prepared import prepared
-from tests.contracts import Opened, RowSourceContract, SourceContract
+from streamkm.testing import Opened, RowSourceContract, SourceContract
 
 SHIFT, FACTOR = np.arange(7.0), np.linspace(0.5, 2, 7)
 STANDARDIZED = Preparation(("standardize",), (Scaling(SHIFT, FACTOR),))

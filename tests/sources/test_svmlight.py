@@ -23,7 +23,7 @@ from streamkm.sources.base import Chunk
 from streamkm.sources.svmlight import lines as svmlight_lines
 from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight.source import SvmlightSource
-from tests.contracts import Opened, RowSourceContract, SourceContract
+from streamkm.testing import Opened, RowSourceContract, SourceContract
 from tests.naive_svmlight import SMALL, as_lists, bits, rows_of
 from tests.tables import cases
 

@@ -1,13 +1,22 @@
-"""What every reader must keep, as classes that the readers' tests inherit.
+"""What every reader must keep, as pytest classes to inherit: for readers of this package and of others.
 
-A subclass says what to open by overriding the fixture `opened`; the tests come with the class.
+A subclass says what to open by overriding the fixture `opened`; the tests come with the class::
+
+    class TestMyReader(SourceContract):
+        @pytest.fixture
+        def opened(self, tmp_path):
+            X = np.arange(12.0).reshape(6, 2)
+            return Opened(MyReader(write(tmp_path, X)), X)
+
+Needs pytest, from version 9 on.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -19,7 +28,6 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
-from tests.tables import row
 
 TARGETS = ("part of a row", 1_000, 1 << 40)
 """Bytes: less than a row, a few storage chunks, everything."""
@@ -57,7 +65,7 @@ def assemble(pieces: Iterable[Rows], n_features: int) -> NDArray[Any]:
     for rows in pieces:
         n_rows, width = rows.X.shape
         assert width <= n_features
-        whole[start : start + n_rows, :width] = rows.X.toarray() if sp.issparse(rows.X) else rows.X
+        whole[start : start + n_rows, :width] = rows.X if isinstance(rows.X, np.ndarray) else rows.X.toarray()
         start += n_rows
     return whole
 
@@ -71,6 +79,16 @@ def assert_same_rows(got: Rows, wanted: Rows) -> None:
         return
     for name in ("data", "indices", "indptr"):
         np.testing.assert_array_equal(getattr(got.X, name), getattr(wanted.X, name))
+
+
+@contextmanager
+def _noted(**named: Any) -> Iterator[None]:
+    """Name values in what fails within."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(", ".join(f"{name}={value!r}" for name, value in named.items()))
+        raise
 
 
 def chunked(opened: Opened) -> ChunkedSource:
@@ -87,23 +105,17 @@ class RowSourceContract:
         """Give the source under test; subclasses override this."""
         raise NotImplementedError
 
-    def test_contract(self, opened: Opened) -> None:
-        """Make every check of this class and those that it is derived from, of one source; all that fail are named."""
+    def test_contract(self, opened: Opened, subtests: pytest.Subtests) -> None:
+        """Make every check of this class and those that it is derived from, of one source."""
         names = [name for kind in reversed(type(self).__mro__) for name in vars(kind) if name.startswith("check_")]
-        failed = []
         for name in dict.fromkeys(names):
-            try:
-                with row(check=name):
-                    getattr(self, name)(opened)
-            except Exception as error:  # noqa: BLE001 - gathered
-                failed.append(error)
-        if failed:
-            raise ExceptionGroup(f"{opened.source.name} does not keep the contract of sources", failed)
+            with subtests.test(check=name):
+                getattr(self, name)(opened)
 
     def check_stream_gives_all_rows_in_order(self, opened: Opened) -> None:
         assert opened.source.replayable, "a source that can be read once only has the contract OnePassContract"
         for target in TARGETS:
-            with row(target=target):
+            with _noted(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
                 np.testing.assert_array_equal(assemble(streamed, opened.X.shape[1]), opened.X)
 
@@ -171,7 +183,7 @@ class OnePassContract(RowSourceContract):
         ["attributes_are_true", "places_are_distinct_and_describable", "details_are_short_texts",
          "a_stand_in_is_small_and_describes_places_alike"],
     )  # fmt: skip
-    def test_contract(self, opened: Opened, check: str) -> None:
+    def test_contract(self, opened: Opened, check: str) -> None:  # type: ignore[override]
         getattr(self, f"check_{check}")(opened)
 
     @pytest.mark.parametrize("target", TARGETS)
@@ -193,7 +205,7 @@ class SourceContract(RowSourceContract):
     def check_chunks_are_in_order_and_disjoint(self, opened: Opened) -> None:
         source = chunked(opened)
         for target in TARGETS:
-            with row(target=target):
+            with _noted(target=target):
                 chunks = source.chunks(opened.target_bytes(target))
                 assert chunks == source.chunks(opened.target_bytes(target))
                 assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
@@ -205,14 +217,14 @@ class SourceContract(RowSourceContract):
     def check_places_do_not_depend_on_the_chunks(self, opened: Opened) -> None:
         wanted = np.concatenate([rows.places for rows in opened.streamed(1 << 40)])
         for target in (*TARGETS, 300):
-            with row(target=target):
+            with _noted(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
                 np.testing.assert_array_equal(np.concatenate([rows.places for rows in streamed]), wanted)
 
     def check_stream_is_the_chunks_in_order(self, opened: Opened) -> None:
         source = chunked(opened)
         for target in (*TARGETS, 300):
-            with row(target=target):
+            with _noted(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
                 chunks = source.chunks(opened.target_bytes(target))
                 assert len(streamed) == len(chunks)
