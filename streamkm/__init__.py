@@ -13,6 +13,7 @@ from streamkm.core.version import __version__
 if TYPE_CHECKING:
     from streamkm.core.exceptions import StreamkmError
     from streamkm.deduplication import dedupe
+    from streamkm.estimators.incremental import IncrementalKMeans
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.model_selection.sweep import sweep
@@ -26,6 +27,7 @@ _HOMES = {
     "CountSketch": "streamkm.sketches",
     "FeatureHashing": "streamkm.text",
     "IdfFit": "streamkm.text",
+    "IncrementalKMeans": "streamkm.estimators.incremental",
     "PCASketch": "streamkm.sketches",
     "StreamKMeans": "streamkm.estimators.kmeans",
     "StreamKernelKMeans": "streamkm.estimators.kernel_kmeans",
@@ -44,6 +46,7 @@ __all__ = [
     "CountSketch",
     "FeatureHashing",
     "IdfFit",
+    "IncrementalKMeans",
     "PCASketch",
     "StreamKMeans",
     "StreamKernelKMeans",

@@ -222,8 +222,8 @@ DATA = "data:\n  path: x.svm\n"
             ),
         ),
         (
-            DATA + "kernel: {}\nestimator:\n  first_row: 2\n",
-            "c.yaml:5: estimator.first_row=2 is of no use to kernel k-means; leave out it or kernel",
+            DATA + "kernel: {}\nestimator:\n  n_components: 2\n",
+            "c.yaml:5: estimator.n_components=2 is of no use to kernel k-means; leave out it or kernel",
         ),
         (DATA + "estimator: 5\n", "c.yaml:3: estimator must be a section with keys, got 5 (a whole number)"),
         ("data:\n  path: 5\n", "c.yaml:2: data.path must be text or a list of texts, got 5 (a whole number)"),

@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster, get_client
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
-from streamkm import StreamKernelKMeans, StreamKMeans, sweep
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, sweep
 from streamkm.engine import local_threads
 from tests.dask_processes import assert_same_bits
 
@@ -124,8 +124,8 @@ def test_wrappers_of_dask_ml(busy, X, wanted):
     np.testing.assert_array_equal(distances, wanted.transform(X))
     assert parallel.score(array, None) == wanted.score(X)
 
-    incremental = wrappers.Incremental(StreamKMeans(3, random_state=0, progress=False), shuffle_blocks=False)
-    alone = StreamKMeans(3, random_state=0, progress=False, executor=1)
+    incremental = wrappers.Incremental(IncrementalKMeans(3, random_state=0, progress=False), shuffle_blocks=False)
+    alone = IncrementalKMeans(3, random_state=0, progress=False, executor=1)
     for block in np.split(X, 4):
         alone.partial_fit(block)
     incremental.fit(array)

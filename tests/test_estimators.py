@@ -32,7 +32,7 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
-from streamkm import StreamKernelKMeans, StreamKMeans, StreamkmError
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, StreamkmError
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import PCASketch
 from streamkm.sketches.bounds import FORMULAS, n_components
@@ -57,6 +57,12 @@ def kmeans(n_clusters=5, **parameters):
     """One start, which is quick; tests of quality ask for what is automatic."""
     settings = {"random_state": 0, "executor": 2, "progress": False, "n_init": 1}
     return StreamKMeans(n_clusters, **{**settings, **parameters})
+
+
+def incremental(n_clusters=5, **parameters):
+    """The same for streams."""
+    settings = {"random_state": 0, "executor": 2, "progress": False, "n_init": 1}
+    return IncrementalKMeans(n_clusters, **{**settings, **parameters})
 
 
 def blobs(n=600, k=5, d=6, seed=0, **options):
@@ -161,7 +167,7 @@ def test_a_subclass_may_take_fewer_parameters():
 
     X, _ = blobs()
     np.testing.assert_array_equal(Quick(5).fit(X).labels_, kmeans(max_iter=3).fit(X).labels_)
-    assert len(clone(Quick(5)).partial_fit(X).cluster_centers_) == 5
+    assert len(clone(Quick(5)).fit(X).incremental().cluster_centers_) == 5
 
 
 def test_parameters_are_left_as_given():
@@ -186,7 +192,7 @@ def test_centers_have_the_dtype_of_the_data(kind, options):
     np.testing.assert_array_equal(fitted.cluster_centers_, fitted.model_.centers.astype(fitted.cluster_centers_.dtype))
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(X), fitted.labels_)
-    stream = kmeans(**options).partial_fit(X)
+    stream = incremental().partial_fit(X)
     assert stream.cluster_centers_.dtype == fitted.cluster_centers_.dtype
     stream.partial_fit(X.astype(np.float64))
     assert stream.cluster_centers_.dtype == np.float64
@@ -196,7 +202,7 @@ def test_centers_have_the_dtype_of_the_data(kind, options):
 @cases("how", ["assigned", "written to", "after partial_fit"])
 def test_centers_that_are_assigned_count(tmp_path, kind, how):
     X = as_kind(blobs(n=300)[0], kind)
-    fitted = kmeans().partial_fit(X) if how == "after partial_fit" else kmeans().fit(X)
+    fitted = incremental().partial_fit(X) if how == "after partial_fit" else kmeans().fit(X)
     centers = naive.dense(X)[:5] + 1
     if how == "written to":
         fitted.cluster_centers_[:] = centers
@@ -204,7 +210,7 @@ def test_centers_that_are_assigned_count(tmp_path, kind, how):
         fitted.cluster_centers_ = centers.astype(np.float32).tolist() if kind == "float32" else centers
     labels, d2 = naive.nearest(X, centers.astype(np.float32) if kind == "float32" else centers)
     fitted.save(tmp_path / "model.npz")
-    for model in (fitted, pickle.loads(pickle.dumps(fitted)), StreamKMeans.load(tmp_path / "model.npz")):
+    for model in (fitted, pickle.loads(pickle.dumps(fitted)), type(fitted).load(tmp_path / "model.npz")):
         np.testing.assert_array_equal(model.predict(X), labels)
         np.testing.assert_array_equal(model.transform(X).argmin(axis=1), labels)
         assert model.score(X) == pytest.approx(-d2.sum(), rel=1e-6)
@@ -519,7 +525,7 @@ def test_every_form_of_centers_to_start_from(form, kind, tmp_path):
     X = np.concatenate([X[np.unique(y, return_index=True)[1]], X])  # first one of each
     given, rows = starts(X)[form], as_kind(X, kind)
     wanted, fitted = (kmeans(init=init).fit(rows) for init in (np.round(X[:5]), given))
-    streams = [kmeans(init=init).partial_fit(rows) for init in (np.round(X[:5]), given)]
+    streams = [incremental(init=init).partial_fit(rows) for init in (np.round(X[:5]), given)]
     for got, same in ((fitted, wanted), streams):
         if "function" in form:  # a few steps on the sample come first
             assert got.inertia_ == pytest.approx(same.inertia_)
@@ -560,8 +566,9 @@ def test_a_function_that_draws_starts(kind):
 )
 @cases("method", ["fit", "partial_fit"])
 def test_functions_that_give_no_centers(gives, message, method):
+    estimator = (kmeans if method == "fit" else incremental)(init=lambda X, n_clusters, random_state: gives)
     with pytest.raises(InvalidParameterError, match=message):
-        getattr(kmeans(init=lambda X, n_clusters, random_state: gives), method)(blobs()[0]).predict(blobs()[0])
+        getattr(estimator, method)(blobs()[0]).predict(blobs()[0])
 
 
 @cases("init", [np.zeros((5, 6), complex), np.full((5, 6), "x"), [[1, 2], [3]]])
@@ -585,8 +592,6 @@ NUMBERS = {
     "max_iter": 7,
     "tol": 0.25,
     "refine": 1,
-    "half_life": 512,
-    "first_row": 64,
     "chunk_bytes": 4096,
     "executor": 2,
     "random_state": 3,
@@ -605,7 +610,14 @@ def test_numbers_of_numpy_are_numbers(tmp_path, size):
     json.dumps([fitted.plan_.to_dict(), fitted.history_, fitted.sketch_.to_dict()])
     fitted.save(tmp_path / "model.npz")
     assert StreamKMeans.load(tmp_path / "model.npz").get_params()["tol"] == 0.25
-    streams = [StreamKMeans(**given).partial_fit(X) for given in (cast, {**NUMBERS, "progress": False})]
+    of_streams = {"half_life": 512, "first_row": 64}
+    kinds = {name: size[isinstance(value, float)](value) for name, value in of_streams.items()}
+    streams = [
+        IncrementalKMeans(**{name: value for name, value in given.items() if name in IncrementalKMeans().get_params()})
+        for given in (cast | kinds, NUMBERS | of_streams | {"progress": False})
+    ]
+    for stream in streams:
+        stream.partial_fit(X)
     np.testing.assert_array_equal(streams[0].cluster_centers_, streams[1].cluster_centers_)
     json.dumps(streams[0].stream_.state()[1])
     by_theorem = [kmeans(sketch="countsketch", eps=eps).fit(X).n_components_ for eps in (size[1](0.5), 0.5)]
@@ -1009,7 +1021,7 @@ def test_small_data_get_the_best_answer(dense):
 def test_every_protocol_of_pickle(protocol):
     """skops and other tools ask for the first ones, which take no class with slots and nothing to pickle them by."""
     X = blobs()[0]
-    stream = kmeans().partial_fit(X)
+    stream = incremental().partial_fit(X)
     kernel = StreamKernelKMeans(3, random_state=0, progress=False)
     for fitted in (kmeans().fit(X), kmeans(sketch="pca", steps=["standardize"]).fit(X), stream, kernel.fit(X)):
         copy = pickle.loads(pickle.dumps(fitted, protocol))

@@ -1,17 +1,20 @@
-"""`partial_fit` and `merge` of the estimator: any chunks, centers at any moment, streams of several machines."""
+"""`IncrementalKMeans`: any chunks, centers at any moment, streams of several machines."""
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import normalized_mutual_info_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from streamkm import StreamKMeans
+from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.fitting.streams.numbering import order_like
 from tests.tables import cases
@@ -24,6 +27,11 @@ def rows(n=3000, k=6, d=5, seed=0):
 
 
 def kmeans(k=6, **options):
+    return IncrementalKMeans(k, random_state=0, progress=False, **options)
+
+
+def batch(k=6, **options):
+    """An estimator that streams go on from."""
     return StreamKMeans(k, random_state=0, progress=False, **options)
 
 
@@ -102,13 +110,14 @@ def test_saved_cloned_and_fitted_anew(tmp_path):
     X, _ = rows()
     stream = kmeans().partial_fit(X)
     stream.save(tmp_path / "model.npz")
-    np.testing.assert_array_equal(StreamKMeans.load(tmp_path / "model.npz").predict(X), stream.predict(X))
-    assert StreamKMeans.load(tmp_path / "model.npz").n_steps_ == 1
+    np.testing.assert_array_equal(IncrementalKMeans.load(tmp_path / "model.npz").predict(X), stream.predict(X))
+    assert IncrementalKMeans.load(tmp_path / "model.npz").n_steps_ == 1
     with pytest.raises(NotFittedError):
         clone(stream).predict(X)
     stream.fit(X[:1000])
     assert len(stream.labels_) == 1000
-    assert not hasattr(stream, "stream_")
+    assert (stream.n_samples_seen_, stream.n_steps_) == (1000, 1)
+    np.testing.assert_array_equal(stream.cluster_centers_, kmeans().partial_fit(X[:1000]).cluster_centers_)
 
 
 @cases("kind", ["float64", "float32", "csr"])
@@ -117,9 +126,9 @@ def test_a_stream_goes_on_from_a_fit(kind, weight):
     """From its clusters, each by its weight: rows of the stream that are few against them move no center far."""
     X, labels = rows(3000)
     X = sp.csr_array(X) if kind == "csr" else X.astype(kind)
-    fitted = kmeans().fit(X, sample_weight=weight)
+    fitted = batch().fit(X, sample_weight=weight)
     centers, counts = fitted.cluster_means_.copy(), fitted.counts_.copy()
-    fitted.partial_fit(X[:10])
+    fitted = fitted.incremental().partial_fit(X[:10])
     assert fitted.n_samples_seen_ == 3010
     assert fitted.counts_.sum() == pytest.approx(counts.sum() + 10)
     order = np.argmin(((fitted.cluster_centers_[:, None] - centers) ** 2).sum(axis=2), axis=1)
@@ -133,7 +142,7 @@ def test_a_stream_goes_on_from_a_fit(kind, weight):
     assert fitted.n_samples_seen_ == 6010
 
 
-@cases("options", [{}, {"half_life": 500.0}, {"steps": ["unit"], "metric": "cosine"}])
+@cases("options", [{}, {"half_life": 500.0}, {"preprocess": ["unit"], "metric": "cosine"}])
 @cases("sparse", [False, True])
 def test_a_saved_stream_goes_on_as_if_nothing_had_been(tmp_path, options, sparse):
     X, _ = rows(2500)
@@ -143,7 +152,7 @@ def test_a_saved_stream_goes_on_as_if_nothing_had_been(tmp_path, options, sparse
         whole.partial_fit(X[start : start + 700])
         stopped.partial_fit(X[start : start + 700])
         stopped.save(tmp_path / "model.npz", overwrite=True)
-        stopped = StreamKMeans.load(tmp_path / "model.npz")
+        stopped = IncrementalKMeans.load(tmp_path / "model.npz")
     for name in ("cluster_centers_", "counts_", "inertia_", "n_samples_seen_", "n_steps_"):
         np.testing.assert_array_equal(getattr(stopped, name), getattr(whole, name))
     np.testing.assert_array_equal(stopped.partial_fit(X).labels_, whole.partial_fit(X).labels_)
@@ -159,17 +168,18 @@ def test_a_damaged_stream_in_a_model_is_refused(tmp_path, harm):
         arrays[name] = value
     np.savez(tmp_path / "model.npz", **{name: value for name, value in arrays.items() if value is not None})
     with pytest.raises(ModelFileError, match="no stream that this release reads"):
-        StreamKMeans.load(tmp_path / "model.npz")
+        IncrementalKMeans.load(tmp_path / "model.npz")
 
 
 def test_clusters_of_a_fit_keep_their_numbers_in_its_stream(tmp_path):
     """Through more rows, a file and a merge."""
     X, _ = rows(3000)
     X = sp.csr_array(X)
-    labels = (fitted := kmeans().fit(X)).labels_
-    np.testing.assert_array_equal(fitted.partial_fit(X[:2000]).predict(X), labels)
-    fitted.save(tmp_path / "model.npz")
-    loaded = StreamKMeans.load(tmp_path / "model.npz").partial_fit(X[2000:])
+    labels = (fitted := batch().fit(X)).labels_
+    stream = fitted.incremental()
+    np.testing.assert_array_equal(stream.partial_fit(X[:2000]).predict(X), labels)
+    stream.save(tmp_path / "model.npz")
+    loaded = IncrementalKMeans.load(tmp_path / "model.npz").partial_fit(X[2000:])
     np.testing.assert_array_equal(loaded.predict(X), labels)
     other = kmeans(first_row=10_000).partial_fit(X[:500])
     np.testing.assert_array_equal(loaded.merge(other).predict(X), labels)
@@ -190,7 +200,7 @@ def test_a_stream_after_a_fit_knows_all_rows():
     """Of the fit's rows their sums are left: totals are exact, invalid rows are not among them."""
     X, _ = rows(500)
     X[3, 1] = np.nan
-    stream = kmeans(on_invalid="skip").fit(X[:300]).partial_fit(X[300:]).stream_
+    stream = batch(on_invalid="skip").fit(X[:300]).incremental().partial_fit(X[300:]).stream_
     assert stream.n_rows == 499
     totals = stream.totals()
     assert totals.weight == 499
@@ -199,16 +209,101 @@ def test_a_stream_after_a_fit_knows_all_rows():
 
 def test_a_fit_that_no_stream_goes_on_from(tmp_path):
     X, _ = rows(400)
-    in_sketch = kmeans(n_components=2, assign_space="sketch").fit(X)
+    in_sketch = batch(n_components=2, assign_space="sketch").fit(X)
     with pytest.raises(InvalidInputError, match="in the space of the sketch alone"):
-        in_sketch.partial_fit(X)
-    fitted = kmeans().fit(X)
+        in_sketch.incremental()
+    with pytest.raises(NotFittedError):
+        batch().incremental()
+    fitted = batch().fit(X)
+    with pytest.raises(InvalidParameterError, match="half_life=0"):
+        fitted.incremental(half_life=0)
+    stream = fitted.incremental()
     with pytest.raises(ValueError, match="3 features"):
-        fitted.partial_fit(X[:, :3])
-    assert len(fitted.labels_) == 400  # still the fit's
+        stream.partial_fit(X[:, :3])
+    assert stream.n_samples_seen_ == 400  # as it began
     fitted.save(tmp_path / "model.npz")
     with pytest.raises(InvalidInputError, match="was loaded, and does not know the means"):
-        StreamKMeans.load(tmp_path / "model.npz").partial_fit(X)
+        StreamKMeans.load(tmp_path / "model.npz").incremental()
+
+
+@cases("kind", ["float64", "float32", "csr"])
+def test_a_stream_is_there_before_it_takes_rows(tmp_path, kind):
+    """Its clusters are those of the fit; what comes first may be of another kind, through a file too."""
+    X, _ = rows(3000)
+    fitted = batch().fit(sp.csr_array(X) if kind == "csr" else X.astype(kind), sample_weight=2.0)
+    stream = fitted.incremental(half_life=1e4, first_row=7)
+    assert (stream.half_life, stream.first_row, stream.n_steps_) == (1e4, 7, 0)
+    assert stream.n_samples_seen_ == 3000
+    assert not hasattr(stream, "labels_")
+    np.testing.assert_array_equal(stream.predict(X), fitted.labels_)
+    np.testing.assert_allclose(stream.cluster_centers_, fitted.cluster_means_, rtol=1e-5)
+    np.testing.assert_allclose(stream.counts_, fitted.counts_, rtol=1e-2)  # rows that come later count more
+    stream.save(tmp_path / "model.npz")
+    for other in (X.astype(np.float64), X, sp.csr_array(X)):
+        whole = fitted.incremental(half_life=1e4, first_row=7).partial_fit(other)
+        loaded = IncrementalKMeans.load(tmp_path / "model.npz").partial_fit(other)
+        for name in ("cluster_centers_", "counts_", "inertia_", "n_samples_seen_", "n_steps_", "seed_"):
+            np.testing.assert_array_equal(getattr(loaded, name), getattr(whole, name))
+        assert (loaded.stream_.next_row, loaded.stream_.origin) == (7 + 6 + 3000, None)
+
+
+def test_the_fit_is_left_as_it_was():
+    X, _ = rows(500)
+    fitted = batch().fit(X)
+    before = {name: value for name, value in vars(fitted).items() if name.endswith("_")}
+    stream = fitted.incremental()
+    stream.partial_fit(X + 100)
+    assert all(vars(fitted)[name] is value for name, value in before.items())
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+
+
+def test_names_of_columns_are_those_of_the_fit():
+    frame = pd.DataFrame(rows(300)[0], columns=list("abcde"))
+    stream = batch().fit(frame).incremental()
+    assert stream.partial_fit(frame).feature_names_in_.tolist() == list("abcde")
+    with pytest.raises(ValueError, match="feature names"):
+        stream.partial_fit(frame[list("edcba")])
+
+
+def test_names_of_before_lead_to_the_new_ones(tmp_path):
+    for name in ("partial_fit", "merge"):
+        assert not hasattr(batch(), name)
+        with pytest.raises(AttributeError, match=f"no {name}; IncrementalKMeans has"):
+            getattr(batch(), name)
+    with pytest.raises(AttributeError, match="no attribute 'n_pases_'"):
+        _ = batch().n_pases_
+    with pytest.raises(AttributeError, match="dask_labels_ is there for Dask input only"):
+        _ = batch().fit(rows(50)[0]).dask_labels_
+    kmeans().fit(rows(50)[0]).save(tmp_path / "model.npz")
+    with pytest.raises(InvalidParameterError, match="was saved by another estimator"):
+        StreamKMeans.load(tmp_path / "model.npz")
+    with np.load(tmp_path / "model.npz") as file:
+        arrays = dict(file)
+    header = json.loads(str(arrays["header"])) | {"parameters": {}}
+    np.savez(tmp_path / "model.npz", **{**arrays, "header": np.array(json.dumps(header))})
+    with pytest.raises(ModelFileError, match="keeps a stream, and StreamKMeans has none"):
+        StreamKMeans.load(tmp_path / "model.npz")
+
+
+def test_a_fit_begins_anew_and_has_labels():
+    X, _ = rows(900)
+    stream = kmeans().partial_fit(X[:, :3])
+    stream.fit(X)
+    assert (stream.n_features_in_, stream.n_steps_, stream.n_samples_seen_) == (5, 1, 900)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(stream)).labels_, stream.predict(X))
+    np.testing.assert_array_equal(kmeans().fit_predict(X), stream.labels_)
+    np.testing.assert_array_equal(kmeans().fit_transform(X), stream.transform(X))
+    assert stream.partial_fit(X).n_samples_seen_ == 1800
+    assert not hasattr(kmeans().fit(iter([X])), "labels_")
+    scaled = batch(steps=["standardize"]).fit(X).incremental()
+    with pytest.raises(InvalidInputError, match="'standardize' must see all rows"):
+        scaled.fit(X)
+    assert scaled.partial_fit(X).n_samples_seen_ == 1800  # a refused fit forgets nothing
+
+
+@parametrize_with_checks([IncrementalKMeans(n_clusters=3, progress=False)])
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
 
 
 def test_labels_and_steps_of_the_last_call(tmp_path):
@@ -231,10 +326,23 @@ def test_labels_and_steps_of_the_last_call(tmp_path):
     assert not hasattr(stream, "labels_")
     stream.fit(X)
     assert len(stream.labels_) == 900
-    assert not hasattr(stream, "n_steps_")
+    assert stream.n_steps_ == 1
 
 
-@cases("name, value", [("half_life", 0), ("half_life", "long"), ("first_row", -1)])
+@cases(
+    "name, value",
+    [
+        ("half_life", 0),
+        ("half_life", "long"),
+        ("first_row", -1),
+        ("n_clusters", 0),
+        ("n_init", "all"),
+        ("tol", -1),
+        ("metric", "spherical"),
+        ("on_invalid", "keep"),
+        ("chunk_bytes", 0),
+    ],
+)
 def test_wrong_parameters_are_refused(name, value):
     with pytest.raises(InvalidParameterError, match=rf"{name}=.*needed"):
-        kmeans(**{name: value}).partial_fit(rows()[0])
+        kmeans().set_params(**{name: value}).partial_fit(rows()[0])

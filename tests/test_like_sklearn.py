@@ -17,7 +17,7 @@ from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances, v_measure_score
 
-from streamkm import StreamKMeans
+from streamkm import IncrementalKMeans, StreamKMeans
 from tests import naive
 from tests.tables import cases
 
@@ -44,6 +44,10 @@ def matrix(request):
 
 def kmeans(n_clusters=3, **parameters):
     return StreamKMeans(n_clusters, **{"random_state": 0, "executor": 1, "progress": False, **parameters})
+
+
+def incremental(n_clusters=3, **parameters):
+    return IncrementalKMeans(n_clusters, **{"random_state": 0, "executor": 1, "progress": False, **parameters})
 
 
 def as_dtype(rows, dtype):
@@ -124,11 +128,11 @@ def test_fewer_distinct_rows_than_clusters(matrix, init):
 
 
 @pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_every_start_finds_groups_that_are_far_apart(matrix, start, method):
+@pytest.mark.parametrize("make", [kmeans, incremental])
+def test_every_start_finds_groups_that_are_far_apart(matrix, start, make):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fitted = getattr(kmeans(init=STARTS[start]), method)(matrix(X))
+        fitted = make(init=STARTS[start]).fit(matrix(X))
     assert v_measure_score(Y, fitted.predict(X)) == 1
     assert fitted.inertia_ > 0
     assert fitted.cluster_centers_.shape == CENTERS.shape
@@ -244,7 +248,7 @@ def test_whole_numbers(matrix, dtype, init):
     fitted = kmeans(2, init=rows[:2] if init == "array" else init).fit(matrix(rows))
     assert v_measure_score(fitted.labels_, [0, 1, 1, 0, 0, 1]) == 1
     assert fitted.cluster_centers_.dtype == np.float64
-    assert kmeans(2).partial_fit(matrix(rows)).cluster_centers_.dtype == np.float64
+    assert incremental(2).partial_fit(matrix(rows)).cluster_centers_.dtype == np.float64
 
 
 def test_single_precision_is_as_good(matrix):
@@ -254,7 +258,7 @@ def test_single_precision_is_as_good(matrix):
     for dtype, fitted in fits.items():
         assert fitted.cluster_centers_.dtype == dtype
         assert fitted.transform(as_dtype(matrix(X), dtype)).dtype == dtype
-        assert clone(fitted).partial_fit(as_dtype(matrix(X), dtype)).cluster_centers_.dtype == dtype
+        assert incremental().partial_fit(as_dtype(matrix(X), dtype)).cluster_centers_.dtype == dtype
     np.testing.assert_array_equal(single.labels_, double.labels_)
     np.testing.assert_allclose(single.cluster_centers_, double.cluster_centers_, rtol=1e-4, atol=1e-4)
     assert single.inertia_ == pytest.approx(double.inertia_, rel=1e-4)
@@ -291,10 +295,11 @@ def test_fit_transform_is_fit_and_transform(matrix):
     np.testing.assert_array_equal(kmeans().fit_transform(rows), kmeans().fit(rows).transform(rows))
 
 
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_names_of_distances(method):
-    fitted = getattr(kmeans(), method)(X)
-    assert fitted.get_feature_names_out().tolist() == [f"streamkmeans{c}" for c in range(3)]
+@pytest.mark.parametrize("make", [kmeans, incremental])
+def test_names_of_distances(make):
+    fitted = make().fit(X)
+    name = type(fitted).__name__.lower()
+    assert fitted.get_feature_names_out().tolist() == [f"{name}{c}" for c in range(3)]
 
 
 def test_prediction_leaves_centers_alone(matrix, tmp_path):
@@ -337,7 +342,7 @@ def test_a_stream_keeps_its_centers_apart():
     """Half of the rows are zeros: not half of the centers."""
     rows = make_blobs(100, centers=5, random_state=0)[0]
     rows[::2] = 0
-    stream = kmeans(20, init="random")
+    stream = incremental(20, init="random")
     for start in range(0, 100, 10):
         stream.partial_fit(rows[start : start + 10])
     assert (np.abs(stream.cluster_centers_) > 1e-9).any(axis=1).sum() >= 19
@@ -345,13 +350,13 @@ def test_a_stream_keeps_its_centers_apart():
 
 def test_a_stream_is_counted_and_labelled(matrix):
     rows = matrix(X)
-    stream = kmeans().partial_fit(rows[:50]).partial_fit(rows[50:])
+    stream = incremental().partial_fit(rows[:50]).partial_fit(rows[50:])
     assert stream.n_steps_ == 2
     np.testing.assert_array_equal(stream.labels_, stream.predict(rows[50:]))
 
 
 def test_a_fit_goes_on_as_a_stream(matrix):
     rows = matrix(X)
-    fitted = kmeans().fit(rows).partial_fit(rows[:5])
+    fitted = kmeans().fit(rows).incremental().partial_fit(rows[:5])
     assert fitted.n_samples_seen_ == 125
     assert v_measure_score(Y, fitted.predict(rows)) == 1

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Model, normalized
 from streamkm.core.atomic_io import replace_file
@@ -552,10 +552,10 @@ def test_a_model_of_a_file_tells_which(tmp_path):
 
 
 def test_a_stream_tells_its_seed(tmp_path):
-    kmeans = StreamKMeans(3, progress=False).partial_fit(named_rows())
+    kmeans = IncrementalKMeans(3, progress=False).partial_fit(named_rows())
     kmeans.save(tmp_path / "m")
-    loaded = StreamKMeans.load(tmp_path / "m")
-    again = StreamKMeans(3, progress=False, random_state=loaded.seed_).partial_fit(named_rows())
+    loaded = IncrementalKMeans.load(tmp_path / "m")
+    again = IncrementalKMeans(3, progress=False, random_state=loaded.seed_).partial_fit(named_rows())
     np.testing.assert_array_equal(again.cluster_centers_, loaded.cluster_centers_)
     assert loaded.inertia_ == again.inertia_
 

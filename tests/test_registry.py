@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import ModelFileError
 from streamkm.estimators.registry import load_estimator
 
@@ -24,6 +24,13 @@ def rewritten(path, change):
     change(header)
     np.savez(path, **{**arrays, "header": np.array(json.dumps(header))})
     return path
+
+
+def test_streams_are_of_their_estimator(tmp_path):
+    IncrementalKMeans(2, random_state=0, progress=False).fit(X).save(tmp_path / "m.npz")
+    loaded = load_estimator(tmp_path / "m.npz")
+    assert type(loaded) is IncrementalKMeans
+    assert loaded.partial_fit(X).n_samples_seen_ == 120
 
 
 def test_files_name_their_estimator(tmp_path):

@@ -19,7 +19,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 
-from streamkm import StreamKMeans
+from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.cli.report import write_report
 from streamkm.core.exceptions import (
@@ -245,7 +245,7 @@ def test_the_report_of_an_estimator_names_clusters_and_says_how_sure(tmp_path):
 
 def of_a_stream(path):
     """An estimator that took rows by `partial_fit`."""
-    model = StreamKMeans(4, random_state=0, progress=False)
+    model = IncrementalKMeans(4, random_state=0, progress=False)
     X = blobs(4)[0]
     return model.partial_fit(X[::2]).partial_fit(X[1::2])
 
@@ -259,7 +259,7 @@ def loaded(path):
 def loaded_stream(path):
     """An estimator that was saved after `partial_fit`."""
     of_a_stream(path).save(path / "m.npz")
-    return StreamKMeans.load(path / "m.npz")
+    return IncrementalKMeans.load(path / "m.npz")
 
 
 @pytest.mark.parametrize("make", [of_a_stream, loaded, loaded_stream])
@@ -276,6 +276,7 @@ def test_streams_and_loaded_models_tell_what_they_know(make, tmp_path):
     assert "0.00 s" not in text
     assert "kmeans.labels_" not in text
     assert ("set apart by" in text) == (make is loaded)
+    assert f"# {type(model).__name__}.load" in text
     with pytest.raises(NotFittedError):
         StreamKMeans().report(tmp_path / "x.html")
 

@@ -153,7 +153,7 @@ def test_caps_out_of_range_are_refused(cap):
 
 def test_streams_are_refused():
     with pytest.raises(InvalidParameterError, match="max_cluster_size=50 is for fit"):
-        capped(50).partial_fit(uneven(100))
+        capped(50).fit(uneven(100)).incremental()
     with pytest.raises(InvalidInputError, match="can be walked once only, and max_cluster_size needs further passes"):
         capped(50).fit(iter([uneven(100)]))
 

@@ -156,4 +156,4 @@ def test_what_it_does_not_go_with_is_refused(options, message):
 
 def test_streams_are_refused():
     with pytest.raises(InvalidParameterError, match="spherical=True is for fit"):
-        spherical().partial_fit(directions(50))
+        spherical().fit(directions(50)).incremental()

@@ -16,7 +16,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from streamkm import StreamKMeans
+from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError, StoreError
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
@@ -51,7 +51,7 @@ class Followed:
     """A stream, and all rows that it has taken."""
 
     def __init__(self, number):
-        self.kmeans = StreamKMeans(K, random_state=0, first_row=number * FIRST_ROWS, executor=1, progress=False)
+        self.kmeans = IncrementalKMeans(K, random_state=0, first_row=number * FIRST_ROWS, executor=1, progress=False)
         self.rows = np.empty((0, D), np.float32)
 
 
@@ -125,7 +125,7 @@ class Machine(RuleBasedStateMachine):
             return
         path = self.folder / "model.npz"
         stream.kmeans.save(path, overwrite=True)
-        loaded = StreamKMeans.load(path)
+        loaded = IncrementalKMeans.load(path)
         labels, inertia = nearest(stream.rows, stream.kmeans.cluster_centers_)
         np.testing.assert_array_equal(loaded.predict(stream.rows), labels)
         np.testing.assert_array_equal(loaded.counts_, stream.kmeans.counts_)

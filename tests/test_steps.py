@@ -17,7 +17,7 @@ from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import RobustScaler, StandardScaler, normalize
 
-from streamkm import StreamKMeans, open_source
+from streamkm import IncrementalKMeans, StreamKMeans, open_source
 from streamkm.cli.config import load_run, parse_set
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.kernels.preparation import rows as kernels
@@ -211,22 +211,22 @@ def test_values_that_a_step_has_no_use_for_are_named(tmp_path):
 
 def test_streams_take_steps_of_one_row():
     X = counts()
-    kmeans = StreamKMeans(4, steps=["total", "log1p"], random_state=0)
-    plain = StreamKMeans(4, random_state=0)
+    kmeans = IncrementalKMeans(4, preprocess=["total", "log1p"], random_state=0)
+    plain = IncrementalKMeans(4, random_state=0)
     for part in (X[:700], X[700:]):
         kmeans.partial_fit(part)
         np.testing.assert_array_equal(kmeans.labels_, kmeans.predict(part))
         plain.partial_fit(sp.csr_array(log_total(part)))
     np.testing.assert_allclose(kmeans.cluster_centers_, plain.cluster_centers_, rtol=1e-5, atol=1e-6)
     with pytest.raises(InvalidInputError, match="'standardize' must see all rows"):
-        StreamKMeans(4, steps=["log1p", "standardize"]).partial_fit(X)
+        IncrementalKMeans(4, preprocess=["log1p", "standardize"]).partial_fit(X)
 
 
 def test_a_stream_after_a_fit_is_prepared_as_the_fit_was():
     X = groups()
     kmeans = StreamKMeans(4, steps=["standardize"], **COMMON).fit(X)
     labels, inertia = kmeans.labels_, kmeans.inertia_
-    kmeans.partial_fit(X)
+    kmeans = kmeans.incremental().partial_fit(X)
     assert adjusted_rand_score(labels, kmeans.predict(X)) > 0.97  # rows between two clusters may change sides
     assert kmeans.score(X) == pytest.approx(-inertia, rel=1e-3)
 
@@ -375,7 +375,8 @@ class TestKindsOfRows:
     def test_a_stream_goes_on_with_the_other_kind(self, tmp_path, steps):
         X = with_zeros(np.float64)
         for fitted_on, other in ((as_array, as_csr), (as_csr, as_array)):
-            same, mixed = (StreamKMeans(6, steps=steps, **COMMON).fit(fitted_on(X, tmp_path)) for _ in range(2))
+            fitted = StreamKMeans(6, steps=steps, **COMMON).fit(fitted_on(X, tmp_path))
+            same, mixed = fitted.incremental(), fitted.incremental()
             same.partial_fit(fitted_on(X, tmp_path))
             mixed.partial_fit(other(X, tmp_path))
             np.testing.assert_array_equal(mixed.labels_, same.labels_)

@@ -666,7 +666,7 @@ def test_a_fit_of_documents_goes_on_where_it_was(tmp_path):
     again = StreamKMeans(**given).fit(X)
     assert again.inertia_ == whole.inertia_
     np.testing.assert_array_equal(again.cluster_means_, whole.cluster_means_)
-    assert again.partial_fit(X[:100]).cluster_centers_.shape == whole.cluster_centers_.shape
+    assert again.incremental().partial_fit(X[:100]).cluster_centers_.shape == whole.cluster_centers_.shape
 
 
 MANY_TEXTS = 60_000  # more than the row sample holds

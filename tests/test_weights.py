@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import (
     check_sample_weight_equivalence_on_sparse_data,
 )
 
-from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from tests.tables import cases
 
@@ -76,7 +76,7 @@ def test_equal_weights_of_a_kernels_objective(unweighted):
 
 def test_equal_weights_of_a_stream():
     def stream(first, second):
-        kmeans = StreamKMeans(6, random_state=0, progress=False)
+        kmeans = IncrementalKMeans(6, random_state=0, progress=False)
         return kmeans.partial_fit(X[:300], sample_weight=first).partial_fit(X[300:], sample_weight=second)
 
     none, ones = stream(None, None), stream(np.ones(300), 1)
@@ -98,7 +98,7 @@ def test_equal_weights_are_counted(text, name, count):
 def test_equal_weights_of_a_stream_are_counted(rows):
     given = rows if isinstance(rows, np.ndarray) else iter(rows)
     with pytest.raises(InvalidInputError, match=r"sample_weight has 49 values; .* has 50 rows"):
-        StreamKMeans(3).partial_fit(given, sample_weight=np.ones(49))
+        IncrementalKMeans(3).partial_fit(given, sample_weight=np.ones(49))
 
 
 @cases("weight, message", [(0, "zero"), (-1, "sample_weight is -1"), (np.nan, "is nan")])

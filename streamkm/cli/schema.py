@@ -45,8 +45,6 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "max_cluster_size": int | float | None,
     "steps": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | None,
     "refine": int | Literal["auto"],
-    "half_life": float | None,
-    "first_row": int,
     "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],
     "chunk_bytes": int | Literal["auto"],
     "executor": int | Literal["auto"],

@@ -1,4 +1,4 @@
-"""What a fitted `StreamKMeans` tells and shows of its clusters: a summary, figures, a report.
+"""What a fitted estimator of clusters tells and shows of its clusters: a summary, figures, a report.
 
 Everything was gathered by the fit; rows are read only for the typical ones that a summary shows.
 """
@@ -28,7 +28,7 @@ from streamkm.reports.report import check_matplotlib, check_page_place, names_of
 _NEXT_STEPS = """\
 kmeans.predict(more)      # labels of other rows
 kmeans.summary(rows=X)    # with typical rows of X
-kmeans.save("model.npz")  # StreamKMeans.load
+kmeans.save("model.npz")  # {}.load
 """
 _LABELS = "kmeans.labels_            # of these rows\n"
 
@@ -96,8 +96,8 @@ class Described(Assigner):
         deviations = getattr(self, "feature_deviations_", None)
         if deviations is None:
             raise InvalidInputError(
-                "summary() needs means of the original features, which a fit leaves: not partial_fit, nor labels of "
-                'the sketch (assign_space="original" asks for those of the original features)'
+                "summary() needs means of the original features, which a fit leaves: not IncrementalKMeans, nor labels "
+                'of the sketch (assign_space="original" asks for those of the original features)'
             )
         names = getattr(self, "feature_names_in_", None)
 
@@ -191,7 +191,8 @@ class Described(Assigner):
         if facts["clusters"] is not None:
             source = None if rows is None else self._open(rows, reset=None)
             facts |= {"clusters": shown_clusters(self, facts["clusters"], source, image_shape)}
-        steps = f"{_LABELS}{_NEXT_STEPS}" if "labels_" in vars(self) else _NEXT_STEPS
+        next_steps = _NEXT_STEPS.format(type(self).__name__)
+        steps = f"{_LABELS}{next_steps}" if "labels_" in vars(self) else next_steps
         write_page(path, report_page(facts, self._places(), steps))
 
     def _check_sizes(self) -> None:

@@ -1,24 +1,27 @@
-"""Estimators for endless streams: `partial_fit` and `merge`, as a part that `StreamKMeans` inherits.
+"""`IncrementalKMeans`: clusters of rows that keep coming. Each call reads its rows once, and memory stays flat.
 
-The state is a `stream.Stream`; what is fitted follows from it when it is asked for.
+The state is a `fitting.streams.Stream`; what is fitted follows from it when it is first asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.cluster.model import Model
+from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.estimators.describe import Described
 from streamkm.estimators.validation import (
+    Weights,
     centers_dtype,
-    check_parameters,
+    check_stream_parameters,
     check_weights,
     drawn_seed,
     given_start,
@@ -26,48 +29,178 @@ from streamkm.estimators.validation import (
 )
 from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
-from streamkm.fitting.streams.stream import Stream, stream_size
+from streamkm.fitting.streams.stream import Origin, Stream, stream_size
 from streamkm.passes.labels import count_skipped
-from streamkm.passes.reader import RowReader
+from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.preparation import STEPS, Preparation, check_steps
 from streamkm.preparation.preparation import FOUND
-from streamkm.sketches import IdentitySketch, Sketch
+from streamkm.sketches import IdentitySketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
+
+if TYPE_CHECKING:
+    from streamkm.estimators.kmeans import StreamKMeans
 
 CHUNK_BYTES = 16 << 20
 LAZY = ("cluster_centers_", "counts_", "inertia_", "n_iter_", "converged_", "model_", "assign_space_", "sketch_")
 _OF_INPUT = ("n_features_in_", "feature_names_in_", "seed_", "preparation_")
 
 
-class Incremental:
-    """Adds `partial_fit` and `merge` to an estimator of clusters."""
+class IncrementalKMeans(Described):
+    """K-means for rows that keep coming: memory stays flat, and centers are there at any moment.
+
+    A weighted coreset of the rows is kept. Centers are found in it when they are first asked for, by `predict`,
+    `cluster_centers_` and the like. Neither the size of the chunks nor the order of the rows matters.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        k.
+    init, n_init, max_iter, tol
+        How centers are found in the coreset; as for `StreamKMeans`.
+    metric : {"euclidean", "cosine"}, default="euclidean"
+        "cosine": rows are scaled to unit length as they are read; centers are their means.
+    preprocess : list of {"log1p", "total", "unit"}, optional
+        What is done to rows as they are read; as for `StreamKMeans`. "standardize" and "robust" must see all rows
+        before the first is used: fit some rows with them, and go on by `StreamKMeans.incremental`.
+    half_life : float, optional
+        Rows after which a row counts half, for streams that drift. None: all count alike.
+    first_row : int, default=0
+        Number of the first row, for streams that are merged later; see `merge`.
+    memory_limit : "auto", int, float, str or dict, default="auto"
+        For `predict` and other methods that read rows beside the stream; as for `StreamKMeans`.
+    chunk_bytes : int or "auto", default="auto"
+        Bytes of a chunk in memory, about; "auto": 16 MiB. The result does not depend on it.
+    executor : "auto", int, or dask.distributed.Client, default="auto"
+        As for `StreamKMeans`. Rows of a stream are taken in this process; centers are found by its threads.
+    on_invalid : {"raise", "skip"}, default="raise"
+        What becomes of rows with NaN or infinity: an error that names the row, or the label -1.
+    progress : bool or "auto", default="auto"
+        Bars of `predict` and the like.
+    random_state : int, RandomState or None, default=None
+        Seed of the coreset and the starts.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray (k, d)
+        Fewer than `n_clusters` while there are fewer distinct rows. Assigned or written to, they are those that
+        `predict` goes by, until more rows come.
+    counts_ : ndarray (k,)
+        Weight of each cluster, by the coreset; their sum is exact. With a half-life, as of the newest row.
+    inertia_ : float
+        Weighted sum of squared distances to the centers, by the coreset: an estimate.
+    labels_ : int32 ndarray (n,)
+        Of the rows of the last call, found when they are first asked for. The rows are kept until then, or until the
+        next call, but not pickled. Rows of an iterator are not kept, and have no labels.
+    n_samples_seen_ : int
+        Valid rows that were taken in all; those of a fit that the stream began with are included.
+    n_steps_ : int
+        Calls of `partial_fit` that took them.
+    stream_ : Stream
+        The state: its coreset, of `stream_.n_bytes`, and exact `totals()`.
+    n_iter_, converged_ : int, bool
+        Steps of Lloyd's algorithm on the coreset, and whether they ended by `tol`.
+    seed_ : int
+        `random_state` if that is a number, else what was drawn from it.
+    preparation_ : Preparation or None
+        What `preprocess` does to rows.
+
+    See Also
+    --------
+    StreamKMeans : Two passes over rows that can be read again, with exact results.
+    sklearn.cluster.MiniBatchKMeans : Moves its centers with each batch, so that sorted rows mislead it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streamkm import IncrementalKMeans
+    >>> kmeans = IncrementalKMeans(n_clusters=2, random_state=0)
+    >>> for day in ([[1.0, 2.0], [1.0, 4.0], [1.0, 0.0]], [[10.0, 2.0], [10.0, 4.0], [10.0, 0.0]]):
+    ...     kmeans = kmeans.partial_fit(np.array(day))
+    >>> sorted(kmeans.cluster_centers_.tolist())
+    [[1.0, 2.0], [10.0, 2.0]]
+    """
 
     stream_: Stream
     n_samples_seen_: int
-    seed_: int
-    spherical: bool
-    max_cluster_size: int | float | None
-    sketch_: Sketch
-    preparation_: Preparation | None
     n_steps_: int
-    labels_: Any
-    cluster_means_: NDArray[np.float64]
-    _narrow: Mapping[str, NDArray[Any]]
-    _last_rows: RowSource | None
-    _label_blocks: tuple[tuple[int, ...], bool] | None
+    seed_: int
+    verbose = 0
+    _last_rows: RowSource | None = None
 
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
-        """Take more rows of a stream; memory stays flat, however many there are.
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        init: str | ArrayLike | Callable[..., Any] = "k-means++",
+        n_init: int | str = "auto",
+        max_iter: int = 100,
+        tol: float = 1e-4,
+        metric: Metric = "euclidean",
+        preprocess: Sequence[str] | None = None,
+        half_life: float | None = None,
+        first_row: int = 0,
+        memory_limit: int | float | str | Mapping[str, Any] = "auto",
+        chunk_bytes: int | str = "auto",
+        executor: Any = "auto",
+        on_invalid: OnInvalid = "raise",
+        progress: bool | str = "auto",
+        random_state: Any = None,
+    ):
+        self.n_clusters = n_clusters
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.metric = metric
+        self.preprocess = preprocess
+        self.half_life = half_life
+        self.first_row = first_row
+        self.memory_limit = memory_limit
+        self.chunk_bytes = chunk_bytes
+        self.executor = executor
+        self.on_invalid = on_invalid
+        self.progress = progress
+        self.random_state = random_state
 
-        A weighted coreset of the rows is kept. Centers are found in it when they are first asked for: `predict`,
-        `cluster_centers_`, `inertia_` (an estimate, as `counts_`) and the like. After a `fit`, its clusters are where
-        the stream begins: their means, each by its weight, stand for the rows of the fit, and clusters keep their
-        numbers as far as they stay where they are.
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Begin anew with the rows of X: forget all rows of before, take these, and label them by one more pass.
 
         Parameters
         ----------
-        X : as for `fit`
+        X : as for `StreamKMeans.fit`
+            An iterator is walked once, and gets no labels.
+        y : ignored
+        sample_weight : array-like (n,) or float, optional
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError
+            As `partial_fit`.
+        """
+        check_stream_parameters(self)
+        preparation = self._preparation(None)
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        self.preparation_ = preparation
+        source = self._open(X, reset=True)
+        self._take_rows(source, check_weights(sample_weight))
+        if self._last_rows is not None:
+            self.labels_ = self._labels_of_last_rows()
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Take more rows; one pass over them.
+
+        Clusters of a fit that the stream began with keep their numbers as far as they stay where they are.
+
+        Parameters
+        ----------
+        X : as for `StreamKMeans.fit`
             From 1 row up. The first may have fewer rows than there are clusters.
         y : ignored
         sample_weight : array-like (n,) or float, optional
@@ -75,54 +208,19 @@ class Incremental:
         Returns
         -------
         self
-            `n_samples_seen_` says how many valid rows were taken in all, those of a fit included, and `n_steps_` how
-            many calls took them. `labels_` are those of the rows of the last call, found when they are first asked for:
-            the rows are kept until then, or until the next call, but not pickled, and those of an iterator are not.
 
         Raises
         ------
         InvalidInputError, SourceError
             For rows that cannot be read, are wrong, or unlike those before; those in front of them have been taken.
-            After a fit whose clusters are known in the sketch alone, and after `load` of a fit, which keeps no means.
+        InvalidParameterError
+            For a parameter out of range.
         """
-        check_parameters(self)
-        for name in ("spherical", "max_cluster_size"):
-            if getattr(self, name):
-                raise InvalidParameterError(
-                    f"{name}={getattr(self, name)} is for fit: partial_fit keeps n_clusters means of rows; leave it out"
-                )
-        streaming, fitted = "stream_" in vars(self), "model_" in vars(self)
-        self.preparation_ = self._preparation()
-        source, weights = self._open(X, reset=not (streaming or fitted)), check_weights(sample_weight)
-        rows = source if self.preparation_ is None else prepared(source, self.preparation_)
-        stream = self.stream_ if streaming else self._new_stream(rows)
-        if fitted and not streaming:
-            self._begin(stream, rows)
-        size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
-        weights.check_rows(source.n_rows, source.name)
-        n_rows = feed(stream, RowReader(rows, size, self.metric, self.on_invalid), weights.each, weights.factor)
-        weights.check_rows(n_rows, source.name)
-        stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
-        n_steps = vars(self).get("n_steps_", 0) + 1
-        self._follow(stream)
-        self.n_steps_, self._last_rows = n_steps, source if source.replayable else None
+        check_stream_parameters(self)
+        self.preparation_ = self._preparation(vars(self).get("preparation_"))
+        source = self._open(X, reset="stream_" not in vars(self))
+        self._take_rows(source, check_weights(sample_weight))
         return self
-
-    def _preparation(self) -> Preparation | None:
-        """How rows of a stream are prepared: as the fit before found, or by steps that need no look at all rows."""
-        known: Preparation | None = vars(self).get("preparation_")
-        steps = check_steps(parameters_of(self).steps)
-        if known is not None and known.steps == steps:
-            return known
-        preparation = Preparation(steps)
-        for step in steps:
-            if step in FOUND:
-                raise InvalidInputError(
-                    f"the step {step!r} must see all rows before the first is used, and a stream does not end; call "
-                    "fit on some rows first, and what it finds is kept, or take steps that look at one row: "
-                    f"{', '.join(step for step in STEPS if step not in FOUND)}"
-                )
-        return preparation if steps else None
 
     def merge(self, other: Self) -> Self:
         """Take the rows that another estimator has taken, by `partial_fit`, elsewhere.
@@ -143,69 +241,73 @@ class Incremental:
             raise InvalidInputError(
                 f"the other has rows of {other.stream_.n_features:,} features, this one of {self.stream_.n_features:,}"
             )
-        n_steps = self.n_steps_ + other.n_steps_
-        self._follow(self.stream_.merged(other.stream_))
-        self.n_steps_, self._last_rows = n_steps, None
+        self._follow(self.stream_.merged(other.stream_), self.n_steps_ + other.n_steps_)
         return self
 
-    def _begin(self, stream: Stream, rows: RowSource) -> None:
-        """Let a stream of prepared rows begin with the clusters of the fit that this estimator holds."""
-        known = vars(self)
-        if not hasattr(self, "cluster_means_"):
-            raise InvalidInputError(
-                f"this {type(self).__name__} was loaded, and does not know the means of its clusters; call fit, "
-                "or partial_fit of a new estimator"
-            )
-        if known["assign_space_"] != "original":
-            raise InvalidInputError(
-                "the clusters of the fit are known in the space of the sketch alone, where no stream goes on; fit with "
-                'assign_space="original", or call partial_fit of a new estimator'
-            )
-        n_valid = known["n_samples_"] - count_skipped(known["labels_"])
-        dtype = np.result_type(rows.dtype, np.float32)
-        stream.begin(self.cluster_means_, known["counts_"], n_valid, dtype=dtype, sparse=rows.is_sparse)
-        stream.dtype = centers_dtype(np.asarray(self.cluster_centers_).dtype)
+    def _take_rows(self, source: RowSource, weights: Weights) -> None:
+        """Take the rows of a source into the stream."""
+        weights.check_rows(source.n_rows, source.name)
+        rows = source if self.preparation_ is None else prepared(source, self.preparation_)
+        stream = self._stream_for(rows)
+        size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
+        n_rows = feed(stream, RowReader(rows, size, self.metric, self.on_invalid), weights.each, weights.factor)
+        weights.check_rows(n_rows, source.name)
+        stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
+        self._follow(stream, vars(self).get("n_steps_", 0) + 1)
+        self._last_rows = source if source.replayable else None
 
-    def _follow(self, stream: Stream) -> None:
-        """Set what is known at once; forget what was found before."""
-        kept = ("stream_", *_OF_INPUT)
-        for name in [name for name in vars(self) if name.endswith("_") and name not in kept]:
-            delattr(self, name)
-        self._narrow = {}
-        self._label_blocks = None
-        self.stream_, self.n_samples_seen_ = stream, stream.n_rows
-        self.n_features_in_ = stream.n_features
+    def _preparation(self, known: Preparation | None) -> Preparation | None:
+        """How rows are prepared: as is known already, or by steps that need no look at all rows."""
+        steps = check_steps(parameters_of(self).preprocess)
+        if known is not None and known.steps == steps:
+            return known
+        for step in steps:
+            if step in FOUND:
+                raise InvalidInputError(
+                    f"the step {step!r} must see all rows before the first is used, and a stream does not end; fit "
+                    "StreamKMeans on some rows and go on by its incremental(), which keeps what the step has found, or "
+                    f"take steps that look at one row: {', '.join(step for step in STEPS if step not in FOUND)}"
+                )
+        return Preparation(steps) if steps else None
 
-    def _new_stream(self, rows: RowSource) -> Stream:
+    def _stream_for(self, rows: RowSource) -> Stream:
+        """The stream that takes prepared rows; what has nothing but its origin is made anew for rows of their kind."""
+        stream = vars(self).get("stream_")
+        if stream is not None and stream.origin is None:
+            return stream
+        if stream is None:
+            self.seed_ = drawn_seed(self.random_state)
+        fresh = self._new_stream(rows.dtype, None if rows.is_sparse else rows.n_features)
+        if stream is not None:
+            fresh.begin(stream.origin, dtype=np.result_type(rows.dtype, np.float32), sparse=rows.is_sparse)
+            fresh.dtype = stream.dtype
+        return fresh
+
+    def _new_stream(self, dtype: Any, width: int | None) -> Stream:
+        """An empty stream for dense rows of a width, or for sparse ones."""
         given = parameters_of(self)
-        itemsize = np.result_type(rows.dtype, np.float32).itemsize
-        row_bytes = 1024 if rows.is_sparse or rows.n_features is None else itemsize * rows.n_features
-        self.seed_ = drawn_seed(given.random_state)
+        row_bytes = 1024 if width is None else np.result_type(dtype, np.float32).itemsize * width
         seed = int(check_random_state(self.seed_).randint(0, 2**63 - 1, dtype=np.int64))
         half_life = np.inf if given.half_life is None else float(given.half_life)
         size = stream_size(given.n_clusters, row_bytes)
         rule = CoresetRule(size, given.n_clusters, seed, half_life=half_life)
         return Stream(rule, first_row=given.first_row)
 
-    def __getstate__(self) -> Any:
-        """All but the rows of the last call, which may be many."""
-        state: Any = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_last_rows"}
+    def _follow(self, stream: Stream, n_steps: int) -> None:
+        """Set what is known at once; forget what was found before."""
+        kept = ("stream_", *_OF_INPUT)
+        for name in [name for name in vars(self) if name.endswith("_") and name not in kept]:
+            delattr(self, name)
+        self._narrow, self._label_blocks, self._last_rows = {}, None, None
+        self.stream_, self.n_samples_seen_, self.n_steps_ = stream, stream.n_rows, n_steps
+        self.n_features_in_ = stream.n_features
 
-    def __getattr__(self, name: str) -> Any:
-        """Find centers in the stream, and labels of the last rows, when they are first asked for."""
-        if name == "labels_" and vars(self).get("_last_rows") is not None:
-            self.labels_ = self.predict(self._last_rows)
-            del self._last_rows
-            return self.labels_
-        if name not in LAZY or "stream_" not in vars(self):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        estimator, stream = vars(self), self.stream_
-        given = parameters_of(self)
-        init = given_start(given.init)
+    def _find_clusters(self) -> dict[str, Any]:
+        """Find centers in the coreset, and all attributes that follow from them."""
+        given, stream = parameters_of(self), self.stream_
         settings = StreamSettings(
             n_clusters=given.n_clusters,
-            init=init,
+            init=given_start(given.init),
             n_init=given.n_init,
             max_iter=given.max_iter,
             tol=given.tol,
@@ -213,7 +315,7 @@ class Incremental:
         )
         found = stream.clusters(settings, given.executor)
         sketch = IdentitySketch(stream.n_features)
-        values = {
+        return {
             "cluster_centers_": found.centers.astype(stream.dtype, copy=False),
             "counts_": found.counts,
             "inertia_": found.inertia,
@@ -225,7 +327,74 @@ class Incremental:
                 found.centers, stream.n_features, given.metric, "original", sketch, preparation=self.preparation_
             ),
         }
-        for attribute, value in values.items():
-            if attribute not in estimator:  # centers may have been assigned
-                setattr(self, attribute, value)
-        return values[name]
+
+    def _labels_of_last_rows(self) -> Any:
+        """Labels of the rows of the last call, which are let go."""
+        labels = self.predict(self._last_rows)
+        self._last_rows = None
+        return labels
+
+    def _saved_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        arrays, header = self.stream_.state()
+        return arrays, {"state": header, "n_steps": self.n_steps_}
+
+    def _restore_state(self, path: str | os.PathLike[str], arrays: dict[str, Any], header: Any) -> None:
+        """Go on with the stream of a file, where it stopped."""
+        try:
+            stream, n_steps = Stream.restored(arrays, header["state"]), int(header["n_steps"])
+            if stream.n_features != self.n_features_in_:
+                raise ModelFileError(f"a stream of {stream.n_features:,} features, not {self.n_features_in_:,}")
+        except (KeyError, TypeError, ValueError, ModelFileError) as error:
+            raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
+        self.stream_, self.n_samples_seen_, self.n_steps_ = stream, stream.n_rows, n_steps
+        self.cluster_centers_ = self.cluster_centers_.astype(stream.dtype)
+
+    def __getstate__(self) -> Any:
+        """All but the rows of the last call, which may be many."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_last_rows"}
+
+    def __getattr__(self, name: str) -> Any:
+        """Find centers in the stream, and labels of the last rows, when they are first asked for."""
+        if name == "labels_" and self._last_rows is not None:
+            self.labels_ = self._labels_of_last_rows()
+        elif name in LAZY and "stream_" in vars(self):
+            for found, value in self._find_clusters().items():
+                if found not in vars(self):  # centers may have been assigned
+                    setattr(self, found, value)
+        return object.__getattribute__(self, name)
+
+
+def incremental_from(fitted: StreamKMeans, *, half_life: float | None, first_row: int) -> IncrementalKMeans:
+    """See `StreamKMeans.incremental`."""
+    given, known = parameters_of(fitted), vars(fitted)
+    for name in ("spherical", "max_cluster_size"):
+        if getattr(given, name):
+            raise InvalidParameterError(
+                f"{name}={getattr(given, name)} is for fit: streams keep n_clusters means of rows; leave it out"
+            )
+    if not hasattr(fitted, "cluster_means_"):
+        raise InvalidInputError(
+            f"this {type(fitted).__name__} was loaded, and does not know the means of its clusters; call fit, or "
+            "partial_fit of a new IncrementalKMeans"
+        )
+    if fitted.assign_space_ != "original":
+        raise InvalidInputError(
+            "the clusters of the fit are known in the space of the sketch alone, where no stream goes on; fit with "
+            'assign_space="original", or call partial_fit of a new IncrementalKMeans'
+        )
+    shared = [name for name in IncrementalKMeans().get_params(deep=False) if name in vars(given)]
+    options = {name: getattr(given, name) for name in shared}
+    made = IncrementalKMeans(**options, preprocess=given.steps, half_life=half_life, first_row=first_row)
+    check_stream_parameters(made)
+    made.preparation_, made.seed_ = fitted.preparation_, drawn_seed(given.random_state)
+    if "feature_names_in_" in known:
+        made.feature_names_in_ = fitted.feature_names_in_
+    means = fitted.cluster_means_
+    n_rows = fitted.n_samples_ - count_skipped(fitted.labels_)
+    dtype, sparse = np.result_type(np.dtype(fitted.fitted_on_["dtype"]), np.float32), fitted.fitted_on_["sparse"]
+    stream = made._new_stream(dtype, None if sparse else means.shape[1])
+    stream.begin(Origin(means, fitted.counts_, n_rows), dtype=dtype, sparse=sparse)
+    stream.dtype = centers_dtype(np.asarray(fitted.cluster_centers_).dtype)
+    made._follow(stream, 0)
+    return made

@@ -118,7 +118,7 @@ class InputRows:
         return replace(model, centers=np.array(centers, np.float64, order="C"), index=None, columns=None)
 
     def _check_fitted(self) -> None:
-        check_is_fitted(self, ("model_", "stream_"), all_or_any=any)
+        check_is_fitted(self, "model_")
 
     def _lazily(self, X: Any, function: Any, n_columns: int | None = None) -> Any:
         """The function's values of a Dask array, as a Dask array; None for other data."""

@@ -22,7 +22,7 @@ from streamkm.engine import is_on_cluster, local_threads, open_executor
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.describe import Described
-from streamkm.estimators.incremental import Incremental
+from streamkm.estimators.incremental import IncrementalKMeans, incremental_from
 from streamkm.estimators.planned import Planned
 from streamkm.estimators.validation import (
     Weights,
@@ -46,7 +46,7 @@ from streamkm.sources.open import store_of
 from streamkm.sources.prepared import prepared
 
 
-class StreamKMeans(Incremental, Described, Planned):
+class StreamKMeans(Described, Planned):
     """K-means for data that need not fit in memory.
 
     Rows are read in chunks, twice: the first pass sketches them to few features and keeps a sample; k-means runs on
@@ -106,7 +106,7 @@ class StreamKMeans(Incremental, Described, Planned):
     spherical : bool, default=False
         Spherical k-means: centers have unit length too, so that labels are those of the center at the smallest angle
         and `inertia_` is ``2 (n - sum of the cosines)``. Needs ``metric="cosine"`` and original rows, and assigns them
-        among the original features; not for `partial_fit`. A center of zeros, of rows that are all zeros, stays.
+        among the original features; not for streams. A center of zeros, of rows that are all zeros, stays.
     max_cluster_size : int or float, optional
         Rows that a cluster may have at most (their weight, where weights differ); a float: so many times the mean size
         of `n_clusters`. Clusters that are larger are split after the search, until none is: there are more than
@@ -138,10 +138,6 @@ class StreamKMeans(Incremental, Described, Planned):
         sensitivity; of more wide dense rows than ten times the sample, and of sparse rows, the row sample, whose means
         are polished in the original space. Where the sketch is found on rows, None and coresets take one more pass;
         "auto" finds "pca" on a few rows read ahead.
-    half_life : float, optional
-        `partial_fit` only: rows after which a row counts half, for streams that drift. None: all count alike.
-    first_row : int, default=0
-        `partial_fit` only: number of the first row, for streams that are merged later; see `merge`.
     memory_limit : "auto", int, float, str or dict, default="auto"
         Resident memory that the process takes at most: bytes, text like "1 GiB", a share of the machine's or the
         container's memory like 0.5 or "50%"; "auto": 80 % of it. Sizes are chosen to keep it, by it, the data and what
@@ -250,6 +246,7 @@ class StreamKMeans(Incremental, Described, Planned):
 
     See Also
     --------
+    IncrementalKMeans : For rows that keep coming.
     sklearn.cluster.KMeans : For data in memory.
 
     Notes
@@ -298,8 +295,6 @@ class StreamKMeans(Incremental, Described, Planned):
         refine: int | str = "auto",
         assign_space: Space | Literal["auto"] = "auto",
         coreset: str | None = "auto",
-        half_life: float | None = None,
-        first_row: int = 0,
         memory_limit: int | float | str | Mapping[str, Any] = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
@@ -326,8 +321,6 @@ class StreamKMeans(Incremental, Described, Planned):
         self.refine = refine
         self.assign_space = assign_space
         self.coreset = coreset
-        self.half_life = half_life
-        self.first_row = first_row
         self.memory_limit = memory_limit
         self.chunk_bytes = chunk_bytes
         self.executor = executor
@@ -388,9 +381,6 @@ class StreamKMeans(Incremental, Described, Planned):
             sample_weight = stored.weights()
         weights = check_weights(sample_weight)
         weights.check_rows(source.n_rows, source.name)
-        for name in ("stream_", "n_steps_", "n_samples_seen_", "_last_rows"):
-            if name in vars(self):
-                delattr(self, name)
         place = table = None
         if labels_to is not None:
             if os.fspath(labels_to).endswith(SUFFIXES):
@@ -419,6 +409,41 @@ class StreamKMeans(Incremental, Described, Planned):
                 self.stages_ += [written.stage] if written.stage else []
                 self.n_passes_ += 1
         return self
+
+    def incremental(self, *, half_life: float | None = None, first_row: int = 0) -> IncrementalKMeans:
+        """Make an estimator that takes more rows from here on; the rows of the fit are not read again.
+
+        A fit keeps no original rows. So the exact means of its clusters stand for them, each by the weight of its
+        cluster: sums and counts are carried exactly, distances within the clusters are not.
+
+        Parameters
+        ----------
+        half_life : float, optional
+            Rows after which a row counts half.
+        first_row : int, default=0
+            Number of the first row, for streams that are merged later.
+
+        Returns
+        -------
+        IncrementalKMeans
+            With the parameters of this estimator that it has, and what `steps` have found. Clusters keep their numbers
+            as far as they stay where they are.
+
+        Raises
+        ------
+        NotFittedError
+        InvalidInputError
+            For clusters that are known in the sketch alone, and after `load`, which knows no means.
+        InvalidParameterError
+            For fits with `spherical` or `max_cluster_size`, and parameters out of range.
+        """
+        self._check_fitted()
+        return incremental_from(self, half_life=half_life, first_row=first_row)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("partial_fit", "merge"):
+            raise AttributeError(f"StreamKMeans has no {name}; IncrementalKMeans has: incremental() makes it of a fit")
+        return object.__getattribute__(self, name)
 
     def _run(
         self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter, labels_to: Path | None

@@ -15,7 +15,6 @@ from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.estimators.input_rows import InputRows
 from streamkm.estimators.registry import name_of
 from streamkm.estimators.validation import OF_THIS_RUN, given_start, plain, plain_list
-from streamkm.fitting.streams.stream import Stream
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch
 
@@ -47,16 +46,11 @@ class SavedModel(InputRows):
     assign_space_: str
     n_components_: int
     n_features_in_: int
-    stream_: Stream
-    n_samples_seen_: int
-    n_steps_: int
-    _last_rows: Any
-    _label_blocks: Any
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the model to one file, without pickle: what `load` gives back. Labels are not kept.
 
-        After `partial_fit`, the file holds the stream as well: its coreset, of `stream_.n_bytes`.
+        The file of an `IncrementalKMeans` holds the stream as well: its coreset, of `stream_.n_bytes`.
 
         Parameters
         ----------
@@ -82,11 +76,8 @@ class SavedModel(InputRows):
         kept = {name: getattr(self, attribute, None) for name, attribute in _KEPT.items()}
         values = {name: value if name in _ARRAYS else plain_list(value) for name, value in kept.items()}
         fit = FitInfo(estimator=name_of(type(self)), **values)
-        state = None
-        if "stream_" in vars(self):
-            arrays, header = self.stream_.state()
-            state = arrays, {"state": header, "n_steps": self.n_steps_}
-        self._current_model().save(path, {name: plain(value) for name, value in parameters.items()}, fit, state)
+        named = {name: plain(value) for name, value in parameters.items()}
+        self._current_model().save(path, named, fit, self._saved_state())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -122,17 +113,13 @@ class SavedModel(InputRows):
                 setattr(estimator, attribute, np.array(value, kinds[name]) if name in kinds else value)
         state = read_stream(path)
         if state is not None:
-            estimator._take_stream(path, *state)
+            estimator._restore_state(path, *state)
         return estimator
 
-    def _take_stream(self, path: str | os.PathLike[str], arrays: dict[str, Any], header: Any) -> None:
-        """Go on with the stream of a file, where it stopped."""
-        try:
-            stream, n_steps = Stream.restored(arrays, header["state"]), int(header["n_steps"])
-            if stream.n_features != self.n_features_in_:
-                raise ModelFileError(f"a stream of {stream.n_features:,} features, not {self.n_features_in_:,}")
-        except (KeyError, TypeError, ValueError, ModelFileError) as error:
-            raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
-        self.stream_, self.n_samples_seen_, self.n_steps_ = stream, stream.n_rows, n_steps
-        self._last_rows = self._label_blocks = None
-        self.cluster_centers_ = self.cluster_centers_.astype(stream.dtype)
+    def _saved_state(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """Arrays and JSON values that the file keeps beside the model: of estimators that go on."""
+        return None
+
+    def _restore_state(self, path: str | os.PathLike[str], arrays: dict[str, Any], header: Any) -> None:
+        """Take what `_saved_state` gave."""
+        raise ModelFileError(f"{os.fspath(path)} keeps a stream, and {type(self).__name__} has none")

@@ -13,6 +13,7 @@ from streamkm.core.exceptions import ModelFileError
 ESTIMATORS = {
     "StreamKMeans": "streamkm.estimators.kmeans",
     "StreamKernelKMeans": "streamkm.estimators.kernel_kmeans",
+    "IncrementalKMeans": "streamkm.estimators.incremental",
 }
 """Names of the classes, and their modules, which are imported when they are needed."""
 

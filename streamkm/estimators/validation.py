@@ -47,28 +47,52 @@ def check_parameters(estimator: Any) -> None:
     check_integer("max_iter", estimator.max_iter, 1)
     if estimator.refine != "auto":
         check_integer("refine", estimator.refine, 0)
-    check_integer("first_row", estimator.first_row, 0)
     check_verbose(estimator.verbose)
     for name in ("eps", "delta"):
         value = getattr(estimator, name)
         if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
             raise InvalidParameterError(f"{name}={value!r}; needed: a number between 0 and 1")
-    half_life = estimator.half_life
-    if half_life is not None and not as_number(half_life) > 0:
-        raise InvalidParameterError(f"half_life={half_life!r}; needed: a positive number of rows, or None")
     for name, smallest in (("n_components", 1), ("n_init", 1), ("chunk_bytes", 1)):
         if getattr(estimator, name) != "auto":
             check_integer(name, getattr(estimator, name), smallest, or_auto=True)
-    if not 0 <= as_number(estimator.tol) < np.inf:
-        raise InvalidParameterError(f"tol={estimator.tol!r}; needed: a number from 0")
-    for name, choices in CHOICES.items():
-        value = getattr(estimator, name)
-        if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
-            raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
+    check_tol(estimator.tol)
+    for name in CHOICES:
+        check_choice(name, getattr(estimator, name))
     check_spherical(estimator)
     check_size_cap(estimator.max_cluster_size)
     check_steps(estimator.steps)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
+
+
+def check_stream_parameters(estimator: Any) -> None:
+    """Refuse parameters of an estimator of streams that are out of range, saying what is needed."""
+    check_integer("n_clusters", estimator.n_clusters, 1)
+    check_integer("max_iter", estimator.max_iter, 1)
+    check_integer("first_row", estimator.first_row, 0)
+    half_life = estimator.half_life
+    if half_life is not None and not as_number(half_life) > 0:
+        raise InvalidParameterError(f"half_life={half_life!r}; needed: a positive number of rows, or None")
+    for name in ("n_init", "chunk_bytes"):
+        if getattr(estimator, name) != "auto":
+            check_integer(name, getattr(estimator, name), 1, or_auto=True)
+    check_tol(estimator.tol)
+    for name in ("metric", "on_invalid"):
+        check_choice(name, getattr(estimator, name))
+    check_steps(estimator.preprocess)
+    check_init(estimator.init, estimator.n_clusters, estimator.n_init)
+
+
+def check_tol(tol: Any) -> None:
+    """Refuse what is no number from 0."""
+    if not 0 <= as_number(tol) < np.inf:
+        raise InvalidParameterError(f"tol={tol!r}; needed: a number from 0")
+
+
+def check_choice(name: str, value: Any) -> None:
+    """Refuse what a parameter with given choices cannot be; a sketch may be made already."""
+    choices = CHOICES[name]
+    if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
+        raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
 
 
 def check_spherical(estimator: Any) -> None:

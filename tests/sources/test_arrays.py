@@ -174,7 +174,7 @@ MASKED = np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 9)
 def test_masked_values_are_refused(rows):
     """What lies behind a mask is a number that means nothing."""
     model = StreamKMeans(2, progress=False, on_invalid="skip").fit(MASKED.data)
-    for method in (model.fit, model.predict, model.partial_fit):
+    for method in (model.fit, model.predict, model.incremental().partial_fit):
         with pytest.raises(
             InvalidInputError, match=r"masked values?, the first at .*filled\(np\.nan\), and on_invalid"
         ):

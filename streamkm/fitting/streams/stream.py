@@ -6,7 +6,7 @@ their places, so the state is the same, bit for bit, however the rows are cut in
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,24 @@ def stream_size(n_clusters: int, row_bytes: float) -> int:
     return max(4, 2 * n_clusters, min(default_size(n_clusters), int(NODE_BYTES / max(1.0, row_bytes))))
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Clusters that a stream begins with.
+
+    Attributes
+    ----------
+    means : float64 (k, d)
+    weights : float64 (k,)
+        Not negative; rows of the stream are the means of positive weight.
+    n_rows : int
+        Rows that they stand for, which are counted in their place.
+    """
+
+    means: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    n_rows: int
+
+
 class Stream:
     """What is kept of an endless stream of rows.
 
@@ -60,6 +78,8 @@ class Stream:
         Rows taken, those without weight included.
     dtype : dtype
         Of the centers as they are shown; float32 until it is set.
+    origin : Origin or None
+        The clusters that the stream began with, until other rows come.
     """
 
     def __init__(self, rule: CoresetRule, *, first_row: int = 0):
@@ -75,6 +95,7 @@ class Stream:
         self._pending: dict[int, list[Piece]] = {}
         self._found: tuple[Any, Clusters] | None = None
         self._known = NO_CENTERS  # whose numbers clusters take
+        self.origin: Origin | None = None
 
     @property
     def rule(self) -> CoresetRule:
@@ -126,30 +147,24 @@ class Stream:
             done = stop
         self.n_rows += n_rows
         self._sparse, self._width = sp.issparse(X), max(self._width, X.shape[1])
-        self._found = None
+        self._found = self.origin = None
 
-    def begin(
-        self, means: NDArray[np.float64], weights: NDArray[np.float64], n_rows: int, *, dtype: Any, sparse: bool
-    ) -> None:
+    def begin(self, origin: Origin, *, dtype: Any, sparse: bool) -> None:
         """Take clusters that were found elsewhere, as rows that stand for theirs; theirs keep their numbers.
 
         Parameters
         ----------
-        means : float64 (k, d)
-        weights : float64 (k,)
-            Not negative; rows of the stream are the means of positive weight.
-        n_rows : int
-            Rows that they stand for, which are counted in their place.
+        origin : Origin
         dtype : dtype
             Of the rows of the stream.
         sparse : bool
             Whether these are sparse.
         """
-        kept = weights > 0
-        rows = means[kept].astype(dtype)
-        self.add(sp.csr_array(rows) if sparse else rows, weights[kept])
-        self.n_rows += n_rows - len(rows)
-        self._known = means
+        kept = origin.weights > 0
+        rows = origin.means[kept].astype(dtype)
+        self.add(sp.csr_array(rows) if sparse else rows, origin.weights[kept])
+        self.n_rows += origin.n_rows - len(rows)
+        self._known, self.origin = origin.means, origin
 
     def totals(self) -> Totals:
         """Exact sums over all rows.
@@ -241,6 +256,8 @@ class Stream:
             arrays["sums"] = self._totals.sums
         if len(self._known):
             arrays["known"] = self._known
+        if self.origin is not None:
+            arrays["origin_weights"] = self.origin.weights
         rule = asdict(self.rule)
         header = {
             "format": FORMAT,
@@ -294,6 +311,11 @@ class Stream:
                 stream._known = arrays["known"]
                 if stream._known.dtype != np.float64 or stream._known.ndim != 2:
                     raise ValueError(f"known centers of {stream._known.dtype} {stream._known.shape}")
+            if "origin_weights" in arrays:
+                weights = arrays["origin_weights"]
+                if weights.dtype != np.float64 or weights.shape != stream._known.shape[:1]:
+                    raise ValueError(f"weights of known centers of {weights.dtype} {weights.shape}")
+                stream.origin = Origin(stream._known, weights, stream.n_rows)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"this is no stream that this release reads: {error}") from error
         return stream
