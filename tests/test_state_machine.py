@@ -82,7 +82,7 @@ class Machine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="streamkm-test-"))
         self.patched = pytest.MonkeyPatch()
         for module, name, value in (
-            ("stores.writer", "CHUNK_BYTES", 1 << 15), ("stores.pass_", "INTERVAL_S", 0.0),
+            ("stores.writer", "CHUNK_BYTES", 1 << 15), ("stores.write", "INTERVAL_S", 0.0),
             ("engine.saving", "INTERVAL_S", 0.0), ("engine.saving", "SHARE", 1.0),
         ):  # fmt: skip
             self.patched.setattr(f"streamkm.{module}.{name}", value)
