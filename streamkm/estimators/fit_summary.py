@@ -25,6 +25,7 @@ from streamkm.reports.pictures import check_image_shape, with_pictures
 
 if TYPE_CHECKING:
     from streamkm.core.progress import Stage
+    from streamkm.estimators.incremental import IncrementalKMeans
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.sources.base import RowSource
@@ -34,12 +35,12 @@ _STAGE = ("name", "seconds", "read_bytes", "rows")
 MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their square
 
 
-def summarize(estimator: StreamKMeans | StreamKernelKMeans) -> dict[str, Any]:
+def summarize(estimator: StreamKMeans | StreamKernelKMeans | IncrementalKMeans) -> dict[str, Any]:
     """Gather what summary.json and a report say, as JSON values.
 
     Parameters
     ----------
-    estimator : StreamKMeans or StreamKernelKMeans
+    estimator : StreamKMeans, StreamKernelKMeans or IncrementalKMeans
         Fitted.
 
     Returns

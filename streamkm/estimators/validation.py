@@ -76,8 +76,9 @@ def check_stream_parameters(estimator: Any) -> None:
         if getattr(estimator, name) != "auto":
             check_integer(name, getattr(estimator, name), 1, or_auto=True)
     check_tol(estimator.tol)
-    for name in ("metric", "on_invalid"):
-        check_choice(name, getattr(estimator, name))
+    if estimator.metric not in ("euclidean", "cosine"):
+        raise InvalidParameterError(f"metric={estimator.metric!r}; needed: 'euclidean' or 'cosine'")
+    check_choice("on_invalid", estimator.on_invalid)
     check_steps(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 
