@@ -41,7 +41,7 @@ def main() -> None:
             path = Path(folder) / "cells.h5ad"
             make(path)
         # X, read from disk in chunks; counts are prepared as they are read
-        kmeans = StreamKMeans(args.k, steps=["total", "log1p"], metric="cosine", random_state=0).fit(path)
+        kmeans = StreamKMeans(args.k, preprocess=["total", "log1p"], metric="cosine", random_state=0).fit(path)
         store = h5py.File(path, "r+") if path.suffix == ".h5ad" else zarr.open_group(path, mode="r+")
         obs = read_elem(store["obs"])
         obs["cluster"] = pd.Categorical(kmeans.labels_)

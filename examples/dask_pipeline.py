@@ -2,7 +2,7 @@
 
 python dask_pipeline.py
 
-`steps=["standardize"]` does what the scaler does, as rows are read.
+`preprocess=["standardize"]` does what the scaler does, as rows are read.
 """
 
 import dask.array as da
@@ -22,7 +22,7 @@ def main() -> None:
     X = da.from_array(rows, chunks=(2_500, 8))
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
         pipeline = make_pipeline(StandardScaler(), StreamKMeans(4, random_state=0)).fit(X)
-        alone = StreamKMeans(4, steps=["standardize"], random_state=0).fit(X)
+        alone = StreamKMeans(4, preprocess=["standardize"], random_state=0).fit(X)
         labels = pipeline[-1].labels_
     print(f"agreement of both: {adjusted_rand_score(labels, alone.labels_):.3f}")
     print(f"cluster sizes {sorted(np.bincount(labels).tolist())}")

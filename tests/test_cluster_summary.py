@@ -236,17 +236,17 @@ def test_means_are_told_in_the_units_of_the_data():
     rng = np.random.default_rng(0)
     X = (rng.normal(size=(300, 3)) + 8 * (np.arange(300) % 3 == 0)[:, None]) * [1, 100, 1e4] + [5, 0, -7]
     for data, steps in ((X, ["standardize"]), (X, ["robust", "standardize"]), (sp.csr_array(X), ["standardize"])):
-        model = StreamKMeans(2, steps=steps, random_state=0, progress=False).fit(data)
+        model = StreamKMeans(2, preprocess=steps, random_state=0, progress=False).fit(data)
         for row in model.summary(3).rows:
             for trait in row.traits:
                 column = X[:, int(trait.feature[1:])]
                 assert trait.mean == pytest.approx(column[model.labels_ == row.cluster].mean(), rel=1e-6)
                 assert trait.mean_of_all == pytest.approx(column.mean(), rel=1e-6)
     flags = np.column_stack([np.arange(300) % 3 == 0, np.arange(300) % 3 > 0]).astype(float)
-    model = StreamKMeans(2, steps=["standardize"], random_state=0, progress=False).fit(flags)
+    model = StreamKMeans(2, preprocess=["standardize"], random_state=0, progress=False).fit(flags)
     assert {0.0, 1.0} >= {round(trait.mean, 9) if trait.mean else 0.0 for trait in model.summary().rows[0].traits}
     assert min(abs(trait.mean) for trait in model.summary().rows[0].traits) == 0
-    model = StreamKMeans(2, steps=["log1p"], random_state=0, progress=False).fit(np.abs(X))
+    model = StreamKMeans(2, preprocess=["log1p"], random_state=0, progress=False).fit(np.abs(X))
     assert max(trait.mean for row in model.summary(3).rows for trait in row.traits) < 15
 
 

@@ -235,7 +235,7 @@ class Watched(CountingSource):
 ROOMY, TIGHT = "200 GiB", limited(PROCESS_MEMORY + (40 << 20))
 UNDER_LIMIT = {
     "fit": (TIGHT, lambda source, **given: StreamKMeans(3, **given).fit(source)),
-    "fit with steps": (TIGHT, lambda source, **given: StreamKMeans(3, steps=["standardize"], **given).fit(source)),
+    "fit with steps": (TIGHT, lambda source, **given: StreamKMeans(3, preprocess=["standardize"], **given).fit(source)),
     "kernel fit": (ROOMY, lambda source, **given: StreamKernelKMeans(3, **given).fit(source)),
     "sweep": (ROOMY, lambda source, **given: sweep(source, [2, 3], seeds=1, **given)),
     "predict": (ROOMY, lambda source, **given: fitted().set_params(**given).predict(source)),

@@ -1023,6 +1023,6 @@ def test_every_protocol_of_pickle(protocol):
     X = blobs()[0]
     stream = incremental().partial_fit(X)
     kernel = StreamKernelKMeans(3, random_state=0, progress=False)
-    for fitted in (kmeans().fit(X), kmeans(sketch="pca", steps=["standardize"]).fit(X), stream, kernel.fit(X)):
+    for fitted in (kmeans().fit(X), kmeans(sketch="pca", preprocess=["standardize"]).fit(X), stream, kernel.fit(X)):
         copy = pickle.loads(pickle.dumps(fitted, protocol))
         np.testing.assert_array_equal(copy.predict(X), fitted.predict(X))

@@ -52,7 +52,7 @@ def kmeans(**parameters):
 @pytest.mark.parametrize("steps", [None, ["standardize"], ["standardize", "robust"]])
 def test_rows_with_room_are_read_once(steps):
     source = SlowRows(rows())
-    estimator = kmeans(steps=steps, refine=1)
+    estimator = kmeans(preprocess=steps, refine=1)
     plan = estimator.plan(source)
     assert plan.kept_bytes == 1500 * (6 * 4 + 8)
     assert dict(plan.lines())["bytes read"].endswith("(1 x 11.7 KiB); rows stay in memory, up to 46.9 KiB")

@@ -358,7 +358,7 @@ def test_rows_of_pixels_are_shown_as_pictures(tmp_path, monkeypatch):
         np.testing.assert_allclose(pixels, wanted.reshape(8, 8), atol=0.51)
     typical = {row.typical[0].row for row in kmeans.summary().rows}
     assert typical <= {int(name.split()[-1]) for name in shown if name.startswith("typical")}
-    scaled = StreamKMeans(5, steps=["standardize"], random_state=0, progress=False).fit("x.npy")
+    scaled = StreamKMeans(5, preprocess=["standardize"], random_state=0, progress=False).fit("x.npy")
     scaled.report("y.html", image_shape=[8, 8])
     centers = scaled.original_centers()
     wanted = 255 * (1 - (centers[2] - centers.min()) / np.ptp(centers))

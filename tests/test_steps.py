@@ -72,7 +72,7 @@ REFERENCES = {
 
 
 def prepared_by_fit(X, steps):
-    kmeans = StreamKMeans(4, steps=steps, max_iter=1, n_init=1, refine=0, **COMMON).fit(X)
+    kmeans = StreamKMeans(4, preprocess=steps, max_iter=1, n_init=1, refine=0, **COMMON).fit(X)
     rows = kmeans.preparation_.apply(sp.csr_array(X) if sp.issparse(X) else X)
     return rows.toarray() if sp.issparse(rows) else rows
 
@@ -94,7 +94,7 @@ def test_a_fit_is_that_of_scaled_rows(tmp_path, kind):
     np.save(tmp_path / "x.npy", X)
     scaled = StandardScaler().fit_transform(X.astype(np.float64)).astype(kind)
     wanted = StreamKMeans(4, **COMMON).fit(scaled)
-    got = StreamKMeans(4, steps=["standardize"], **COMMON).fit(tmp_path / "x.npy")
+    got = StreamKMeans(4, preprocess=["standardize"], **COMMON).fit(tmp_path / "x.npy")
     np.testing.assert_array_equal(got.labels_, wanted.labels_)
     assert got.inertia_ == pytest.approx(wanted.inertia_, rel=1e-6)
     np.testing.assert_allclose(got.cluster_centers_, wanted.cluster_centers_, atol=1e-5)
@@ -104,29 +104,29 @@ def test_a_fit_is_that_of_scaled_rows(tmp_path, kind):
     got.save(tmp_path / "model.npz")
     loaded = StreamKMeans.load(tmp_path / "model.npz")
     np.testing.assert_array_equal(loaded.predict(X), got.labels_)
-    assert loaded.get_params()["steps"] == ["standardize"]
+    assert loaded.get_params()["preprocess"] == ["standardize"]
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(got)).predict(X), got.labels_)
 
 
 def test_centers_come_back_in_original_units():
     X = groups()
     scaler = StandardScaler().fit(X)
-    kmeans = StreamKMeans(4, steps=["standardize"], **COMMON).fit(X)
+    kmeans = StreamKMeans(4, preprocess=["standardize"], **COMMON).fit(X)
     np.testing.assert_allclose(
         kmeans.original_centers(), scaler.inverse_transform(kmeans.cluster_centers_), rtol=1e-9, atol=1e-9
     )
-    twice = StreamKMeans(4, steps=["robust", "standardize"], **COMMON).fit(X)
+    twice = StreamKMeans(4, preprocess=["robust", "standardize"], **COMMON).fit(X)
     np.testing.assert_allclose(
         twice.preparation_.apply(twice.original_centers()), twice.cluster_centers_, rtol=1e-9, atol=1e-9
     )
     plain = StreamKMeans(4, **COMMON).fit(X)
     np.testing.assert_array_equal(plain.original_centers(), plain.cluster_centers_)
-    sparse = StreamKMeans(4, steps=["standardize"], **COMMON).fit(counts())
+    sparse = StreamKMeans(4, preprocess=["standardize"], **COMMON).fit(counts())
     deviations = np.sqrt(StandardScaler(with_mean=False).fit(counts()).var_)
     deviations[7] = 1  # constant
     np.testing.assert_allclose(sparse.original_centers(), sparse.cluster_centers_ * deviations, atol=1e-9)
     with pytest.raises(InvalidInputError, match="standardize and robust"):
-        StreamKMeans(4, steps=["unit"], **COMMON).fit(X).original_centers()
+        StreamKMeans(4, preprocess=["unit"], **COMMON).fit(X).original_centers()
 
 
 def test_every_step_is_one_pass_that_the_plan_has_counted():
@@ -134,7 +134,7 @@ def test_every_step_is_one_pass_that_the_plan_has_counted():
     for steps, first in ((["unit"], []), (["robust"], ["robust"]), (["standardize", "unit"], ["standardize"])):
         array = CountingArray(X, 100, "x")
         source = DenseSource(array)
-        kmeans = StreamKMeans(4, steps=steps, refine=0, **COMMON)
+        kmeans = StreamKMeans(4, preprocess=steps, refine=0, **COMMON)
         plan = kmeans.plan(source)
         kmeans.fit(source)
         assert [stage.name for stage in kmeans.stages_][: len(first) + 1] == [*first, "sketch"]
@@ -146,7 +146,7 @@ def test_every_step_is_one_pass_that_the_plan_has_counted():
 def test_the_same_bits_for_any_workers_and_on_a_cluster(client):
     for X in (groups(1_500), counts(1_000)):
         for steps in (["standardize"], ["robust", "unit"]):
-            options = {"steps": steps, "n_init": 2, "max_iter": 6, **COMMON}
+            options = {"preprocess": steps, "n_init": 2, "max_iter": 6, **COMMON}
             wanted = StreamKMeans(4, executor=1, **options).fit(X)
             for executor in (3, client):
                 got = StreamKMeans(4, executor=executor, **options).fit(X)
@@ -171,7 +171,7 @@ def test_threads_take_pieces_of_a_row_group_in_turn(tmp_path, monkeypatch):
     source = open_source(str(tmp_path / "x.parquet"))
     assert source.sequential
     begun.clear()
-    fitted = StreamKMeans(4, steps=["standardize"], **(COMMON | options)).fit(source)
+    fitted = StreamKMeans(4, preprocess=["standardize"], **(COMMON | options)).fit(source)
     assert [stage.rows for stage in fitted.stages_ if stage.rows] == 3 * [len(X)]
     assert len(begun) <= 2  # rows stay in memory after the first pass, whose first two chunks may change places
 
@@ -180,7 +180,7 @@ def test_dask_arrays_are_prepared_where_they_are_computed(client):
     X = groups(1_000)
     array = da.from_array(X, chunks=(300, 4))
     for executor in (2, client):
-        got = StreamKMeans(4, steps=["standardize"], executor=executor, **COMMON).fit(array)
+        got = StreamKMeans(4, preprocess=["standardize"], executor=executor, **COMMON).fit(array)
         wanted = StreamKMeans(4, **COMMON).fit(StandardScaler().fit_transform(X))
         assert got.inertia_ == pytest.approx(wanted.inertia_, rel=1e-6)
         np.testing.assert_array_equal(got.predict(array).compute(), got.labels_)
@@ -190,12 +190,12 @@ def test_dask_arrays_are_prepared_where_they_are_computed(client):
 def test_invalid_rows_take_no_part():
     X = groups()
     spoilt = np.insert(X, [5, 1_000], np.nan, axis=0)
-    wanted = StreamKMeans(4, steps=["standardize"], **COMMON).fit(X)
-    got = StreamKMeans(4, steps=["standardize"], on_invalid="skip", **COMMON).fit(spoilt)
+    wanted = StreamKMeans(4, preprocess=["standardize"], **COMMON).fit(X)
+    got = StreamKMeans(4, preprocess=["standardize"], on_invalid="skip", **COMMON).fit(spoilt)
     assert np.flatnonzero(got.labels_ < 0).tolist() == [5, 1_001]
     np.testing.assert_allclose(got.preparation_.found[0].shift, wanted.preparation_.found[0].shift, rtol=1e-12)
     with pytest.raises(InvalidInputError, match="NaN in row 5 of"):
-        StreamKMeans(4, steps=["standardize"], **COMMON).fit(spoilt)
+        StreamKMeans(4, preprocess=["standardize"], **COMMON).fit(spoilt)
 
 
 def test_values_that_a_step_has_no_use_for_are_named(tmp_path):
@@ -204,8 +204,8 @@ def test_values_that_a_step_has_no_use_for_are_named(tmp_path):
     pd.DataFrame(X, columns=list("abcdef")).to_csv(tmp_path / "x.csv", index=False)
     for step in ("log1p", "total"):
         with pytest.raises(InvalidInputError, match=rf"NaN in .*x.csv, line 19 .*after {step}; pass on_invalid"):
-            StreamKMeans(2, steps=[step], **COMMON).fit(tmp_path / "x.csv")
-        kmeans = StreamKMeans(2, steps=[step], on_invalid="skip", **COMMON).fit(tmp_path / "x.csv")
+            StreamKMeans(2, preprocess=[step], **COMMON).fit(tmp_path / "x.csv")
+        kmeans = StreamKMeans(2, preprocess=[step], on_invalid="skip", **COMMON).fit(tmp_path / "x.csv")
         assert np.flatnonzero(kmeans.labels_ < 0).tolist() == [17]
 
 
@@ -224,7 +224,7 @@ def test_streams_take_steps_of_one_row():
 
 def test_a_stream_after_a_fit_is_prepared_as_the_fit_was():
     X = groups()
-    kmeans = StreamKMeans(4, steps=["standardize"], **COMMON).fit(X)
+    kmeans = StreamKMeans(4, preprocess=["standardize"], **COMMON).fit(X)
     labels, inertia = kmeans.labels_, kmeans.inertia_
     kmeans = kmeans.incremental().partial_fit(X)
     assert adjusted_rand_score(labels, kmeans.predict(X)) > 0.97  # rows between two clusters may change sides
@@ -239,10 +239,10 @@ def test_what_no_step_can_be_done_to():
     )
     for steps, error, words in cases:
         with pytest.raises(error, match=words):
-            StreamKMeans(4, steps=steps).fit(groups())
+            StreamKMeans(4, preprocess=steps).fit(groups())
     with pytest.raises(InvalidInputError, match="can be walked once only, and the step 'robust'"):
-        StreamKMeans(4, steps=["unit", "robust"]).fit(iter([groups()]))
-    StreamKMeans(4, steps=["unit"]).fit(iter([groups()]))
+        StreamKMeans(4, preprocess=["unit", "robust"]).fit(iter([groups()]))
+    StreamKMeans(4, preprocess=["unit"]).fit(iter([groups()]))
     assert check_steps(None) == check_steps([]) == ()
 
 
@@ -266,7 +266,7 @@ def test_a_fit_goes_on_after_it_has_found_its_steps(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", X)
     monkeypatch.setattr("streamkm.engine.saving.INTERVAL_S", 0.0)
     monkeypatch.setattr("streamkm.engine.saving.SHARE", 1.0)
-    given = {"steps": ["standardize", "robust"], **COMMON}
+    given = {"preprocess": ["standardize", "robust"], **COMMON}
     wanted = StreamKMeans(4, **given).fit(tmp_path / "x.npy")
     for stops in ("step-0-sums", "step-0", "step-1", "found"):
         with monkeypatch.context() as patch:
@@ -280,7 +280,7 @@ def test_a_fit_goes_on_after_it_has_found_its_steps(tmp_path, monkeypatch):
 
 def test_time_is_forecast_with_the_passes_of_steps(tmp_path):
     np.save(tmp_path / "x.npy", groups())
-    given = StreamKMeans(4, steps=["standardize"], refine=0, **COMMON)
+    given = StreamKMeans(4, preprocess=["standardize"], refine=0, **COMMON)
     found = given.forecast(str(tmp_path / "x.npy"), Cluster(2))
     assert [stage.name for stage in found.stages][:2] == ["standardize", "sketch"]
     assert given.estimate_seconds(str(tmp_path / "x.npy")) > 0
@@ -288,11 +288,11 @@ def test_time_is_forecast_with_the_passes_of_steps(tmp_path):
 
 def test_configurations_have_them(tmp_path):
     np.save(tmp_path / "x.npy", groups())
-    given = [parse_set(f"data.path={tmp_path / 'x.npy'}"), parse_set("estimator.steps=[total, log1p]")]
+    given = [parse_set(f"data.path={tmp_path / 'x.npy'}"), parse_set("estimator.preprocess=[total, log1p]")]
     run = load_run(None, given)
-    assert run.estimator.steps == ["total", "log1p"]
-    with pytest.raises(ConfigError, match=r"estimator.steps must be a list of standardize, robust, .* or null"):
-        load_run(None, [*given[:1], parse_set("estimator.steps=[scale]")])
+    assert run.estimator.preprocess == ["total", "log1p"]
+    with pytest.raises(ConfigError, match=r"estimator.preprocess must be a list of standardize, robust, .* or null"):
+        load_run(None, [*given[:1], parse_set("estimator.preprocess=[scale]")])
 
 
 def as_array(X, path):
@@ -349,7 +349,7 @@ class TestKindsOfRows:
     )
     def test_all_kinds_get_the_same_labels(self, tmp_path, steps, fitted_on, kind):
         X = with_zeros(kind)
-        kmeans = StreamKMeans(6, steps=steps, **COMMON).fit(fitted_on(X, tmp_path))
+        kmeans = StreamKMeans(6, preprocess=steps, **COMMON).fit(fitted_on(X, tmp_path))
         kmeans.save(tmp_path / "model.npz")
         loaded = StreamKMeans.load(tmp_path / "model.npz")
         distances = kmeans.transform(fitted_on(X, tmp_path))
@@ -366,7 +366,7 @@ class TestKindsOfRows:
     @pytest.mark.parametrize("fitted_on", [as_array, as_csr])
     def test_on_a_cluster(self, tmp_path, client, fitted_on):
         X = with_zeros(np.float64)
-        kmeans = StreamKMeans(6, steps=["standardize"], executor=client, **COMMON).fit(fitted_on(X, tmp_path))
+        kmeans = StreamKMeans(6, preprocess=["standardize"], executor=client, **COMMON).fit(fitted_on(X, tmp_path))
         for made in (as_array, as_dask, as_csr, as_sparse_dask, as_svmlight):
             np.testing.assert_array_equal(np.asarray(kmeans.predict(made(X, tmp_path))), kmeans.labels_)
             assert kmeans.score(made(X, tmp_path)) == pytest.approx(-kmeans.inertia_, rel=1e-9)
@@ -375,7 +375,7 @@ class TestKindsOfRows:
     def test_a_stream_goes_on_with_the_other_kind(self, tmp_path, steps):
         X = with_zeros(np.float64)
         for fitted_on, other in ((as_array, as_csr), (as_csr, as_array)):
-            fitted = StreamKMeans(6, steps=steps, **COMMON).fit(fitted_on(X, tmp_path))
+            fitted = StreamKMeans(6, preprocess=steps, **COMMON).fit(fitted_on(X, tmp_path))
             same, mixed = fitted.incremental(), fitted.incremental()
             same.partial_fit(fitted_on(X, tmp_path))
             mixed.partial_fit(other(X, tmp_path))
@@ -387,7 +387,7 @@ class TestKindsOfRows:
     def test_rows_that_become_dense_are_cut_to_the_chunks_that_were_planned(self, tmp_path):
         X = np.zeros((4_000, 300), np.float32)
         X[np.arange(4_000), np.arange(4_000) % 300] = 1 + np.arange(4_000) % 7
-        preparation = StreamKMeans(3, steps=["standardize"], max_iter=1, n_init=1, **COMMON).fit(X).preparation_
+        preparation = StreamKMeans(3, preprocess=["standardize"], max_iter=1, n_init=1, **COMMON).fit(X).preparation_
         for made in (as_csr, as_svmlight, as_chunks):
             source = prepared(open_source(made(X, tmp_path)), preparation)
             rows = list(source.stream(120_000))
@@ -398,7 +398,7 @@ class TestKindsOfRows:
 
     def test_invalid_blocks_of_a_dask_array_are_skipped(self, tmp_path):
         X = with_zeros(np.float64)
-        kmeans = StreamKMeans(6, steps=["standardize"], on_invalid="skip", **COMMON).fit(X)
+        kmeans = StreamKMeans(6, preprocess=["standardize"], on_invalid="skip", **COMMON).fit(X)
         spoilt = X.copy()
         spoilt[:170] = np.nan
         got = kmeans.predict(as_sparse_dask(spoilt, tmp_path)).compute()
@@ -408,14 +408,14 @@ class TestKindsOfRows:
     def test_narrow_sparse_rows_have_zeros_behind_them(self, tmp_path):
         X = with_zeros(np.float64)
         X[:400, 6:] = 0
-        kmeans = StreamKMeans(6, steps=["standardize"], **COMMON).fit(X)
+        kmeans = StreamKMeans(6, preprocess=["standardize"], **COMMON).fit(X)
         dump_svmlight_file(X[:400, :6], np.zeros(400), str(tmp_path / "narrow.svm"))
         np.testing.assert_array_equal(kmeans.predict(str(tmp_path / "narrow.svm")), kmeans.labels_[:400])
 
     def test_other_widths_are_refused_before_a_kernel_reads(self, tmp_path):
         X = with_zeros(np.float64)
         for fitted_on in (as_array, as_csr):
-            kmeans = StreamKMeans(6, steps=["standardize"], **COMMON).fit(fitted_on(X, tmp_path))
+            kmeans = StreamKMeans(6, preprocess=["standardize"], **COMMON).fit(fitted_on(X, tmp_path))
             for width in (8, 10):
                 np.save(tmp_path / "other.npy", np.ones((50, width)))
                 with pytest.raises(InvalidInputError, match=f"rows have {width} features; the .* on 9"):

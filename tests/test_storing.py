@@ -427,12 +427,12 @@ class TestClustering:
     def test_rows_are_prepared_as_a_fit_prepares_them(self, tmp_path, kind, steps):
         X = abs(matrix(kind))
         with open_executor(2) as workers:
-            reader, _ = reader_for_store(open_source(X), "euclidean", "raise", steps=steps)
+            reader, _ = reader_for_store(open_source(X), "euclidean", "raise", preprocess=steps)
             reader = prepared_reader(reader, workers, Progress(show=False))
             store = write_store(tmp_path / "s", reader, IdentitySketch(40), workers, Stage("test"))
             fitted = StreamKMeans(3, random_state=0, progress=False).fit(tmp_path / "s")
-            again = StreamKMeans(3, steps=list(steps), random_state=0, progress=False).fit(X)
-            assert store.details()["steps"] == ", ".join(steps)
+            again = StreamKMeans(3, preprocess=list(steps), random_state=0, progress=False).fit(X)
+            assert store.details()["preprocess"] == ", ".join(steps)
             np.testing.assert_array_equal(stored_rows(store), dense(again.preparation_.apply(X)))
             np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)  # original rows
             np.testing.assert_array_equal(fitted.predict(tmp_path / "s"), fitted.labels_)  # those of the store
@@ -450,7 +450,7 @@ class TestClustering:
         with pytest.raises(StoreError, match="not none"):
             plain.predict(tmp_path / "s")
         with pytest.raises(InvalidInputError, match="sketched already"):
-            StreamKMeans(3, steps=["unit"]).fit(tmp_path / "s")
+            StreamKMeans(3, preprocess=["unit"]).fit(tmp_path / "s")
 
     @pytest.mark.parametrize("sketch", [IdentitySketch(40), SKETCH], ids=["identity", "countsketch"])
     @pytest.mark.parametrize("step", ["standardize", "robust"])
@@ -460,7 +460,7 @@ class TestClustering:
         stored = []
         with open_executor(2) as workers:
             for name, make in (("same", as_kind), ("other", as_other)):
-                reader, _ = reader_for_store(open_source(as_kind(X)), "euclidean", "raise", steps=(step,))
+                reader, _ = reader_for_store(open_source(as_kind(X)), "euclidean", "raise", preprocess=(step,))
                 reader = prepared_reader(reader, workers, Progress(show=False))
                 store = write_store(tmp_path / name, reader, sketch, workers, Stage("test"))
                 reader = replace(reader, source=prepared_as(store, open_source(make(more))))
@@ -472,7 +472,9 @@ class TestClustering:
 
     def test_what_steps_have_found_is_checked(self, tmp_path):
         with open_executor(1) as workers:
-            reader, _ = reader_for_store(open_source(matrix("sparse")), "euclidean", "raise", steps=("standardize",))
+            reader, _ = reader_for_store(
+                open_source(matrix("sparse")), "euclidean", "raise", preprocess=("standardize",)
+            )
             reader = prepared_reader(reader, workers, Progress(show=False))
             store = write_store(tmp_path / "s", reader, SKETCH, workers, Stage("test"))
             wide = replace(reader, source=prepared_as(store, open_source(matrix("sparse", 9, 40, seed=2))))
@@ -480,7 +482,7 @@ class TestClustering:
             with pytest.raises(StoreError, match="features cannot be added after them"):
                 append_columns(tmp_path / "s", reader_of(matrix("sparse")), workers, Stage("test"))
             with pytest.raises(InvalidInputError, match="sketched already"):
-                reader_for_store(store, "euclidean", "raise", steps=("unit",))
+                reader_for_store(store, "euclidean", "raise", preprocess=("unit",))
         other = write_arrays(tmp_path / "s", "steps_factor0", np.ones(40))
         with pytest.raises(SourceError, match="steps_factor0 is damaged"):
             open_source(other).preparation()

@@ -257,17 +257,17 @@ def test_steps_are_done_before(blobs, tmp_path):
     X = blobs * [1, 1, 1, 100, 1, 1] + 5
     np.save(tmp_path / "x.npy", X)
     scaled = StandardScaler().fit_transform(X)
-    found = sweep(tmp_path / "x.npy", [2, 8], seeds=1, steps=["standardize"], **QUIET)
+    found = sweep(tmp_path / "x.npy", [2, 8], seeds=1, preprocess=["standardize"], **QUIET)
     wanted = sweep(scaled, [2, 8], seeds=1, **QUIET)
     for got, row in zip(found.rows, wanted.rows, strict=True):
         assert got.inertia == pytest.approx(row.inertia, rel=1e-9)
     np.testing.assert_array_equal(found.labels(8), wanted.labels(8))
-    kmeans = StreamKMeans(8, init=found.centers(8), steps=["standardize"], **QUIET).fit(tmp_path / "x.npy")
+    kmeans = StreamKMeans(8, init=found.centers(8), preprocess=["standardize"], **QUIET).fit(tmp_path / "x.npy")
     assert kmeans.inertia_ <= found.rows[-1].inertia * (1 + 1e-9)
     with pytest.raises(InvalidInputError, match="can be walked once only"):
-        sweep(iter([X]), 2, steps=["standardize"], **QUIET)
+        sweep(iter([X]), 2, preprocess=["standardize"], **QUIET)
     with pytest.raises(InvalidParameterError, match="there is no step 'scale'"):
-        sweep(X, 2, steps=["scale"], **QUIET)
+        sweep(X, 2, preprocess=["scale"], **QUIET)
 
 
 def test_unit_rows_under_the_cosine_metric(blobs):
@@ -538,7 +538,7 @@ def test_the_range_is_extended_where_asked(blobs, tmp_path):
 def test_the_next_step_clusters_as_the_sweep_did(blobs, swept, tmp_path):
     swept.report(tmp_path / "sweep.html")
     assert "StreamKMeans(8).fit_predict(X)" in (tmp_path / "sweep.html").read_text()
-    unit = sweep(blobs, range(6, 10), steps=["standardize"], on_invalid="skip", **QUIET)
-    assert "steps=[&#x27;standardize&#x27;], on_invalid=&#x27;skip&#x27;).fit" in sweep_page(
+    unit = sweep(blobs, range(6, 10), preprocess=["standardize"], on_invalid="skip", **QUIET)
+    assert "preprocess=[&#x27;standardize&#x27;], on_invalid=&#x27;skip&#x27;).fit" in sweep_page(
         unit.to_dict(), unit.lines(), unit.next_step(), None
     )

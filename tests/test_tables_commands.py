@@ -108,7 +108,7 @@ def test_plans_count_the_reading_that_finds_categories(trips, path):
     assert "(2 x " in said  # rows stay in memory behind the first pass over them
     wanted = json.loads(run("plan", path, "-k", 3, "--json", *FLAGS))
     given = {"path": path, "id_column": "trip_id", "categories": "onehot"}
-    kmeans = StreamKMeans(3, random_state=0, on_invalid="skip", steps=["standardize"])
+    kmeans = StreamKMeans(3, random_state=0, on_invalid="skip", preprocess=["standardize"])
     planned = kmeans.plan(given)
     assert "4, the first for categories and standardize" in str(planned)
     kmeans.fit(given)
@@ -145,32 +145,34 @@ def test_other_commands(trips):
     run("cluster", "x.zarr", "-k", 3, "-o", "clustered", "--no-report", "--seed", 1)
     run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", "--seed", 1, "--metric", "cosine", *columns)
     assert json.loads(Path("out/summary.json").read_text())["parameters"]["metric"] == "cosine"
-    steps = ("--steps", "log1p,standardize", "--metric", "cosine", "--skip-invalid")
+    steps = ("--preprocess", "log1p,standardize", "--metric", "cosine", "--skip-invalid")
     run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns, *steps)
     page = html.unescape(Path("swept/sweep.html").read_text())
     command = page.partition("streamkm fit ")[2].partition("<")[0]
-    given = "trips.parquet --seed 1 --metric cosine --steps log1p,standardize --skip-invalid"
+    given = "trips.parquet --seed 1 --metric cosine --preprocess log1p,standardize --skip-invalid"
     assert sorted(command.split()[:-4]) == sorted([*given.split(), *columns])
     run("fit", *command.split()[:-1], "swept-results", "--no-report")  # as it stands
-    assert "steps=['standardize'] out" in run("sweep", "x.zarr", "-k", "2:4", "--steps", "standardize", code=2)
+    assert "preprocess=['standardize'] out" in run(
+        "sweep", "x.zarr", "-k", "2:4", "--preprocess", "standardize", code=2
+    )
 
 
 def test_stores_of_prepared_rows(trips):
-    run("sketch", "trips.csv", "-o", "x.zarr", "--columns", "distance,passengers", "--steps", "standardize,unit")
+    run("sketch", "trips.csv", "-o", "x.zarr", "--columns", "distance,passengers", "--preprocess", "standardize,unit")
     assert "standardize, unit" in run("inspect", "x.zarr")
     run("cluster", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--seed", 1)
     np.save("more.npy", trips[["distance", "passengers"]].to_numpy())  # a store has no names of columns
     assert "1,200" in run("append", "x.zarr", "more.npy")
     run("assign", "out/model.npz", "more.npy", "-o", "labels.npy")
     np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
-    assert "there is no step 'scale'" in run("sketch", "more.npy", "-o", "y.zarr", "--steps", "scale", code=2)
-    assert "leave steps out" in run("sketch", "x.zarr", "-o", "y.zarr", "--steps", "unit", code=2)
+    assert "there is no step 'scale'" in run("sketch", "more.npy", "-o", "y.zarr", "--preprocess", "scale", code=2)
+    assert "leave preprocess out" in run("sketch", "x.zarr", "-o", "y.zarr", "--preprocess", "unit", code=2)
 
 
 def test_svmlight_rows_are_prepared_as_those_of_a_table(trips):
     X = trips[["distance", "passengers"]].to_numpy(float)
     dump_svmlight_file(X, np.zeros(N), "x.svm", zero_based=False)
-    given = ("trips.csv", "--columns", "distance,passengers", "--steps", "standardize")
+    given = ("trips.csv", "--columns", "distance,passengers", "--preprocess", "standardize")
     run("fit", *given, "-k", 3, "-o", "out", "--no-report", "--seed", 1)
     run("assign", "out/model.npz", "x.svm", "-o", "labels.npy")
     np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))

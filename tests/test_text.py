@@ -601,7 +601,9 @@ def test_documents_take_the_memory_of_their_words(tmp_path, n_rows, most, planne
     assert taken < planned < planned_most
 
 
-@pytest.mark.parametrize("options", [{}, {"metric": "cosine"}, {"max_cluster_size": 200}, {"steps": ["standardize"]}])
+@pytest.mark.parametrize(
+    "options", [{}, {"metric": "cosine"}, {"max_cluster_size": 200}, {"preprocess": ["standardize"]}]
+)
 def test_clusters_of_documents_are_those_of_their_words(options):
     X = short_texts(3000)
     occurring = np.unique(X.indices)
@@ -611,7 +613,7 @@ def test_clusters_of_documents_are_those_of_their_words(options):
     assert centers.shape == (len(fitted.counts_), N_FEATURES)
     assert not np.delete(centers, occurring, axis=1).any()
     np.testing.assert_array_equal(fitted.predict(X), labels)
-    X = fitted.preparation_.apply(X) if "steps" in options else X
+    X = fitted.preparation_.apply(X) if "preprocess" in options else X
     away = X.astype(np.float64)[:, occurring].toarray() - centers[:, occurring].astype(np.float64)[labels]
     assert fitted.inertia_ == pytest.approx(np.square(away).sum(), rel=1e-6)
     means = [X[np.flatnonzero(labels == each)].mean(axis=0) for each in range(len(centers))]

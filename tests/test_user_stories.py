@@ -74,7 +74,7 @@ def h5ad() -> None:
 
 def fitted_h5ad() -> None:
     h5ad()
-    command("fit cells.h5ad -k 3 --steps total,log1p --metric cosine --seed 0 -q --no-report")
+    command("fit cells.h5ad -k 3 --preprocess total,log1p --metric cosine --seed 0 -q --no-report")
 
 
 def cells_found() -> None:
@@ -135,7 +135,7 @@ class Story:
     code: int = 0
 
 
-TRIP_FLAGS = "--id-column trip_id --categories onehot --skip-invalid --steps standardize --seed 0"
+TRIP_FLAGS = "--id-column trip_id --categories onehot --skip-invalid --preprocess standardize --seed 0"
 TABLE = pd.DataFrame(ROWS, columns=list("abcde"))
 STORIES = {
     "trips with ids, nulls and categories": Story(
@@ -166,11 +166,11 @@ STORIES = {
     ),
     "features of very different scales": Story(
         lambda: np.save("x.npy", SCALED[:, :4]),
-        "fit x.npy -k 3 -o out --steps standardize --seed 0",
+        "fit x.npy -k 3 -o out --preprocess standardize --seed 0",
     ),
     "a single-cell file": Story(
         h5ad,
-        "fit cells.h5ad -k 3 -o out --steps total,log1p --metric cosine --seed 0",
+        "fit cells.h5ad -k 3 -o out --preprocess total,log1p --metric cosine --seed 0",
     ),
     "a single-cell file that gets its clusters": Story(
         fitted_h5ad, "assign streamkm-out/model.npz cells.h5ad -o cells.h5ad", ("600",), cells_found
@@ -197,7 +197,7 @@ STORIES = {
     "Matrix Market": Story(matrix_market, "fit x.mtx -k 3 -o out --seed 0"),
     "what would be read, before it is": Story(
         lambda: np.save("x.npy", ROWS),
-        "plan x.npy -k 3 --steps standardize",
+        "plan x.npy -k 3 --preprocess standardize",
         ("3, the first for standardize", "memory"),
         lambda: None,
     ),
@@ -223,7 +223,11 @@ STORIES = {
         2,
     ),
     "a misspelt step": Story(
-        lambda: np.save("x.npy", ROWS), "fit x.npy -k 3 --steps standardise", ("standardize, robust",), lambda: None, 2
+        lambda: np.save("x.npy", ROWS),
+        "fit x.npy -k 3 --preprocess standardise",
+        ("standardize, robust",),
+        lambda: None,
+        2,
     ),
 }
 
@@ -243,7 +247,7 @@ def test_story(story, tmp_path, monkeypatch):
 
 def test_frames_and_lazy_frames():
     for frame in (TABLE, pl.DataFrame(TABLE), pl.DataFrame(TABLE).lazy()):
-        kmeans = StreamKMeans(3, steps=["standardize"], random_state=0).fit(frame)
+        kmeans = StreamKMeans(3, preprocess=["standardize"], random_state=0).fit(frame)
         assert adjusted_rand_score(GROUP, kmeans.labels_) == 1
         assert kmeans.feature_names_in_.tolist() == list("abcde")
 

@@ -106,7 +106,7 @@ def test_words_are_looked_at_where_no_pass_counts_them(tmp_path, monkeypatch):
     for data in (tmp_path / "x.txt", text.splitlines(), tmp_path / "x.txt.gz"):
         for steps in (None, ["unit"]):
             source = open_documents(data, tfidf=False)
-            model = StreamKMeans(3, steps=steps, random_state=0, progress=False).fit(source)
+            model = StreamKMeans(3, preprocess=steps, random_state=0, progress=False).fit(source)
             found = {frozenset(trait.feature for trait in row.traits) for row in model.summary(4).rows}
             assert found == {frozenset(words.split()) for words in TOPICS.values()}
             (look,) = [stage for stage in model.stages_ if stage.name == "words"]  # beside the two passes, and told

@@ -56,14 +56,14 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What is set most often of the section estimator, as flags; they are added to `settings`."""
-    same = ("metric", "steps", "memory_limit", "refine")
+    same = ("metric", "preprocess", "memory_limit", "refine")
     return _as_settings(
         command,
         {**{name: f"estimator.{name}" for name in same}, "seed": "estimator.random_state",
          "skip_invalid": "estimator.on_invalid"},
         click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Runs with the same one give the same."),
         click.option("--metric", type=click.Choice(["euclidean", "cosine"]), help="[default: euclidean]"),
-        steps_option,
+        preprocess_option,
         click.option("--memory-limit", metavar="SIZE", help="Memory at most: 1 GiB or 50%."),
         click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
         click.option(
@@ -72,10 +72,10 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )  # fmt: skip
 
 
-def steps_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What is done to rows as they are read: `steps`."""
+def preprocess_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is done to rows as they are read: `preprocess`."""
     return click.option(
-        "--steps", callback=_names, metavar="A,B",
+        "--preprocess", callback=_names, metavar="A,B",
         help="Done to rows as they are read: standardize, robust, log1p, total, unit.",
     )(command)  # fmt: skip
 

@@ -43,7 +43,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "tol": float,
     "spherical": bool,
     "max_cluster_size": int | float | None,
-    "steps": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | None,
+    "preprocess": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | None,
     "refine": int | Literal["auto"],
     "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],
     "chunk_bytes": int | Literal["auto"],

@@ -16,9 +16,9 @@ from streamkm.cli.common import (
     estimator_options,
     memory_option,
     overwrite_option,
+    preprocess_option,
     restart_option,
     set_option,
-    steps_option,
     table_options,
     talk_options,
     work,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("-m", "--n-components", type=int, help="Components.  [default: as fit]")
 @click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Of the sketch.")
 @click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
-@steps_option
+@preprocess_option
 @click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
 @memory_option
 @set_option
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Sketch DATA... into a store that can be clustered.
 
-    One pass, and one for each of --steps that must know all rows; a run that was interrupted goes on where it was.
-    Cluster the store with streamkm cluster. Document frequencies are kept in STORE.tfidf.npz, for streamkm append --set
-    text.tfidf=STORE.tfidf.npz.
+    One pass, and one for each step of --preprocess that must know all rows; a run that was interrupted goes on where it
+    was. Cluster the store with streamkm cluster. Document frequencies are kept in STORE.tfidf.npz, for streamkm append
+    --set text.tfidf=STORE.tfidf.npz.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.data import check_frequencies_target, write_frequencies
@@ -68,9 +68,9 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
             # before the store: a kill leaves no store without what rows to be appended are weighted by
             frequencies = write_frequencies(weights, source)
             sketched = (options["sketch"], options["n_components"] or "auto")
-            limit, steps = options["memory_limit"], check_steps(options["steps"])
+            limit, steps = options["memory_limit"], check_steps(options["preprocess"])
             reader, n_threads = reader_for_store(
-                source, options["metric"], on_invalid, sketch=sketched, steps=steps, memory_limit=limit
+                source, options["metric"], on_invalid, sketch=sketched, preprocess=steps, memory_limit=limit
             )
             workers = stack.enter_context(open_executor(most_threads=n_threads))
             reader = prepared_reader(reader, workers, talk.progress())

@@ -18,9 +18,9 @@ from streamkm.cli.common import (
     Talk,
     memory_option,
     overwrite_option,
+    preprocess_option,
     restart_option,
     set_option,
-    steps_option,
     table_options,
     talk_options,
     work,
@@ -28,8 +28,8 @@ from streamkm.cli.common import (
 from streamkm.core.secrets import masked
 
 _OF_A_FIT = (  # options of a sweep that a fit has too
-    "random_state", "metric", "steps", "skip_invalid", "memory_limit", "settings", "columns", "exclude", "id_column",
-    "categories",
+    "random_state", "metric", "preprocess", "skip_invalid", "memory_limit", "settings", "columns", "exclude",
+    "id_column", "categories",
 )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ _OF_A_FIT = (  # options of a sweep that a fit has too
 )
 @click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
 @click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
-@steps_option
+@preprocess_option
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
 @memory_option
 @set_option
@@ -70,7 +70,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
                 clusters_of(n_clusters),
                 seeds=options["seeds"],
                 metric=options["metric"],
-                steps=options["steps"],
+                preprocess=options["preprocess"],
                 on_invalid="skip" if options["skip_invalid"] else "raise",
                 random_state=options["random_state"],
                 memory_limit=options["memory_limit"],

@@ -40,7 +40,7 @@ class Described(Assigner):
     fitted_on_: dict[str, Any]
 
     def original_centers(self) -> NDArray[np.float64]:
-        """Give `cluster_centers_` in the units of the data, where `steps` only shift and scale features.
+        """Give `cluster_centers_` in the units of the data, where `preprocess` only shifts and scale features.
 
         Returns
         -------

@@ -112,7 +112,7 @@ class StreamKMeans(Described, Planned):
         of `n_clusters`. Clusters that are larger are split after the search, until none is: there are more than
         `n_clusters` then, each with a center, so that ``labels_ == predict(X)`` all the same. Every round reads the
         rows twice, and once where they are held in memory. `size_cap_` says what it took. For `fit` only.
-    steps : list of {"standardize", "robust", "log1p", "total", "unit"}, optional
+    preprocess : list of {"standardize", "robust", "log1p", "total", "unit"}, optional
         What is done to rows as they are read, in this order, by every method that takes rows; nothing is copied.
         "standardize": mean 0 and standard deviation 1, by all valid rows, in a pass of its own. "robust": median 0 and
         quartiles 1 apart, by a sample of rows, which takes a pass too. "log1p": ``log(1 + x)``. "total": values of a
@@ -208,7 +208,7 @@ class StreamKMeans(Described, Planned):
     feature_deviations_ : float64 ndarray (d,) or None
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
     preparation_ : Preparation or None
-        What `steps` have found, or those of the sketch store that was fitted.
+        What the steps of `preprocess` have found, or those of the sketch store that was fitted.
     profile_ : Profile or None
         How the rows of each cluster lie about its center, by the last pass: what `summary` says of distances,
         silhouettes and typical rows. None for rows that can be walked once only.
@@ -291,7 +291,7 @@ class StreamKMeans(Described, Planned):
         metric: Metric = "euclidean",
         spherical: bool = False,
         max_cluster_size: int | float | None = None,
-        steps: Sequence[str] | None = None,
+        preprocess: Sequence[str] | None = None,
         refine: int | str = "auto",
         assign_space: Space | Literal["auto"] = "auto",
         coreset: str | None = "auto",
@@ -317,7 +317,7 @@ class StreamKMeans(Described, Planned):
         self.metric = metric
         self.spherical = spherical
         self.max_cluster_size = max_cluster_size
-        self.steps = steps
+        self.preprocess = preprocess
         self.refine = refine
         self.assign_space = assign_space
         self.coreset = coreset
@@ -497,8 +497,8 @@ class StreamKMeans(Described, Planned):
     def _prepared_rows(
         self, source: RowSource, plan: Plan, writer: CheckpointWriter, progress: Progress
     ) -> tuple[RowSource, Preparation | None]:
-        """The rows that are clustered, after the passes that `steps` need."""
-        steps = check_steps(self.steps)
+        """The rows that are clustered, after the passes that `preprocess` needs."""
+        steps = check_steps(self.preprocess)
         if not steps:
             return source, None
         preparation = Preparation(steps)

@@ -34,7 +34,7 @@ class Planned(Assigner):
     """Adds `plan`, `estimate_seconds` and `forecast` to an estimator, and what its parameters mean for a fit."""
 
     metric: Metric
-    steps: Sequence[str] | None
+    preprocess: Sequence[str] | None
 
     def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
@@ -71,7 +71,7 @@ class Planned(Assigner):
         with under_limit(self.memory_limit):
             source, n_threads = self._open(X, reset=None), local_threads(self.executor)
             plan = self.plan_for(source if n_rows is None else HypotheticalSource(source, n_rows))
-            rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
+            rows = roughly_prepared(source, check_steps(self.preprocess), plan.chunk_bytes, self.on_invalid)
             return estimate_seconds(
                 self._fit_reader(rows, plan, self.metric),
                 plan,
@@ -110,7 +110,7 @@ class Planned(Assigner):
         # as a client plans that has the labels written where rows are read: those that it gathers come on top
         plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
         settings = self._settings(drawn_seed(self.random_state))
-        rows = roughly_prepared(source, check_steps(self.steps), plan.chunk_bytes, self.on_invalid)
+        rows = roughly_prepared(source, check_steps(self.preprocess), plan.chunk_bytes, self.on_invalid)
         rates = measure(self._fit_reader(rows, plan, self.metric), plan, settings)
         return forecast(plan, rates, cluster)
 
@@ -174,13 +174,13 @@ class Planned(Assigner):
         InvalidInputError
             For rows that no step can be done to: of sketch stores, and some that can be walked once only.
         """
-        steps = check_steps(self.steps)
+        steps = check_steps(self.preprocess)
         if not steps:
             return source
         if store_of(source) is not None:
             raise InvalidInputError(
-                f"the rows of {source.name} are sketched already, and steps={list(steps)!r} are for original rows; "
-                "leave steps out"
+                f"the rows of {source.name} are sketched already, and preprocess={list(steps)!r} is for original rows; "
+                "leave preprocess out"
             )
         preparation = Preparation(steps)
         check_replayable(source, preparation)

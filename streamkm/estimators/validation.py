@@ -60,7 +60,7 @@ def check_parameters(estimator: Any) -> None:
         check_choice(name, getattr(estimator, name))
     check_spherical(estimator)
     check_size_cap(estimator.max_cluster_size)
-    check_steps(estimator.steps)
+    check_steps(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 
 

@@ -78,7 +78,7 @@ def sweep(
     sketch: str = "auto",
     n_components: int | str = "auto",
     metric: Metric = "euclidean",
-    steps: Sequence[str] | None = None,
+    preprocess: Sequence[str] | None = None,
     sample_rows: int | str = "auto",
     memory_limit: int | float | str | Mapping[str, Any] = "auto",
     chunk_bytes: int | str = "auto",
@@ -107,8 +107,8 @@ def sweep(
         Every k, in any order.
     seeds : int, default=2
         Runs, each from a start of its own; stability needs two.
-    sketch, n_components, metric, steps, memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
-        As of `StreamKMeans`. Clusterings are scored, and their centers given, in the units of the steps.
+    sketch, n_components, metric, preprocess, memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
+        As of `StreamKMeans`. Clusterings are scored, and their centers given, in the units of the prepared rows.
     sample_rows : int or "auto", default="auto"
         Rows that are clustered and scored, at most. "auto": 200 for each of the most clusters, from 10,000 to 50,000.
     checkpoint : path, optional
@@ -158,7 +158,7 @@ def sweep(
     check_choice("sketch", sketch, ("auto", *OBLIVIOUS, *DATA_DEPENDENT))
     check_choice("metric", metric, get_args(Metric))
     check_choice("on_invalid", on_invalid, get_args(OnInvalid))
-    given, steps = open_source(X), check_steps(steps)
+    given, steps = open_source(X), check_steps(preprocess)
     source = planned_rows(given, steps)
     if extend and not source.replayable:
         raise InvalidParameterError(
@@ -186,7 +186,7 @@ def sweep(
         "seeds": int(seeds),
         "sketch": [kind, m],
         "metric": metric,
-        "steps": list(steps),
+        "preprocess": list(steps),
         "rows": [n_clustered, plan.sample_rows],
         "chunk_bytes": plan.chunk_bytes,
         "on_invalid": on_invalid,
@@ -236,7 +236,7 @@ def sweep(
         made,
         labels,
         swept,
-        {"metric": metric, "steps": list(steps), "on_invalid": on_invalid},
+        {"metric": metric, "preprocess": list(steps), "on_invalid": on_invalid},
     )
     more = result.further() if extend else []
     if not more:
@@ -249,7 +249,7 @@ def sweep(
         sketch=sketch,
         n_components=n_components,
         metric=metric,
-        steps=steps,
+        preprocess=steps,
         sample_rows=sample_rows,
         memory_limit=with_process_memory(memory_limit, plan.process_memory),
         chunk_bytes=chunk_bytes,

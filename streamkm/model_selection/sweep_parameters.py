@@ -45,7 +45,7 @@ def planned_rows(source: RowSource, steps: Sequence[str]) -> RowSource:
     if not steps:
         return source
     if store_of(source) is not None:
-        raise InvalidInputError(f"the rows of {source.name} are sketched already; leave steps={list(steps)!r} out")
+        raise InvalidInputError(f"the rows of {source.name} are sketched already; leave preprocess={list(steps)!r} out")
     preparation = Preparation(tuple(steps))
     check_replayable(source, preparation)
     return prepared(source, preparation)

@@ -42,7 +42,7 @@ def check_steps(steps: Any) -> tuple[str, ...]:
         return ()
     known = ", ".join(map(repr, STEPS))
     if isinstance(steps, str) or not isinstance(steps, Sequence):
-        raise InvalidParameterError(f"steps={steps!r}; needed: a list of names, of {known}, or None")
+        raise InvalidParameterError(f"preprocess={steps!r}; needed: a list of names, of {known}, or None")
     for step in steps:
         if step not in STEPS:
             raise InvalidParameterError(f"there is no step {step!r}; needed: names of {known}")

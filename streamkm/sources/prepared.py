@@ -91,7 +91,7 @@ class PreparedRows(WrappedSource):
         return _after(self.source, self.preparation.steps, place)
 
     def details(self) -> dict[str, str]:
-        return {**self.source.details(), "steps": ", ".join(self.preparation.steps)}
+        return {**self.source.details(), "preprocess": ", ".join(self.preparation.steps)}
 
     def stand_in(self) -> RowSource:
         if not self.in_process:

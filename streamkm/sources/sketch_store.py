@@ -192,7 +192,7 @@ class StoreSource(PartsSource):
             "format": f"sketch store, {details.pop('format')}"[:120],
             "sketch": f"{self.info.sketch.get('kind')}, {made}" if made else str(self.info.sketch.get("kind")),
             "of features": f"{self.info.n_features:,}",
-            **({"steps": ", ".join(self.info.steps)} if self.info.steps else {}),
+            **({"preprocess": ", ".join(self.info.steps)} if self.info.steps else {}),
             "metric": self.info.metric,
             "weights": "yes" if self.info.weighted else "no",
             **details,

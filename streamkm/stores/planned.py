@@ -40,7 +40,7 @@ def reader_for_store(
     on_invalid: OnInvalid,
     *,
     sketch: tuple[str, int | str] = ("auto", "auto"),
-    steps: tuple[str, ...] = (),
+    preprocess: tuple[str, ...] = (),
     memory_limit: Any = "auto",
     executor: Any = "auto",
 ) -> tuple[RowReader, int]:
@@ -50,7 +50,7 @@ def reader_for_store(
     ----------
     sketch : (str, int or "auto")
         As `sketch` and `n_components` of `choose_store_sketch`.
-    steps : tuple of str
+    preprocess : tuple of str
         What is done to rows before; `prepared_reader` finds what they must know.
     memory_limit, executor
         As of `StreamKMeans`.
@@ -65,16 +65,16 @@ def reader_for_store(
     known = ("auto", *OBLIVIOUS, *DATA_DEPENDENT)
     if sketch[0] not in known:
         raise InvalidParameterError(f"sketch={sketch[0]!r}; needed: one of {', '.join(map(repr, known))}")
-    if steps and source.is_sketched:
+    if preprocess and source.is_sketched:
         raise InvalidInputError(
-            f"the rows of {source.name} are sketched already, and steps are for original ones; leave steps out"
+            f"the rows of {source.name} are sketched already, and preprocess is for original ones; leave preprocess out"
         )
-    if steps:
-        preparation = Preparation(steps)
+    if preprocess:
+        preparation = Preparation(preprocess)
         check_replayable(source, preparation)
         source = prepared(source, preparation)
     kind, m, _ = choose_sketch(source, *sketch, PCA_FEW_CLUSTERS)
-    found_on = PCA_ROWS if kind in DATA_DEPENDENT or "robust" in steps else 0
+    found_on = PCA_ROWS if kind in DATA_DEPENDENT or "robust" in preprocess else 0
     n_threads = local_threads(executor)
     plan = plan_store(source, (kind, m), found_on, memory_limit=memory_limit, n_threads=n_threads)
     source = planned_line_room(source, memory_limit, plan)
