@@ -61,9 +61,7 @@ def main() -> None:
         path = Path(folder) / "vectors.npy"
         np.save(path, vectors)
         # from the file, in chunks; no list is longer than three times the mean, so that no query takes much longer
-        kmeans = StreamKMeans(args.lists, metric="cosine", spherical=True, max_cluster_size=3.0, random_state=0).fit(
-            path
-        )
+        kmeans = StreamKMeans(args.lists, metric="spherical", max_cluster_size=3.0, random_state=0).fit(path)
     centers = np.ascontiguousarray(kmeans.cluster_centers_, np.float32)
     quantizer = faiss.IndexFlatIP(n_dims)
     quantizer.add(centers)

@@ -4,7 +4,8 @@
     python table.py --data trips.csv    # yours: columns are told by their names
 
 On the command line the same is one line, `streamkm fit trips.csv -k 3 --id-column trip_id --categories onehot
---preprocess standardize --skip-invalid`. Parquet and Arrow files, folders of them, pandas and polars frames are read likewise.
+--preprocess standardize --skip-invalid`. Parquet and Arrow files, folders of them, pandas and polars frames are read
+likewise.
 """
 
 import argparse

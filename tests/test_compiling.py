@@ -62,10 +62,10 @@ def test_that_kernels_are_compiled_is_said_once(caplog, monkeypatch):
 
 
 def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(caplog, capsys, monkeypatch):
-    for shown, level, said in ((1, "WARNING", True), (0, "WARNING", False), (1, "INFO", False)):
+    for shown, level, said in ((True, "WARNING", True), (False, "WARNING", False), (True, "INFO", False)):
         monkeypatch.setattr(COMPILATION, "announced", False)
         with caplog.at_level(level, "streamkm"):
-            progress = Progress(False, verbose=shown)
+            progress = Progress(shown)
             with COMPILATION.expecting("nothing", n_threads=2, spare_bytes=1 << 40, announce=progress.say):
                 nb.jit(**totals.mean_row.targetoptions)(totals.mean_row.py_func)(np.ones((1, 1)), np.ones(1))
         assert capsys.readouterr().err.startswith("compiling kernels, once") == said

@@ -713,7 +713,7 @@ NEAR_DUPLICATES = """
 import json, sys
 from streamkm import StreamKMeans, dedupe
 path, what, limit = sys.argv[1:4]
-options = {"metric": "cosine", "spherical": True, "max_cluster_size": 1.2} if what == "cap" else {}
+options = {"metric": "spherical", "max_cluster_size": 1.2} if what == "cap" else {}
 parameters = {"n_clusters": 120, "memory_limit": limit, "progress": False, "random_state": 0, **options}
 if what == "cap":
     largest = StreamKMeans(**parameters).fit(path).size_cap_.largest

@@ -43,7 +43,7 @@ KINDS = {
 @cases("kind", KINDS)
 @cases(
     "cap, options",
-    [(1.3, {}), (250, {}), (250, {"metric": "cosine", "spherical": True}), (250, {"refine": 1, "chunk_bytes": 9000})],
+    [(1.3, {}), (250, {}), (250, {"metric": "spherical"}), (250, {"refine": 1, "chunk_bytes": 9000})],
 )
 def test_no_cluster_is_larger_and_labels_are_the_nearest(tmp_path, kind, cap, options):
     X = KINDS[kind](uneven(), tmp_path)
@@ -59,7 +59,7 @@ def test_no_cluster_is_larger_and_labels_are_the_nearest(tmp_path, kind, cap, op
     assert told.largest_before > allowed
     assert 15 < len(fitted.cluster_centers_) <= most_clusters(cap, 4000, 15)
     assert fitted.inertia_ < told.inertia_before
-    if options.get("spherical"):
+    if options.get("metric") == "spherical":
         np.testing.assert_allclose(np.linalg.norm(fitted.model_.centers, axis=1), 1, rtol=1e-12)
 
 

@@ -19,7 +19,7 @@ KINDS = ("float64", "float32", "csr")
 
 
 def spherical(n_clusters=12, **parameters):
-    settings = {"random_state": 0, "executor": 2, "progress": False, "metric": "cosine", "spherical": True}
+    settings = {"random_state": 0, "executor": 2, "progress": False, "metric": "spherical"}
     return StreamKMeans(n_clusters, **{**settings, **parameters})
 
 
@@ -126,7 +126,7 @@ def test_saved_models_label_alike(tmp_path):
     fitted = spherical().fit(X)
     fitted.save(tmp_path / "m.npz")
     loaded = StreamKMeans.load(tmp_path / "m.npz")
-    assert loaded.spherical is True
+    assert loaded.metric == "spherical"
     np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
 
 
@@ -137,23 +137,21 @@ def test_stores_of_original_rows_can_be_clustered(tmp_path):
     np.testing.assert_allclose(np.linalg.norm(fitted.model_.centers, axis=1), 1, rtol=1e-12)
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
     sketched = do(write_store, tmp_path / "c", X, CountSketch(8, 0), reader={"metric": "cosine"})
-    with pytest.raises(InvalidParameterError, match="holds sketched rows, and spherical=True is for original ones"):
+    with pytest.raises(InvalidParameterError, match='holds sketched rows, and metric="spherical" is for'):
         spherical().fit(sketched)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"metric": "euclidean"}, 'for rows of unit length; pass metric="cosine" too'),
-        ({"assign_space": "sketch"}, 'assign_space="auto" or "original"'),
-        ({"spherical": "yes"}, "spherical='yes'; needed: True or False"),
-    ],
-)
-def test_what_it_does_not_go_with_is_refused(options, message):
+def test_labels_of_a_sketch_are_refused():
+    with pytest.raises(InvalidParameterError, match='assign_space="auto" or "original"'):
+        spherical(assign_space="sketch").fit(directions(50))
+
+
+def test_other_metrics_are_refused_with_those_there_are():
+    message = "metric='sphere'; needed: one of 'euclidean', 'cosine', 'spherical'"
     with pytest.raises(InvalidParameterError, match=message):
-        spherical(**options).fit(directions(50))
+        spherical(metric="sphere").fit(directions(50))
 
 
 def test_streams_are_refused():
-    with pytest.raises(InvalidParameterError, match="spherical=True is for fit"):
+    with pytest.raises(InvalidParameterError, match="metric='spherical'"):
         spherical().fit(directions(50)).incremental()

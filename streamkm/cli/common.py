@@ -62,7 +62,7 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
         {**{name: f"estimator.{name}" for name in same}, "seed": "estimator.random_state",
          "skip_invalid": "estimator.on_invalid"},
         click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Runs with the same one give the same."),
-        click.option("--metric", type=click.Choice(["euclidean", "cosine"]), help="[default: euclidean]"),
+        click.option("--metric", type=click.Choice(["euclidean", "cosine", "spherical"]), help="[default: euclidean]"),
         preprocess_option,
         click.option("--memory-limit", metavar="SIZE", help="Memory at most: 1 GiB or 50%."),
         click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),

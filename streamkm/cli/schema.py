@@ -41,7 +41,6 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "n_init": int | Literal["auto"],
     "max_iter": int,
     "tol": float,
-    "spherical": bool,
     "max_cluster_size": int | float | None,
     "preprocess": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | None,
     "refine": int | Literal["auto"],
@@ -50,7 +49,6 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "executor": int | Literal["auto"],
     "checkpoint": str | None,
     "progress": bool | Literal["auto"],
-    "verbose": int,
     "random_state": int | None,
     **{name: Literal[choices] for name, choices in CHOICES.items()},
 }

@@ -58,23 +58,23 @@ class Progress:
     Parameters
     ----------
     show : bool or "auto"
-        Draw bars, below the cell of a notebook, else on stderr; "auto": in notebooks, and where stderr is a terminal.
-        Without bars every finished stage is one log line.
-    verbose : int
-        Above 0, every finished stage is a line on stderr where there are no bars.
+        Draw bars below the cell of a notebook, or on stderr if it is a terminal. Elsewhere True writes a line on
+        stderr for each finished stage, unless the log takes it, and "auto" writes nothing there. Every finished stage
+        is one line of the log, whatever is shown.
     """
 
-    def __init__(self, show: bool | str = "auto", verbose: int = 0):
+    def __init__(self, show: bool | str = "auto"):
         self.stages: list[Stage] = []
-        self._verbose, self._notebook = verbose, in_notebook()
-        self._show = self._notebook or _on_terminal() if show == "auto" else bool(show)
+        self._notebook = in_notebook()
+        self._bars = bool(show) and (self._notebook or _on_terminal())
+        self._lines = bool(show) and show != "auto" and not self._bars
 
     @contextmanager
     def stage(self, name: str, total: float | None = None, unit: str = "chunks") -> Iterator[Stage]:
         """Time one stage. `total` is in `unit`; None where it is not known beforehand."""
         stage = Stage(name)
         started = time.perf_counter()
-        bar = (NotebookBar if self._notebook else _Bar)(name, total, unit) if self._show else None
+        bar = (NotebookBar if self._notebook else _Bar)(name, total, unit) if self._bars else None
         try:
             if bar is not None:
                 stage.on_advance = bar.advance
@@ -88,13 +88,15 @@ class Progress:
                 bar.stop()
         self.stages.append(stage)
         read = f", {stage.rows:,} rows, {stage.read_bytes:,} bytes read" if stage.rows else ""
-        logger.info("%s: %.2f s%s", name, stage.seconds, read)
-        if self._verbose > 0 and not self._show:
-            _write(f"{name}: {stage.seconds:.2f} s{read}")
+        self._tell(f"{name}: {stage.seconds:.2f} s{read}", on_stderr=self._lines)
 
     def say(self, line: str) -> None:
         """Log a line; write it on stderr where stages are shown and the log does not take it."""
-        if not logger.isEnabledFor(logging.INFO) and (self._show or self._verbose > 0):
+        self._tell(line, on_stderr=self._bars or self._lines)
+
+    def _tell(self, line: str, *, on_stderr: bool) -> None:
+        """Log a line; write it on stderr instead if it belongs there and the log does not take it."""
+        if on_stderr and not logger.isEnabledFor(logging.INFO):
             _write(line)
         logger.info("%s", line)
 

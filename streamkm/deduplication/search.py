@@ -119,8 +119,7 @@ def dedupe(
         raise InvalidInputError(f"{source.name} {what}; near-duplicates are looked for in original rows, read again")
     estimator = StreamKMeans(
         default_clusters(source) if n_clusters == "auto" else n_clusters,  # type: ignore[arg-type]
-        metric="cosine",
-        spherical=True,
+        metric="spherical",
         init="random",
         n_init=1,
         max_iter=LLOYD_STEPS,

@@ -82,7 +82,7 @@ def open_checkpoint(
     """
     parameters = estimator.get_params()
     seed = parameters["random_state"]
-    for name in (*OF_THIS_RUN, "progress", "verbose", "memory_limit"):
+    for name in (*OF_THIS_RUN, "progress", "memory_limit"):
         parameters.pop(name)
     init = given_start(parameters["init"])
     parameters["init"] = digest(init) if isinstance(init, np.ndarray) else init

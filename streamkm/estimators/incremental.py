@@ -125,7 +125,6 @@ class IncrementalKMeans(Described):
     n_samples_seen_: int
     n_steps_: int
     seed_: int
-    verbose = 0
     _last_rows: RowSource | None = None
 
     def __init__(
@@ -368,11 +367,10 @@ class IncrementalKMeans(Described):
 def incremental_from(fitted: StreamKMeans, *, half_life: float | None, first_row: int) -> IncrementalKMeans:
     """See `StreamKMeans.incremental`."""
     given, known = parameters_of(fitted), vars(fitted)
-    for name in ("spherical", "max_cluster_size"):
-        if getattr(given, name):
-            raise InvalidParameterError(
-                f"{name}={getattr(given, name)} is for fit: streams keep n_clusters means of rows; leave it out"
-            )
+    if given.max_cluster_size is not None:
+        raise InvalidParameterError(
+            f"max_cluster_size={given.max_cluster_size} is for fit: streams keep n_clusters means of rows; leave it out"
+        )
     if not hasattr(fitted, "cluster_means_"):
         raise InvalidInputError(
             f"this {type(fitted).__name__} was loaded, and does not know the means of its clusters; call fit, or "
@@ -385,7 +383,7 @@ def incremental_from(fitted: StreamKMeans, *, half_life: float | None, first_row
         )
     shared = [name for name in IncrementalKMeans().get_params(deep=False) if name in vars(given)]
     options = {name: getattr(given, name) for name in shared}
-    made = IncrementalKMeans(**options, preprocess=given.steps, half_life=half_life, first_row=first_row)
+    made = IncrementalKMeans(**options, half_life=half_life, first_row=first_row)
     check_stream_parameters(made)
     made.preparation_, made.seed_ = fitted.preparation_, drawn_seed(given.random_state)
     if "feature_names_in_" in known:

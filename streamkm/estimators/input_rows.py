@@ -50,7 +50,6 @@ class InputRows:
     on_invalid: OnInvalid
     checkpoint: Any
     progress: bool | str
-    verbose: int
     random_state: Any
     model_: Model
     feature_names_in_: NDArray[Any]
@@ -89,7 +88,7 @@ class InputRows:
 
     def _progress(self) -> Progress:
         """How stages are shown."""
-        return Progress(self.progress, int(self.verbose))
+        return Progress(self.progress)
 
     def _current_model(self) -> Model:
         """What assigns rows: the model, by other centers where `cluster_centers_` was assigned, or written to.

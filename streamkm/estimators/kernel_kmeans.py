@@ -111,7 +111,6 @@ class StreamKernelKMeans(Assigner):
     on_invalid : {"raise", "skip"}, default="raise"
     checkpoint : path, optional
     progress : bool or "auto", default="auto"
-    verbose : int, default=0
     random_state : int, RandomState or None, default=None
         As for `StreamKMeans`.
 
@@ -199,7 +198,6 @@ class StreamKernelKMeans(Assigner):
         on_invalid: OnInvalid = "raise",
         checkpoint: Any = None,
         progress: bool | str = "auto",
-        verbose: int = 0,
         random_state: Any = None,
     ):
         self.n_clusters = n_clusters
@@ -226,7 +224,6 @@ class StreamKernelKMeans(Assigner):
         self.on_invalid = on_invalid
         self.checkpoint = checkpoint
         self.progress = progress
-        self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:

@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkm.cluster.seeding.init import FEW_CLUSTERS, Starts
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.estimators.validation import as_number, check_init, check_integer, check_verbose
+from streamkm.estimators.validation import as_number, check_init, check_integer, check_progress
 from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
 from streamkm.sketches import Kernel
 
@@ -24,7 +24,7 @@ def check_kernel_parameters(estimator: Any) -> None:
     check_integer("n_clusters", estimator.n_clusters, 1)
     check_integer("max_iter", estimator.max_iter, 1)
     check_integer("degree", estimator.degree, 1)
-    check_verbose(estimator.verbose)
+    check_progress(estimator.progress)
     if estimator.landmark_rank is not None:
         check_integer("landmark_rank", estimator.landmark_rank, 1)
     for name, smallest in (("n_landmarks", 1), ("rank", 1), ("n_init", 1), ("chunk_bytes", 1), ("refine", 0)):

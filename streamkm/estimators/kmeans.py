@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from numpy.typing import ArrayLike
 
-from streamkm.cluster.model import Metric, Space
+from streamkm.cluster.model import Space
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import available_memory, is_given
 from streamkm.core.progress import Progress
@@ -25,10 +25,12 @@ from streamkm.estimators.describe import Described
 from streamkm.estimators.incremental import IncrementalKMeans, incremental_from
 from streamkm.estimators.planned import Planned
 from streamkm.estimators.validation import (
+    ClusterMetric,
     Weights,
     check_parameters,
     check_weights,
     drawn_seed,
+    row_metric,
 )
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import run_fit
@@ -101,12 +103,11 @@ class StreamKMeans(Described, Planned):
         ``n_init=1``, a given or random `init`, ``tol=0``, fewer than 5 steps, and where rows are held on disk.
     tol : float, default=1e-4
         Lloyd stops when a step lowers the objective by no more than this share of it. 0: at the fixed point.
-    metric : {"euclidean", "cosine"}, default="euclidean"
-        "cosine": rows are scaled to unit length as they are read; centers are their means.
-    spherical : bool, default=False
-        Spherical k-means: centers have unit length too, so that labels are those of the center at the smallest angle
-        and `inertia_` is ``2 (n - sum of the cosines)``. Needs ``metric="cosine"`` and original rows, and assigns them
-        among the original features; not for streams. A center of zeros, of rows that are all zeros, stays.
+    metric : {"euclidean", "cosine", "spherical"}, default="euclidean"
+        "cosine": rows are scaled to unit length as they are read; centers are their means. "spherical": the centers
+        have unit length too. Each row is assigned to the center at the smallest angle, and `inertia_` is
+        ``2 (n - sum of the cosines)``. Spherical k-means needs original rows and assigns them among the original
+        features; it is not for streams. A center of zeros, of rows that are all zeros, stays.
     max_cluster_size : int or float, optional
         Rows that a cluster may have at most (their weight, where weights differ); a float: so many times the mean size
         of `n_clusters`. Clusters that are larger are split after the search, until none is: there are more than
@@ -160,9 +161,8 @@ class StreamKMeans(Described, Planned):
         would have given. The directory is removed when the fit is complete. An opened
         `streamkm.engine.checkpoint.Checkpoint` is left to its owner.
     progress : bool or "auto", default="auto"
-        Bars, on stderr or below the cell of a notebook; "auto": in notebooks, and if stderr is a terminal.
-    verbose : int, default=0
-        Above 0: a line on stderr for each stage that is done, where there are no bars.
+        Bars, on stderr or below the cell of a notebook; "auto": in notebooks, and if stderr is a terminal. True: where
+        stderr is no terminal, a line on it for each stage that is done, unless the log takes such lines.
     random_state : int, RandomState or None, default=None
         Seed of the sketch, the sample and the starts.
 
@@ -288,8 +288,7 @@ class StreamKMeans(Described, Planned):
         n_init: int | str = "auto",
         max_iter: int = 100,
         tol: float = 1e-4,
-        metric: Metric = "euclidean",
-        spherical: bool = False,
+        metric: ClusterMetric = "euclidean",
         max_cluster_size: int | float | None = None,
         preprocess: Sequence[str] | None = None,
         refine: int | str = "auto",
@@ -301,7 +300,6 @@ class StreamKMeans(Described, Planned):
         on_invalid: OnInvalid = "raise",
         checkpoint: Any = None,
         progress: bool | str = "auto",
-        verbose: int = 0,
         random_state: Any = None,
     ):
         self.n_clusters = n_clusters
@@ -315,7 +313,6 @@ class StreamKMeans(Described, Planned):
         self.max_iter = max_iter
         self.tol = tol
         self.metric = metric
-        self.spherical = spherical
         self.max_cluster_size = max_cluster_size
         self.preprocess = preprocess
         self.refine = refine
@@ -327,7 +324,6 @@ class StreamKMeans(Described, Planned):
         self.on_invalid = on_invalid
         self.checkpoint = checkpoint
         self.progress = progress
-        self.verbose = verbose
         self.random_state = random_state
 
     def fit(
@@ -426,7 +422,7 @@ class StreamKMeans(Described, Planned):
         Returns
         -------
         IncrementalKMeans
-            With the parameters of this estimator that it has, and what `steps` have found. Clusters keep their numbers
+            With the parameters of this estimator that it has, and what `preprocess` has found. Clusters keep their numbers
             as far as they stay where they are.
 
         Raises
@@ -435,7 +431,7 @@ class StreamKMeans(Described, Planned):
         InvalidInputError
             For clusters that are known in the sketch alone, and after `load`, which knows no means.
         InvalidParameterError
-            For fits with `spherical` or `max_cluster_size`, and parameters out of range.
+            For fits with ``metric="spherical"`` or `max_cluster_size`, and parameters out of range.
         """
         self._check_fitted()
         return incremental_from(self, half_life=half_life, first_row=first_row)
@@ -451,15 +447,15 @@ class StreamKMeans(Described, Planned):
         """Fit, and set what `fit` sets."""
         progress = self._progress()
         source, preparation = self._prepared_rows(source, plan, writer, progress)
-        stored, metric = store_of(source), self.metric
+        stored, metric = store_of(source), row_metric(self.metric)
         if stored is not None:
             from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
 
             metric = metric_on_store(stored, metric)
-            if self.spherical and not isinstance(sketch_of_store(stored), IdentitySketch):
+            if self.metric == "spherical" and not isinstance(sketch_of_store(stored), IdentitySketch):
                 raise InvalidParameterError(
-                    f"{stored.path} holds sketched rows, and spherical=True is for original ones; fit the data, or a "
-                    f'store that was written with sketch="identity"'
+                    f'{stored.path} holds sketched rows, and metric="spherical" is for original ones; fit the data, or '
+                    f'a store that was written with sketch="identity"'
                 )
         seed = writer.same_seed(drawn_seed(self.random_state))
         with FitContext.opened(

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from streamkm.cluster.model import Metric
 from streamkm.cluster.size_cap import most_clusters
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.estimators.base import Assigner
-from streamkm.estimators.validation import check_parameters, drawn_seed, parameters_of
+from streamkm.estimators.validation import ClusterMetric, check_parameters, drawn_seed, parameters_of, row_metric
 from streamkm.fitting.benchmark import estimate_seconds, measure, roughly_prepared
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.settings import Settings
@@ -33,7 +32,7 @@ from streamkm.sources.prepared import PreparedRows, prepared
 class Planned(Assigner):
     """Adds `plan`, `estimate_seconds` and `forecast` to an estimator, and what its parameters mean for a fit."""
 
-    metric: Metric
+    metric: ClusterMetric
     preprocess: Sequence[str] | None
 
     def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
@@ -73,7 +72,7 @@ class Planned(Assigner):
             plan = self.plan_for(source if n_rows is None else HypotheticalSource(source, n_rows))
             rows = roughly_prepared(source, check_steps(self.preprocess), plan.chunk_bytes, self.on_invalid)
             return estimate_seconds(
-                self._fit_reader(rows, plan, self.metric),
+                self._fit_reader(rows, plan, row_metric(self.metric)),
                 plan,
                 self._settings(drawn_seed(self.random_state)),
                 n_threads,
@@ -111,7 +110,7 @@ class Planned(Assigner):
         plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
         settings = self._settings(drawn_seed(self.random_state))
         rows = roughly_prepared(source, check_steps(self.preprocess), plan.chunk_bytes, self.on_invalid)
-        rates = measure(self._fit_reader(rows, plan, self.metric), plan, settings)
+        rates = measure(self._fit_reader(rows, plan, row_metric(self.metric)), plan, settings)
         return forecast(plan, rates, cluster)
 
     def plan_for(
@@ -145,7 +144,7 @@ class Planned(Assigner):
             eps=given.eps,
             delta=given.delta,
             refine=given.refine,
-            assign_space="original" if given.spherical else given.assign_space,
+            assign_space="original" if given.metric == "spherical" else given.assign_space,
             coreset=given.coreset,
             chunk_bytes=given.chunk_bytes,
             memory_limit=given.memory_limit if memory_limit is None else memory_limit,
@@ -208,6 +207,6 @@ class Planned(Assigner):
             refine=given.refine,
             seeds=seeds,
             sketch=sketch,
-            spherical=given.spherical,
+            spherical=given.metric == "spherical",
             max_cluster_size=given.max_cluster_size,
         )

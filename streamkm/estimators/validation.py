@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
+from streamkm.cluster.model import Metric
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.seeding.init import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
@@ -30,11 +31,12 @@ from streamkm.sources.bfloat16 import is_bfloat16
 from streamkm.sources.open import is_collection
 
 OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
+ClusterMetric = Literal[Metric, "spherical"]
 STARTS = ("k-means++", "k-means||", "random", "ls++")
 CHOICES = {
     "sketch": ("auto", *OBLIVIOUS, *DATA_DEPENDENT),
     "sketch_fit": ("sample", "all"),
-    "metric": ("euclidean", "cosine"),
+    "metric": get_args(ClusterMetric),
     "assign_space": ("auto", "original", "sketch"),
     "on_invalid": ("raise", "skip"),
     "coreset": ("auto", "sensitivity", "lightweight", "uniform", None),
@@ -47,7 +49,7 @@ def check_parameters(estimator: Any) -> None:
     check_integer("max_iter", estimator.max_iter, 1)
     if estimator.refine != "auto":
         check_integer("refine", estimator.refine, 0)
-    check_verbose(estimator.verbose)
+    check_progress(estimator.progress)
     for name in ("eps", "delta"):
         value = getattr(estimator, name)
         if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
@@ -97,17 +99,17 @@ def check_choice(name: str, value: Any) -> None:
 
 
 def check_spherical(estimator: Any) -> None:
-    """Refuse centers on the sphere where rows are not, or where they are assigned in a sketch of them."""
-    if not isinstance(estimator.spherical, bool | np.bool_):
-        raise InvalidParameterError(f"spherical={estimator.spherical!r}; needed: True or False")
-    if not estimator.spherical:
-        return
-    if estimator.metric != "cosine":
-        raise InvalidParameterError('spherical=True is for rows of unit length; pass metric="cosine" too')
-    if estimator.assign_space == "sketch":
+    """Refuse centers on the sphere where rows are assigned in a sketch of them."""
+    if estimator.metric == "spherical" and estimator.assign_space == "sketch":
         raise InvalidParameterError(
-            'spherical=True keeps centers of original features at unit length; pass assign_space="auto" or "original"'
+            'metric="spherical" keeps centers of original features at unit length; pass assign_space="auto" or '
+            '"original"'
         )
+
+
+def row_metric(metric: ClusterMetric) -> Metric:
+    """The metric that rows are read for: they have unit length in spherical k-means too."""
+    return "cosine" if metric == "spherical" else metric
 
 
 def check_size_cap(value: Any) -> None:
@@ -121,10 +123,10 @@ def check_size_cap(value: Any) -> None:
     )
 
 
-def check_verbose(verbose: Any) -> None:
-    """Refuse what is no truth value and no integer from 0."""
-    if not isinstance(verbose, bool | np.bool_):
-        check_integer("verbose", verbose, 0)
+def check_progress(progress: Any) -> None:
+    """Refuse a value that is neither a truth value nor "auto"."""
+    if not isinstance(progress, bool | np.bool_) and progress != "auto":
+        raise InvalidParameterError(f'progress={progress!r}; needed: True, False or "auto"')
 
 
 def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:

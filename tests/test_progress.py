@@ -1,4 +1,4 @@
-"""`verbose`, as of scikit-learn's estimators: a line for each stage that is done."""
+"""What `progress` shows: bars on a terminal, a line for each stage that is done elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm.core import progress as progress_module
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.progress import Progress
 
@@ -14,8 +15,8 @@ X = np.random.default_rng(0).normal(size=(300, 4))
 
 @pytest.mark.parametrize("make", [StreamKMeans, StreamKernelKMeans])
 def test_stages_are_told(capsys, make):
-    for verbose, told in ((0, False), (False, False), (True, True), (2, True)):
-        kmeans = make(3, verbose=verbose, random_state=0).fit(X)
+    for progress, told in (("auto", False), (False, False), (True, True), (np.True_, True)):
+        kmeans = make(3, progress=progress, random_state=0).fit(X)
         kmeans.predict(X)
         said = capsys.readouterr()
         assert not said.out
@@ -24,12 +25,23 @@ def test_stages_are_told(capsys, make):
         ]
         assert stages == ([*(stage.name for stage in kmeans.stages_), "predict"] if told else [])
     for wrong in (-1, "yes", None):
-        with pytest.raises(InvalidParameterError, match="verbose="):
-            make(3, verbose=wrong).fit(X)
+        with pytest.raises(InvalidParameterError, match="progress="):
+            make(3, progress=wrong).fit(X)
+    with pytest.raises(TypeError, match="verbose"):
+        make(3, verbose=1)
 
 
-def test_bars_count_what_stages_count(capsys):
+def test_stages_that_the_log_takes_are_told_once(capsys, caplog):
+    with caplog.at_level("INFO", "streamkm"):
+        kmeans = StreamKMeans(3, progress=True, random_state=0).fit(X)
+    assert not capsys.readouterr().err
+    logged = [message.split(":")[0] for message in caplog.messages]
+    assert all(logged.count(stage.name) == 1 for stage in kmeans.stages_)
+
+
+def test_bars_count_what_stages_count(capsys, monkeypatch):
     """A stage that counts nothing is no chunk, at a rate; one that ends early has all of what it took."""
+    monkeypatch.setattr(progress_module, "_on_terminal", lambda: True)
     progress = Progress(show=True)
     with progress.stage("seed"):
         pass
