@@ -263,6 +263,8 @@ def test_skipped_rows(folder):
         (["assign", "x.svm", "x.npy", "-o", "y.npy"], "x.svm is not a saved model"),
         (["inspect", "x.npy", "--set", "estimator.tol=1"], "this command takes keys of data and text only"),
         (["distortion", "x.npy", "-m", "16,x"], "'16,x' is no list of whole numbers"),
+        (["fit", "x.npy", "-k", "2", "--steps", "unit"], "Did you mean '--preprocess'?"),
+        (["sweep", "x.npy", "-k", "2:3", "--steps=unit"], "Did you mean '--preprocess'?"),
         (["sweep", "x.npy", "-k", "2:3", "--preprocess", "scale"], "there is no step 'scale'"),
         (["sketch", "x.npy", "-o", "s.zarr", "--sketch", "foo"], "--sketch foo; needed: one of 'auto'"),
         (["report", "no"], "'no' does not exist"),

@@ -72,6 +72,9 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )  # fmt: skip
 
 
+FORMER_OPTIONS = {"--steps": "--preprocess"}
+
+
 def preprocess_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """What is done to rows as they are read: `preprocess`."""
     return click.option(

@@ -25,6 +25,7 @@ import click
 
 from streamkm import __version__
 from streamkm.cli.common import (
+    FORMER_OPTIONS,
     Talk,
     force_option,
     image_option,
@@ -96,6 +97,8 @@ def _codes_are_kept() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption) and error.option_name in FORMER_OPTIONS:
+            error.possibilities = [FORMER_OPTIONS[error.option_name]]  # type: ignore[misc]
         error.message = without_secrets(error.message)  # type: ignore[misc] # of all kinds, as click prints it
         if sys.platform != "win32":  # there is no way to ask there
             _leave(_is_closed, sys.stdout, sys.stderr)

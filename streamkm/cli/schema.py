@@ -175,6 +175,11 @@ SECTIONS: dict[str, type[_Section]] = {
     "cluster": _cluster_section(),
 }
 OPTIONAL = ("kernel",)  # there only where they are given
+FORMER = {  # keys of the estimator by their former names
+    "spherical": "estimator.metric with the value spherical",
+    "steps": "estimator.preprocess",
+    "verbose": "estimator.progress",
+}
 
 
 def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> dict[str, _Section]:
@@ -244,12 +249,14 @@ def _explain(section: str, key: str, kind: str, given: Any) -> str:
 
 
 def _unknown(name: str, section: str | None) -> str:
+    what = f"unknown key {section}.{name}" if section is not None else f"unknown section {name}"
+    if name in FORMER:
+        return f"{what}; use {FORMER[name]}"
     known = list(SECTIONS[section].model_fields) if section is not None else list(SECTIONS)
     elsewhere = {inner: f"{outer}.{inner}" for outer in SECTIONS for inner in SECTIONS[outer].model_fields}
     near = [elsewhere[name]] if name in elsewhere else difflib.get_close_matches(name, known, n=1)
     if not near:
         near = [elsewhere[match] for match in difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.8)]
-    what = f"unknown key {section}.{name}" if section is not None else f"unknown section {name}"
     return f"{what}; did you mean {near[0]}?" if near else f"{what}; known: {', '.join(known)}"
 
 
