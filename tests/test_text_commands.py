@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from streamkm import StreamKMeans, open_documents
 from streamkm.cli.data import TEXT, TFIDF, read_text_settings
 from streamkm.core.exceptions import DiskFullError, ModelFileError
-from streamkm.metrics.clusters import Told, describe_clusters
+from streamkm.metrics.clusters import Wording, describe_clusters
 from streamkm.sources.fingerprints import differences, fingerprint
 from streamkm.sources.sketch_store import StoreInfo
 from streamkm.text import FeatureHashing, TfIdf
@@ -341,7 +341,7 @@ def test_a_cluster_of_documents_without_a_word_has_its_place_in_the_report(folde
     assert sum(row["n_blank"] for row in told["clusters"]) == len(documents[blank])
     assert "rows without any" in Path("out/report.html").read_text()
     unknown = describe_clusters(
-        model.cluster_centers_, model.counts_, np.ones(X.shape[1]), Told(str, 0),
+        model.cluster_centers_, model.counts_, np.ones(X.shape[1]), Wording(str, 0),
         replace(model.profile_, blank_d2=np.full(len(model.counts_), np.nan)),
     )  # fmt: skip
     assert [row.largest_distance is None for row in unknown.rows] == [row.n_blank > 0 for row in unknown.rows]
