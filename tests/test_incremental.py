@@ -295,7 +295,7 @@ def test_a_fit_begins_anew_and_has_labels():
     np.testing.assert_array_equal(kmeans().fit_transform(X), stream.transform(X))
     assert stream.partial_fit(X).n_samples_seen_ == 1800
     assert not hasattr(kmeans().fit(iter([X])), "labels_")
-    scaled = batch(steps=["standardize"]).fit(X).incremental()
+    scaled = batch(preprocess=["standardize"]).fit(X).incremental()
     with pytest.raises(InvalidInputError, match="'standardize' must see all rows"):
         scaled.fit(X)
     assert scaled.partial_fit(X).n_samples_seen_ == 1800  # a refused fit forgets nothing

@@ -422,8 +422,8 @@ class StreamKMeans(Described, Planned):
         Returns
         -------
         IncrementalKMeans
-            With the parameters of this estimator that it has, and what `preprocess` has found. Clusters keep their numbers
-            as far as they stay where they are.
+            With the parameters of this estimator that it has, and what `preprocess` has found. Clusters keep their
+            numbers as far as they stay where they are.
 
         Raises
         ------
