@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.special import entr
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.metrics.internal import objective
@@ -167,9 +168,9 @@ def normalized_mutual_info(
     shared = float((cells.data / n) @ logs)
     if shared <= np.finfo(float).eps:
         return 0.0
-    entropies = _entropy(of_classes, n), _entropy(of_clusters, n)
-    mean = sum(entropies) / 2 if average_method == "arithmetic" else float(np.sqrt(np.prod(entropies)))
-    return min(1.0, shared / mean)
+    entropies = [float(entr(sizes / n).sum()) for sizes in (of_classes, of_clusters)]
+    mean = sum(entropies) / 2 if average_method == "arithmetic" else np.sqrt(np.prod(entropies))
+    return float(min(1.0, shared / mean))
 
 
 def adjusted_rand(labels_true: Any, labels_pred: Any = None, *, invalid: int | None = INVALID) -> float:
@@ -304,8 +305,3 @@ def _pairs_within(counts: Any) -> int:
     if sizes.sum() < 1 << 31:
         return int((sizes * (sizes - 1) // 2).sum())
     return sum(size * (size - 1) // 2 for size in sizes.tolist())
-
-
-def _entropy(counts: NDArray[np.int64], n_rows: int) -> float:
-    p = counts / n_rows
-    return float(-(p @ (np.log(counts) - np.log(n_rows))))
