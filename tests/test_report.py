@@ -331,6 +331,14 @@ def test_damaged_results_are_refused(results, name, damage):
         write_report(results)
 
 
+@pytest.mark.parametrize("place", ["data", "result"])
+def test_pages_lack_nothing_unnoticed(place):
+    for name in SUMMARY[place]:
+        if name not in ("stored_bytes", "counts"):
+            with pytest.raises(KeyError, match=name):
+                render_page({**SUMMARY, place: {k: v for k, v in SUMMARY[place].items() if k != name}}, {}, "")
+
+
 def test_page_of_numbers_that_are_not_finite():
     result = {**SUMMARY["result"], "objective": None}
     assert "not finite" in render_page({**SUMMARY, "result": result}, {}, "")

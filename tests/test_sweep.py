@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import sys
 
@@ -539,6 +540,6 @@ def test_the_next_step_clusters_as_the_sweep_did(blobs, swept, tmp_path):
     swept.report(tmp_path / "sweep.html")
     assert "StreamKMeans(8).fit_predict(X)" in (tmp_path / "sweep.html").read_text()
     unit = sweep(blobs, range(6, 10), preprocess=["standardize"], on_invalid="skip", **QUIET)
-    assert "preprocess=[&#x27;standardize&#x27;], on_invalid=&#x27;skip&#x27;).fit" in sweep_page(
-        unit.to_dict(), unit.lines(), unit.next_step(), None
-    )
+    page = sweep_page(unit.to_dict(), unit.lines(), unit.next_step(), None)
+    assert "preprocess=['standardize'], on_invalid='skip').fit" in html.unescape(page)
+    assert "preprocess=['" not in page

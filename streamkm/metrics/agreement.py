@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.special import entr
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.metrics.internal import objective
@@ -156,6 +155,8 @@ def normalized_mutual_info(
     ----------
     Strehl and Ghosh, "Cluster ensembles", JMLR 3 (2002), equation 3.
     """
+    from scipy.special import entr
+
     if average_method not in ("arithmetic", "geometric"):
         raise InvalidParameterError(f"average_method={average_method!r}; needed: 'arithmetic' or 'geometric'")
     counted = _as_contingency(labels_true, labels_pred, invalid)
