@@ -17,8 +17,8 @@ MODULES = (
     "streamkm.sources",
     "streamkm.text",
     "streamkm.preparation",
-    "streamkm.planning.cost_model",
     "streamkm.planning.forecast",
+    "streamkm.planning.forecast.cost_model",
 )
 
 

@@ -18,15 +18,13 @@ from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import human_bytes
 from streamkm.engine.reduction import fold_run, run_lengths, runs_of
-from streamkm.planning import cost_model
-from streamkm.planning.cost_model import CLIENT_CHUNK_BYTES, count_joins, forecast
-from streamkm.planning.forecast import Cluster, Cost, Rates, human_seconds
+from streamkm.planning.forecast import Cluster, Cost, HypotheticalSource, Rates, cost_model, forecast, human_seconds
+from streamkm.planning.forecast.cost_model import CLIENT_CHUNK_BYTES, count_joins
 from streamkm.planning.memory import READ_BYTES, MemoryModel
 from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.planning.plan import Plan
 from streamkm.sources import open_source
 from streamkm.sources.chunking import default_chunk_bytes
-from streamkm.sources.hypothetical import HypotheticalSource
 from tests.benchmarks.cluster_runs import Finished, Made
 from tests.dask_processes import cluster_of
 from tests.limits import PROCESS_MEMORY, limited

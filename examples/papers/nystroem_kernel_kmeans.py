@@ -34,7 +34,7 @@ from sklearn.datasets import make_circles, make_moons
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import StreamKernelKMeans
-from streamkm.fitting.kernel.exact import exact_objective, leading_features, power_features, spectral_features
+from streamkm.fitting.kernel.papers.exact import exact_objective, leading_features, power_features, spectral_features
 from streamkm.metrics import clustering_accuracy, normalized_mutual_info
 from streamkm.sketches import Kernel
 from streamkm.sketches.bounds import nystroem_columns

@@ -31,7 +31,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import StreamKernelKMeans
-from streamkm.fitting.kernel.exact import exact_kernel_kmeans, exact_objective
+from streamkm.fitting.kernel.papers.exact import exact_kernel_kmeans, exact_objective
 from streamkm.metrics import contingency
 from streamkm.sketches import Kernel
 

@@ -26,9 +26,9 @@ from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
+from streamkm.planning.forecast import HypotheticalSource
 from streamkm.planning.plan import Plan
 from streamkm.sources import RowSource
-from streamkm.sources.hypothetical import HypotheticalSource
 
 CLUSTER_FILES = ("tls_ca_file", "tls_cert", "tls_key", "report")
 NO_CLUSTER = SECTIONS["cluster"]().model_dump()

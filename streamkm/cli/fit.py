@@ -203,7 +203,7 @@ def plan(
 
     Takes the arguments of fit and reads no rows, but with --categories onehot, whose columns must be known, and with
     --measure or --workers: these walk a few chunks as fit would, and the time follows by the cost model of
-    streamkm.planning.cost_model. DATA may be a sample of what --rows says.
+    streamkm.planning.forecast.cost_model. DATA may be a sample of what --rows says.
     """
     assumed = {name: options.pop(name) for name in _ASSUMED}
     measure, rows, workers = (options.pop(name) for name in ("measure", "rows", "workers"))

@@ -23,10 +23,10 @@ from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, kernel_starts
 from streamkm.estimators.validation import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.fitting.centers import check_clusters
-from streamkm.fitting.kernel.exact import exact_objective, kernel_objective
 from streamkm.fitting.kernel.fit import KernelContext, KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule
+from streamkm.fitting.kernel.papers.exact import exact_objective, kernel_objective
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.passes.reader import OnInvalid
 from streamkm.planning.kernel_plan import plan_kernel_fit

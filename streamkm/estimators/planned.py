@@ -15,16 +15,14 @@ from streamkm.fitting.benchmark import estimate_seconds, measure, roughly_prepar
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.settings import Settings
 from streamkm.passes.prepare import check_replayable
-from streamkm.planning.cost_model import forecast
 from streamkm.planning.fit_plan import plan_fit
-from streamkm.planning.forecast import Cluster, Forecast
+from streamkm.planning.forecast import Cluster, Forecast, HypotheticalSource, forecast
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
 from streamkm.preparation import Preparation, check_steps
 from streamkm.sources.base import RowSource
 from streamkm.sources.cached import kept_rows
-from streamkm.sources.hypothetical import HypotheticalSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import PreparedRows, prepared
 
@@ -86,7 +84,7 @@ class Planned(Assigner):
         X : path or glob, open dataset or ChunkedSource
             Which workers can read; a sample of the data is enough.
         cluster : Cluster
-            Of `streamkm.planning.forecast`; the cost model is written down in `streamkm.planning.cost_model`.
+            Of `streamkm.planning.forecast`; the cost model is written down in `streamkm.planning.forecast.cost_model`.
         n_rows : int, optional
             In place of those that X has.
 

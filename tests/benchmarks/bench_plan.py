@@ -127,8 +127,7 @@ def costs_of_dask() -> dict[str, float]:
 def predicted(path: str, k: int, sample: str | None, costs: dict[str, float]) -> dict[str, Any]:
     """Forecasts of a fit for each number of workers, by one measurement."""
     from streamkm import StreamKMeans
-    from streamkm.planning.cost_model import forecast
-    from streamkm.planning.forecast import Cluster
+    from streamkm.planning.forecast import Cluster, forecast
     from streamkm.sources import open_source
 
     kmeans = StreamKMeans(k, random_state=0, progress=False)
@@ -170,8 +169,7 @@ def large(path: str, k: int) -> dict[str, Any]:
     """Forecasts for numbers of rows that are not here, by one measurement, with the defaults of `Cluster`."""
     from streamkm import StreamKMeans
     from streamkm.core.memory import human_bytes
-    from streamkm.planning.cost_model import forecast
-    from streamkm.planning.forecast import Cluster, human_seconds
+    from streamkm.planning.forecast import Cluster, forecast, human_seconds
 
     kmeans = StreamKMeans(k, memory_limit=CLIENT_MEMORY, random_state=0, progress=False)
     first = kmeans.forecast(path, Cluster(LARGE_WORKERS), LARGE_ROWS[0])

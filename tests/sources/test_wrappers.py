@@ -10,6 +10,7 @@ import zarr
 
 from streamkm import StreamKMeans
 from streamkm.fitting.benchmark import _Few
+from streamkm.planning.forecast import HypotheticalSource
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
@@ -19,7 +20,6 @@ from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.base import ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import hashed
 from streamkm.sources.documents.weighted import weighted
-from streamkm.sources.hypothetical import HypotheticalSource
 from streamkm.sources.long_lines import LongLine
 from streamkm.sources.prepared import prepared
 from streamkm.sources.sketch_store import StoreSource

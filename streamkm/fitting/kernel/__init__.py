@@ -1,1 +1,1 @@
-"""Kernel k-means: the kernel's width, landmarks, maps to features, fits; and exact versions for few rows."""
+"""Kernel k-means: the kernel's width, landmarks, maps to features, fits; the papers' own methods are in `papers`."""

@@ -16,9 +16,9 @@ from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
 from streamkm.engine.passes import run
-from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
-from streamkm.fitting.kernel.landmark_sketches import landmark_sketch
 from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
+from streamkm.fitting.kernel.papers.column_sketches import column_sketch, sketched_columns_map
+from streamkm.fitting.kernel.papers.landmark_sketches import landmark_sketch
 from streamkm.passes.reader import ValidRows
 from streamkm.passes.sketch import FindSketch
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES

@@ -50,7 +50,7 @@ from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
 from streamkm.engine.turns import Reading
-from streamkm.planning.forecast import Cluster, Cost, Forecast, Rates, Step
+from streamkm.planning.forecast.values import Cluster, Cost, Forecast, Rates, Step
 from streamkm.planning.memory import LABEL_BYTES, READ_BYTES, MemoryModel
 from streamkm.planning.plan import Plan
 from streamkm.sketches.registry import DATA_DEPENDENT
