@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.loading import load_estimators
 from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
+from streamkm.core.gc_guard import collector_off
 from streamkm.core.secrets import without_secrets
 from streamkm.core.text_table import aligned
 
@@ -174,7 +174,9 @@ class Talk:
         self._logger.addHandler(self._handler)
         self._warnings.__enter__()
         warnings.showwarning = _show_warning
-        load_estimators()
+        with collector_off:  # it would look through all that is imported, and find no garbage
+            import streamkm.estimators.kernel_kmeans
+            import streamkm.estimators.kmeans  # noqa: F401
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:

@@ -1,6 +1,6 @@
 """How figures look, and as what they are written: colours, panels, SVG.
 
-Figure objects and never pyplot; nothing here knows what is drawn.
+Imports matplotlib, for those who draw: figure objects and never pyplot. Nothing here knows what is drawn.
 """
 
 from __future__ import annotations
@@ -9,17 +9,29 @@ import io
 import re
 from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
+from matplotlib import figure
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart with every kind of colour vision; without black and yellow, which is weak on white
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5195")
 INK, FAINT, GRID = "#222222", "#757575", "#e4e4e4"
 WIDTH_INCHES, DPI = 10.0, 130
+_NOTEBOOK_DPI = 80  # as wide as a cell
 TITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": INK}
 _OF_PAGE = {INK: "ink", FAINT: "faint", GRID: "line", "#ffffff": "page", "#0072b2": "bar"}  # colours in the page
 _NOT_OF_PAGES = re.compile(r'\s*<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)  # what files alone need
+
+
+class Figure(figure.Figure):
+    """A figure that IPython shows where pyplot, which would tell it how, is not imported."""
+
+    def _repr_png_(self) -> bytes:
+        with io.BytesIO() as buffer:
+            self.savefig(buffer, format="png", dpi=_NOTEBOOK_DPI)
+            return buffer.getvalue()
 
 
 def halo() -> dict[str, Any]:
@@ -29,8 +41,6 @@ def halo() -> dict[str, Any]:
 
 def empty_figure(width: float, height: float) -> Figure:
     """A figure of so many inches, which notebooks show, whatever the backend."""
-    from streamkm.reports.shown_figure import Figure
-
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
@@ -56,18 +66,16 @@ def dress(panel: Axes) -> None:
     panel.set_axisbelow(True)
 
 
-def svg_file(figure: Figure) -> str:
+def svg_file(drawn: figure.Figure) -> str:
     """A figure as the text of an SVG file, the same for the same figure."""
-    import matplotlib as mpl
-
     with io.StringIO() as buffer, mpl.rc_context({"svg.hashsalt": "streamkm", "svg.fonttype": "none"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        drawn.savefig(buffer, format="svg", metadata={"Date": None})
         return buffer.getvalue()
 
 
-def svg(figure: Figure) -> str:
+def svg(drawn: figure.Figure) -> str:
     """A figure as an SVG element of a page, from which it takes its colours."""
-    return svg_of_page(svg_file(figure))
+    return svg_of_page(svg_file(drawn))
 
 
 def svg_of_page(text: str) -> str:
