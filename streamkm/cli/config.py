@@ -35,18 +35,9 @@ NO_CLUSTER = SECTIONS["cluster"]().model_dump()
 
 
 class Run(NamedTuple):
-    """What a configuration describes.
+    """What a configuration describes."""
 
-    Attributes
-    ----------
-    data : Opened
-        The source, and how documents become rows, if it is one of documents.
-    estimator : StreamKMeans or StreamKernelKMeans
-    output : Output
-    cluster : ClusterSettings or None
-    """
-
-    data: Opened
+    data: Opened  # the source, and how documents become rows, if it is one of documents
     estimator: StreamKMeans | StreamKernelKMeans
     output: Output
     cluster: ClusterSettings | None
@@ -77,30 +68,17 @@ class Run(NamedTuple):
 
 
 class Override(NamedTuple):
-    """A value given on the command line.
+    """A value given on the command line."""
 
-    Attributes
-    ----------
-    key : str
-        ``section.key``.
-    value : object
-        As YAML would give it.
-    origin : str
-        What messages call it: ``--set estimator.n_clusters=50``.
-    """
-
-    key: str
-    value: Any
-    origin: str
+    key: str  # ``section.key``
+    value: Any  # as YAML would give it
+    origin: str  # what messages call it: ``--set estimator.n_clusters=50``
 
 
 def parse_set(text: str) -> Override:
     """Read ``section.key=value``; the value is YAML, such as ``50``, ``auto``, ``[a.svm, b.svm]``.
 
-    Raises
-    ------
-    ConfigError
-        No ``=``, no section, or a value that is not YAML.
+    Raises ConfigError: no ``=``, no section, or a value that is not YAML.
     """
     key, equals, value = text.partition("=")
     origin = f"--set {text}" if key.strip() != "data.storage_options" else f"--set {key}={MASK}"  # these are secrets
@@ -115,24 +93,9 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
 
     Relative paths of the file are relative to the file's directory, those of overrides to the current one.
 
-    Parameters
-    ----------
-    path : path or None
-        None takes overrides and defaults alone.
-    overrides : sequence of Override
-        Later ones win.
-
-    Returns
-    -------
-    Run
-        The source is opened: its files exist and are of a known format. No rows were read.
-
-    Raises
-    ------
-    ConfigError
-        Wrong YAML, an unknown or repeated key, a wrong type; each on a line of its own.
-    StreamkmError
-        What `open_source` raises.
+    `path`: None takes overrides and defaults alone. `overrides`: later ones win. The source is open: its files exist
+    and are of a known format. No rows were read. Raises ConfigError: wrong YAML, an unknown or repeated key, a wrong
+    type; each on a line of its own. Raises StreamkmError: what `open_source` raises.
     """
     values, origins = _read(Path(path)) if path is not None else ({}, {})
     base = Path(path).parent if path is not None else Path()
@@ -197,15 +160,8 @@ def open_data(
 ) -> Opened:
     """Open what commands without an estimator read; `overrides` may set keys of ``data`` and ``text``.
 
-    Parameters
-    ----------
-    beside : path, optional
-        Of a model: documents are opened as those that it was fitted on, but for what `overrides` say.
-
-    Raises
-    ------
-    ConfigError, StreamkmError
-        As `load_run`.
+    `beside`: of a model: documents are opened as those that it was fitted on, but for what `overrides` say. Raises
+    ConfigError, StreamkmError as `load_run`.
     """
     return _open(paths, overrides, ("data", "text"), beside).data
 

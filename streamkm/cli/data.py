@@ -35,24 +35,13 @@ HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A source, open.
+    """A source, open."""
 
-    Attributes
-    ----------
-    source : RowSource
-        Not weighted yet where `counts`.
-    counts : bool
-        Whether document frequencies are still to be counted, in a pass over all documents.
-    text : dict
-        How documents are hashed and read, as JSON values; empty for rows.
-    sublinear_tf : bool
-        Whether logarithms of counts are weighted; see `open_documents`.
-    """
-
-    source: RowSource
-    counts: bool = False
+    source: RowSource  # not weighted yet where `counts`
+    counts: bool = False  # whether document frequencies are still to be counted, in a pass over all documents
+    # how documents are hashed and read, as JSON values; empty for rows
     text: dict[str, Any] = field(default_factory=dict)
-    sublinear_tf: bool = False
+    sublinear_tf: bool = False  # whether logarithms of counts are weighted; see `open_documents`
 
     def weighted(self, executor: Any = "auto", memory_limit: Any = "auto") -> RowSource:
         """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""
@@ -118,12 +107,7 @@ def is_documents(form: Any) -> bool:
 def write_text_settings(directory: Path, source: RowSource, text: Mapping[str, Any]) -> None:
     """Write how documents were opened, so that later ones can be opened alike; nothing for rows.
 
-    Parameters
-    ----------
-    directory : path
-        Gets ``text.json``, and ``tfidf.npz`` with the frequencies if there are some.
-    text : mapping
-        Of `Opened`.
+    `directory`: gets ``text.json``, and ``tfidf.npz`` with the frequencies if there are some. `text`: of `Opened`.
     """
     if not text:
         return
@@ -140,12 +124,7 @@ def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | 
 
 
 def check_frequencies_target(path: str | os.PathLike[str]) -> None:
-    """Refuse a path where something else lies than document frequencies, which may be replaced.
-
-    Raises
-    ------
-    OutputError
-    """
+    """Refuse a path where something else lies than document frequencies, which may be replaced. Raises OutputError."""
     if os.path.lexists(path):
         check_replaceable(path)
         try:
@@ -157,10 +136,7 @@ def check_frequencies_target(path: str | os.PathLike[str]) -> None:
 def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """Read what `write_text_settings` wrote: `format` and keys of ``text``; empty where there is nothing.
 
-    Raises
-    ------
-    ModelFileError
-        If the file is no such thing.
+    Raises ModelFileError if the file is no such thing.
     """
     path = Path(directory) / TEXT
     try:
@@ -191,15 +167,7 @@ def write_table_settings(directory: Path, source: RowSource) -> None:
 def read_table_settings(directory: str | os.PathLike[str], path: str) -> dict[str, Any]:
     """Read what `write_table_settings` wrote: keys of ``data``; empty where there is nothing, and for other files.
 
-    Parameters
-    ----------
-    path : str
-        What is to be opened alike.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is no such thing.
+    `path`: what is to be opened alike. Raises ModelFileError if the file is no such thing.
     """
     place = Path(directory) / TABLE
     if not place.exists() or not (is_folder(path) or suffix_format(path)[0] in TABLES):

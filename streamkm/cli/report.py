@@ -85,22 +85,7 @@ def write_sweep(directory: str | os.PathLike[str], result: SweepResult, next_ste
 
     Without matplotlib there is no picture, which is logged.
 
-    Parameters
-    ----------
-    directory : path
-    result : SweepResult
-    next_step : str
-        The command that clusters all rows as the sweep did.
-
-    Returns
-    -------
-    Path
-        Of the directory.
-
-    Raises
-    ------
-    OutputError
-        If they cannot be written.
+    `next_step`: the command that clusters all rows as the sweep did. Raises OutputError if they cannot be written.
     """
     folder, table = Path(directory), result.to_dict()
     write_text(folder / SWEEP_CSV, result.csv_text())

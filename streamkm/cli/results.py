@@ -53,19 +53,9 @@ _LABELS_PER_CHUNK = 1 << 20
 def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = _RESULTS) -> None:
     """Refuse a results directory that could not be written at the end, or that holds results to keep. Writes nothing.
 
-    Parameters
-    ----------
-    target : path
-    overwrite : bool
-        Whether results of an earlier run may be replaced.
-    results : sequence of str
-        Names of files that count as results.
-
-    Raises
-    ------
-    OutputError
-        `target` is a file, lies in a directory that cannot be written, holds results and `overwrite` is False, or has
-        other files under the names of results.
+    `overwrite`: whether results of an earlier run may be replaced. `results`: names of files that count as results.
+    Raises OutputError: `target` is a file, lies in a directory that cannot be written, holds results and `overwrite` is
+    False, or has other files under the names of results.
     """
     directory = Path(target)
     if directory.exists() and not directory.is_dir():
@@ -83,15 +73,8 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
 def check_labels_target(target: str | os.PathLike[str], paths: Sequence[str] = (), *, overwrite: Overwrite) -> None:
     """As `check_target`, for labels in one file or Zarr array, or for those that `put_into_file` puts into one of rows.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        Of the rows.
-
-    Raises
-    ------
-    OutputError
-        Another suffix, something there and `overwrite` False, something there that is no labels, or no permission.
+    `paths`: of the rows. Raises OutputError: another suffix, something there and `overwrite` False, something there
+    that is no labels, or no permission.
     """
     path = Path(target)
     if path.suffix == ".h5ad" and path.is_file():
@@ -130,18 +113,8 @@ def _check_writable(directory: Path) -> None:
 def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, overwrite: Overwrite = False) -> None:
     """Write labels as one .npy file; readers see the old file or the whole new one.
 
-    Parameters
-    ----------
-    path : path
-        Ends in .npy.
-    labels : int32 ndarray of shape (n,)
-    overwrite : bool or "any"
-        Whether labels that streamkm wrote there may be replaced, or any regular file.
-
-    Raises
-    ------
-    DiskFullError, OutputError
-        If it cannot be written.
+    `path`: ends in .npy. `labels`: (n,). `overwrite`: whether labels that streamkm wrote there may be replaced, or any
+    regular file. Raises DiskFullError, OutputError if it cannot be written.
     """
     target = Path(path)
     with writing(target, labels.nbytes):
@@ -159,10 +132,7 @@ def put_into_file(
 ) -> NDArray[np.int32]:
     """Find the labels of the rows of an .h5ad file, and write them into it as its column obs/cluster.
 
-    Raises
-    ------
-    SourceError, OutputError
-        As `write_obs`; the file is as it was.
+    Raises SourceError, OutputError as `write_obs`; the file is as it was.
     """
     from streamkm.sources.binary.h5ad_obs import write_obs
     from streamkm.sources.local import opened
@@ -176,10 +146,7 @@ def put_into_file(
 def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Path | None:
     """Where workers may write labels that `write_results` takes into a directory of results; None: they are gathered.
 
-    Parameters
-    ----------
-    labels_format : "npy" or "zarr"
-        Workers write Zarr arrays.
+    `labels_format`: workers write Zarr arrays.
     """
     if labels_format != "zarr":
         return None
@@ -243,10 +210,7 @@ def labels_name(directory: Path) -> str:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file of results; readers see the old file or the whole new one.
 
-    Raises
-    ------
-    DiskFullError, OutputError
-        If it cannot be written, or another file has its name.
+    Raises DiskFullError, OutputError if it cannot be written, or another file has its name.
     """
     target = Path(path)
     with _staged(target.parent, [target.name]) as stage:

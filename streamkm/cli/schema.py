@@ -125,22 +125,12 @@ class _Reading(_Section):
 
 
 class Output(_Section):
-    """Where results of a fit go, and which.
-
-    Attributes
-    ----------
-    directory : str
-    labels : "npy", "zarr", "csv" or "parquet"
-    report : bool
-        Whether report.html is made.
-    overwrite : bool
-        Whether results of an earlier run may be replaced.
-    """
+    """Where results of a fit go, and which."""
 
     directory: str = "streamkm-out"
     labels: Literal["npy", "zarr", "csv", "parquet"] = "npy"
-    report: bool = True
-    overwrite: bool = False
+    report: bool = True  # whether report.html is made
+    overwrite: bool = False  # whether results of an earlier run may be replaced
 
 
 def _section_of(estimator: type[Any], types: Mapping[str, Any]) -> type[_Section]:

@@ -56,11 +56,7 @@ _NAMED = re.compile(r"(?<![\w./=-])[a-z]+_[a-z_]+(?![\w./=(-])")
 def in_words_of(command: str, text: str) -> str:
     """A message with the options and keys that a command has for the parameters in it.
 
-    Parameters
-    ----------
-    command : str
-        ``fit``.
-    text : str
+    `command`: ``fit``.
 
     Examples
     --------

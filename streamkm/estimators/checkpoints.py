@@ -67,13 +67,7 @@ def open_checkpoint(
 ) -> Iterator[Checkpoint]:
     """Take a directory for a fit of `source`, or continue the fit that it is of; see `Checkpoint.open`.
 
-    Parameters
-    ----------
-    estimator : StreamKMeans or StreamKernelKMeans
-    plan : Plan
-        Of the estimator for the source.
-    more : mapping of JSON values
-        Settings of a run that a fit is but a part of.
+    `plan`: of the estimator for the source. `more`: settings of a run that a fit is but a part of.
 
     Notes
     -----

@@ -38,17 +38,9 @@ MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their squ
 def summarize(estimator: StreamKMeans | StreamKernelKMeans | IncrementalKMeans) -> dict[str, Any]:
     """Gather what summary.json and a report say, as JSON values.
 
-    Parameters
-    ----------
-    estimator : StreamKMeans, StreamKernelKMeans or IncrementalKMeans
-        Fitted.
-
-    Returns
-    -------
-    dict
-        ``data``, ``result``, ``clusters``, ``stages``, ``history``, ``parameters`` and ``versions``. Numbers that are
-        not finite, and what streams and loaded models do not know, are null; clusters are null where no more is known
-        than their sizes.
+    `estimator`: fitted. The result: ``data``, ``result``, ``clusters``, ``stages``, ``history``, ``parameters`` and
+    ``versions``. Numbers that are not finite, and what streams and loaded models do not know, are null; clusters are
+    null where no more is known than their sizes.
     """
     profile, labels = getattr(estimator, "profile_", None), vars(estimator).get("labels_")
     is_fit = hasattr(estimator, "n_samples_")  # else a stream, whose labels are those of its last rows
@@ -111,19 +103,9 @@ def shown_clusters(
 ) -> list[dict[str, Any]]:
     """What a report says of clusters, with the ids of their typical rows, and with pictures, where these are wanted.
 
-    Parameters
-    ----------
-    clusters : sequence of mappings
-        Of `summarize`.
-    source : RowSource, optional
-        The rows that were fitted, which are read once more.
-    image_shape : (height, width) or (height, width, 3), optional
-        Of rows of pixels.
-
-    Raises
-    ------
-    InvalidParameterError
-        An `image_shape` that rows do not have.
+    `clusters`: of `summarize`. `source`: the rows that were fitted, which are read once more. `image_shape` (height,
+    width) or (height, width, 3): of rows of pixels. Raises InvalidParameterError: an `image_shape` that rows do not
+    have.
     """
     told, names = [dict(row) for row in clusters], ("typical", "outlying")
     shape = None if image_shape is None else check_image_shape(image_shape, estimator.n_features_in_)

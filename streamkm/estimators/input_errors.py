@@ -23,18 +23,7 @@ _LONGEST = 40  # characters of a value that are shown
 def clear_refusals(X: Any, name: str) -> Iterator[None]:
     """Say in one line what is wrong with X, where what is done within refuses it.
 
-    Parameters
-    ----------
-    X : array, sparse matrix, frame or list of rows
-    name : str
-        What messages call it.
-
-    Raises
-    ------
-    InvalidInputError
-        In place of a ValueError.
-    TypeError
-        In place of a TypeError.
+    `name`: what messages call it. Raises InvalidInputError, in place of a ValueError, or TypeError.
     """
     try:
         yield

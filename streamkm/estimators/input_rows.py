@@ -95,10 +95,7 @@ class InputRows:
 
         The attribute is rounded to the data's dtype; the model's centers are not, and count unless it was changed.
 
-        Raises
-        ------
-        InvalidInputError
-            For centers that no row can be compared with.
+        Raises InvalidInputError for centers that no row can be compared with.
         """
         model, columns = self.model_, self.model_.columns
         centers = np.asarray(self._held("cluster_centers_"))

@@ -52,17 +52,8 @@ class SavedModel(InputRows):
 
         The file of an `IncrementalKMeans` holds the stream as well: its coreset, of `stream_.n_bytes`.
 
-        Parameters
-        ----------
-        path : path
-            Written under this very name.
-        overwrite : bool
-            Replace a file that is there, whatever it is, by the complete new one.
-
-        Raises
-        ------
-        DiskFullError, OutputError
-            It exists, or cannot be written; the old file is as it was.
+        `path`: written under this very name. `overwrite`: replace a file that is there, whatever it is, by the complete
+        new one. Raises DiskFullError, OutputError: it exists, or cannot be written; the old file is as it was.
         """
         self._check_fitted()
         check_new(path, overwrite=overwrite)
@@ -87,10 +78,7 @@ class SavedModel(InputRows):
         `n_samples_`, `n_iter_`, `converged_`, `distortion_`, `n_passes_`, `seed_` and `fitted_on_`, as far as the file
         has them.
 
-        Raises
-        ------
-        ModelFileError
-            If the file is no saved model, or damaged.
+        Raises ModelFileError if the file is no saved model, or damaged.
         """
         model, parameters = Model.load(path)
         if isinstance(parameters.get("sketch"), dict):

@@ -26,10 +26,7 @@ def name_of(estimator: type) -> str | None:
 def load_estimator(path: str | os.PathLike[str]) -> Any:
     """Read what any estimator saved; see `StreamKMeans.load`.
 
-    Raises
-    ------
-    ModelFileError
-        If the file is no saved model, damaged, or of an estimator that this release does not have.
+    Raises ModelFileError if the file is no saved model, damaged, or of an estimator that this release does not have.
     """
     name = FitInfo.load(path).estimator
     if name is None:  # written before files named it

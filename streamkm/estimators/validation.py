@@ -148,10 +148,7 @@ def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
 def given_start(init: Any) -> Any:
     """`init` as fits take it: a name or a function as it is, centers of any kind as float64 (k, d).
 
-    Raises
-    ------
-    InvalidParameterError
-        For what is no array of real numbers.
+    Raises InvalidParameterError for what is no array of real numbers.
     """
     if isinstance(init, str) or callable(init):
         return init
@@ -198,21 +195,11 @@ def check_integer(name: str, value: object, smallest: int, *, or_auto: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Sample weights, told apart: rows that weigh alike are clustered as rows without weights are, to the bit.
+    """Sample weights, told apart: rows that weigh alike are clustered as rows without weights are, to the bit."""
 
-    Attributes
-    ----------
-    each : float64 (n,) or (0,)
-        Empty where all rows weigh alike.
-    factor : float
-        What every row weighs then, by which counts and objective are multiplied; else 1.
-    n_given : int or None
-        How many weights were given; None for a number, or nothing.
-    """
-
-    each: NDArray[np.float64]
-    factor: float = 1.0
-    n_given: int | None = None
+    each: NDArray[np.float64]  # (n,); empty where all rows weigh alike
+    factor: float = 1.0  # what every row weighs then, by which counts and objective are multiplied; else 1
+    n_given: int | None = None  # how many weights were given; None for a number, or nothing
 
     def check_rows(self, n_rows: int | None, name: str) -> None:
         """Refuse another number of weights than of rows, where both are known."""

@@ -19,14 +19,8 @@ def keeping_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Plan:
 
     It changes no result, only how often rows are read.
 
-    Parameters
-    ----------
-    plan : Plan
-        Of a fit by threads of this process.
-    source : RowSource
-        What it is a plan for. Rows are kept as they come, before any preparation.
-    allowance : MemoryBudget
-        By which the plan was made.
+    `plan`: of a fit by threads of this process. `source`: what it is a plan for. Rows are kept as they come, before any
+    preparation. `budget`: by which the plan was made.
     """
     rows = source.source if isinstance(source, PreparedRows) else source
     if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:

@@ -16,25 +16,14 @@ MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen.
-
-    Attributes
-    ----------
-    sizes : Sizes
-    memory_model : MemoryModel
-    n_chunks : int or None
-    cluster_on : ClusterOn
-    space : Space
-    room : int
-        Bytes of spilled blocks that are kept in memory.
-    """
+    """What was chosen."""
 
     sizes: Sizes
     memory_model: MemoryModel
     n_chunks: int | None
     cluster_on: ClusterOn
     space: Space
-    room: int = 0
+    room: int = 0  # bytes of spilled blocks that are kept in memory
 
     def memory(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage."""
@@ -84,25 +73,10 @@ def choose(
 ) -> Choice:
     """Choose the best space, in it the best cluster_on, with it the largest sizes, that fit in memory.
 
-    Parameters
-    ----------
-    source : RowSource
-    memory_model : MemoryModel
-        Of a fit, whatever its cluster_on.
-    regimes : dict of str
-        Those to choose from, the best first, and why each.
-    spaces : tuple of Space
-        The best first.
-    ladder : list of Sizes
-        The largest first.
-    allowance : MemoryBudget
-    n_threads : int
-        There are: as many of them work as have room beside the sizes, which are chosen for one.
-
-    Returns
-    -------
-    Choice
-        Of what takes the least memory, where nothing fits.
+    `memory_model`: of a fit, whatever its cluster_on. `regimes`: those to choose from, the best first, and why each.
+    `spaces`: the best first. `ladder`: the largest first. `n_threads`: there are: as many of them work as have room
+    beside the sizes, which are chosen for one. Where nothing fits, the choice is what takes the
+    least memory.
     """
     cuts: dict[int, _Cut] = {}
     least: Choice | None = None

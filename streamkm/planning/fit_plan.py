@@ -212,29 +212,20 @@ def _plan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What a fit is planned from, before anything is chosen by memory.
-
-    Attributes
-    ----------
-    kind, n_components, nnz_per_feature : str, int, int or None
-        Of the sketch.
-    found_on_all : bool
-        Whether a sketch that depends on the data is to be found on all rows.
-    row_bytes : int
-        Of a row as read, about.
-    """
+    """What a fit is planned from, before anything is chosen by memory."""
 
     source: RowSource
     n_clusters: int
     sketch: str | Sketch
+    # of the sketch
     kind: str
     n_components: int
     nnz_per_feature: int | None
-    found_on_all: bool
+    found_on_all: bool  # whether a sketch that depends on the data is to be found on all rows
     refine: int | str
     assign_space: Space | Literal["auto"]
     coreset: str | None
-    row_bytes: int
+    row_bytes: int  # of a row as read, about
 
     @property
     def once(self) -> bool:

@@ -32,55 +32,27 @@ COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelMemoryModel:
-    """Sizes that the projection is made of.
-
-    Attributes
-    ----------
-    n_rows, sample_rows, n_clusters, n_features, n_threads : int
-    n_columns : int
-        Landmarks, random features, or combinations of kernel columns: c.
-    n_held : int
-        Rows that the map holds: landmarks, or all rows where kernel columns are combined; 0 for random features.
-    rank : int
-    row_bytes : int
-        Of a row as read.
-    landmark_bytes : int
-        Of a row as a landmark, with what is laid out for kernels.
-    pool_rows : int
-        Rows that landmarks are the means of, as floats; 0 where they are sampled.
-    largest_chunk : int
-        Decoded bytes of the largest chunk.
-    read_factor : float
-    producer_bytes : int
-        Of the source.
-    all_rows : bool
-        Whether projection and clustering see all rows.
-    streams : bool
-        Whether the source only streams: pieces wait for threads.
-    drawn_rows : int
-        Feature rows that the last pass draws by their share of the objective.
-    keeps_sample : bool
-        Whether the row sample is kept for rounds that look further.
-    """
+    """Sizes that the projection is made of."""
 
     n_rows: int
     sample_rows: int
     n_clusters: int
     n_features: int
     n_threads: int
-    n_columns: int
+    n_columns: int  # landmarks, random features, or combinations of kernel columns: c
+    # rows that the map holds: landmarks, or all rows where kernel columns are combined; 0 for random features
     n_held: int
     rank: int
-    row_bytes: int
-    landmark_bytes: int
-    pool_rows: int
-    largest_chunk: int
+    row_bytes: int  # of a row as read
+    landmark_bytes: int  # of a row as a landmark, with what is laid out for kernels
+    pool_rows: int  # rows that landmarks are the means of, as floats; 0 where they are sampled
+    largest_chunk: int  # decoded bytes of the largest chunk
     read_factor: float
-    producer_bytes: int
-    all_rows: bool
-    streams: bool = False
-    drawn_rows: int = 0
-    keeps_sample: bool = False
+    producer_bytes: int  # of the source
+    all_rows: bool  # whether projection and clustering see all rows
+    streams: bool = False  # whether the source only streams: pieces wait for threads
+    drawn_rows: int = 0  # feature rows that the last pass draws by their share of the objective
+    keeps_sample: bool = False  # whether the row sample is kept for rounds that look further
 
     def stages(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""

@@ -38,23 +38,12 @@ MOST_EVALUATIONS = 1 << 32  # of the kernel, where all rows meet all rows: some 
 
 @dataclass(frozen=True, slots=True)
 class KernelSizes:
-    """What is decided for a kernel fit.
+    """What is decided for a kernel fit."""
 
-    Attributes
-    ----------
-    n_landmarks : int
-        Columns of the sketch, c.
-    rank : int
-        Features, m.
-    why : str
-        Where the rank comes from, if it was left open.
-    short : str
-        What `eps` asks for and does not get; empty where it gets it, or where none was given.
-    """
-
-    n_landmarks: int
-    rank: int
-    why: str = field(default="", compare=False)
+    n_landmarks: int  # columns of the sketch, c
+    rank: int  # features, m
+    why: str = field(default="", compare=False)  # where the rank comes from, if it was left open
+    # what `eps` asks for and does not get; empty where it gets it, or where none was given
     short: str = field(default="", compare=False)
 
 

@@ -64,57 +64,7 @@ def waiting_calls(n_threads: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryModel:
-    """Sizes that the projection is made of.
-
-    Attributes
-    ----------
-    n_rows, sample_rows, n_clusters, n_features, n_components, n_threads : int
-    row_bytes, block_row_bytes : int
-        Of a row as read, and as sketched.
-    sample_floats : int
-        Bytes of a sampled row in its original features as floats, where it has to be converted; else 0.
-    largest_chunk : int
-        Decoded bytes of the largest chunk.
-    itemsize : int
-        Of products with centers.
-    read_factor : float
-        Of the source.
-    fitted : bool
-        Whether the sketch is found on sampled rows.
-    n_chunks : int
-    coreset_rows : int
-        Rows of a coreset, if there is to be one.
-    directions : int
-        Singular vectors that are found in a pass of their own; 0: none are.
-    producer_bytes : int
-        Of the source.
-    streams : bool
-        Whether the source only streams: pieces wait for threads.
-    sequential : bool
-        Of the source.
-    once : bool
-        Whether it can be walked once only: labels are those of the sketched rows that are kept.
-    labels : bool
-        Whether labels are gathered in this process.
-    shared_bytes : int
-        Of the source.
-    drawn_rows : int
-        That a call draws in the pass that assigns rows.
-    keeps_sample : bool
-        Whether the row sample is kept through that pass.
-    sums_bytes : int
-        Of sums that a pass before gathers, by which rows are prepared; 0: there is none.
-    dense : bool
-        Whether rows are dense where they are clustered and assigned: many centers then have an index and neighbours.
-    searched_rows : int
-        Rows that starts are searched on, where these are drawn from all that are held.
-    n_portions : int
-        Of the rows that starts are searched on, one after the other.
-    on_cluster : bool
-        Whether workers of a Dask cluster read, and tell this process what they found.
-    n_occurring : int
-        Features that occur, about, which the first pass notes; 0: any may.
-    """
+    """Sizes that the projection is made of."""
 
     n_rows: int
     sample_rows: int
@@ -122,30 +72,33 @@ class MemoryModel:
     n_features: int
     n_components: int
     n_threads: int
+    # of a row as read, and as sketched
     row_bytes: int
     block_row_bytes: int
+    # bytes of a sampled row in its original features as floats, where it has to be converted; else 0
     sample_floats: int
-    largest_chunk: int
-    itemsize: int
-    read_factor: float
-    fitted: bool
+    largest_chunk: int  # decoded bytes of the largest chunk
+    itemsize: int  # of products with centers
+    read_factor: float  # of the source
+    fitted: bool  # whether the sketch is found on sampled rows
     n_chunks: int
-    coreset_rows: int
-    directions: int = 0
-    producer_bytes: int = 0
-    streams: bool = False
-    sequential: bool = False
-    once: bool = False
-    labels: bool = True
-    shared_bytes: int = 0
-    drawn_rows: int = 0
-    keeps_sample: bool = False
-    sums_bytes: int = 0
+    coreset_rows: int  # rows of a coreset, if there is to be one
+    directions: int = 0  # singular vectors that are found in a pass of their own; 0: none are
+    producer_bytes: int = 0  # of the source
+    streams: bool = False  # whether the source only streams: pieces wait for threads
+    sequential: bool = False  # of the source
+    once: bool = False  # whether it can be walked once only: labels are those of the sketched rows that are kept
+    labels: bool = True  # whether labels are gathered in this process
+    shared_bytes: int = 0  # of the source
+    drawn_rows: int = 0  # that a call draws in the pass that assigns rows
+    keeps_sample: bool = False  # whether the row sample is kept through that pass
+    sums_bytes: int = 0  # of sums that a pass before gathers, by which rows are prepared; 0: there is none
+    # whether rows are dense where they are clustered and assigned: many centers then have an index and neighbours
     dense: bool = False
-    searched_rows: int = 0
-    n_portions: int = 1
-    on_cluster: bool = False
-    n_occurring: int = 0
+    searched_rows: int = 0  # rows that starts are searched on, where these are drawn from all that are held
+    n_portions: int = 1  # of the rows that starts are searched on, one after the other
+    on_cluster: bool = False  # whether workers of a Dask cluster read, and tell this process what they found
+    n_occurring: int = 0  # features that occur, about, which the first pass notes; 0: any may
 
     @property
     def center_features(self) -> int:
@@ -160,12 +113,7 @@ class MemoryModel:
     def stages(self, cluster_on: ClusterOn, space: Space, base: int, room: int = 0) -> dict[str, int]:
         """Resident bytes of each stage at its peak.
 
-        Parameters
-        ----------
-        base : int
-            What the process holds beside data.
-        room : int
-            What spilled blocks may take in memory.
+        `base`: what the process holds beside data. `room`: what spilled blocks may take in memory.
         """
         reading, waiting = self._reading(), waiting_calls(self.n_threads)
         kept = min(self.n_rows, self.sample_rows)

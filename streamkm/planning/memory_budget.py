@@ -28,27 +28,17 @@ AnyPlan = TypeVar("AnyPlan", bound="Projected")
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """What a limit leaves for data: by the limit, the data and what the process holds, in steps.
-
-    Attributes
-    ----------
-    limit_bytes : int
-    base_bytes : int
-        What the process holds beside what is planned: `process_memory`, the rows if they are in memory, and what long
-        lines of text take.
-    process_memory : int
-        See `process.process_memory`.
-    free_bytes : int or None
-        What the machine has left for this process, where no limit was given; None where one was. Only what is kept in
-        memory or on disk is chosen by it: another plan that it has no room for is refused.
-    long_lines : tuple of LongLine
-        What threads may have to read at a time: part of `base_bytes`, as it is not known when.
-    """
+    """What a limit leaves for data: by the limit, the data and what the process holds, in steps."""
 
     limit_bytes: int
+    # what the process holds beside what is planned: `process_memory`, the rows if they are in memory, and what long
+    # lines of text take
     base_bytes: int
-    process_memory: int
+    process_memory: int  # see `process.process_memory`
+    # what the machine has left for this process, where no limit was given; None where one was. Only what is kept in
+    # memory or on disk is chosen by it: another plan that it has no room for is refused
     free_bytes: int | None = None
+    # what threads may have to read at a time: part of `base_bytes`, as it is not known when
     long_lines: tuple[LongLine, ...] = ()
 
     @classmethod
@@ -111,11 +101,7 @@ class MemoryBudget:
     def threads(self, n_threads: int, peak: Callable[[int], int]) -> int:
         """As many of these threads as have room beside what was planned for one: more would cost results.
 
-        Parameters
-        ----------
-        n_threads : int
-        peak : callable
-            Projected resident bytes with so many.
+        `peak`: projected resident bytes with so many.
         """
         if len(self.long_lines) == PLANNED_THREADS:  # there may be more of them than were counted
             n_threads = min(n_threads, PLANNED_THREADS)
@@ -143,12 +129,7 @@ class MemoryBudget:
         return f", {taken} of it for the longest lines, such as {line.describe()}, of {line.n_bytes:,} bytes"
 
     def check_lines(self, source: RowSource, reading: int) -> None:
-        """Refuse a pass that takes so many bytes beside, if long lines have no room.
-
-        Raises
-        ------
-        MemoryLimitError
-        """
+        """Refuse a pass that takes so many bytes beside, if long lines have no room. Raises MemoryLimitError."""
         needed = self.base_bytes + reading
         if self.long_lines and needed > self.limit_bytes:
             raise MemoryLimitError(
@@ -168,21 +149,13 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a plan chooses by itself, beside the cluster_on and the space: by one thread, as all of it changes results.
-
-    Attributes
-    ----------
-    chunk_bytes, sample_rows, drawn_rows : int
-    keeps_sample : bool
-        Whether the row sample is kept for rounds that look further.
-    searched_rows, fewest_searched : int
-        Rows that starts are searched on, where these are drawn from all that are held; and how many it takes.
-    """
+    """What a plan chooses by itself, beside `cluster_on` and space: for one thread, as all of it changes results."""
 
     chunk_bytes: int
     sample_rows: int
     drawn_rows: int = 0
-    keeps_sample: bool = False
+    keeps_sample: bool = False  # whether the row sample is kept for rounds that look further
+    # rows that starts are searched on, where these are drawn from all that are held; and how many it takes
     searched_rows: int = 0
     fewest_searched: int = 0
 
@@ -251,13 +224,7 @@ class Projected(Protocol):
 
 
 def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, what: str = "fit") -> AnyPlan:
-    """The plan, if it fits.
-
-    Raises
-    ------
-    MemoryLimitError
-        What does not fit, and what to do.
-    """
+    """The plan, if it fits. Raises MemoryLimitError: what does not fit, and what to do."""
     stage = max(plan.memory, key=lambda name: plan.memory[name])
     peak = plan.memory[stage]
     said = f"the {what} of {plan.source} needs about {human_bytes(peak)} (stage {stage!r})"

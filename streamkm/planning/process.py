@@ -32,14 +32,8 @@ MORE_LIBRARIES = {
 def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> int:
     """Bytes that this process will hold beside data in a fit of these rows, in whole steps; or what the limit says.
 
-    Parameters
-    ----------
-    memory_limit : "auto", int, float, str or mapping
-        See `core.memory.memory_limit_bytes`.
-    source : RowSource
-        That is open.
-    on_cluster : bool
-        Whether this process is the client of a Dask cluster.
+    `memory_limit`: see `core.memory.memory_limit_bytes`. `source`: that is open. `on_cluster`: whether this process is
+    the client of a Dask cluster.
     """
     if not is_given(memory_limit):
         return AUTO_BYTES

@@ -27,29 +27,19 @@ STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplePlan:
-    """What such a run will do.
-
-    Attributes
-    ----------
-    source : str
-    chunk_bytes, n_threads, sample_rows : int
-        Decoded bytes of a chunk, threads that read, rows that are kept of the sample.
-    limit_bytes, base_bytes, process_memory : int
-        As of `plan.Plan`.
-    n_features : int
-        As the source says, or estimated.
-    stages : callable
-        Resident bytes of each stage, for a number of threads, of features, and a space.
-    """
+    """What such a run will do."""
 
     source: str
+    # decoded bytes of a chunk, threads that read, rows that are kept of the sample
     chunk_bytes: int
     n_threads: int
     sample_rows: int
+    # as of `plan.Plan`
     limit_bytes: int
     base_bytes: int
     process_memory: int
-    n_features: int
+    n_features: int  # as the source says, or estimated
+    # resident bytes of each stage, for a number of threads, of features, and a space
     stages: Callable[[int, int, Space], dict[str, int]]
 
     def space_for(self, n_features: int) -> Space:
@@ -75,19 +65,9 @@ def plan_sweep(
 ) -> SamplePlan:
     """Decide how a sweep will go.
 
-    Parameters
-    ----------
-    sketch : (str, int)
-        Kind, and m.
-    rows : (int, int, int)
-        To be clustered, kept, and judged. Fewer are kept where memory has no room for them, never fewer than clustered.
-    clusterings : (int, int)
-        The most clusters, and how many clusterings there will be.
-
-    Raises
-    ------
-    MemoryLimitError
-        If the projected memory exceeds the limit; see `core.memory.memory_limit_bytes`.
+    `sketch`: kind, and m. `rows`: to be clustered, kept, and judged. Fewer are kept where memory has no room for them,
+    never fewer than clustered. `clusterings`: the most clusters, and how many clusterings there will be. Raises
+    MemoryLimitError if the projected memory exceeds the limit; see `core.memory.memory_limit_bytes`.
     """
     (kind, m), row_bytes = sketch, decoded_row_bytes(source)
     (clustered, kept, judged), (most_clusters, n_clusterings) = rows, clusterings
@@ -120,17 +100,8 @@ def plan_store(
 ) -> SamplePlan:
     """Decide how a sketch store will be written.
 
-    Parameters
-    ----------
-    sketch : (str, int)
-        Kind, and m.
-    sample_rows : int
-        That the sketch is found on; 0: it needs none.
-
-    Raises
-    ------
-    MemoryLimitError
-        If the projected memory exceeds the limit; see `core.memory.memory_limit_bytes`.
+    `sketch`: kind, and m. `sample_rows`: that the sketch is found on; 0: it needs none. Raises MemoryLimitError if the
+    projected memory exceeds the limit; see `core.memory.memory_limit_bytes`.
     """
     (kind, m), row_bytes = sketch, decoded_row_bytes(source)
     sketched = block_row_bytes(source, row_bytes, kind, kind, m)
@@ -151,23 +122,13 @@ def plan_store(
 
 @dataclass(frozen=True, slots=True)
 class _Plans:
-    """Plans of a run by their sizes.
-
-    Attributes
-    ----------
-    source : RowSource
-    allowance : MemoryBudget
-    stages : callable
-        Bytes of each stage beside the process: for those of reading, sizes, threads, features, and a space.
-    n_threads : int
-        There are; sizes and space are chosen for one.
-    n_features : int
-    """
+    """Plans of a run by their sizes."""
 
     source: RowSource
     budget: MemoryBudget
+    # bytes of each stage beside the process: for those of reading, sizes, threads, features, and a space
     stages: Callable[[int, Sizes, int, int, Space], dict[str, int]]
-    n_threads: int
+    n_threads: int  # there are; sizes and space are chosen for one
     n_features: int
 
     def largest(self, ladder: Iterator[Sizes], what: str) -> SamplePlan:

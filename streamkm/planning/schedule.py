@@ -40,23 +40,12 @@ class Iterations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Clustered:
-    """What the iterations run on.
-
-    Attributes
-    ----------
-    cluster_on : ClusterOn
-    kind : str
-        Of the sketch.
-    space : Space
-        Where rows will be assigned.
-    stored : float, optional
-        Share of the sketched rows' entries that are stored; None: they are dense.
-    """
+    """What the iterations run on."""
 
     cluster_on: ClusterOn
-    kind: str
-    space: Space
-    stored: float | None = None
+    kind: str  # of the sketch
+    space: Space  # where rows will be assigned
+    stored: float | None = None  # share of the sketched rows' entries that are stored; None: they are dense
 
     @property
     def polished_alone(self) -> bool:
@@ -79,21 +68,11 @@ def stored_share(X: Matrix) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEpochs:
-    """Epochs that a fit will run.
+    """Epochs that a fit will run."""
 
-    Attributes
-    ----------
-    schedule : Schedule or None
-        None where the number of rows is not known.
-    n_rows : int
-        That the epochs look at; where their number is not known, the fewest that epochs run on.
-    exact : bool
-        Whether the fit will find as many.
-    """
-
-    schedule: Schedule | None
-    n_rows: int
-    exact: bool = True
+    schedule: Schedule | None  # None where the number of rows is not known
+    n_rows: int  # that the epochs look at; where their number is not known, the fewest that epochs run on
+    exact: bool = True  # whether the fit will find as many
 
     def __str__(self) -> str:
         if self.schedule is None:

@@ -21,15 +21,7 @@ BFLOAT16 = "bfloat16"
 class Bfloat16Source(ChunkedSource):
     """Rows of 16-bit words as the float32 values that they are the upper halves of.
 
-    Parameters
-    ----------
-    words : ChunkedSource
-        Dense, of uint16.
-
-    Raises
-    ------
-    InvalidInputError
-        For rows that are no such words.
+    `words`: dense, of uint16. Raises InvalidInputError for rows that are no such words.
     """
 
     def __init__(self, words: RowSource) -> None:
@@ -74,9 +66,7 @@ def as_float32(words: NDArray[Any]) -> NDArray[np.float32]:
 def check_said(dtype: str | None, name: str) -> None:
     """Refuse a `dtype` of files that say themselves what they hold, unless it is what they cannot say.
 
-    Raises
-    ------
-    InvalidParameterError
+    Raises InvalidParameterError.
     """
     if dtype not in (None, BFLOAT16):
         raise InvalidParameterError(
@@ -102,10 +92,7 @@ def words_of(X: Any) -> Any:
 def word_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
     """How words of a stored type are read that was said to be bfloat16: two bytes, which NumPy calls V2, or uint16.
 
-    Raises
-    ------
-    InvalidInputError
-        For other types.
+    Raises InvalidInputError for other types.
     """
     if stored.kind == "V" and stored.itemsize == 2 and stored.names is None:
         return np.dtype("<u2")

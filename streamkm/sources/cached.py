@@ -14,14 +14,8 @@ from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, Wrapped
 class CachedRows(WrappedSource):
     """Rows of another source, in order only, which stay in memory if there is room for all: for one process.
 
-    Parameters
-    ----------
-    source : RowSource
-        Replayable.
-    chunk_bytes : int
-        Pieces of this size stay: a look at smaller ones leaves nothing behind.
-    room_bytes : int
-        That rows may take.
+    `source`: replayable. `chunk_bytes`: pieces of this size stay: a look at smaller ones leaves nothing behind.
+    `room_bytes`: that rows may take.
 
     Notes
     -----

@@ -30,12 +30,7 @@ class CheckedArray(ZarrArray):
 
     They are decoded without zarr where they are as streamkm writes them; the log says where they are not.
 
-    Parameters
-    ----------
-    array : zarr.Array
-    name : str
-    checksums : uint32 (storage chunks,), optional
-        None: whoever reads all of it compares that.
+    `checksums` (storage chunks,): None: whoever reads all of it compares that.
     """
 
     def __init__(self, array: Any, name: str, checksums: NDArray[np.uint32] | None = None) -> None:

@@ -13,12 +13,7 @@ UNKNOWN_ROW_BYTES = 1024
 def default_chunk_bytes(source: RowSource, *, row_bytes: int | None = None, largest: int = LARGEST_CHUNK_BYTES) -> int:
     """Decoded bytes of a chunk of a source: the same whatever the machine.
 
-    Parameters
-    ----------
-    row_bytes : int, optional
-        What `decoded_row_bytes` gives, where that was asked for already.
-    largest : int
-        That there is room for.
+    `row_bytes`: what `decoded_row_bytes` gives, where that was asked for already. `largest`: that there is room for.
     """
     most = max(SMALLEST_CHUNK_BYTES, min(LARGEST_CHUNK_BYTES, largest))
     n_rows = source.estimated_rows

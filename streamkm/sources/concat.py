@@ -25,15 +25,8 @@ class PartsSource(ChunkedSource):
     Rows are given in the common dtype of the parts. Sparse parts may differ in width; they are given as wide as the
     widest. `Chunk.part` is the number of the part and `Chunk.start` a row of that part.
 
-    Parameters
-    ----------
-    parts : sequence of ChunkedSource
-        Each knows its number of rows.
-
-    Raises
-    ------
-    InvalidInputError
-        No parts, dense parts of different width, dense and sparse ones mixed.
+    `parts`: each knows its number of rows. Raises InvalidInputError: no parts, dense parts of different width, dense
+    and sparse ones mixed.
     """
 
     n_rows: int
@@ -126,15 +119,9 @@ class PartsSource(ChunkedSource):
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """In which part each row is.
+    """In which part each row is."""
 
-    Attributes
-    ----------
-    starts : int64 ndarray of shape (parts + 1,)
-        Rows in front of each part.
-    """
-
-    starts: NDArray[np.int64]
+    starts: NDArray[np.int64]  # (parts + 1,); rows in front of each part
     parts: tuple[RowSource, ...]
 
     def describe(self, place: int) -> str:

@@ -13,19 +13,8 @@ from streamkm.sources.text_positions import Fill
 def record_starts(fill: Fill, size: int, step: int, delimiter: str) -> NDArray[np.int64]:
     """Find the first record that starts at or behind each multiple of `step`; at most `size`. Reads all text: O(size).
 
-    Parameters
-    ----------
-    fill : callable
-        Gives the text, from its first byte on.
-    size : int
-        Bytes of text.
-    step : int
-    delimiter : str
-        One ASCII character.
-
-    Returns
-    -------
-    int64 ndarray of shape (multiples + 1,)
+    `fill`: gives the text, from its first byte on. `size`: bytes of text. `delimiter`: one ASCII character. Returns
+    int64 ndarray of shape (multiples + 1,).
     """
     starts = np.full(-(-size // step) + 1, size, np.int64)
     starts[0], n_starts = 0, 1

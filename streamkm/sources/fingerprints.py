@@ -25,12 +25,9 @@ SAMPLES, SAMPLE_BYTES = 16, 1 << 16
 def fingerprint(source: RowSource) -> dict[str, Any]:
     """Describe a source by JSON values that change when its rows do.
 
-    Returns
-    -------
-    dict
-        ``name``, ``n_rows``, ``n_features``, ``dtype``, ``sparse``; ``made_with`` where rows are made of what the files
-        hold; ``files`` (see `file_fingerprint`) where it has some; else ``sample``, a hash of rows here and there, or
-        None where rows can be read in order only or must be computed.
+    The result: ``name``, ``n_rows``, ``n_features``, ``dtype``, ``sparse``; ``made_with`` where rows are made of what
+    the files hold; ``files`` (see `file_fingerprint`) where it has some; else ``sample``, a hash of rows here and
+    there, or None where rows can be read in order only or must be computed.
     """
     described: dict[str, Any] = {
         "name": source.name,
@@ -50,16 +47,9 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
 def file_fingerprint(path: str) -> dict[str, Any]:
     """Describe a file, or a directory with all that is in it; of what a URL names, see `remote.fingerprint`.
 
-    Returns
-    -------
-    dict
-        ``path`` (absolute), ``bytes``, ``mtime_ns`` (the newest), ``sample``: a hash of 16 blocks of 64 KiB, head and
-        tail among them; of a directory, of the names, sizes and times of its files.
-
-    Raises
-    ------
-    SourceError
-        If it cannot be read.
+    The result: ``path`` (absolute), ``bytes``, ``mtime_ns`` (the newest), ``sample``: a hash of 16 blocks of 64 KiB,
+    head and tail among them; of a directory, of the names, sizes and times of its files. Raises SourceError if it
+    cannot be read.
     """
     if is_remote(path):
         return remote.fingerprint(path)

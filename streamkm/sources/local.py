@@ -31,19 +31,13 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class FileVersion:
-    """What tells one content of a file from another, without reading it.
-
-    Attributes
-    ----------
-    n_bytes, mtime_ns : int
-    identity : (int, int) or None
-        Inode and time of status change; None in processes other than the one that opened the file. They differ
-        together where another file of the same size and time took its place. Either alone says nothing: a link or new
-        permissions change the time, and some network file systems number a file anew now and then.
-    """
+    """What tells one content of a file from another, without reading it."""
 
     n_bytes: int
     mtime_ns: int
+    # inode and time of status change; None in processes other than the one that opened the file. They differ together
+    # where another file of the same size and time took its place. Either alone says nothing: a link or new permissions
+    # change the time, and some network file systems number a file anew now and then
     identity: tuple[int, int] | None
 
     @classmethod
@@ -67,15 +61,9 @@ class LocalPath(str):
     """A path and what was there when it was opened. A text, so wherever paths go it goes.
 
     Other processes get size and time of change along; inodes are numbers of one machine.
-
-    Parameters
-    ----------
-    path : str
-    version : FileVersion or None
-        None for directories.
     """
 
-    version: FileVersion | None
+    version: FileVersion | None  # None for directories
 
     def __new__(cls, path: str, version: FileVersion | None) -> LocalPath:
         made = super().__new__(cls, path)
@@ -89,14 +77,7 @@ class LocalPath(str):
 class LocalFile(io.FileIO):
     """A file that was opened, read unbuffered: every read sees to it that it is still the same file.
 
-    Parameters
-    ----------
-    path : LocalPath
-
-    Raises
-    ------
-    SourceError
-        Also by any reading method: another file, or one that was changed.
+    Raises SourceError, also by any reading method: another file, or one that was changed.
     """
 
     def __init__(self, path: LocalPath) -> None:
@@ -134,10 +115,7 @@ class LocalFile(io.FileIO):
 def opened(path: str) -> LocalPath:
     """Note what a path names now, unless that was done.
 
-    Raises
-    ------
-    SourceNotFoundError, SourceError
-        Missing, out of reach, or neither a file nor a directory.
+    Raises SourceNotFoundError, SourceError: missing, out of reach, or neither a file nor a directory.
     """
     if isinstance(path, LocalPath):
         return path
@@ -173,10 +151,7 @@ def unchanged(path: str) -> Iterator[None]:
 
     Does nothing for a path that is no `LocalPath`, or a directory's.
 
-    Raises
-    ------
-    SourceError
-        Another file, or one that was changed; instead of what the library may have raised.
+    Raises SourceError: another file, or one that was changed; instead of what the library may have raised.
     """
     try:
         yield

@@ -39,27 +39,14 @@ MOST_FOUND = 16
 
 @dataclass(frozen=True, slots=True)
 class LongLine:
-    """A line that takes more memory than what is planned for chunks.
-
-    Attributes
-    ----------
-    path : str
-    byte : int
-        Where it starts.
-    n_bytes : int
-    n_units : int
-        Of what its format counts: words, or values.
-    largest_byte : int
-    memory_bytes : int
-        That a thread takes to make a row of it, and that the row takes where it is kept.
-    """
+    """A line that takes more memory than what is planned for chunks."""
 
     path: str
-    byte: int
+    byte: int  # where it starts
     n_bytes: int
-    n_units: int
+    n_units: int  # of what its format counts: words, or values
     largest_byte: int
-    memory_bytes: int = 0
+    memory_bytes: int = 0  # that a thread takes to make a row of it, and that the row takes where it is kept
 
     def describe(self) -> str:
         """Say where it is, for messages: a scan of the text in front of it. Lines are counted from 1."""
@@ -69,62 +56,34 @@ class LongLine:
 
 @dataclass(frozen=True, slots=True)
 class LineCost:
-    """How much memory a line takes.
+    """How much memory a line takes."""
 
-    Attributes
-    ----------
-    units : callable
-        Counts what is needed for that.
-    memory : callable
-        Of a line whose units are known.
-    """
-
-    units: Units
-    memory: Callable[[LongLine], int]
+    units: Units  # counts what is needed for that
+    memory: Callable[[LongLine], int]  # of a line whose units are known
 
 
 @dataclass(frozen=True, slots=True)
 class LineRoom:
-    """What a plan leaves for a long line that it does not know of, below a memory limit that was given.
-
-    Attributes
-    ----------
-    limit_bytes : int
-    room_bytes : int
-        For one line; negative where a plan is above its limit.
-    n_readers : int
-        Threads that may read such a line at a time.
-    """
+    """What a plan leaves for a long line that it does not know of, below a memory limit that was given."""
 
     limit_bytes: int
-    room_bytes: int
-    n_readers: int
+    room_bytes: int  # for one line; negative where a plan is above its limit
+    n_readers: int  # threads that may read such a line at a time
 
 
 @dataclass(frozen=True, slots=True)
 class LineWatch:
-    """Refuses lines of a file that a plan has no room for, as they are read; a `Watch` of `LineReader`.
-
-    Attributes
-    ----------
-    path : str
-    room : LineRoom
-    cost : LineCost
-    number : callable
-        Gives the number of the line at a byte.
-    """
+    """Refuses lines of a file that a plan has no room for, as they are read; a `Watch` of `LineReader`."""
 
     path: str
     room: LineRoom
     cost: LineCost
-    number: Callable[[int], int]
+    number: Callable[[int], int]  # gives the number of the line at a byte
 
     def __call__(self, text: NDArray[np.uint8], byte: int, fill: Fill | None) -> None:
         """Refuse a line that takes too much. What is left of it is read, to say how much it takes.
 
-        Raises
-        ------
-        MemoryLimitError
+        Raises MemoryLimitError.
         """
         line = LongLine(self.path, byte, 0, 0, 0)
         for start in range(0, len(text), LONG_BYTES):
@@ -159,14 +118,7 @@ class LineWatch:
 
 
 def find_long_lines(paths: Sequence[str], sizes: Sequence[int], units: Units) -> tuple[LongLine, ...]:
-    """Find long lines of local plain text.
-
-    Parameters
-    ----------
-    paths, sizes : sequences of str and int
-        Files and their bytes; remote ones are not looked at.
-    units : callable
-    """
+    """Find long lines of local plain text. `paths`, `sizes`: files and their bytes; remote ones are not looked at."""
     found: list[LongLine] = []
     step = max(LONG_BYTES, sum(sizes) // PROBES)
     for path, size in zip(paths, sizes, strict=True):

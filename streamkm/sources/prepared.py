@@ -39,17 +39,7 @@ DENSIFIED = (
 class PreparedRows(WrappedSource):
     """Rows of another source, prepared, in order only; made by `prepared`.
 
-    Parameters
-    ----------
-    source : RowSource
-        Of original rows.
-    preparation : Preparation
-        Where it is not complete, the rows can be planned for, and not be read.
-
-    Attributes
-    ----------
-    source : RowSource
-    preparation : Preparation
+    `source`: of original rows. `preparation`: where it is not complete, the rows can be planned for, and not be read.
     """
 
     def __init__(self, source: RowSource, preparation: Preparation) -> None:

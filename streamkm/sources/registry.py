@@ -105,10 +105,7 @@ def is_folder(path: str) -> bool:
 def folder_files(path: str) -> list[str]:
     """Tables in a folder and in those below it, in sorted order; files whose names begin with . or _ are none.
 
-    Raises
-    ------
-    SourceError
-        There are none.
+    Raises SourceError: there are none.
     """
     found = []
     for folder, folders, names in os.walk(path):

@@ -48,57 +48,32 @@ STEPS_PREFIX = "steps_"  # of the names of arrays that steps have found
 
 @dataclass(frozen=True, slots=True)
 class PartInfo:
-    """Rows that were written together.
+    """Rows that were written together."""
 
-    Attributes
-    ----------
-    number : int
-        Of the group below ``parts``.
-    n_rows : int
-    checksums : dict of str to int
-        CRC-32 of the checksums of each array: of X, or data, indices and indptr; and of weights.
-    """
-
-    number: int
+    number: int  # of the group below ``parts``
     n_rows: int
+    # CRC-32 of the checksums of each array: of X, or data, indices and indptr; and of weights
     checksums: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreInfo:
-    """What a store says of itself.
-
-    Attributes
-    ----------
-    kind : "dense" or "csr"
-    n_rows, n_components, n_features : int
-        n, m, and d of the rows that were sketched.
-    metric : "euclidean" or "cosine"
-        "cosine": the rows were of unit length when they were sketched.
-    weighted : bool
-        Whether rows have weights.
-    sketch : dict
-        As its `to_dict` gives it.
-    sketch_checksums : dict of str to int
-        CRC-32 of the arrays that it needs besides, and of those that steps have found.
-    parts : tuple of PartInfo
-    inputs : tuple of dict
-        ``rows`` [start, stop], ``features`` [start, stop], ``exact`` (whether the source knew its width beforehand)
-        and ``source``, its fingerprint, of everything that was sketched.
-    steps : tuple of str
-        What was done to rows before they were sketched; see `streamkm.preparation`.
-    """
+    """What a store says of itself."""
 
     kind: Literal["dense", "csr"]
+    # n, m, and d of the rows that were sketched
     n_rows: int
     n_components: int
     n_features: int
-    metric: Literal["euclidean", "cosine"]
-    weighted: bool
-    sketch: dict[str, Any]
-    sketch_checksums: dict[str, int]
+    metric: Literal["euclidean", "cosine"]  # "cosine": the rows were of unit length when they were sketched
+    weighted: bool  # whether rows have weights
+    sketch: dict[str, Any]  # as its `to_dict` gives it
+    sketch_checksums: dict[str, int]  # CRC-32 of the arrays that it needs besides, and of those that steps have found
     parts: tuple[PartInfo, ...]
+    # ``rows`` [start, stop], ``features`` [start, stop], ``exact`` (whether the source knew its width beforehand) and
+    # ``source``, its fingerprint, of everything that was sketched
     inputs: tuple[dict[str, Any], ...]
+    # what was done to rows before they were sketched; see `streamkm.preparation`
     steps: tuple[str, ...] = field(default=())
 
     def _described(self) -> dict[str, Any]:
@@ -123,12 +98,8 @@ class StoreInfo:
     def read(cls, path: str | os.PathLike[str]) -> StoreInfo:
         """Read what a store says of itself.
 
-        Raises
-        ------
-        SourceNotFoundError
-            If nothing is there.
-        SourceError
-            No store, one of another format, or one whose zarr.json was changed.
+        Raises SourceNotFoundError if nothing is there. Raises SourceError: no store, one of another format, or one
+        whose zarr.json was changed.
         """
         root = Path(path) / ROOT
         try:
@@ -160,20 +131,8 @@ class StoreSource(PartsSource):
 
     Every storage chunk that is read is compared with its checksum.
 
-    Parameters
-    ----------
-    path : path
-        Of the directory.
-
-    Attributes
-    ----------
-    path : str
-    info : StoreInfo
-
-    Raises
-    ------
-    SourceNotFoundError, SourceError
-        No store, of another format, or damaged; by `read`, naming file and storage chunk.
+    `path`: of the directory. Raises SourceNotFoundError, SourceError: no store, of another format, or damaged; by
+    `read`, naming file and storage chunk.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -218,10 +177,7 @@ class StoreSource(PartsSource):
     def preparation(self) -> Preparation | None:
         """How rows were prepared before they were sketched, of as many features as the store has; None: not at all.
 
-        Raises
-        ------
-        SourceError, ModelFileError
-            What steps have found is damaged.
+        Raises SourceError, ModelFileError: what steps have found is damaged.
         """
         if not self.info.steps:
             return None

@@ -29,39 +29,20 @@ RawFile = LocalFile | RemoteFile
 
 
 class StoredArray(ABC):
-    """An array of shape (n,) or (n, d) on disk. Cheap to pickle; opens its file when it is read.
+    """An array of shape (n,) or (n, d) on disk. Cheap to pickle; opens its file when it is read."""
 
-    Attributes
-    ----------
-    name : str
-        What messages call it.
-    shape : tuple of int
-        One or two lengths.
-    dtype : dtype
-        As stored, byte order included.
-    unit_rows : int
-        Rows of a storage chunk (a shard, where there are shards): reads that start and stop at multiples of it touch
-        every storage chunk once. 1 where rows can be read singly.
-    n_bytes : int or None
-        Stored bytes, compressed.
-    format : str
-        What it is stored in, for people: ``HDF5``.
-    decodes : bool
-        As of `RowSource`.
-    in_process : bool
-        Whether the values lie in this process's memory, or can be reached from this process alone.
-    files, libraries : tuple of str
-        As of `RowSource`.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    name: str  # what messages call it
+    shape: tuple[int, ...]  # one or two lengths
+    dtype: np.dtype[Any]  # as stored, byte order included
+    # rows of a storage chunk (a shard, where there are shards): reads that start and stop at multiples of it touch
+    # every storage chunk once. 1 where rows can be read singly
     unit_rows: int
-    n_bytes: int | None
-    format: str = "stored"
-    decodes: bool = False
+    n_bytes: int | None  # stored bytes, compressed
+    format: str = "stored"  # what it is stored in, for people: ``HDF5``
+    decodes: bool = False  # as of `RowSource`
+    # whether the values lie in this process's memory, or can be reached from this process alone
     in_process: bool = False
+    # as of `RowSource`
     files: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
 
@@ -89,17 +70,8 @@ class FileArray(StoredArray):
     Reads with positioned reads into the caller's memory and not through a memory map: mapped pages would count as
     resident, and a file that was cut short would kill the process.
 
-    Parameters
-    ----------
-    path : str
-    offset : int
-        Byte of the first value.
-    shape, dtype, name
-        As in `StoredArray`.
-    fortran_order : bool
-        Columns one after the other instead of rows; one read a column.
-    format
-        As in `StoredArray`.
+    `offset`: byte of the first value. `shape`, `dtype`, `name`: as in `StoredArray`. `fortran_order`: columns one after
+    the other instead of rows; one read a column. `format`: as in `StoredArray`.
     """
 
     def __init__(
@@ -174,10 +146,7 @@ def chunks_text(chunk: tuple[int, ...], shape: tuple[int, ...]) -> str:
 def opened_path(path: str) -> LocalPath | Address:
     """Note what a path or a URL names now, unless that was done; what is read of it is compared with that.
 
-    Raises
-    ------
-    SourceNotFoundError, SourceError
-        Missing, out of reach, or neither a file nor a directory.
+    Raises SourceNotFoundError, SourceError: missing, out of reach, or neither a file nor a directory.
     """
     if is_remote(path):
         return remote.opened(path if isinstance(path, Address) else Address(path))
@@ -244,10 +213,7 @@ def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
 
     bool becomes uint8, float16 float32, and floats wider than 64 bits float64, so that kernels see few types.
 
-    Raises
-    ------
-    InvalidInputError
-        Strings, objects, records, complex numbers, dates.
+    Raises InvalidInputError: strings, objects, records, complex numbers, dates.
     """
     if stored.kind not in "biuf":
         kinds = {"O": "Python objects", "U": "strings", "S": "strings", "c": "complex numbers", "V": "records"}
@@ -268,12 +234,7 @@ def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
 
 
 def check_matrix(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
-    """Refuse what is no matrix of real numbers with at least one row and one column.
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    """Refuse what is no matrix of real numbers with at least one row and one column. Raises InvalidInputError."""
     decoded_dtype(dtype, name)
     if len(shape) != 2:
         remedy = "reshape it to (n, 1) or (1, d)" if len(shape) == 1 else "reshape each sample to one row"

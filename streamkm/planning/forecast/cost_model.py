@@ -60,13 +60,7 @@ SCHEDULER_BYTES = 200 << 20
 
 
 def forecast(plan: Plan, rates: Rates, cluster: Cluster) -> Forecast:
-    """Apply the model.
-
-    Raises
-    ------
-    InvalidInputError
-        If the plan is not of chunks.
-    """
+    """Apply the model. Raises InvalidInputError if the plan is not of chunks."""
     if plan.memory_model is None or not plan.n_chunks:
         raise InvalidInputError(f"{plan.source} has no chunks that can be read by themselves; its time cannot be told")
     n_rows = plan.n_rows or int(rates.chunk_rows * plan.n_chunks)
@@ -111,26 +105,15 @@ def _levels(n_runs: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """What a walk over all rows is given and gives, beside the rows.
+    """What a walk over all rows is given and gives, beside the rows."""
 
-    Attributes
-    ----------
-    n_runs : int
-        Calls that walk.
-    shared, returned, state : int
-        Bytes that every worker gets; that calls tell the client; of the sums of a call.
-    read : int or None
-        Bytes read from the storage; None where blocks are walked.
-    gathered_s : float
-        Seconds of the client for what calls tell.
-    """
-
-    n_runs: int
+    n_runs: int  # calls that walk
+    # bytes that every worker gets; that calls tell the client; of the sums of a call
     shared: int
     returned: int
     state: int
-    read: int | None
-    gathered_s: float = 0.0
+    read: int | None  # bytes read from the storage; None where blocks are walked
+    gathered_s: float = 0.0  # seconds of the client for what calls tell
 
 
 @dataclass(frozen=True, slots=True)

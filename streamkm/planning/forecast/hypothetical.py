@@ -17,17 +17,8 @@ from streamkm.sources.base import Chunk, ChunkedSource, RowSource
 class HypotheticalSource(ChunkedSource):
     """What `source` would be with `n_rows` rows: as wide, as compressed, cut into chunks of the same size.
 
-    Parameters
-    ----------
-    source : RowSource
-    n_rows : int
-
-    Raises
-    ------
-    InvalidParameterError
-        If `n_rows` is no whole number from 1.
-    InvalidInputError
-        If the source has no chunks, or nothing says how many rows it has.
+    Raises InvalidParameterError if `n_rows` is no whole number from 1. Raises InvalidInputError if the source has no
+    chunks, or nothing says how many rows it has.
     """
 
     def __init__(self, source: RowSource, n_rows: Any) -> None:

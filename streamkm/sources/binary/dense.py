@@ -17,24 +17,9 @@ MOST_CHUNKS = 1 << 22
 def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> tuple[Chunk, ...]:
     """Cut `n_rows` rows into chunks of about `target_bytes`, at multiples of `unit_rows`.
 
-    Parameters
-    ----------
-    n_rows : int
-    row_bytes : int
-        Decoded bytes of a row.
-    unit_rows : int
-        Rows of a storage chunk. One that is larger than `target_bytes` is a chunk by itself.
-    target_bytes : int
-
-    Returns
-    -------
-    tuple of Chunk
-        In order, disjoint, covering; O(chunks).
-
-    Raises
-    ------
-    InvalidInputError
-        More than `MOST_CHUNKS`; found without making any.
+    `row_bytes`: decoded bytes of a row. `unit_rows`: rows of a storage chunk. One that is larger than `target_bytes` is
+    a chunk by itself. The result is in order, disjoint, covering; O(chunks). Raises InvalidInputError: more than
+    `MOST_CHUNKS`; found without making any.
     """
     rows = max(1, target_bytes // max(1, row_bytes * unit_rows)) * unit_rows
     check_count(-(-n_rows // rows), n_rows, target_bytes)
@@ -47,9 +32,7 @@ def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> 
 def check_count(n_chunks: int, n_rows: int, target_bytes: int) -> None:
     """Refuse more chunks than a pass can walk: a few bytes of metadata can claim any number of rows.
 
-    Raises
-    ------
-    InvalidInputError
+    Raises InvalidInputError.
     """
     if n_chunks > MOST_CHUNKS:
         raise InvalidInputError(
@@ -61,14 +44,7 @@ def check_count(n_chunks: int, n_rows: int, target_bytes: int) -> None:
 class DenseSource(ChunkedSource):
     """Rows of a stored array of shape (n, d).
 
-    Parameters
-    ----------
-    array : StoredArray
-
-    Raises
-    ------
-    InvalidInputError
-        Not two-dimensional, empty, or not of real numbers.
+    Raises InvalidInputError: not two-dimensional, empty, or not of real numbers.
     """
 
     is_sparse = False

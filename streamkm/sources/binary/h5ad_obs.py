@@ -86,10 +86,7 @@ def write_obs(
 def check_obs(path: str | os.PathLike[str], column: str, *, overwrite: Overwrite) -> None:
     """Whether `write_obs` would take a column; looks at the file's names alone.
 
-    Raises
-    ------
-    SourceError, OutputError
-        As `write_obs`.
+    Raises SourceError, OutputError as `write_obs`.
     """
     with _opened(os.fspath(path)) as file:
         _check_column(_frame(file, os.fspath(path)), os.fspath(path), column, overwrite=overwrite)
@@ -195,10 +192,7 @@ class _Changes(io.RawIOBase):
 def _lock(file: BinaryIO) -> None:
     """Keep out whoever would write by HDF5's rule, while the file is open here; this process too.
 
-    Raises
-    ------
-    SourceError
-        Somebody has it open to write.
+    Raises SourceError: somebody has it open to write.
     """
     if sys.platform == "win32":
         return

@@ -62,10 +62,7 @@ def open_hdf5_object(node: h5py.Dataset | h5py.Group, *, follow_external: bool =
     writing or lies in memory is read through the caller's handle, which must stay open; such a source cannot be
     pickled.
 
-    Raises
-    ------
-    SourceError, InvalidInputError
-        As `open_hdf5`; SourceError also where the file was closed.
+    Raises SourceError, InvalidInputError as `open_hdf5`; SourceError also where the file was closed.
     """
     if not node:
         raise SourceError("the HDF5 file of this object is closed; open it again or pass its path")

@@ -227,10 +227,7 @@ def remote_file(path: str) -> RemoteFile | None:
 def open_file(path: str, remote: RemoteFile | None = None) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading; `remote` is the object that holds it, where that is not the file system's.
 
-    Raises
-    ------
-    SourceError
-        No such file, no permission, no HDF5, or truncated.
+    Raises SourceError: no such file, no permission, no HDF5, or truncated.
     """
     with collector_off if remote else unchanged(path):
         if remote:

@@ -27,23 +27,13 @@ _NAME = "chunks"
 
 @dataclass(frozen=True, slots=True)
 class DecodedChunks:
-    """A dataset in chunks, as `hdf5_direct.DirectChunks`; the library decodes, one thread at a time.
-
-    Attributes
-    ----------
-    path, name : str
-    table : ChunkTable
-    row_bytes : int
-        Decoded.
-    image : bytes
-        An HDF5 file that holds a dataset of the same kind, without rows.
-    """
+    """A dataset in chunks, as `hdf5_direct.DirectChunks`; the library decodes, one thread at a time."""
 
     path: str
     name: str
     table: ChunkTable
-    row_bytes: int
-    image: bytes
+    row_bytes: int  # decoded
+    image: bytes  # an HDF5 file that holds a dataset of the same kind, without rows
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> bool:
         """Fill `out` and say so; False where a chunk cannot be decoded, for the library to decide and to word why."""
@@ -130,10 +120,7 @@ def read_rows(dataset: h5py.Dataset, start: int, stop: int, out: NDArray[Any]) -
 def require_filters(dataset: h5py.Dataset, name: str) -> None:
     """See to it that every filter of a dataset can be decoded; loads hdf5plugin where that helps.
 
-    Raises
-    ------
-    MissingDependencyError
-        Naming the filter and the extra that brings it.
+    Raises MissingDependencyError naming the filter and the extra that brings it.
     """
     plist = dataset.id.get_create_plist()
     filters = [plist.get_filter(i) for i in range(plist.get_nfilters())]

@@ -35,22 +35,15 @@ class DirectFile:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTable:
-    """Where the storage chunks of a dataset are; those of one dimension are seen as having one column.
+    """Where the storage chunks of a dataset are; those of one dimension are seen as having one column."""
 
-    Attributes
-    ----------
-    chunk : (int, int)
-        Rows and columns of a storage chunk.
-    offsets, sizes : int64 ndarray of shape (chunks down, chunks across)
-        Where the stored bytes of a chunk are; size 0 is a chunk that was never written, whose value the
-        library knows. 16 bytes a chunk.
-    masks : uint32 ndarray of shape (chunks down, chunks across), or None
-        Filters that a chunk did not go through, as bits; None where every chunk went through all.
-    """
-
-    chunk: tuple[int, int]
+    chunk: tuple[int, int]  # rows and columns of a storage chunk
+    # (chunks down, chunks across); where the stored bytes of a chunk are; size 0 is a chunk that was never written,
+    # whose value the library knows. 16 bytes a chunk
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    # (chunks down, chunks across); filters that a chunk did not go through, as bits; None where every chunk went
+    # through all
     masks: NDArray[np.uint32] | None = None
 
     @property
@@ -71,18 +64,12 @@ class ChunkTable:
 
 @dataclass(frozen=True, slots=True)
 class DirectChunks:
-    """A dataset in chunks.
-
-    Attributes
-    ----------
-    filters : tuple of int
-        In the order in which they were applied.
-    """
+    """A dataset in chunks."""
 
     path: str
     name: str
     dtype: np.dtype[Any]
-    filters: tuple[int, ...]
+    filters: tuple[int, ...]  # in the order in which they were applied
     table: ChunkTable
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> bool:

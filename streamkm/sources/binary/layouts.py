@@ -20,30 +20,16 @@ _CSR_MEMBERS = frozenset({"data", "indices", "indptr"})
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An array or group of a file.
+    """An array or group of a file."""
 
-    Attributes
-    ----------
-    path : str
-        From the root, ``/layers/counts``; ``/`` is the root itself.
-    shape : tuple of int or None
-        None for a group.
-    dtype : dtype or None
-        None for a group, and for an array of a type that the library cannot read.
-    encoding : str
-        AnnData's attribute ``encoding-type``, or "".
-    matrix_shape : tuple of int or None
-        What a group of CSR arrays says of its shape, by attribute or by a member of that name.
-    members : frozenset of str
-        Of a group.
-    """
-
-    path: str
-    shape: tuple[int, ...] | None = None
+    path: str  # from the root, ``/layers/counts``; ``/`` is the root itself
+    shape: tuple[int, ...] | None = None  # None for a group
+    # None for a group, and for an array of a type that the library cannot read
     dtype: np.dtype[np.generic] | None = None
-    encoding: str = ""
+    encoding: str = ""  # AnnData's attribute ``encoding-type``, or ""
+    # what a group of CSR arrays says of its shape, by attribute or by a member of that name
     matrix_shape: tuple[int, ...] | None = None
-    members: frozenset[str] = frozenset()
+    members: frozenset[str] = frozenset()  # of a group
 
     @property
     def is_group(self) -> bool:
@@ -79,18 +65,9 @@ class MatrixLocation:
 def find_matrix(tree: Tree, path: str | None) -> MatrixLocation:
     """Find the matrix at `path`, or the only one below it.
 
-    Parameters
-    ----------
-    tree : Tree
-    path : str or None
-        An array, a CSR group, a 10x group, an AnnData object or any group with one matrix in it; None is the root.
-
-    Raises
-    ------
-    SourceNotFoundError
-        Nothing is there; the message gives the nearest name.
-    InvalidInputError
-        No matrix or several (they are listed), a CSC matrix, or an array that is none of rows.
+    `path`: an array, a CSR group, a 10x group, an AnnData object or any group with one matrix in it; None is the root.
+    Raises SourceNotFoundError: nothing is there; the message gives the nearest name. Raises InvalidInputError: no
+    matrix or several (they are listed), a CSC matrix, or an array that is none of rows.
     """
     start = "/" + (path or "").strip("/")
     node = tree.node(start)

@@ -71,19 +71,8 @@ class WatchedFiles:
     The table of them stays in the process. A copy in another process looks at all files again, once, when it is first
     asked, and compares a hash.
 
-    Parameters
-    ----------
-    root : str
-
-    Attributes
-    ----------
-    n_bytes : int
-        Of all files.
-
-    Raises
-    ------
-    SourceNotFoundError, SourceError
-        No such directory, or what is neither a file nor a directory in it.
+    `n_bytes`: of all files. Raises SourceNotFoundError, SourceError: no such directory, or what is neither a file nor a
+    directory in it.
     """
 
     def __init__(self, root: str) -> None:
@@ -107,11 +96,8 @@ class WatchedFiles:
     def check(self, names: Iterable[str]) -> None:
         """Refuse files, named from the directory on, that are not as they were. One call of the system for each.
 
-        Raises
-        ------
-        SourceError
-            One that was changed, or is there now and was not, or is gone; in other processes, also where any file of
-            the directory is not as it was.
+        Raises SourceError: one that was changed, or is there now and was not, or is gone; in other processes, also
+        where any file of the directory is not as it was.
         """
         table = self._now()
         for name in names:

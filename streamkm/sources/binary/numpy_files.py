@@ -41,20 +41,9 @@ _SPARSE = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
 def open_npy(path: str, *, dtype: str | None = None) -> ChunkedSource:
     """Open a .npy file; its rows are read from the file, chunk by chunk.
 
-    Parameters
-    ----------
-    path : str
-    dtype : "bfloat16" or None
-        What values of two bytes are that the file has no type for.
-
-    Raises
-    ------
-    SourceError
-        Missing, truncated, or no .npy file.
-    InvalidInputError
-        Not two-dimensional, empty, or not of real numbers (pickled objects are never loaded).
-    InvalidParameterError
-        Another `dtype`.
+    `dtype` ("bfloat16" or None): what values of two bytes are that the file has no type for. Raises SourceError:
+    missing, truncated, or no .npy file. Raises InvalidInputError: not two-dimensional, empty, or not of real numbers
+    (pickled objects are never loaded). Raises InvalidParameterError: another `dtype`.
     """
     check_said(dtype, path)
     path = opened_path(path)
@@ -69,18 +58,9 @@ def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
     Members that are not compressed are read from the file chunk by chunk. Compressed ones (``savez_compressed``, and
     ``save_npz`` unless told otherwise) can be decompressed from their start only, so they are loaded whole.
 
-    Parameters
-    ----------
-    path : str
-    key : str or None
-        Name of the array; None where only one of them is two-dimensional.
-
-    Raises
-    ------
-    SourceError
-        Missing or damaged file; no such key (lists what there is).
-    InvalidInputError
-        No array or several that may be meant; not two-dimensional, empty, or not of real numbers.
+    `key`: name of the array; None where only one of them is two-dimensional. Raises SourceError: missing or damaged
+    file; no such key (lists what there is). Raises InvalidInputError: no array or several that may be meant; not
+    two-dimensional, empty, or not of real numbers.
     """
     path = opened_path(path)
     try:
@@ -158,20 +138,8 @@ def _load_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> 
 def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
     """Read a whole array of an archive; nothing is allocated for what the archive cannot hold.
 
-    Parameters
-    ----------
-    archive : ZipFile
-    info : ZipInfo
-        Of the array.
-    name : str
-        What messages call it.
-
-    Raises
-    ------
-    SourceError
-        A damaged header or damaged values, or more values than there are bytes for.
-    InvalidInputError
-        Python objects.
+    `info`: of the array. `name`: what messages call it. Raises SourceError: a damaged header or damaged values, or more
+    values than there are bytes for. Raises InvalidInputError: Python objects.
     """
     try:
         with archive.open(info) as member:

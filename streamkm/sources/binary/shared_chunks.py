@@ -22,24 +22,14 @@ Interval = tuple[int, int]
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """Values of a storage chunk, or the part of them that is left for others.
+    """Values of a storage chunk, or the part of them that is left for others."""
 
-    Attributes
-    ----------
-    start, stop : int
-        Which values of the array.
-    left : tuple of (int, int)
-        Of these, those that will be asked for.
-    once : set of int
-        Of those, the ones that two ask for, and one has.
-    values : Future of ndarray of shape (stop - start,)
-    """
-
+    # which values of the array
     start: int
     stop: int
-    left: tuple[Interval, ...]
-    once: set[int] = field(default_factory=set)
-    values: Future[NDArray[Any]] = field(default_factory=Future)
+    left: tuple[Interval, ...]  # of these, those that will be asked for
+    once: set[int] = field(default_factory=set)  # of those, the ones that two ask for, and one has
+    values: Future[NDArray[Any]] = field(default_factory=Future)  # Future of ndarray of shape (stop - start,)
 
     def take(self, start: int, stop: int, twice: Sequence[int]) -> None:
         """Note that values were asked for; of these, `twice` are for two."""
@@ -63,11 +53,8 @@ class SharedChunks:
     is held as a copy, and nothing of one that was read whole: so threads that walk runs of reads in order hold one
     storage chunk of each array, and the small pieces where runs meet.
 
-    Parameters
-    ----------
-    most_bytes : int
-        Held besides the newest that does not fit in of each array, for each thread that reads. Where there is more, the
-        least recently used goes, and is decoded again.
+    `most_bytes`: held besides the newest that does not fit in of each array, for each thread that reads. Where there is
+    more, the least recently used goes, and is decoded again.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -81,10 +68,8 @@ class SharedChunks:
 
         Those numbered `twice`, if they are among them, are asked for by two; all others by one.
 
-        Raises
-        ------
-        SourceError
-            As the array; whoever waited for the same storage chunk gets it too, and it is tried again next time.
+        Raises SourceError as the array; whoever waited for the same storage chunk gets it too, and it is tried again
+        next time.
         """
         key = (array.name, start // array.unit_rows)
         with self._lock:

@@ -74,10 +74,7 @@ def open_zarr(path: str, *, dataset: str | None = None) -> ChunkedSource:
 def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
     """Open what a store's path or address names, to read.
 
-    Raises
-    ------
-    SourceError
-        No such store, or one that cannot be read.
+    Raises SourceError: no such store, or one that cannot be read.
     """
     try:
         if is_remote(path):
@@ -97,13 +94,7 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
 
 
 def open_zarr_object(node: zarr.Array[Any] | zarr.Group) -> ChunkedSource:
-    """Open the matrix that an open array or group is or holds.
-
-    Raises
-    ------
-    SourceError, InvalidInputError
-        As `open_zarr`.
-    """
+    """Open the matrix that an open array or group is or holds. Raises SourceError, InvalidInputError as `open_zarr`."""
     store = _store_name(node.store)
     inner = f"/{node.path}" if node.path else ""
     if isinstance(node, zarr.Array):
@@ -112,14 +103,7 @@ def open_zarr_object(node: zarr.Array[Any] | zarr.Group) -> ChunkedSource:
 
 
 class ZarrArray(StoredArray):
-    """An array of one or two dimensions.
-
-    Parameters
-    ----------
-    array : zarr.Array
-        Pickles as its store's address and its metadata.
-    name : str
-    """
+    """An array of one or two dimensions. `array`: pickles as its store's address and its metadata."""
 
     def __init__(self, array: Any, name: str) -> None:
         self._array = array

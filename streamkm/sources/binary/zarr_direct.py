@@ -22,26 +22,13 @@ _HEADER_BYTES = 16  # of what Blosc writes; so much longer than the values it ma
 
 @dataclass(frozen=True, slots=True)
 class DirectChunks:
-    """The storage chunks of an array, each a file.
+    """The storage chunks of an array, each a file."""
 
-    Attributes
-    ----------
-    folder : str
-        Of the array.
-    chunk : tuple of int
-        Shape of a storage chunk.
-    dtype : dtype
-        As stored, in this machine's byte order.
-    fill_value : scalar
-        Of storage chunks that have no file.
-    prefix, suffix : str
-        Around the number of a storage chunk in the name of its file.
-    """
-
-    folder: str
-    chunk: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fill_value: Any
+    folder: str  # of the array
+    chunk: tuple[int, ...]  # shape of a storage chunk
+    dtype: np.dtype[Any]  # as stored, in this machine's byte order
+    fill_value: Any  # of storage chunks that have no file
+    # around the number of a storage chunk in the name of its file
     prefix: str
     suffix: str
 
@@ -79,10 +66,8 @@ class DirectChunks:
     def read_into(self, number: int, out: NDArray[Any]) -> None:
         """Fill `out`, C-contiguous and of the stored dtype, with the first rows of a storage chunk.
 
-        Raises
-        ------
-        OSError, ValueError, RuntimeError
-            The file cannot be read, or what it holds is not what Blosc made of such values.
+        Raises OSError, ValueError, RuntimeError: the file cannot be read, or what it holds is not what Blosc made of
+        such values.
         """
         n_bytes = int(np.prod(self.chunk)) * self.dtype.itemsize
         try:

@@ -35,18 +35,9 @@ _PLACE_BITS = 40
 class DaskSource(GraphSource):
     """Rows of a two-dimensional Dask array; one chunk is one row-block, whatever `target_bytes` says.
 
-    Parameters
-    ----------
-    array : dask.array.Array
-        Of shape (n, d); n and the heights of the blocks may be unknown. Whether its blocks are sparse is told by its
-        ``_meta``. Never computed as a whole.
-    name : str
-
-    Raises
-    ------
-    InvalidInputError
-        Not two-dimensional, no features, an unknown number of features, not of real numbers. By `read`: a block that
-        is not what the array says of it.
+    `array`: of shape (n, d); n and the heights of the blocks may be unknown. Whether its blocks are sparse is told by
+    its ``_meta``. Never computed as a whole. Raises InvalidInputError: not two-dimensional, no features, an unknown
+    number of features, not of real numbers. By `read`: a block that is not what the array says of it.
 
     Notes
     -----
@@ -151,10 +142,7 @@ class DaskSource(GraphSource):
     def row_blocks(self, chunk_rows: NDArray[np.int64]) -> tuple[tuple[int, ...], bool]:
         """Rows of each row-block, and whether the array itself knows them.
 
-        Parameters
-        ----------
-        chunk_rows : int64 (chunks,)
-            Rows of each chunk, as a pass has found.
+        `chunk_rows` (chunks,): rows of each chunk, as a pass has found.
         """
         if self._unknown_rows:
             return tuple(chunk_rows.tolist()), False
@@ -329,14 +317,8 @@ def array_of_parts(
 def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...], *, known: bool = True) -> Any:
     """Labels of a fit as a Dask array in blocks of the heights of those of the data.
 
-    Parameters
-    ----------
-    labels : int32 (n,)
-        Or a Zarr array.
-    heights : tuple of int
-        Rows of each row-block; their sum is n.
-    known : bool
-        Whether the array of the data knows its heights. Labels whose heights are as unknown can be used with it.
+    `labels` (n,): or a Zarr array. `heights`: rows of each row-block; their sum is n. `known`: whether the array of the
+    data knows its heights. Labels whose heights are as unknown can be used with it.
     """
     array = from_array(labels, chunks=(heights,))
     if known:
@@ -351,13 +333,7 @@ def _same(block: Any) -> Any:
 def join_blocks(blocks: list[Any]) -> Any:
     """Put the column blocks of one row-block side by side; `sparse` arrays become SciPy's.
 
-    Parameters
-    ----------
-    blocks : list of ndarray, SciPy sparse or sparse.SparseArray, each of shape (rows, columns)
-
-    Returns
-    -------
-    ndarray or csr_array
+    `blocks`: list of ndarray, SciPy sparse or sparse.SparseArray, each of shape (rows, columns).
     """
     for block in blocks:
         check_unmasked(block, "a block of the Dask array", MASKED_ROWS)

@@ -25,21 +25,11 @@ _SEVERAL = -1  # in place of a row-block's number
 
 @dataclass(frozen=True, slots=True)
 class RowGraph:
-    """What makes one row-block.
+    """What makes one row-block."""
 
-    Attributes
-    ----------
-    tasks : dict
-        That no other row-block needs.
-    inputs : list
-        Keys of what they need beside.
-    columns : list
-        Keys of the column blocks.
-    """
-
-    tasks: dict[Key, Any]
-    inputs: list[Key]
-    columns: list[Key]
+    tasks: dict[Key, Any]  # that no other row-block needs
+    inputs: list[Key]  # keys of what they need beside
+    columns: list[Key]  # keys of the column blocks
 
     def compute(self, inputs: Iterable[Any]) -> list[Any]:
         """Run the tasks in this thread, given the values of `inputs`; the column blocks."""
@@ -49,17 +39,8 @@ class RowGraph:
 class RowGraphs:
     """The optimized graph of a two-dimensional Dask array, cut into row-blocks.
 
-    Parameters
-    ----------
-    array : Dask array
-        Its keys are a list of row-blocks, each a list of column blocks.
-
-    Attributes
-    ----------
-    futures : dict
-        Results that lie on a cluster, by their keys.
-    n_users : dict
-        How many row-blocks use a task that several need, by its key.
+    `array`: its keys are a list of row-blocks, each a list of column blocks. `futures`: results that lie on a cluster,
+    by their keys. `n_users`: how many row-blocks use a task that several need, by its key.
     """
 
     def __init__(self, array: Any) -> None:

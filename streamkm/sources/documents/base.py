@@ -29,30 +29,17 @@ _IN_WORDS = np.array([chr(byte).isalnum() or byte == ord("_") or byte >= 0x80 fo
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Documents as read.
+    """Documents as read."""
 
-    Attributes
-    ----------
-    documents : list
-        Of str, of lists of str, or of mappings.
-    places : int64 ndarray (documents,)
-        As in `Rows`.
-    n_bytes : int
-        Text that they take up.
-    """
-
-    documents: list[Any]
-    places: NDArray[np.int64]
-    n_bytes: int
+    documents: list[Any]  # of str, of lists of str, or of mappings
+    places: NDArray[np.int64]  # (documents,); as in `Rows`
+    n_bytes: int  # text that they take up
 
 
 class Documents(ABC):
     """Documents in order; cheap to pickle unless they are in memory.
 
-    Attributes
-    ----------
-    name, n_rows, n_bytes, replayable, held_bytes, in_process, files, libraries
-        As of `RowSource`.
+    `name`, `n_rows`, `n_bytes`, `replayable`, `held_bytes`, `in_process`, `files`, `libraries`: as of `RowSource`.
     """
 
     name: str
@@ -152,12 +139,8 @@ class DocumentList(ChunkedDocuments):
 class DocumentStream(Documents):
     """Documents that a program makes while they are read, one at a time.
 
-    Parameters
-    ----------
-    documents : iterable or callable
-        An iterator is read once; any other iterable, and a callable that returns a fresh iterator, as often as it
-        takes.
-    name : str
+    `documents`: an iterator is read once; any other iterable, and a callable that returns a fresh iterator, as often as
+    it takes.
     """
 
     n_rows = None

@@ -25,26 +25,15 @@ _SHOWN_COLUMNS = 12
 
 @dataclass(frozen=True)
 class CsvRecords:
-    """A document a record of comma-separated text (RFC 4180), read by Python's csv module; blank lines are left out.
+    """A document a record of comma-separated text (RFC 4180), read by Python's csv module; blank lines are left out."""
 
-    Attributes
-    ----------
-    input : {"text", "tokens", "counts"}
-        Cells are text; tokens are what blanks separate in them; counts are features ``column=cell``.
-    decode_error : {"strict", "ignore", "replace"}
-    fields : tuple of str or int
-        Columns by name, or by number from 0. Texts and tokens of several follow each other.
-    delimiter : str
-        One ASCII character.
-    header : bool
-        Whether the first record of every file names its columns.
-    """
-
+    # {"text", "tokens", "counts"}; cells are text; tokens are what blanks separate in them; counts are features
+    # ``column=cell``
     input: Input
-    decode_error: DecodeError
-    fields: tuple[str | int, ...]
-    delimiter: str = ","
-    header: bool = True
+    decode_error: DecodeError  # {"strict", "ignore", "replace"}
+    fields: tuple[str | int, ...]  # columns by name, or by number from 0. Texts and tokens of several follow each other
+    delimiter: str = ","  # one ASCII character
+    header: bool = True  # whether the first record of every file names its columns
 
     name = "CSV text"
     cut_anywhere = False

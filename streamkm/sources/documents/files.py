@@ -39,18 +39,9 @@ STEP_BYTES, STEPS = 1 << 16, 1 << 16
 class TextFiles(Documents, ABC):
     """What plain and compressed text share.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        In the order in which their documents count.
-    text_format : TextFormat
-
-    Raises
-    ------
-    InvalidParameterError, SourceError, SourceNotFoundError
-        No path; a path that does not exist or is no regular file.
-    InvalidInputError
-        If all files are empty.
+    `paths`: in the order in which their documents count. Raises InvalidParameterError, SourceError,
+    SourceNotFoundError: no path; a path that does not exist or is no regular file. Raises InvalidInputError if all
+    files are empty.
     """
 
     n_rows = None

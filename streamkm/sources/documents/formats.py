@@ -24,18 +24,10 @@ _INPUTS = ((str, "text"), (list, "tokens"), (dict, "counts"))
 
 @dataclass(frozen=True)
 class LineFormat:
-    """What formats share in which every line feed ends a record.
+    """What formats share in which every line feed ends a record."""
 
-    Attributes
-    ----------
-    input : {"text", "tokens", "counts"}
-        What documents are, as `FeatureHashing` has it.
-    decode_error : {"strict", "ignore", "replace"}
-        What becomes of bytes that are not UTF-8.
-    """
-
-    input: Input
-    decode_error: DecodeError
+    input: Input  # {"text", "tokens", "counts"}; what documents are, as `FeatureHashing` has it
+    decode_error: DecodeError  # {"strict", "ignore", "replace"}; what becomes of bytes that are not UTF-8
 
     cut_anywhere = True
 
@@ -61,12 +53,7 @@ class TextLines(LineFormat):
 
 @dataclass(frozen=True)
 class JsonLines(LineFormat):
-    """A JSON object a line, of which some fields make the document. Blank lines are left out.
-
-    Attributes
-    ----------
-    fields : tuple of str
-    """
+    """A JSON object a line, of which some fields make the document. Blank lines are left out."""
 
     fields: tuple[str, ...]
 
@@ -103,10 +90,7 @@ def document_of(values: Mapping[str, Any], kind: Input) -> Any:
     One field is the document itself, or its count. Of several, texts and lists of tokens follow each other, and counts
     keep their fields' names; a count that is null is none.
 
-    Raises
-    ------
-    ValueError
-        Naming a field that is not what `kind` asks for.
+    Raises ValueError naming a field that is not what `kind` asks for.
     """
     if kind == "counts":
         only = next(iter(values.values()))
@@ -126,10 +110,7 @@ def document_of(values: Mapping[str, Any], kind: Input) -> Any:
 def decoded(text: bytes, position: int, decode_error: DecodeError) -> str:
     """Decode UTF-8 that stands at a byte of a file; a byte order mark at its beginning is left out.
 
-    Raises
-    ------
-    MalformedTextError
-        Naming the first byte that is wrong.
+    Raises MalformedTextError naming the first byte that is wrong.
     """
     try:
         found = text.decode("utf-8", decode_error)

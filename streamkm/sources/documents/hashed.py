@@ -46,13 +46,7 @@ def _features_of_more(X: sp.csr_array, times: float) -> int:
 
 
 class HashedText(RowSource):
-    """Rows of hashed documents, in order only.
-
-    Parameters
-    ----------
-    documents : Documents
-    hashing : FeatureHashing
-    """
+    """Rows of hashed documents, in order only."""
 
     is_sparse = True
     decodes = True
@@ -104,12 +98,8 @@ class HashedText(RowSource):
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order; see `RowSource.stream`.
 
-        Raises
-        ------
-        InvalidInputError
-            For a document that is none, or text that is malformed, with its place.
-        SourceError
-            If a file cannot be read, is damaged, or has changed.
+        Raises InvalidInputError for a document that is none, or text that is malformed, with its place. Raises
+        SourceError if a file cannot be read, is damaged, or has changed.
         """
         for batch in self.documents.stream(self.text_bytes(target_bytes)):
             yield self._rows(batch)

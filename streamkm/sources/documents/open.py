@@ -41,16 +41,8 @@ _FORMATS = {
 def open_texts(X: Any, field: Any, kind: Input, options: Mapping[str, Any]) -> Documents:
     """Open whatever has documents, but Dask's; see `streamkm.open_documents` for all but `kind`.
 
-    Parameters
-    ----------
-    kind : {"text", "tokens", "counts"}
-        What documents are, as `FeatureHashing` has it.
-    options : mapping
-        Those that were given.
-
-    Raises
-    ------
-    InvalidParameterError, InvalidInputError, SourceError, MissingDependencyError
+    `kind` ({"text", "tokens", "counts"}): what documents are, as `FeatureHashing` has it. `options`: those that were
+    given. Raises InvalidParameterError, InvalidInputError, SourceError, MissingDependencyError.
     """
     fields = _fields(field)
     if isinstance(X, str | os.PathLike):

@@ -28,13 +28,7 @@ class MalformedTextError(Exception):
 
 
 class Lines:
-    """Lines of one file from a byte on, each with its position.
-
-    Parameters
-    ----------
-    reader : LineReader
-        At the beginning of a line.
-    """
+    """Lines of one file from a byte on, each with its position. `reader`: at the beginning of a line."""
 
     def __init__(self, reader: LineReader) -> None:
         self._reader = reader
@@ -90,9 +84,7 @@ class TextFormat(Protocol):
     def records(self, lines: Lines, columns: tuple[int, ...] | None) -> Iterator[tuple[int, Any]]:
         """Yield (position, document) from the beginning of a record on; asks for its lines as it needs them.
 
-        Raises
-        ------
-        MalformedTextError
+        Raises MalformedTextError.
         """
 
     def starts(self, fill: Fill, size: int, step: int) -> NDArray[np.int64]:

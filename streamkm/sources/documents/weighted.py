@@ -13,17 +13,8 @@ from streamkm.text import TfIdf
 class TfIdfRows(WrappedSource):
     """Rows of another source, scaled by document frequencies and to unit norm, in order only.
 
-    Parameters
-    ----------
-    source : RowSource
-        Of sparse rows.
-    tfidf : TfIdf
-        12-16 bytes for each feature that occurs.
-
-    Raises
-    ------
-    InvalidInputError
-        If the source is dense.
+    `source`: of sparse rows. `tfidf`: 12-16 bytes for each feature that occurs. Raises InvalidInputError if the source
+    is dense.
     """
 
     def __init__(self, source: RowSource, tfidf: TfIdf) -> None:

@@ -27,18 +27,8 @@ HELD_BYTES = 2 * MOST_GROUPS * _BLOCK_BYTES
 class GroupedEntries:
     """Rows, columns and values; first they are added, then read, by any thread.
 
-    Parameters
-    ----------
-    shape : (int, int)
-    n_entries : int
-        About as many will come.
-
-    Attributes
-    ----------
-    group_rows : int
-        Rows of a group, but for the last.
-    n_of_group : int64 (groups,)
-        Entries of each.
+    `n_entries`: about as many will come. `group_rows`: rows of a group, but for the last. `n_of_group` (int64
+    (groups,)): entries of each.
     """
 
     def __init__(self, shape: tuple[int, int], n_entries: int) -> None:
@@ -62,12 +52,7 @@ class GroupedEntries:
         return int(self.n_of_group.sum()) * self.dtype.itemsize
 
     def add(self, rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Add entries, counted from 0.
-
-        Raises
-        ------
-        DiskFullError, OutputError
-        """
+        """Add entries, counted from 0. Raises DiskFullError, OutputError."""
         entries = np.empty(len(rows), self.dtype)
         entries["row"], entries["column"], entries["value"] = rows, columns, values
         groups = rows // self.group_rows
@@ -84,12 +69,7 @@ class GroupedEntries:
                 self._write(group)
 
     def finish(self) -> None:
-        """Write what is held back; nothing is added after that.
-
-        Raises
-        ------
-        DiskFullError, OutputError
-        """
+        """Write what is held back; nothing is added after that. Raises DiskFullError, OutputError."""
         for group in range(len(self._held)):
             self._write(group)
 

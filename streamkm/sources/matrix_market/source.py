@@ -32,43 +32,21 @@ _VALUE_BYTES, _ROW_BYTES = 12, 8  # of decoded sparse rows: a value and its colu
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What a file says of itself.
+    """What a file says of itself."""
 
-    Attributes
-    ----------
-    sparse : bool
-        Whether it names the places of its entries, and leaves zeros out.
-    field : str
-        Of `_FIELDS`.
-    sign : int
-        0, or what a value's mirror image is multiplied by.
-    shape : (int, int)
-    n_lines : int
-        Lines of entries.
-    """
-
-    sparse: bool
-    field: str
-    sign: int
+    sparse: bool  # whether it names the places of its entries, and leaves zeros out
+    field: str  # of `_FIELDS`
+    sign: int  # 0, or what a value's mirror image is multiplied by
     shape: tuple[int, int]
-    n_lines: int
+    n_lines: int  # lines of entries
 
 
 class MatrixMarketSource(ChunkedSource):
     """Rows of a matrix in a Matrix Market file: CSR of a coordinate file, dense of an array. Duplicates are summed.
 
-    Parameters
-    ----------
-    path : str
-
-    Raises
-    ------
-    SourceError, SourceNotFoundError, MissingDependencyError
-        Missing, damaged, truncated, or of numbers that are not real; names line and byte.
-    InvalidInputError
-        No rows or columns.
-    DiskFullError, OutputError
-        No room for the temporary file.
+    Raises SourceError, SourceNotFoundError, MissingDependencyError: missing, damaged, truncated, or of numbers that are
+    not real; names line and byte. Raises InvalidInputError: no rows or columns. Raises DiskFullError, OutputError: no
+    room for the temporary file.
     """
 
     in_process = True

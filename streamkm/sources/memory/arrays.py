@@ -29,19 +29,9 @@ logger = logging.getLogger(__name__)
 class ArraySource(ChunkedSource):
     """Rows of an array in memory. Pickles with all of its values.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-        Not copied. Rows are given as C-contiguous arrays in native byte order: views where X is that already.
-    name, form : str
-        What messages call it, and what it is, for people.
-    feature_names : tuple of str, optional
-        Names of the columns.
-
-    Raises
-    ------
-    InvalidInputError
-        Not two-dimensional, empty, or not of real numbers.
+    `X` (ndarray of shape (n, d)): not copied. Rows are given as C-contiguous arrays in native byte order: views where X
+    is that already. `name`, `form`: what messages call it, and what it is, for people. `feature_names`: names of the
+    columns. Raises InvalidInputError: not two-dimensional, empty, or not of real numbers.
     """
 
     is_sparse = False
@@ -81,17 +71,9 @@ class ArraySource(ChunkedSource):
 class SparseSource(ChunkedSource):
     """Rows of a SciPy sparse matrix in memory. Pickles with all of its values.
 
-    Parameters
-    ----------
-    X : sparse matrix or array of shape (n, d)
-        CSR is not copied; any other format is converted once, which takes as much memory again.
-    name, form : str
-        What messages call it, and what it is, for people.
-
-    Raises
-    ------
-    InvalidInputError
-        Not two-dimensional, empty, or not of real numbers. By `read`: indices out of range.
+    `X` (sparse matrix or array of shape (n, d)): CSR is not copied; any other format is converted once, which takes as
+    much memory again. `name`, `form`: what messages call it, and what it is, for people. Raises InvalidInputError: not
+    two-dimensional, empty, or not of real numbers. By `read`: indices out of range.
     """
 
     is_sparse = True
@@ -196,20 +178,9 @@ def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> 
     Rows that a memory map shows, and views of it, are read from the file: mapped pages that were read would count as
     the process's own. Maps whose changes stay in memory (mode "c") are arrays like any.
 
-    Parameters
-    ----------
-    X : array, frame or tensor
-    name : str, optional
-        What messages call it.
-    dtype : "bfloat16" or None
-        What 16-bit words, or values of two bytes without a type, are; arrays and tensors of that type say so.
-
-    Raises
-    ------
-    InvalidInputError
-        Not two-dimensional, empty, or not of real numbers.
-    InvalidParameterError
-        Another `dtype`.
+    `name`: what messages call it. `dtype` ("bfloat16" or None): what 16-bit words, or values of two bytes without a
+    type, are; arrays and tensors of that type say so. Raises InvalidInputError: not two-dimensional, empty, or not of
+    real numbers. Raises InvalidParameterError: another `dtype`.
     """
     check_said(dtype, name or "an array")
     check_unmasked(X, name or "array", MASKED_ROWS)

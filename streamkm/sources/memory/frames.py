@@ -45,12 +45,8 @@ def column_names(X: Any) -> tuple[str, ...] | None:
 def frame_values(X: Any, name: str) -> NDArray[Any]:
     """Values of a frame (n, d), in a dtype that holds those of all columns; NaN where a value is missing.
 
-    Raises
-    ------
-    InvalidInputError
-        A column is not of numbers; names it.
-    MissingDependencyError
-        The frame cannot be read without pyarrow.
+    Raises InvalidInputError: a column is not of numbers; names it. Raises MissingDependencyError: the frame cannot be
+    read without pyarrow.
     """
     if not hasattr(X, "__array__"):
         X = _as_table(X)
@@ -64,12 +60,7 @@ def frame_values(X: Any, name: str) -> NDArray[Any]:
 
 
 def check_names_once(X: Any, name: str) -> None:
-    """Refuse a frame that has two columns of one name.
-
-    Raises
-    ------
-    InvalidInputError
-    """
+    """Refuse a frame that has two columns of one name. Raises InvalidInputError."""
     times = Counter(X.column_names if hasattr(X, "column_names") else X.columns)
     repeated = next((column for column, count in times.items() if count > 1), None)
     if repeated is not None:
@@ -132,16 +123,8 @@ def _told(held: NDArray[Any]) -> str:
 def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | None, what: str, before: str) -> None:
     """Refuse columns that are not those of before, in their order; where either has no names there is nothing to say.
 
-    Parameters
-    ----------
-    names, wanted : tuple of str, or None
-    what, before : str
-        Whose columns these are, for the message: ``"chunk 3", "chunk 0"``.
-
-    Raises
-    ------
-    InvalidInputError
-        Naming the first column that differs.
+    `what`, `before`: whose columns these are, for the message: ``"chunk 3", "chunk 0"``. Raises InvalidInputError
+    naming the first column that differs.
     """
     if names is None or wanted is None or names == wanted:
         return

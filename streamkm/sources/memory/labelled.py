@@ -21,10 +21,8 @@ from streamkm.sources.memory.arrays import open_array
 def open_collection(X: Any) -> RowSource:
     """Open a Dask array or data frame; its class does not matter.
 
-    Raises
-    ------
-    InvalidInputError
-        Another kind of Dask collection, a column that holds no numbers; otherwise as `DaskSource`.
+    Raises InvalidInputError: another kind of Dask collection, a column that holds no numbers; otherwise as
+    `DaskSource`.
     """
     n_axes = getattr(X, "ndim", None)  # of anything delayed, something delayed
     if isinstance(n_axes, int) and n_axes == 2 and hasattr(X, "columns"):
@@ -37,10 +35,7 @@ def open_collection(X: Any) -> RowSource:
 def open_xarray(X: Any) -> RowSource:
     """Open a DataArray: over Dask by its blocks, over a file by the file's chunks, else as the array that it holds.
 
-    Raises
-    ------
-    InvalidInputError
-        A Dataset; otherwise as `DaskSource`.
+    Raises InvalidInputError: a Dataset; otherwise as `DaskSource`.
     """
     if not hasattr(X, "dims") or not hasattr(X, "variable"):
         raise InvalidInputError(f"{type(X).__name__} is no DataArray; choose one variable, such as dataset['X']")

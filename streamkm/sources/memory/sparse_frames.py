@@ -18,16 +18,8 @@ from streamkm.sources.stored import check_matrix, decoded_dtype
 class SparseFrame(ChunkedSource):
     """Rows of a frame with sparse and other columns; each chunk is made dense when it is read. Pickles with all values.
 
-    Parameters
-    ----------
-    X : DataFrame
-    name, form : str
-        What messages call it, and what it is, for people.
-
-    Raises
-    ------
-    InvalidInputError
-        No rows, no columns, or not of numbers.
+    `name`, `form`: what messages call it, and what it is, for people. Raises InvalidInputError: no rows, no columns, or
+    not of numbers.
     """
 
     is_sparse = False

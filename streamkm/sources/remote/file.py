@@ -28,23 +28,7 @@ class RemoteFile(io.RawIOBase):
     it goes on, so what is read in order comes in large pieces and what is read here and there in small ones. The last
     pieces are kept: 256 at most, and a quarter of `REQUEST_BYTES` in all besides the newest.
 
-    Parameters
-    ----------
-    address : Address
-    least_bytes : int
-        Of a request.
-
-    Attributes
-    ----------
-    address : Address
-        With the version that was opened.
-    name : str
-    size : int
-
-    Raises
-    ------
-    SourceError
-        By any reading method; see `remote.fetch`.
+    `least_bytes`: of a request. `address`: with the version that was opened. Raises SourceError by any reading method.
     """
 
     def __init__(self, address: Address, least_bytes: int = LEAST_BYTES) -> None:

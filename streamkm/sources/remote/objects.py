@@ -42,17 +42,10 @@ _TIMES = ("LastModified", "Last-Modified", "last_modified", "mtime", "modified",
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What tells one content of an object from another.
-
-    Attributes
-    ----------
-    n_bytes : int
-    tag : str
-        Its etag, else its time of change, else "": then the size is all there is.
-    """
+    """What tells one content of an object from another."""
 
     n_bytes: int
-    tag: str
+    tag: str  # its etag, else its time of change, else "": then the size is all there is
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Version:
@@ -71,24 +64,12 @@ class Address(str):
 
     The text is the URL without its secrets, so no name, message or file that is made of it can tell them. Two
     addresses are equal where their URLs are.
-
-    Parameters
-    ----------
-    url : str or Address
-    options : mapping
-        Of the file system, as fsspec takes them: ``{"anon": True}``. In no message and no fingerprint.
-    version : Version, optional
-        None for directories, and for what was not looked at.
-
-    Attributes
-    ----------
-    url : str
-        As it was given, for requests alone.
     """
 
-    url: str
+    url: str  # as it was given, for requests alone
+    # of the file system, as fsspec takes them: ``{"anon": True}``. In no message and no fingerprint
     options: dict[str, Any]
-    version: Version | None
+    version: Version | None  # None for directories, and for what was not looked at
 
     def __new__(cls, url: str, options: Mapping[str, Any] | None = None, version: Version | None = None) -> Address:
         given = url.url if isinstance(url, Address) else url
@@ -130,10 +111,8 @@ class Address(str):
     def file_system(self) -> tuple[Any, str]:
         """Give fsspec's file system, which it keeps for all with the same options, and the path there.
 
-        Raises
-        ------
-        MissingDependencyError, SourceError, InvalidParameterError
-            No package for it, an unknown protocol, options that are not its own.
+        Raises MissingDependencyError, SourceError, InvalidParameterError: no package for it, an unknown protocol,
+        options that are not its own.
         """
         try:
             from fsspec.core import url_to_fs
@@ -168,12 +147,7 @@ def remote_library(*paths: str) -> tuple[str, ...]:
 
 
 def look(address: Address) -> Version | None:
-    """Ask what an object is now; None for a directory. One request.
-
-    Raises
-    ------
-    SourceNotFoundError, SourceError
-    """
+    """Ask what an object is now; None for a directory. One request. Raises SourceNotFoundError, SourceError."""
     info = _ask(address, _info)
     return None if info["type"] == "directory" else Version.of(info)
 
@@ -194,13 +168,7 @@ def has_magic(address: Address) -> bool:
 
 
 def glob(address: Address) -> list[Address]:
-    """Objects and directories that a glob names, in sorted order.
-
-    Raises
-    ------
-    SourceNotFoundError
-        If there are none.
-    """
+    """Objects and directories that a glob names, in sorted order. Raises SourceNotFoundError if there are none."""
     fs, _ = address.file_system()
     found = _ask(address, lambda fs, path: _refreshed(fs).glob(path, detail=True))
     made = []
@@ -273,10 +241,7 @@ def settle(address: Address) -> None:
 def check_same(address: Address, now: Version | None = None) -> None:
     """Refuse an object that is no longer the one that was opened; one request where `now` does not tell.
 
-    Raises
-    ------
-    SourceError
-        Saying what was seen and what is there.
+    Raises SourceError, saying what was seen and what is there.
     """
     if address.version is None:
         return
@@ -322,12 +287,9 @@ def summary(objects: Mapping[str, Version]) -> dict[str, Any]:
 def fingerprint(url: str) -> dict[str, Any]:
     """Describe an object, or a directory with all that is in it, without reading them.
 
-    Returns
-    -------
-    dict
-        ``path`` without secrets, ``bytes``, ``version``: the etag, else the time of change; of a directory a hash of
-        those of all its objects, and ``objects``, their number. ``query``, a short hash of a URL that has secrets,
-        where neither etag nor time is known.
+    The result: ``path`` without secrets, ``bytes``, ``version``: the etag, else the time of change; of a directory a
+    hash of those of all its objects, and ``objects``, their number. ``query``, a short hash of a URL that has secrets,
+    where neither etag nor time is known.
     """
     address = url if isinstance(url, Address) else Address(url)
     version = address.version or look(address)

@@ -41,13 +41,7 @@ _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
 class RemoteStore(Store):
-    """A store to read from.
-
-    Parameters
-    ----------
-    root : Address
-        Of the directory.
-    """
+    """A store to read from. `root`: of the directory."""
 
     supports_writes = False
     supports_deletes = False
@@ -86,9 +80,7 @@ class RemoteStore(Store):
     def watch(self, path: str) -> int | None:
         """Note what objects an array has now; gives their bytes, None where the file system cannot list.
 
-        Raises
-        ------
-        SourceError
+        Raises SourceError.
         """
         with self._lock:
             objects = listed(self.address(path))

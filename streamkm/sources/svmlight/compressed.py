@@ -39,14 +39,9 @@ class CompressedSvmlightSource(SvmlightFiles):
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order; see `RowSource.stream`.
 
-        Raises
-        ------
-        InvalidInputError
-            For bad text, with file, line and byte of the text.
-        SourceError
-            If a file cannot be read, is truncated or corrupt, or was changed.
-        MissingDependencyError
-            If a file needs zstandard and it is not installed.
+        Raises InvalidInputError for bad text, with file, line and byte of the text. Raises SourceError if a file cannot
+        be read, is truncated or corrupt, or was changed. Raises MissingDependencyError if a file needs zstandard and it
+        is not installed.
         """
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
@@ -103,17 +98,8 @@ class CompressedSvmlightSource(SvmlightFiles):
 def opened_text(path: str, offset: int = 0) -> Iterator[tuple[Fill, RawFile]]:
     """Open a file that may be compressed: give its text, and the file itself, whose position says how much was used.
 
-    Parameters
-    ----------
-    offset : int
-        Byte that the text begins at; 0 for compressed files.
-
-    Raises
-    ------
-    SourceError
-        It cannot be read, or is truncated or corrupt; names the byte of the text.
-    MissingDependencyError
-        It needs zstandard.
+    `offset`: byte that the text begins at; 0 for compressed files. Raises SourceError: it cannot be read, or is
+    truncated or corrupt; names the byte of the text. Raises MissingDependencyError: it needs zstandard.
     """
     position = offset
     try:

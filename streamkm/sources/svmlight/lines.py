@@ -81,10 +81,7 @@ class LineReader:
     def load(self) -> bool:
         """Have at least one whole line between `start` and `end`; False at the end of the file.
 
-        Raises
-        ------
-        InvalidInputError
-            If a line is longer than `MAX_LINE_BYTES`. Names no file: that is for the caller.
+        Raises InvalidInputError if a line is longer than `MAX_LINE_BYTES`. Names no file: that is for the caller.
         """
         if self.start < self.end:
             return True

@@ -28,33 +28,18 @@ _MARGIN, _MOST_AHEAD = 1.03, 4096.0
 
 @dataclass(frozen=True, slots=True)
 class TextFormat:
-    """What has to be known to read a row.
+    """What has to be known to read a row."""
 
-    Attributes
-    ----------
-    n_features : int or None
-        Columns, if fixed.
-    zero_based : bool
-        Whether column 0 is written as 0 rather than as 1.
-    guessed : bool
-        Whether `zero_based` was found by a look at the text; messages then say so.
-    dtype : dtype
-        float32 or float64.
-    """
-
-    n_features: int | None
-    zero_based: bool
-    guessed: bool
-    dtype: np.dtype[Any]
+    n_features: int | None  # columns, if fixed
+    zero_based: bool  # whether column 0 is written as 0 rather than as 1
+    guessed: bool  # whether `zero_based` was found by a look at the text; messages then say so
+    dtype: np.dtype[Any]  # float32 or float64
 
 
 def check_options(n_features: Any, zero_based: Any, dtype: DTypeLike) -> np.dtype[Any]:
     """Check a source's parameters and return the dtype.
 
-    Raises
-    ------
-    InvalidParameterError
-        For a value that is not accepted.
+    Raises InvalidParameterError for a value that is not accepted.
     """
     if n_features is not None and not (isinstance(n_features, int | np.integer) and 1 <= n_features <= LARGEST_INT64):
         raise InvalidParameterError(f"n_features must be a positive integer or None, got {n_features!r}")
@@ -74,12 +59,7 @@ class BadTextError(Exception):
 
 
 class RowBuilder:
-    """CSR arrays that grow with each block of lines.
-
-    Parameters
-    ----------
-    fmt : TextFormat
-    """
+    """CSR arrays that grow with each block of lines."""
 
     def __init__(self, fmt: TextFormat) -> None:
         self._fmt = fmt
@@ -108,10 +88,7 @@ class RowBuilder:
     def add(self, lines: LineReader, limit: int, part: int) -> None:
         """Append the rows of the loaded lines that start in front of position `limit`, and consume those lines.
 
-        Raises
-        ------
-        BadTextError
-            At the first thing that is wrong; the rows in front of it have been appended.
+        Raises BadTextError: at the first thing that is wrong; the rows in front of it have been appended.
         """
         self._reserve(lines.end - lines.start, limit - lines.position)
         job = self._job

@@ -26,20 +26,11 @@ _ROOM_BEHIND = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class SkimmedText(IndexedRows):
-    """Rows of plain text.
+    """Rows of plain text."""
 
-    Attributes
-    ----------
-    read : callable
-        Reads the whole chunk: for the message that names file and line.
-    text : uint8 ndarray
-    starts, stops : int64 (n,)
-        First byte and line feed of every row, in `text`.
-    fmt : TextFormat
-    """
-
-    read: Callable[[], Rows]
+    read: Callable[[], Rows]  # reads the whole chunk: for the message that names file and line
     text: NDArray[np.uint8]
+    # (n,); first byte and line feed of every row, in `text`
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
     fmt: TextFormat
@@ -75,23 +66,9 @@ def skim_text(
 ) -> SkimmedText | None:
     """Find the rows of the lines that start in a chunk.
 
-    Parameters
-    ----------
-    fill : callable
-        Gives the text of a file from byte `begin` on; see `LineReader`.
-    begin : int
-        The byte in front of the chunk: it tells whether the chunk's first byte starts a line.
-    chunk : Chunk
-    fmt : TextFormat
-    read : callable
-        Reads the chunk.
-    longest : int
-        Bytes of a line that may be held behind the chunk.
-
-    Returns
-    -------
-    SkimmedText, or None
-        None where the text is not plain, or its last line too long: it must be read.
+    `fill`: gives the text of a file from byte `begin` on; see `LineReader`. `begin`: the byte in front of the chunk: it
+    tells whether the chunk's first byte starts a line. `read`: reads the chunk. `longest`: bytes of a line that may be
+    held behind the chunk. The result is None where the text is not plain, or its last line too long: it must be read.
     """
     n_wanted = chunk.stop - begin
     text = np.empty(n_wanted + _ROOM_BEHIND + 1 + WINDOW, np.uint8)

@@ -62,12 +62,8 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
     def read(self, chunk: Chunk) -> Rows:
         """Read the rows of the lines that start in a chunk.
 
-        Raises
-        ------
-        InvalidInputError
-            For bad text, with file, line and byte.
-        SourceError
-            If the file cannot be read, or was changed since the source was made.
+        Raises InvalidInputError for bad text, with file, line and byte. Raises SourceError if the file cannot be read,
+        or was changed since the source was made.
         """
         builder = RowBuilder(self._format())
         # one byte back, for the line feed that tells whether the first byte starts a line
@@ -84,10 +80,7 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
 
         None for other text, and for the head of a file, where a byte order mark may be.
 
-        Raises
-        ------
-        SourceError
-            As `read`.
+        Raises SourceError as `read`.
         """
         if chunk.start == 0:
             return None

@@ -14,17 +14,7 @@ from streamkm.sources.remote.objects import Address
 
 
 def pyarrow(what: str) -> ModuleType:
-    """Import pyarrow.
-
-    Parameters
-    ----------
-    what : str
-        What it is needed for: a path.
-
-    Raises
-    ------
-    MissingDependencyError
-    """
+    """Import pyarrow. `what`: what it is needed for: a path. Raises MissingDependencyError."""
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -47,18 +37,8 @@ def trim_heap() -> None:
 def guarded(path: str, form: str, where: str = "") -> Iterator[None]:
     """Let pyarrow read a file or object: what it raises becomes SourceError.
 
-    Parameters
-    ----------
-    path : LocalPath or Address
-    form : str
-        For messages: ``Parquet``.
-    where : str
-        What of the file is read: ``, row group 3``.
-
-    Raises
-    ------
-    SourceError
-        Also where a local file is not the one that was opened.
+    `form`: for messages: ``Parquet``. `where`: what of the file is read: ``, row group 3``. Raises SourceError, also
+    where a local file is not the one that was opened.
     """
     pa = pyarrow(path)
     try:

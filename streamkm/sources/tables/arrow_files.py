@@ -74,12 +74,7 @@ class ArrowTable(RowGroupTable):
 
 
 def batch_rows(path: str) -> list[int]:
-    """Rows of each record batch of an Arrow IPC file; reads the footer and the batches' headers.
-
-    Raises
-    ------
-    SourceError
-    """
+    """Rows of each record batch of an Arrow IPC file; reads the footer and the batches' headers. Raises SourceError."""
     with open_binary(path) as file:
         size = file.seek(0, 2)
         try:

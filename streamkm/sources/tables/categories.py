@@ -25,25 +25,15 @@ MOST_VALUES = 1024
 
 @dataclass(frozen=True, slots=True)
 class CategoryEncoder:
-    """A one-hot column.
-
-    Attributes
-    ----------
-    column : str
-    values : tuple of str
-        Each is a feature: 1 where the column has it. A null has none of them.
-    """
+    """A one-hot column."""
 
     column: str
-    values: tuple[str, ...]
+    values: tuple[str, ...]  # each is a feature: 1 where the column has it. A null has none of them
 
     def fill(self, out: NDArray[Any], values: Any, describe: Callable[[int], str], first: int) -> None:
         """Write the features of an Arrow array of text.
 
-        Raises
-        ------
-        InvalidInputError
-            A value that is none of those that are known; names the row.
+        Raises InvalidInputError: a value that is none of those that are known; names the row.
         """
         codes, distinct = encoded(values)
         known = {value: number for number, value in enumerate(self.values)}
@@ -76,10 +66,7 @@ def one_hot_columns(
 ) -> tuple[tuple[Column, ...], tuple[CategoryEncoder, ...]]:
     """Give columns of text as many features as they have values.
 
-    Raises
-    ------
-    InvalidInputError
-        More than `MOST_VALUES` in all.
+    Raises InvalidInputError: more than `MOST_VALUES` in all.
     """
     known = {encoder.column: encoder for encoder in encoders}
     known |= {name: CategoryEncoder(name, tuple(sorted(found))) for name, found in values.items()}

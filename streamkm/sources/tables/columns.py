@@ -36,75 +36,36 @@ _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they ar
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What a user says of columns.
+    """What a user says of columns."""
 
-    Attributes
-    ----------
-    columns : tuple of str, or None
-        Those that are read, in this order; None: all.
-    exclude : tuple of str
-        Those that are left out.
-    id_column : str or None
-        Left out too: it names rows.
-    categories : None, "onehot", "hash", or mapping of str to tuple of str
-        What columns of text become; a mapping gives the values of columns that are one-hot.
-    dtype : dtype or None
-        Of the rows: float32 or float64; None: by the columns' types.
-    n_hashed : int
-        Features that categories are hashed to.
-    """
-
-    columns: tuple[str, ...] | None = None
-    exclude: tuple[str, ...] = ()
-    id_column: str | None = None
+    columns: tuple[str, ...] | None = None  # those that are read, in this order; None: all
+    exclude: tuple[str, ...] = ()  # those that are left out
+    id_column: str | None = None  # left out too: it names rows
+    # what columns of text become; a mapping gives the values of columns that are one-hot
     categories: str | Mapping[str, tuple[str, ...]] | None = None
-    dtype: np.dtype[Any] | None = None
-    n_hashed: int = 1024
+    dtype: np.dtype[Any] | None = None  # of the rows: float32 or float64; None: by the columns' types
+    n_hashed: int = 1024  # features that categories are hashed to
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that is read.
-
-    Attributes
-    ----------
-    name : str
-    kind : {"number", "vector", "category"}
-    dtype : dtype
-        Of its values, or of a vector's; object for categories.
-    width : int
-        Features that it becomes: more than one for vectors and for one-hot categories; 0 for hashed ones.
-    """
+    """A column that is read."""
 
     name: str
-    kind: Kind
-    dtype: np.dtype[Any]
-    width: int = 1
+    kind: Kind  # {"number", "vector", "category"}
+    dtype: np.dtype[Any]  # of its values, or of a vector's; object for categories
+    width: int = 1  # features that it becomes: more than one for vectors and for one-hot categories; 0 for hashed ones
 
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """How rows are made of record batches.
+    """How rows are made of record batches."""
 
-    Attributes
-    ----------
-    columns : tuple of Column
-        In the order of their features.
-    encoders : tuple of CategoryEncoder
-        Of the one-hot columns, in their order.
-    dtype : dtype
-        Of the rows.
-    n_hashed : int
-        Features that hashed categories share, behind all others; 0 where none are hashed.
-    feature_names : tuple of str, or None
-        None for a single column of vectors, and for columns without names.
-    """
-
-    columns: tuple[Column, ...]
-    encoders: tuple[CategoryEncoder, ...]
-    dtype: np.dtype[Any]
-    n_hashed: int
-    feature_names: tuple[str, ...] | None
+    columns: tuple[Column, ...]  # in the order of their features
+    encoders: tuple[CategoryEncoder, ...]  # of the one-hot columns, in their order
+    dtype: np.dtype[Any]  # of the rows
+    n_hashed: int  # features that hashed categories share, behind all others; 0 where none are hashed
+    feature_names: tuple[str, ...] | None  # None for a single column of vectors, and for columns without names
 
     @property
     def names(self) -> list[str]:
@@ -142,17 +103,9 @@ class TableSchema:
     def fill(self, out: NDArray[Any], batch: Any, describe: Describe, first: int = 0) -> None:
         """Write the dense features of a record batch.
 
-        Parameters
-        ----------
-        out : ndarray (rows, dense features), mutated
-        batch : pyarrow.RecordBatch or Table, with the columns `names`
-        describe : callable
-            Of a row, for messages; `first` is the number of the batch's first.
-
-        Raises
-        ------
-        InvalidInputError
-            A vector of another length, a category that is not known; names the row.
+        `out`: ndarray (rows, dense features), mutated. `describe`: of a row, for messages; `first` is the number of the
+        batch's first. Raises InvalidInputError: a vector of another length, a category that is not known; names the
+        row.
         """
         encoders = {encoder.column: encoder for encoder in self.encoders}
         numbers: list[tuple[int, NDArray[Any]]] = []
@@ -197,12 +150,7 @@ class TableSchema:
 
 
 def read_options(options: Mapping[str, Any]) -> TableOptions:
-    """Check what was given of columns.
-
-    Raises
-    ------
-    InvalidParameterError
-    """
+    """Check what was given of columns. Raises InvalidParameterError."""
     categories = options.get("categories")
     if isinstance(categories, Mapping):
         categories = {str(name): tuple(str(value) for value in values) for name, values in categories.items()}
@@ -233,10 +181,7 @@ def read_options(options: Mapping[str, Any]) -> TableOptions:
 def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
     """Names of the columns that are features, in their order.
 
-    Raises
-    ------
-    InvalidInputError
-        A column that is not there, or twice; none left.
+    Raises InvalidInputError: a column that is not there, or twice; none left.
     """
     wanted = list(known if options.columns is None else options.columns)
     left_out = {*options.exclude, *([] if options.id_column is None else [options.id_column])}
@@ -331,10 +276,7 @@ def with_names(layout: TableSchema) -> TableSchema:
 def one_hot(layout: TableSchema, values: Mapping[str, Sequence[str]]) -> TableSchema:
     """The layout with one-hot columns for values that were found.
 
-    Raises
-    ------
-    InvalidInputError
-        More of them than one-hot columns are good for.
+    Raises InvalidInputError: more of them than one-hot columns are good for.
     """
     columns, encoders = one_hot_columns(layout.columns, layout.encoders, values)
     return with_names(TableSchema(columns, encoders, layout.dtype, 0, None))

@@ -51,19 +51,9 @@ _OTHER_DELIMITERS = (";", "\t", "|", ",")
 class CsvFiles(RowSource, ABC):
     """What plain and compressed CSV files share: headers, columns, words for errors.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        In the order in which their rows count.
-    options : TableOptions
-    csv_format : CsvFormat
-
-    Raises
-    ------
-    SourceError, SourceNotFoundError, MissingDependencyError
-        A file that is missing or cannot be read; no pyarrow.
-    InvalidInputError
-        No rows; columns that are no features, or not the same in all files; a head that is no CSV text.
+    `paths`: in the order in which their rows count. Raises SourceError, SourceNotFoundError, MissingDependencyError: a
+    file that is missing or cannot be read; no pyarrow. Raises InvalidInputError: no rows; columns that are no features,
+    or not the same in all files; a head that is no CSV text.
     """
 
     n_rows = None

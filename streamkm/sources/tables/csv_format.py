@@ -23,23 +23,13 @@ _MARK = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """How text is cut into fields.
+    """How text is cut into fields."""
 
-    Attributes
-    ----------
-    delimiter : str
-        One ASCII character.
-    header : bool or None
-        Whether the first record of a file names the columns; None: unless it holds numbers only.
-    newlines_in_values : bool
-        Whether fields between quotes may hold line feeds.
-    null_values : tuple of str, or None
-        Fields that mean that a number or a category is missing, beside the empty one; None: of numbers `NULLS`.
-    """
-
-    delimiter: str = ","
+    delimiter: str = ","  # one ASCII character
+    # whether the first record of a file names the columns; None: unless it holds numbers only
     header: bool | None = None
-    newlines_in_values: bool = False
+    newlines_in_values: bool = False  # whether fields between quotes may hold line feeds
+    # fields that mean that a number or a category is missing, beside the empty one; None: of numbers `NULLS`
     null_values: tuple[str, ...] | None = None
 
     @property
@@ -68,18 +58,8 @@ class CsvFormat:
     def begin(self, head: bytes, name: str) -> tuple[tuple[str, ...], int, bool]:
         """Read the beginning of a file.
 
-        Returns
-        -------
-        names : tuple of str
-            Of the columns; numbers from 0 where there is no header.
-        start : int
-            Byte of the first record of values.
-        named : bool
-
-        Raises
-        ------
-        InvalidInputError
-            No text, or a header that cannot be read.
+        Returns the names of the columns, numbers from 0 where there is no header, and the byte of the first record
+        of values. Raises InvalidInputError: no text, or a header that cannot be read.
         """
         signature = signed(head)
         if signature in _NO_TEXT:
@@ -107,12 +87,7 @@ class CsvFormat:
 def check_format(
     delimiter: Any, header: Any, newlines_in_values: Any, null_values: Any = None, *, tabbed: bool
 ) -> CsvFormat:
-    """Check options of CSV.
-
-    Raises
-    ------
-    InvalidParameterError
-    """
+    """Check options of CSV. Raises InvalidParameterError."""
     delimiter = ("\t" if tabbed else ",") if delimiter is None else delimiter
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
         raise InvalidParameterError(f"delimiter={delimiter!r}; needed: one ASCII character, no quote and no line end")

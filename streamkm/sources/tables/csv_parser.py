@@ -34,22 +34,12 @@ class MalformedCsvError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CsvParser:
-    """How rows are made of text.
-
-    Attributes
-    ----------
-    format : CsvFormat
-    names : tuple of str
-        All columns of a record.
-    layout : TableSchema
-    booleans : frozenset of str
-        Columns of ``true`` and ``false``.
-    """
+    """How rows are made of text."""
 
     format: CsvFormat
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # all columns of a record
     layout: TableSchema
-    booleans: frozenset[str]
+    booleans: frozenset[str]  # columns of ``true`` and ``false``
 
     def parse(
         self, text: NDArray[np.uint8], start: int, end: int, base: int, describe: Callable[[int], str]

@@ -41,21 +41,11 @@ LARGE_UNIT_BYTES = 16 << 20  # decoded; from here on a unit may be cut
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """What a file says of its rows.
+    """What a file says of its rows."""
 
-    Attributes
-    ----------
-    names : list of str
-        Of all columns, in their order; one may be there twice.
-    fields : mapping of str to pyarrow.DataType
-        Types of the columns.
-    rows : list of int
-        Of each unit of storage.
-    """
-
-    names: list[str]
-    fields: Mapping[str, Any]
-    rows: list[int]
+    names: list[str]  # of all columns, in their order; one may be there twice
+    fields: Mapping[str, Any]  # types of the columns
+    rows: list[int]  # of each unit of storage
 
     @classmethod
     def of(cls, schema: Any, rows: list[int]) -> TableFile:
@@ -75,18 +65,9 @@ class Run(NamedTuple):
 class RowGroupTable(ChunkedSource):
     """Rows of files that are stored in units of known length; places are numbers of rows, through all files.
 
-    Parameters
-    ----------
-    paths : sequence of str
-        In the order in which their rows count.
-    options : TableOptions
-
-    Raises
-    ------
-    SourceError, SourceNotFoundError, MissingDependencyError
-        A file that is missing, damaged or of another format; no pyarrow.
-    InvalidInputError
-        No rows; columns that are no features, or not the same in all files.
+    `paths`: in the order in which their rows count. Raises SourceError, SourceNotFoundError, MissingDependencyError: a
+    file that is missing, damaged or of another format; no pyarrow. Raises InvalidInputError: no rows; columns that are
+    no features, or not the same in all files.
     """
 
     form: str

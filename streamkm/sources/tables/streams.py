@@ -41,17 +41,8 @@ _KNOWN_STREAMS = "a pyarrow table, reader or dataset, a polars frame, a relation
 class MemoryTable(ChunkedSource):
     """Rows of a table in memory, of which each chunk is converted when it is read. Pickles with all of its values.
 
-    Parameters
-    ----------
-    table : pyarrow.Table
-    options : TableOptions
-    name, form : str
-        What messages call it, and what it is, for people.
-
-    Raises
-    ------
-    InvalidInputError
-        No rows; columns that are no features.
+    `name`, `form`: what messages call it, and what it is, for people. Raises InvalidInputError: no rows; columns that
+    are no features.
     """
 
     in_process = True
@@ -96,21 +87,9 @@ class MemoryTable(ChunkedSource):
 class BatchStream(RowSource):
     """Rows of record batches that come in order.
 
-    Parameters
-    ----------
-    batches : callable
-        See `Batches`.
-    schema : pyarrow.Schema
-    options : TableOptions
-    name, form : str
-        What messages call it, and what it is, for people.
-    replayable : bool
-        Whether `batches` can begin anew.
-
-    Raises
-    ------
-    InvalidInputError
-        Columns that are no features; by `stream`: a second pass over what can be read once, no rows.
+    `batches`: see `Batches`. `name`, `form`: what messages call it, and what it is, for people. `replayable`: whether
+    `batches` can begin anew. Raises InvalidInputError: columns that are no features; by `stream`: a second pass over
+    what can be read once, no rows.
     """
 
     in_process = True
@@ -212,10 +191,8 @@ class BatchStream(RowSource):
 def open_frame(X: Any, **options: Any) -> RowSource:
     """Open a frame in memory; see `open_source` for options.
 
-    Raises
-    ------
-    InvalidInputError, InvalidParameterError, MissingDependencyError
-        Also where pyarrow cannot make a table of it.
+    Raises InvalidInputError, InvalidParameterError, MissingDependencyError, also where pyarrow cannot make a table of
+    it.
     """
     if not options and not _has_lists(X):
         return open_array(X)
@@ -231,9 +208,7 @@ def open_frame(X: Any, **options: Any) -> RowSource:
 def open_stream(X: Any, **options: Any) -> RowSource:
     """Open what gives record batches; see `open_source` for options.
 
-    Raises
-    ------
-    InvalidInputError, InvalidParameterError, MissingDependencyError
+    Raises InvalidInputError, InvalidParameterError, MissingDependencyError.
     """
     kind = f"{type(X).__module__.partition('.')[0].lstrip('_')} {type(X).__name__}"
     pa = pyarrow(kind)
