@@ -318,6 +318,13 @@ def test_without_matplotlib(results, monkeypatch, caplog):
     assert "12.5" in text
 
 
+def test_rows_of_pixels_are_shown_without_matplotlib(tmp_path, monkeypatch):
+    model = StreamKMeans(2, random_state=0, progress=False).fit(blobs(2)[0])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    model.report(tmp_path / "x.html", image_shape=(2, 4))
+    assert len(pictures_of((tmp_path / "x.html").read_text())) == 2
+
+
 @pytest.mark.parametrize("name", ["summary.json", "sketch_view.npz"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty", "other"])
 def test_damaged_results_are_refused(results, name, damage):
