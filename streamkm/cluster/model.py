@@ -26,7 +26,7 @@ from streamkm.core.exceptions import InvalidInputError, ModelFileError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.centers.reduced import COORDINATES
 from streamkm.preparation import Preparation
-from streamkm.sketches import Sketch, fits_features, sketch_from_dict
+from streamkm.sketches import Sketch, sketch_from_dict
 
 # Of files: with dense centers; with those of text, which are zero almost everywhere; of rows that are prepared; with
 # the state of a stream beside the model.
@@ -222,7 +222,7 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     others = (FIT_PREFIX, "center", *INDEX_ARRAYS, *found)
     stored = {name.removeprefix(SKETCH_PREFIX): each for name, each in arrays.items() if not name.startswith(others)}
     sketch = sketch_from_dict(header["sketch"], stored)
-    if not fits_features(sketch, header["n_features"]):
+    if not sketch.fits_features(header["n_features"]):
         raise ModelFileError(
             f"the {sketch.kind} sketch is for other rows than the model's {header['n_features']} features"
         )

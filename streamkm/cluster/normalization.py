@@ -19,7 +19,7 @@ from streamkm.cluster.centers.packed import FAR, moved_csr
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2, row_d2norms, safe_scale
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
-from streamkm.sketches import PCASketch, Sketch
+from streamkm.sketches import Sketch
 
 MOST_FEATURES = 1 << 20  # of sparse rows that are moved: beyond, features are hashes of words, which most rows lack
 LOOKED_AT = 1000  # rows that tell where data lie: far is far by any of them
@@ -111,13 +111,13 @@ class Normalization:
 
     def sketch(self, sketch: Sketch) -> Sketch:
         """A sketch of rows in this frame, as the same one, but for an offset and the scale, of original rows."""
-        if isinstance(sketch, PCASketch) and not self.is_whole:
-            return PCASketch(self.originals(sketch.mean), sketch.directions)
-        return sketch
+        if self.is_whole or sketch.center is None:
+            return sketch
+        return sketch.with_center(self.originals(sketch.center))
 
     def sketched(self, sketch: Sketch, centers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Centers among sketched rows of this frame (k, m) where `sketch` has them among sketches of original rows."""
-        if self.is_whole or isinstance(sketch, PCASketch) or not len(self.origin):
+        if self.is_whole or sketch.center is not None or not len(self.origin):
             return centers / self.scale
         return centers / self.scale + np.asarray(sketch.apply(self.origin[None]), np.float64)
 
@@ -131,5 +131,3 @@ class Normalization:
 
 WHOLE = Normalization(np.zeros(0), 1.0)
 """Rows stay as they are."""
-UNMOVED = ("fourier", "kernel", "laplacian", "leverage", "sampling", "selection", "svd")
-"""Sketches that are not linear, or that are found on the rows as they lie."""

@@ -30,6 +30,7 @@ from streamkm.estimators.validation import (
     check_parameters,
     check_weights,
     drawn_seed,
+    is_sketch,
     row_metric,
 )
 from streamkm.fitting.context import FitContext
@@ -42,7 +43,8 @@ from streamkm.passes.prepare import find_preparation
 from streamkm.passes.reader import OnInvalid
 from streamkm.planning.plan import Plan
 from streamkm.preparation import Preparation, check_steps
-from streamkm.sketches import IdentitySketch, PCASketch, Sketch
+from streamkm.sketches import Sketch
+from streamkm.sketches.registry import sketch_class
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import prepared
@@ -452,7 +454,7 @@ class StreamKMeans(Described, Planned):
             from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
 
             metric = metric_on_store(stored, metric)
-            if self.metric == "spherical" and not isinstance(sketch_of_store(stored), IdentitySketch):
+            if self.metric == "spherical" and not sketch_of_store(stored).is_identity:
                 raise InvalidParameterError(
                     f'{stored.path} holds sketched rows, and metric="spherical" is for original ones; fit the data, or '
                     f'a store that was written with sketch="identity"'
@@ -486,8 +488,8 @@ class StreamKMeans(Described, Planned):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        kind = self.sketch if isinstance(self.sketch, str) else getattr(self.sketch, "kind", None)
-        tags.input_tags.sparse = kind != PCASketch.kind
+        asked: Any = self.sketch if is_sketch(self.sketch) else sketch_class(str(self.sketch))
+        tags.input_tags.sparse = asked.takes_sparse
         return tags
 
     def _prepared_rows(

@@ -34,7 +34,7 @@ from streamkm.fitting.starts import search_centers
 from streamkm.fitting.step_checkpoint import StepCheckpoint
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.schedule import Clustered, stored_share
-from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch
+from streamkm.sketches import Sketch
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
     n_searched, n_features = search_rows(context.settings.n_clusters), sample.X.shape[1]
     columns = _occurring(sketched, sketch)
     space = plan.space_for(n_features if columns is None else columns.n_columns)
-    polished = space == "original" and not isinstance(sketch, IdentitySketch)
+    polished = space == "original" and not sketch.is_identity
     if not polished:
         columns = None
     if plan.cluster_on == "spilled":
@@ -55,7 +55,7 @@ def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
         sampled = sample.block(context.here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-        on = Clustered(plan.cluster_on, sketch.kind, space, stored_share(clustered.X))
+        on = Clustered(plan.cluster_on, sketch.needs_polishing, space, stored_share(clustered.X))
         schedule = on.schedule(rows.n_rows, context.settings)
         start = seeded(
             context,
@@ -99,7 +99,7 @@ def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
 
 def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:
     """The features that occur, where they are known and few; directions have all features."""
-    if isinstance(sketch, PCASketch | TruncatedSVDSketch | IdentitySketch):
+    if sketch.is_projection or sketch.is_identity:
         return None
     if isinstance(sketched.sample.X, np.ndarray) or sketched.n_features < FEWEST_FEATURES:
         return None
@@ -121,11 +121,12 @@ def _polished(
     """
     with context.progress.stage("polish", None, "steps") as stage:
         centers, explained = original_centers(context.here, sample, sampled, result.centers)
-        if not sample.complete and isinstance(sketch, PCASketch | TruncatedSVDSketch):
+        basis = sketch.basis
+        if not sample.complete and basis is not None:
             known = context.plan.cluster_on != "sample"
             if known:  # along the directions, what all rows say; only the rest is the sample's
-                centers += (result.centers - sketch.apply(centers)) @ sketch.directions.T
-            if known or isinstance(sketch, PCASketch):
+                centers += (result.centers - sketch.apply(centers)) @ basis.T
+            if known or not sketch.needs_polishing:
                 return replace(result, centers=centers), []
         steps = StepCheckpoint(context.writer, "polish", stage)
         polished = polish(

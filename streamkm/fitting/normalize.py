@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.normalization import UNMOVED, WHOLE, Normalization
+from streamkm.cluster.normalization import WHOLE, Normalization
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, sketched_d2norms
 from streamkm.cluster.spill import Held, loaded
@@ -17,8 +17,8 @@ from streamkm.fitting.settings import Settings
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.plan import Plan
-from streamkm.sketches import FourierMap, KernelMap, PCASketch, Sketch
-from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
+from streamkm.sketches import Sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch, sketch_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class NormalizedRows:
 def normalize_rows(context: FitContext, sketched: Sketched) -> NormalizedRows:
     """Bring what was read into a frame, the sample and what there is of sketched rows, and name or find the sketch."""
     plan, settings = context.plan, context.settings
-    kind = plan.sketch if settings.sketch is None else settings.sketch.kind
+    asked = sketch_class(plan.sketch) if settings.sketch is None else settings.sketch
     frame = WHOLE
-    if kind not in (KernelMap.kind, FourierMap.kind):
-        frame = Normalization.of(sketched.sample.X, moves=kind not in UNMOVED)
+    if asked.scales_with_rows:
+        frame = Normalization.of(sketched.sample.X, moves=asked.moves_with_rows)
     if frame.is_whole:
         return NormalizedRows(sketched, sketch_of(plan, settings, sketched.sample), frame)
     sample = replace(sketched.sample, X=frame.rows(sketched.sample.X))
@@ -93,5 +93,6 @@ def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:
     sketch = oblivious_sketch(plan, settings, sample.X.shape[1])
     if sketch is not None:
         return sketch
-    rows = sample.X[: pca_rows(sample.X.shape[1], plan.n_components)] if plan.sketch == PCASketch.kind else sample.X
+    X = sample.X
+    rows = X[: pca_rows(X.shape[1], plan.n_components)] if sketch_class(plan.sketch).found_on_few else X
     return find_sketch(plan.sketch, plan.n_components, settings.seed64("sketch"), rows, settings.n_clusters)

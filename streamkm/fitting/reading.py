@@ -19,7 +19,7 @@ from streamkm.passes.gathered import Gathered
 from streamkm.passes.pilot_rows import rows_ahead
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.planning.memory import pca_rows
-from streamkm.sketches import PCASketch, Sketch, SketchFit
+from streamkm.sketches import Sketch, SketchFit
 from streamkm.sketches.registry import find_sketch, first_round
 
 MORE_LOST, LOST_ANYWAY = 1.15, 0.005  # how much more directions may leave out of all rows than of those read ahead
@@ -116,10 +116,10 @@ def _directions(context: FitContext, rows: Matrix) -> Sketch:
 
 def _lost(rows: Matrix, sketch: Sketch) -> float:
     """Share of the rows' squared distances from the sketch's mean that its directions leave out."""
-    assert isinstance(sketch, PCASketch)
+    assert sketch.center is not None  # they are principal directions
     assert isinstance(rows, np.ndarray)
     some = rows[:: -(-len(rows) // LOST_ROWS)]
-    centered = some - sketch.mean
+    centered = some - sketch.center
     along = np.asarray(sketch.apply(some), np.float64)
     whole = float(np.einsum("ij,ij->", centered, centered))
     return 0.0 if whole == 0 else max(0.0, 1.0 - float(np.einsum("ij,ij->", along, along)) / whole)

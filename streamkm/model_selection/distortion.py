@@ -33,12 +33,9 @@ from streamkm.passes.gathered import Gathered
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.sketches import (
-    IdentitySketch,
-    PCASketch,
     Sketch,
-    TruncatedSVDSketch,
 )
-from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch, sizes_within, sketch_class
 from streamkm.sources import open_source
 from streamkm.sources.chunking import default_chunk_bytes
 
@@ -226,7 +223,7 @@ def distortion(
         given = _given(here, sketched.sample, int(sketched.chunk_rows.sum()), given_clusters, streams)
         rows = []
         for name in sketches:
-            for m in _sizes(name, n_components, given.X.shape):
+            for m in sizes_within(name, n_components, given.X.shape):
                 started = time.perf_counter()
                 sketch = _make(name, m, given.X, given.n_clusters, sketching)
                 found = time.perf_counter()
@@ -266,8 +263,8 @@ def _check_sketches(sketches: Sequence[str], *, sparse: bool) -> None:
     for name in sketches:
         if name not in known:
             raise InvalidParameterError(f"sketch {name!r}; needed: one of {', '.join(map(repr, known))}")
-    if sparse and "pca" in sketches:
-        raise InvalidParameterError('sketch "pca" takes dense rows; use "svd" for sparse ones')
+        if sparse and not sketch_class(name).takes_sparse:
+            raise InvalidParameterError(f'sketch "{name}" takes dense rows; use "svd" for sparse ones')
 
 
 def _make(name: str, m: int, X: Matrix, n_clusters: int, seed: int) -> Sketch:
@@ -275,13 +272,6 @@ def _make(name: str, m: int, X: Matrix, n_clusters: int, seed: int) -> Sketch:
     return (
         find_sketch(name, m, seed, X, n_clusters) if name in DATA_DEPENDENT else make_sketch(name, m, seed, X.shape[1])
     )
-
-
-def _sizes(name: str, grid: Sequence[int], shape: tuple[int, ...]) -> list[int]:
-    """The sizes to try, none twice: as many as the rows can give."""
-    limits = {"svd": shape[1], "laplacian": shape[1], "pca": min(shape)}
-    sizes = [shape[1]] if name == IdentitySketch.kind else [min(m, limits.get(name, m)) for m in grid]
-    return list(dict.fromkeys(sizes))
 
 
 def _check_clusters(given: NDArray[Any], n_rows: int, n_sampled: int) -> None:
@@ -355,11 +345,11 @@ def _share(part: float, whole: float) -> float:
 
 def _lost_alike(original: Matrix, sketched: Matrix, sketch: Sketch) -> float:
     """What the objective of every partition loses by an orthogonal projection: the squared lengths that it cuts off."""
-    if not isinstance(sketch, TruncatedSVDSketch | PCASketch):
+    if not sketch.is_projection:
         return 0.0
     centers = np.zeros((1, original.shape[1]))
-    if isinstance(sketch, PCASketch):
-        centers[0] = sketch.mean
+    if sketch.center is not None:
+        centers[0] = sketch.center
     everyone = np.zeros(original.shape[0], np.int32)
     there = row_d2(sketched, everyone, NearestCenters.build(np.zeros((1, sketched.shape[1])), np.float64))
     return max(0.0, float(row_d2(original, everyone, NearestCenters.build(centers, np.float64)).sum() - there.sum()))

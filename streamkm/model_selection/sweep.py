@@ -59,8 +59,8 @@ from streamkm.planning.memory import pca_rows
 from streamkm.planning.sample_plan import SamplePlan, plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import check_steps
-from streamkm.sketches import IdentitySketch, PCASketch, Sketch
-from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
+from streamkm.sketches import Sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch, sketch_class
 from streamkm.sources import open_source
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import prepared
@@ -207,7 +207,7 @@ def sweep(
             context = replace(context, reader=replace(reader, source=prepared(given, preparation)))
         read, made, swept = _rows_to_sweep(context, here, plan, (kind, m), (n_clustered, wanted[-1]), seed, stages)
         space = plan.space_for(read.n_features)
-        if space == "sketch" and kind != IdentitySketch.kind:
+        if space == "sketch" and not made.is_identity:
             warnings.warn(_in_the_sketch(wanted[-1], read.n_features, plan.limit_bytes), UserWarning, stacklevel=2)
         clustered = swept.clustered
         with stages.stage("sketch"):
@@ -341,7 +341,7 @@ def _made_sketch(kind: str, m: int, sample: Sample, word: int, n_clusters: int) 
     d = sample.X.shape[1]
     if kind not in DATA_DEPENDENT:
         return make_sketch(kind, m, word, d)
-    rows = sample.X[: pca_rows(d, m)] if kind == PCASketch.kind else sample.X
+    rows = sample.X[: pca_rows(d, m)] if sketch_class(kind).found_on_few else sample.X
     return find_sketch(kind, m, word, rows, n_clusters)
 
 

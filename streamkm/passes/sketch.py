@@ -18,7 +18,6 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.sampling.row_sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.matrix import Matrix
 from streamkm.core.ordered_sum import added_in_order
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
@@ -26,7 +25,7 @@ from streamkm.engine.passes import Map, Pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered, SavedRows
 from streamkm.passes.reader import ReadItem, RowReader, ValidRows
-from streamkm.sketches import IdentitySketch, Sketch, SketchFit
+from streamkm.sketches import Sketch, SketchFit
 from streamkm.sources.base import IndexedRows
 
 MOST_INDEXED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
@@ -287,17 +286,14 @@ class SketchRows(Map[tuple[Block | None, _ChunkSummary]]):
         bits = occurring_bits(found.X) if n_features is None or n_features >= FEWEST_FEATURES else None
         if self.sketch is None:
             return None, _ChunkSummary(_Info.of(found, found.X.dtype), candidates, bits=bits)
-        sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not isinstance(self.sketch, IdentitySketch))
+        sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not self.sketch.is_identity)
         if self.coreset_rule is not None:
             part = self.coreset_rule.part(merged(sketched), found.places, found.weights) if len(found.places) else None
             return None, _ChunkSummary(_Info.of(found, sketched.dtype), candidates, part, bits)
-        block = self._block(found, sketched)
+        as_they_are = self.sketch.is_identity and not isinstance(sketched, np.ndarray)
+        known = found.d2norms if as_they_are else None  # no entry repeats an index
+        block = Block(sketched, sketched_d2norms(sketched) if known is None else known, found.weights)
         return block, _ChunkSummary(_Info.of(found, sketched.dtype, block), candidates, bits=bits)
-
-    def _block(self, rows: ValidRows, sketched: Matrix) -> Block:
-        as_they_are = isinstance(self.sketch, IdentitySketch) and not isinstance(sketched, np.ndarray)
-        known = rows.d2norms if as_they_are else None  # no entry repeats an index
-        return Block(sketched, sketched_d2norms(sketched) if known is None else known, rows.weights)
 
 
 def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> _ChunkSummary:

@@ -24,8 +24,8 @@ from streamkm.planning.memory_budget import FEWEST_DRAWN, MemoryBudget, Sizes, c
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.planning.sketch_choice import choose_sketch, wanted_nnz
-from streamkm.sketches import IdentitySketch, PCASketch, Sketch, TruncatedSVDSketch
-from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions
+from streamkm.sketches import Sketch, SketchAnswers
+from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions, sketch_class
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.chunking import decoded_row_bytes
@@ -233,6 +233,11 @@ class _Asked:
         return not self.source.replayable
 
     @property
+    def sketch_answers(self) -> SketchAnswers | type[SketchAnswers]:
+        """Who answers for the sketch: itself if it is made already, else its class."""
+        return sketch_class(self.kind) if isinstance(self.sketch, str) else self.sketch
+
+    @property
     def found(self) -> bool:
         """Whether the sketch is found on rows."""
         return self.kind in DATA_DEPENDENT and isinstance(self.sketch, str)
@@ -283,8 +288,9 @@ class _Asked:
     @property
     def spaces(self) -> tuple[Space, ...]:
         """Where rows may be assigned, best first."""
-        if self.once or (self.kind == IdentitySketch.kind and self.assign_space == "auto"):
-            return ("original",) if self.kind == IdentitySketch.kind else ("sketch",)
+        as_they_are = self.sketch_answers.is_identity
+        if self.once or (as_they_are and self.assign_space == "auto"):
+            return ("original",) if as_they_are else ("sketch",)
         return ("original", "sketch") if self.assign_space == "auto" else (self.assign_space,)
 
     @property
@@ -294,8 +300,8 @@ class _Asked:
     @property
     def _n_occurring(self) -> int:
         """Features that occur: those that the source expects, and at most as many as entries; 0: any may."""
-        source = self.source
-        if not source.is_sparse or self.kind in (IdentitySketch.kind, TruncatedSVDSketch.kind):
+        source, sketch = self.source, self.sketch_answers
+        if not source.is_sparse or sketch.is_identity or sketch.is_projection:
             return 0
         n_entries = (source.estimated_rows or 0) * self.row_bytes // (4 + source.dtype.itemsize)
         n_occurring = n_entries if source.estimated_occurring is None else min(n_entries, source.estimated_occurring)
@@ -306,7 +312,7 @@ class _Asked:
         """Refuse what one pass cannot give."""
         refused = {
             f"refine={self.refine}": self.refinements > 0,
-            'assign_space="original"': self.assign_space == "original" and self.kind != IdentitySketch.kind,
+            'assign_space="original"': self.assign_space == "original" and not self.sketch_answers.is_identity,
             f'sketch="{self.kind}"': self.found,
         }
         for parameter, wanted in refused.items():
@@ -373,7 +379,7 @@ class _Asked:
         if self.coreset != "auto" or self.once:
             return False
         if self.found:
-            along = self.kind == PCASketch.kind and not self.streamed and isinstance(source, ChunkedSource)
+            along = not self.sketch_answers.needs_polishing and not self.streamed and isinstance(source, ChunkedSource)
             n_rows = source.n_rows if along else None
         else:
             n_rows = source.estimated_rows if self._is_polished and source.is_sparse else None
@@ -382,7 +388,7 @@ class _Asked:
     @property
     def _is_polished(self) -> bool:
         """Whether centers are found in a sketch, and polished on the sample in the original space."""
-        return self.kind != IdentitySketch.kind and self.assign_space != "sketch"
+        return not self.sketch_answers.is_identity and self.assign_space != "sketch"
 
     def _sampled(self, sample_rows: int, spilled: str) -> dict[ClusterOn, str]:
         """The row sample, where it serves or was asked for."""
@@ -410,7 +416,7 @@ class _Asked:
             # a sketch of more rows would only find starts for polishing on the sample: the sample finds them as well
             whole = (self.source.estimated_rows or np.inf) <= sample_rows
             return {"sample": WHOLE if whole else POLISHED}
-        as_they_are = self.kind == IdentitySketch.kind
+        as_they_are = self.sketch_answers.is_identity
         kept = "rows, which are kept as they are" if as_they_are else "sketched rows: labels are the sketch's"
         return {
             "blocks": f"on all {kept}",

@@ -12,6 +12,7 @@ from streamkm.core.memory import human_bytes
 from streamkm.core.text_table import Lines
 from streamkm.planning.memory import ClusterOn, MemoryModel
 from streamkm.planning.schedule import Clustered, Iterations, PlannedEpochs
+from streamkm.sketches.registry import sketch_class
 
 SAID = {"idf": "document frequencies", "by rows": "sorting entries by rows"}  # of passes, for people
 MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned by an index, to the nearest for certain"
@@ -152,7 +153,7 @@ class Plan(Lines):
 
         `stored` is about which share of the sketched rows' entries is stored; None: they are dense.
         """
-        on = Clustered(self.cluster_on, self.sketch, self.expected_space, stored)
+        on = Clustered(self.cluster_on, sketch_class(self.sketch).needs_polishing, self.expected_space, stored)
         if self.n_rows is None:
             fewest = Schedule.fewest_rows(asked.n_clusters)
             unsettled = PlannedEpochs(None, fewest, exact=False)

@@ -11,7 +11,6 @@ from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import Schedule
 from streamkm.core.matrix import Matrix
 from streamkm.planning.memory import ClusterOn
-from streamkm.sketches import IdentitySketch, PCASketch
 
 
 class Iterations(Protocol):
@@ -43,15 +42,14 @@ class Clustered:
     """What the iterations run on."""
 
     cluster_on: ClusterOn
-    kind: str  # of the sketch
+    needs_polishing: bool  # of the sketch
     space: Space  # where rows will be assigned
     stored: float | None = None  # share of the sketched rows' entries that are stored; None: they are dense
 
     @property
     def polished_alone(self) -> bool:
         """Whether centers of a sketch move in the original space only, by steps that polish them on the row sample."""
-        sketched = self.kind not in (IdentitySketch.kind, PCASketch.kind)
-        return sketched and self.cluster_on == "sample" and self.space == "original"
+        return self.needs_polishing and self.cluster_on == "sample" and self.space == "original"
 
     def schedule(self, n_rows: int, asked: Iterations) -> Schedule | None:
         """Epochs on so many rows; None where Lloyd's algorithm is expected, or is as good."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches import IdentitySketch, PCASketch, Sketch, SparseJL, fits_features
+from streamkm.sketches import Sketch, SketchAnswers
 from streamkm.sketches.bounds import FORMULAS, nnz_per_feature, sizing
 from streamkm.sketches.choices import cheapest_sketch
 from streamkm.sketches.registry import (
@@ -18,6 +18,7 @@ from streamkm.sketches.registry import (
     make_sketch,
     most_components,
     needs_n_features,
+    sketch_class,
 )
 from streamkm.sketches.theorems import Case
 from streamkm.sources.base import RowSource
@@ -57,7 +58,8 @@ def choose_sketch(
     """
     d, why = source.n_features, "as asked for"
     if source.is_sketched:
-        if sketch not in ("auto", "identity") or n_components not in ("auto", d):
+        named = isinstance(sketch, str) and (sketch == "auto" or sketch_class(sketch).is_identity)
+        if not named or n_components not in ("auto", d):
             raise InvalidParameterError(
                 f"sketch={sketch!r}, n_components={n_components!r}: the rows of {source.name} are sketched already, to "
                 f'{d} components; needed: "auto"'
@@ -67,7 +69,7 @@ def choose_sketch(
         return _given_sketch(source, sketch, n_components, eps)
     if sketch == "auto":
         sketch, why = _auto_sketch(source, n_components)
-    if sketch == "identity":
+    if sketch_class(sketch).is_identity:
         if d is None:
             raise InvalidParameterError(
                 f'sketch="identity" needs the number of features beforehand, which {source.name} does not tell; '
@@ -90,8 +92,8 @@ def choose_sketch(
 def wanted_nnz(
     kind: str, n_components: int | str, n_clusters: int, *, eps: float | None, delta: float = 0.1
 ) -> int | None:
-    """Non-zeros a feature that a theorem asks of "sparse-jl"; None for other sketches, and where m is given."""
-    if kind != SparseJL.kind or eps is None or n_components != "auto":
+    """Non-zeros a feature that a theorem asks for; None for sketches of one each, and where m is given."""
+    if sketch_class(kind).usual_entries == 1 or eps is None or n_components != "auto":
         return None
     return nnz_per_feature(n_clusters=n_clusters, eps=eps, delta=delta)
 
@@ -103,7 +105,7 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
     d, n_rows = source.n_features, source.n_rows  # exact ones: a theorem does not hold for about so many rows
     bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=n_rows, n_features=d)
     m, why = bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
-    if bound.sketch == IdentitySketch.kind:
+    if sketch_class(bound.sketch).is_identity:
         why = f"{sketch} needs as many components as there are features or more for eps={eps}, delta={delta}"
         case = Case(n_clusters, eps, delta, n_rows, d)
         cheapest = cheapest_sketch(case, decoded_row_bytes(source) / SPARSE_ENTRY if source.is_sparse else None)
@@ -127,19 +129,23 @@ def _given_sketch(
     if n_components not in ("auto", m) or eps is not None:
         asked = f"n_components={n_components!r}" if eps is None else f"eps={eps}"
         raise InvalidParameterError(f"{asked} with a {sketch.kind} sketch of {m:,} components; leave it out")
-    if sketch.kind == PCASketch.kind:
-        _check_fits(source, sketch.kind, "sample")
-    if d is not None and not fits_features(sketch, d):
+    _check_sparse(source, sketch, sketch.kind)
+    if d is not None and not sketch.fits_features(d):
         raise InvalidParameterError(
             f"the {sketch.kind} sketch is for other rows than the {d:,} features of {source.name}"
         )
     return sketch.kind, m, "as given"
 
 
+def _check_sparse(source: RowSource, sketch: SketchAnswers | type[SketchAnswers], kind: str) -> None:
+    """Refuse sparse rows for a sketch of dense ones."""
+    if source.is_sparse and not sketch.takes_sparse:
+        raise InvalidParameterError(f'sketch="{kind}" takes dense rows; {source.name} is sparse: use "countsketch"')
+
+
 def _check_fits(source: RowSource, sketch: str, sketch_fit: str) -> None:
     """Refuse a sketch that these rows cannot be given to, or that cannot be found so."""
-    if sketch == "pca" and source.is_sparse:
-        raise InvalidParameterError(f'sketch="pca" takes dense rows; {source.name} is sparse: use "countsketch"')
+    _check_sparse(source, sketch_class(sketch), sketch)
     if sketch_fit == "all" and sketch in DATA_DEPENDENT and sketch not in FIT_BY_PASS:
         raise InvalidParameterError(
             f'sketch_fit="all" with sketch={sketch!r}, which is found on sampled rows only; pass sketch_fit="sample", '

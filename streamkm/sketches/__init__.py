@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
-from streamkm.sketches.base import Sketch, SketchFit
+from streamkm.sketches.base import Sketch, SketchAnswers, SketchFit
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.fourier_map import FourierMap
 from streamkm.sketches.hadamard import HadamardCountSketch, SubsampledHadamard
@@ -63,21 +63,6 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]])
     return sketch
 
 
-def fits_features(sketch: Sketch, n_features: int) -> bool:
-    """Whether a sketch can be given rows of so many features, as far as it was made for a certain number of them."""
-    if isinstance(sketch, PCASketch | TruncatedSVDSketch):
-        return len(sketch.directions) == n_features
-    if isinstance(sketch, IdentitySketch):
-        return sketch.n_components == n_features
-    if isinstance(sketch, KernelMap):
-        return sketch.n_features == n_features
-    if isinstance(sketch, FeatureSelection):
-        return int(sketch.indices[-1]) < n_features
-    if isinstance(sketch, SubsampledHadamard | HadamardCountSketch | PreconditionedSampling):
-        return sketch.n_features >= n_features  # narrower rows lack their last features
-    return True
-
-
 __all__ = [
     "SKETCHES",
     "CountSketch",
@@ -95,11 +80,11 @@ __all__ = [
     "PreconditionedSampling",
     "SignProjection",
     "Sketch",
+    "SketchAnswers",
     "SketchFit",
     "SparseJL",
     "SparseProjection",
     "SubsampledHadamard",
     "TruncatedSVDSketch",
-    "fits_features",
     "sketch_from_dict",
 ]

@@ -6,18 +6,121 @@ on row i of the input alone, so chunks can be sketched in any order, on any mach
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 
 
+class SketchAnswers(Protocol):
+    """What others ask of a sketch, so that nobody asks for its class; sketches inherit it and say what differs.
+
+    Class attributes and class methods answer for a sketch that is not made yet, too: see `registry.sketch_class`.
+
+    Attributes
+    ----------
+    is_identity : bool
+        Whether a sketched row is the row itself.
+    is_projection : bool
+        Whether rows are projected on orthonormal directions, which `basis` gives.
+    takes_sparse : bool
+        Whether CSR rows can be sketched.
+    sparsifies : bool
+        Whether sketched rows are CSR even where the rows are dense; each then stores `n_kept` entries.
+    sparse_as_single : bool
+        Whether CSR rows are sketched in float32, whatever their precision.
+    usual_entries : int
+        Entries of a sketched CSR row for each that the row stores, where the user does not say how many; more than 1
+        if a theorem knows the number.
+    inflates_lengths : bool
+        Whether squared lengths of sketched rows are too large on average, so that objectives do not compare.
+    needs_polishing : bool
+        Whether centers found among sketched rows of a sample improve by steps on the original rows of the sample.
+    found_on_few : bool
+        Whether a part of a large sample is enough to find it.
+    scales_with_rows : bool
+        Whether the clusters stay the same if rows are multiplied by a number before they are sketched.
+    moves_with_rows : bool
+        Whether sketched rows all move alike if the rows do, and the sketch that is found stays the same.
+    underestimates_kernel : bool
+        Whether it is made for a kernel, and ``K - B B'`` is positive semidefinite for kernel values K and features B.
+    adds_columns : bool
+        Whether `apply_columns` sketches features by themselves: sketches of a row's parts add up to that of the row.
+    """
+
+    __slots__ = ()
+
+    is_identity: ClassVar[bool] = False
+    is_projection: ClassVar[bool] = False
+    takes_sparse: ClassVar[bool] = True
+    sparsifies: ClassVar[bool] = False
+    sparse_as_single: ClassVar[bool] = False
+    usual_entries: ClassVar[int] = 1
+    inflates_lengths: ClassVar[bool] = False
+    needs_polishing: ClassVar[bool] = True
+    found_on_few: ClassVar[bool] = False
+    scales_with_rows: ClassVar[bool] = True
+    moves_with_rows: ClassVar[bool] = True
+    underestimates_kernel: ClassVar[bool] = False
+    adds_columns: ClassVar[bool] = False
+
+    @classmethod
+    def leaves_zeros(cls, n_components: int) -> bool:  # noqa: ARG003
+        """Whether CSR rows stay CSR in so many components."""
+        return False
+
+    def fits_features(self, n_features: int) -> bool:  # noqa: ARG002
+        """Whether it can be given rows of so many features, as far as it was made for a certain number of them."""
+        return True
+
+    def is_one_copy(self, *, sparse: bool) -> bool:  # noqa: ARG002
+        """Whether dense or CSR rows are sketched in about the time of a copy: not worth to share among threads."""
+        return False
+
+    @property
+    def entries_per_stored(self) -> int:
+        """Entries of a sketched CSR row for each that the row stores; see `leaves_zeros`."""
+        return 1
+
+    @property
+    def n_kept(self) -> int:
+        """Entries that a sketched row stores, if it `sparsifies`; else 0."""
+        return 0
+
+    @property
+    def basis(self) -> NDArray[Any] | None:
+        """Orthonormal columns (d, m) that rows are projected on; None if it is no such projection."""
+        return None
+
+    @property
+    def center(self) -> NDArray[np.float64] | None:
+        """The point (d,) of rows that a projection takes to 0; None if that is the origin, or it is no projection."""
+        return None
+
+    def with_center(self, center: NDArray[np.float64]) -> Self:  # noqa: ARG002
+        """Give the same projection with another center; the same sketch if it has none."""
+        return self
+
+    def writable(self) -> Self:
+        """Give the sketch as files can hold it: the same unless it calls a Python function."""
+        return self
+
+    def with_function(self, function: Callable[..., Any]) -> Self:  # noqa: ARG002
+        """Give the sketch that `writable` was called of, if it called this function."""
+        return self
+
+    def apply_columns(self, X: Matrix, first_feature: int) -> Matrix:  # noqa: ARG002
+        """Sketch rows whose column 0 is feature `first_feature`; only if it `adds_columns`."""
+        raise InvalidParameterError(f"{type(self).__name__} sketches all features together")
+
+
 @runtime_checkable
-class Sketch(Protocol):
-    """A linear map of rows.
+class Sketch(SketchAnswers, Protocol):
+    """A map of rows.
 
     Attributes
     ----------

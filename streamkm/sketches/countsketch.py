@@ -18,6 +18,7 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.hashing import hash_features, stream_seed
 from streamkm.kernels.sketch import countsketch as kernels
+from streamkm.sketches.base import SketchAnswers
 from streamkm.sketches.validation import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 31  # buckets are 32-bit indices
@@ -27,7 +28,7 @@ BATCH_ENTRIES = 1 << 17  # of dense rows that are converted at once, so that the
 
 
 @dataclass(frozen=True, slots=True)
-class CountSketch:
+class CountSketch(SketchAnswers):
     """CountSketch with a stateless hash.
 
     Parameters
@@ -64,6 +65,8 @@ class CountSketch:
     nnz_per_feature: int = 1
     kind: ClassVar[str] = "countsketch"
     passes_to_fit: ClassVar[int] = 0
+    sparse_as_single: ClassVar[bool] = True
+    adds_columns: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_components(self.n_components, MAX_COMPONENTS)
@@ -129,12 +132,24 @@ class CountSketch:
     @property
     def keeps_entries(self) -> bool:
         """Whether the sketch of a CSR row is one, each stored entry with another index and sign."""
-        return self.n_components > DENSE_COMPONENTS
+        return self.leaves_zeros(self.n_components)
 
     @property
     def scale(self) -> float:
         """What the signs are multiplied by, 1 / sqrt(s)."""
         return 1 / math.sqrt(self.nnz_per_feature)
+
+    @classmethod
+    def leaves_zeros(cls, n_components: int) -> bool:
+        return n_components > DENSE_COMPONENTS
+
+    def is_one_copy(self, *, sparse: bool) -> bool:
+        return sparse and self.keeps_entries
+
+    @property
+    def entries_per_stored(self) -> int:
+        """Of a sketched CSR row, for each that the row stores."""
+        return self.nnz_per_feature
 
     def to_dict(self) -> dict[str, Any]:
         described = {"kind": self.kind, "n_components": self.n_components, "seed": self.seed}

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.intrinsics.panels import Panels
+from streamkm.sketches.base import SketchAnswers
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 from streamkm.sketches.kernel_map import projected
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FourierMap:
+class FourierMap(SketchAnswers):
     """``apply(X) = sqrt(1 / p) [cos(Y), sin(Y)] @ projection`` with ``Y = (X - shift) @ frequencies``.
 
     Attributes
@@ -42,6 +43,8 @@ class FourierMap:
     projection: NDArray[np.float32]
     kind: ClassVar[str] = "fourier"
     passes_to_fit: ClassVar[int] = 1
+    scales_with_rows: ClassVar[bool] = False
+    moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         arrays = (self.frequencies, self.shift, self.projection)

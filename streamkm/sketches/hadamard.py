@@ -19,6 +19,7 @@ from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.hashing import hash_features, hash_places, stream_seed
 from streamkm.kernels.sketch import hadamard as kernels
 from streamkm.kernels.sketch.countsketch import sketch_dense
+from streamkm.sketches.base import SketchAnswers
 from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.validation import check_components, check_seed, check_width
 
@@ -100,7 +101,7 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True)
-class SubsampledHadamard:
+class SubsampledHadamard(SketchAnswers):
     """Subsampled randomized Hadamard transform: m of the p rotated components, scaled by sqrt(p / m).
 
     Parameters
@@ -165,6 +166,9 @@ class SubsampledHadamard:
         hash_places(np.uint64(stream_seed(np.uint64(self.seed), np.uint64(1))), np.arange(n_padded), order)
         return np.sort(np.argpartition(order, self.n_components - 1)[: self.n_components])
 
+    def fits_features(self, n_features: int) -> bool:
+        return self.n_features >= n_features  # narrower rows lack their last features
+
     def to_dict(self) -> dict[str, Any]:
         described = {"kind": self.kind, "n_components": self.n_components, "seed": self.seed}
         return {**described, "n_features": self.n_features}
@@ -174,7 +178,7 @@ class SubsampledHadamard:
 
 
 @dataclass(frozen=True, slots=True)
-class HadamardCountSketch:
+class HadamardCountSketch(SketchAnswers):
     """CountSketch of rotated rows.
 
     A class of its own and not an option of CountSketch: it needs d beforehand, costs O(p log p) a row and makes
@@ -247,6 +251,9 @@ class HadamardCountSketch:
         """What the rotated rows are sketched by."""
         seed = stream_seed(np.uint64(self.seed), np.uint64(1))
         return CountSketch(self.n_components, int(seed), self.nnz_per_feature)
+
+    def fits_features(self, n_features: int) -> bool:
+        return self.n_features >= n_features  # narrower rows lack their last features
 
     def to_dict(self) -> dict[str, Any]:
         described = {"kind": self.kind, "n_components": self.n_components, "seed": self.seed}

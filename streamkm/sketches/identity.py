@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, as_working
+from streamkm.sketches.base import SketchAnswers
 
 
 @dataclass(frozen=True, slots=True)
-class IdentitySketch:
+class IdentitySketch(SketchAnswers):
     """``apply(X) == X``, as floats.
 
     Attributes
@@ -26,6 +27,8 @@ class IdentitySketch:
     n_components: int
     kind: ClassVar[str] = "identity"
     passes_to_fit: ClassVar[int] = 0
+    is_identity: ClassVar[bool] = True
+    needs_polishing: ClassVar[bool] = False
 
     def apply(self, X: Matrix) -> Matrix:
         if X.shape[1] > self.n_components:
@@ -33,6 +36,16 @@ class IdentitySketch:
         if isinstance(X, np.ndarray):
             return as_working(X)
         return sp.csr_array((as_working(X.data), X.indices, X.indptr), shape=(X.shape[0], self.n_components))
+
+    @classmethod
+    def leaves_zeros(cls, n_components: int) -> bool:  # noqa: ARG003
+        return True
+
+    def fits_features(self, n_features: int) -> bool:
+        return self.n_components == n_features
+
+    def is_one_copy(self, *, sparse: bool) -> bool:
+        return not sparse
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "n_components": self.n_components}

@@ -20,11 +20,14 @@ from scipy.linalg import blas, eigh, lapack
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
+from streamkm.sketches.base import SketchAnswers
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, KernelFunction
+
+STAND_IN = "rbf"  # the name that a Python function is written under
 
 
 @dataclass(frozen=True, eq=False)
-class KernelMap:
+class KernelMap(SketchAnswers):
     """``apply(X) = k(X, landmarks) @ projection``.
 
     Attributes
@@ -53,6 +56,9 @@ class KernelMap:
     indptr: NDArray[Any] | None = None
     kind: ClassVar[str] = "kernel"
     passes_to_fit: ClassVar[int] = 1
+    underestimates_kernel: ClassVar[bool] = True
+    scales_with_rows: ClassVar[bool] = False
+    moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         sparse = self.indices is not None and self.indptr is not None
@@ -109,6 +115,15 @@ class KernelMap:
             shape = (len(self.projection), self.n_features)
             landmarks = sp.csr_array((self.landmarks, self.indices, self.indptr), shape=shape)
         return KernelColumns(Kernel(self.kernel, self.gamma, self.degree, self.coef0), landmarks)
+
+    def fits_features(self, n_features: int) -> bool:
+        return self.n_features == n_features
+
+    def writable(self) -> KernelMap:
+        return replace(self, kernel=STAND_IN) if callable(self.kernel) else self
+
+    def with_function(self, function: KernelFunction) -> KernelMap:
+        return replace(self, kernel=function)
 
     def to_dict(self) -> dict[str, Any]:
         if not isinstance(self.kernel, str):

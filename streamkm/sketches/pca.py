@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.intrinsics.panels import Panels
-from streamkm.sketches.base import SketchFit
+from streamkm.sketches.base import SketchAnswers, SketchFit
 from streamkm.sketches.subspace import POWER_STEPS as POWER_ROUNDS
 from streamkm.sketches.subspace import Subspace, subspace_fit
 
@@ -25,7 +25,7 @@ CENTERED_ROWS = 256  # at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PCASketch:
+class PCASketch(SketchAnswers):
     """``apply(X) = (X - mean) @ directions``.
 
     Attributes
@@ -46,6 +46,10 @@ class PCASketch:
     directions: NDArray[Any]
     kind: ClassVar[str] = "pca"
     passes_to_fit: ClassVar[int] = 0
+    is_projection: ClassVar[bool] = True
+    takes_sparse: ClassVar[bool] = False
+    needs_polishing: ClassVar[bool] = False
+    found_on_few: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         fits = self.mean.ndim == 1 and self.directions.ndim == 2 and len(self.mean) == len(self.directions)
@@ -112,6 +116,22 @@ class PCASketch:
         if not isinstance(X, np.ndarray):
             raise InvalidParameterError("the PCA sketch takes dense rows; use CountSketch for sparse ones")
         return Panels.of(self.directions).product(X, shift=self.mean)
+
+    def fits_features(self, n_features: int) -> bool:
+        return len(self.directions) == n_features
+
+    @property
+    def basis(self) -> NDArray[Any]:
+        """The directions."""
+        return self.directions
+
+    @property
+    def center(self) -> NDArray[np.float64]:
+        """The mean."""
+        return self.mean
+
+    def with_center(self, center: NDArray[np.float64]) -> PCASketch:
+        return PCASketch(center, self.directions)
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}

@@ -19,6 +19,7 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.sketch import entries as kernels
+from streamkm.sketches.base import SketchAnswers
 from streamkm.sketches.validation import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 24
@@ -30,7 +31,7 @@ FEW = 1 / 16
 """Density up to which zeros of the map are left out of products."""
 
 
-class _Projection:
+class _Projection(SketchAnswers):
     """Products of rows with blocks of entries: what the projections of this module share."""
 
     __slots__ = ()

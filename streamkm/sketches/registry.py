@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from streamkm.sketches import (
     SparseJL,
     SubsampledHadamard,
 )
-from streamkm.sketches.base import SketchFit
+from streamkm.sketches.base import SketchAnswers, SketchFit
 from streamkm.sketches.hadamard import Rotation
 from streamkm.sketches.sparse_jl import USUAL_PER_FEATURE
 from streamkm.sketches.subspace import fit_rows
@@ -39,6 +40,17 @@ def is_oblivious(kind: str) -> bool:
 
 
 OBLIVIOUS = tuple(kind for kind in SKETCHES if is_oblivious(kind))
+
+
+class _OtherSketch(SketchAnswers):
+    """Of a name that is not known: a sketch of somebody else's that was given to a fit, whose plan has the name."""
+
+
+def sketch_class(kind: str) -> type[SketchAnswers]:
+    """The class that answers for sketches of a name, before one is made."""
+    if kind in ("leverage", "laplacian"):
+        return FeatureSelection
+    return SKETCHES.get(kind, _OtherSketch)
 
 
 def make_sketch(
@@ -73,6 +85,14 @@ def most_components(kind: str, n_features: int | None) -> int:
     if kind == SubsampledHadamard.kind and n_features is not None:
         return Rotation(n_features, 0).n_padded
     return sys.maxsize
+
+
+def sizes_within(kind: str, sizes: Sequence[int], shape: tuple[int, int]) -> list[int]:
+    """Numbers of components that the sketch of rows of this shape can have, of those wanted; none twice."""
+    n_rows, d = shape
+    limits = {"svd": d, "laplacian": d, "pca": min(n_rows, d)}
+    within = [d] if sketch_class(kind).is_identity else [min(m, limits.get(kind, m)) for m in sizes]
+    return list(dict.fromkeys(within))
 
 
 def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> Sketch:

@@ -17,11 +17,12 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.intrinsics.hashing import stream_seed
 from streamkm.kernels.sketch.hadamard import sample_entries
+from streamkm.sketches.base import SketchAnswers
 from streamkm.sketches.hadamard import Rotation
 
 
 @dataclass(frozen=True, slots=True)
-class PreconditionedSampling:
+class PreconditionedSampling(SketchAnswers):
     """A uniform sample of the entries of each rotated row.
 
     Parameters
@@ -58,6 +59,9 @@ class PreconditionedSampling:
     seed: int
     kind: ClassVar[str] = "sampling"
     passes_to_fit: ClassVar[int] = 0
+    sparsifies: ClassVar[bool] = True
+    inflates_lengths: ClassVar[bool] = True
+    moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         Rotation(self.n_features, self.seed)
@@ -102,6 +106,9 @@ class PreconditionedSampling:
             sample_entries(seed, q, scale, rotated, bits, indices[rows], data[rows])
         indptr = (np.arange(n + 1) * q).astype(np.int32 if n * q <= np.iinfo(np.int32).max else np.int64)
         return sp.csr_array((data.ravel(), indices.ravel(), indptr), shape=(n, self.n_components))
+
+    def fits_features(self, n_features: int) -> bool:
+        return self.n_features >= n_features  # narrower rows lack their last features
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind, "gamma": self.gamma, "n_features": self.n_features, "seed": self.seed}

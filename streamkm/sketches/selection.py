@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.sketch.subspace import select_csr
-from streamkm.sketches.base import SketchFit
+from streamkm.sketches.base import SketchAnswers, SketchFit
 from streamkm.sketches.laplacian import N_NEIGHBORS, laplacian_scores
 from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FeatureSelection:
+class FeatureSelection(SketchAnswers):
     """``apply(X) = X[:, indices] * scales``.
 
     Attributes
@@ -33,6 +33,7 @@ class FeatureSelection:
     scales: NDArray[np.float64]
     kind: ClassVar[str] = "selection"
     passes_to_fit: ClassVar[int] = 0
+    moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         typed = self.indices.dtype == np.int64 and self.scales.dtype == np.float64
@@ -96,6 +97,13 @@ class FeatureSelection:
         if n_kept <= np.iinfo(np.int32).max:  # scipy wants one index type for both arrays
             indptr = indptr.astype(np.int32)
         return sp.csr_array((values[:n_kept], indices[:n_kept], indptr), shape=(X.shape[0], self.n_components))
+
+    @classmethod
+    def leaves_zeros(cls, n_components: int) -> bool:  # noqa: ARG003
+        return True
+
+    def fits_features(self, n_features: int) -> bool:
+        return int(self.indices[-1]) < n_features
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}

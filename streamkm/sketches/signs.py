@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.sketch import signs as kernels
+from streamkm.sketches.base import SketchAnswers
 from streamkm.sketches.validation import check_components, check_seed
 
 MAX_COMPONENTS = 1 << 24
@@ -22,7 +23,7 @@ BATCH_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SignProjection:
+class SignProjection(SketchAnswers):
     """Projection with independent entries +-1 / sqrt(m), made block by block, 64 to a word.
 
     Parameters

@@ -37,6 +37,7 @@ class SparseJL(CountSketch):
 
     nnz_per_feature: int = USUAL_PER_FEATURE
     kind: ClassVar[str] = "sparse-jl"
+    usual_entries: ClassVar[int] = USUAL_PER_FEATURE
 
     def to_dict(self) -> dict[str, Any]:
         described = {"kind": self.kind, "n_components": self.n_components, "seed": self.seed}

@@ -13,12 +13,12 @@ from streamkm.core.matrix import Matrix
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.sketch import subspace as kernels
-from streamkm.sketches.base import SketchFit
+from streamkm.sketches.base import SketchAnswers, SketchFit
 from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TruncatedSVDSketch:
+class TruncatedSVDSketch(SketchAnswers):
     """``apply(X) = X @ directions``.
 
     ``m = ceil(k / eps)`` directions keep the cost of every clustering into k clusters within 1 + eps, up to a constant
@@ -41,6 +41,8 @@ class TruncatedSVDSketch:
     directions: NDArray[Any]
     kind: ClassVar[str] = "svd"
     passes_to_fit: ClassVar[int] = 1
+    is_projection: ClassVar[bool] = True
+    moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.directions.ndim != 2 or self.directions.dtype not in (np.float32, np.float64):
@@ -84,6 +86,14 @@ class TruncatedSVDSketch:
         if X.shape[1] > d or (dense and X.shape[1] < d):
             raise InvalidInputError(f"rows with {X.shape[1]:,} features; the directions have {d:,}")
         return Panels.of(self.directions).product(X) if dense else self._apply_csr(X)
+
+    def fits_features(self, n_features: int) -> bool:
+        return len(self.directions) == n_features
+
+    @property
+    def basis(self) -> NDArray[Any]:
+        """The directions."""
+        return self.directions
 
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}

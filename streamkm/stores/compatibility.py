@@ -18,7 +18,7 @@ from streamkm.cluster.model import Metric, Model, Space
 from streamkm.core.exceptions import SourceError, SourceNotFoundError, StoreError
 from streamkm.core.matrix import raw
 from streamkm.core.secrets import is_masked
-from streamkm.sketches import CountSketch, IdentitySketch, Sketch, sketch_from_dict
+from streamkm.sketches import Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import file_fingerprint
 from streamkm.sources.prepared import prepared
@@ -44,7 +44,7 @@ def sketch_of_store(source: StoreSource) -> Sketch:
 def model_of_store(source: StoreSource, centers: NDArray[np.float64]) -> Model:
     """A model that labels original rows by centers (k, m) that were found on a store: it makes them such rows first."""
     info, sketch = source.info, sketch_of_store(source)
-    space: Space = "original" if isinstance(sketch, IdentitySketch) else "sketch"
+    space: Space = "original" if sketch.is_identity else "sketch"
     return Model(centers, info.n_features, info.metric, space, sketch, preparation=source.preparation())
 
 
@@ -202,7 +202,7 @@ def _documents(described: Mapping[str, Any]) -> Any:
     return described.get("made_with", {}).get("documents")
 
 
-def check_columns(source: StoreSource, first_feature: int) -> CountSketch:
+def check_columns(source: StoreSource, first_feature: int) -> Sketch:
     """Refuse to add features to a store that they cannot be added to; give its sketch.
 
     Raises
@@ -212,7 +212,7 @@ def check_columns(source: StoreSource, first_feature: int) -> CountSketch:
     """
     info = source.info
     sketch = sketch_of_store(source)
-    if not isinstance(sketch, CountSketch):
+    if not sketch.adds_columns:
         raise StoreError(
             f"{source.path} is of the {sketch.kind} sketch, which depends on all features together; features can be "
             f"added to a countsketch only"

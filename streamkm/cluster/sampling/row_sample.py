@@ -23,7 +23,7 @@ from streamkm.kernels.cluster.rows import place_dense_rows, place_lengths, place
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places, lowest_places
 from streamkm.kernels.sketch.countsketch import merged_d2norms
-from streamkm.sketches import CountSketch, IdentitySketch, Sketch
+from streamkm.sketches import Sketch
 
 PIECE_ROWS = 8192  # of the sample, sketched by one call, at most
 FEWEST_CANDIDATES = 64  # of a chunk
@@ -194,8 +194,7 @@ class Sample:
         rounds = -(-stop // (PIECE_ROWS * executor.n_workers))  # of pieces alike, one for each thread
         cuts = np.unique(np.linspace(0, stop, rounds * executor.n_workers + 1).astype(int)).tolist()
         pieces = [slice(start, end) for start, end in pairwise(cuts)]
-        as_they_are = isinstance(self.X, np.ndarray) and isinstance(sketch, IdentitySketch)
-        if as_they_are or (sp.issparse(self.X) and isinstance(sketch, CountSketch) and sketch.keeps_entries):
+        if sketch.is_one_copy(sparse=sp.issparse(self.X)):
             whole = as_block_matrix(sketch.apply(rows_between(self.X, 0, stop)))  # cheaper than to join pieces
             norms = executor.each("sketch-sample", _norms_of_slice, pieces, whole)
             return Block(whole, np.concatenate(norms), self.weights[:stop])
@@ -286,9 +285,7 @@ def _norms_of_slice(piece: slice, sketched: Matrix) -> NDArray[np.float64]:
 
 
 def _sketch_slice(piece: slice, X: Matrix, sketch: Sketch) -> tuple[Matrix, NDArray[np.float64]]:
-    sketched = as_block_matrix(
-        sketch.apply(rows_between(X, piece.start, piece.stop)), sketched=not isinstance(sketch, IdentitySketch)
-    )
+    sketched = as_block_matrix(sketch.apply(rows_between(X, piece.start, piece.stop)), sketched=not sketch.is_identity)
     return sketched, sketched_d2norms(sketched)
 
 

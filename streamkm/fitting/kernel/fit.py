@@ -30,7 +30,7 @@ from streamkm.fitting.iterations import noted
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
-from streamkm.fitting.kernel.records import KernelRule, Mapping, SavedMapping, given_back, writable
+from streamkm.fitting.kernel.records import KernelRule, Mapping, SavedMapping, given_back
 from streamkm.fitting.kmeans import Fit
 from streamkm.fitting.labelling.rounds import assign_found, warn_of_gain
 from streamkm.fitting.settings import Settings
@@ -39,7 +39,7 @@ from streamkm.passes.gathered import Gathered
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.planning.kernel_memory import VIEW_ROWS
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES
-from streamkm.sketches import FourierMap, GramFit, Kernel, Sketch
+from streamkm.sketches import GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class KernelClustering:
 
     def saved(self) -> SavedClustering:
         """What a checkpoint holds."""
-        centers = replace(self.centers, sketch=writable(self.centers.sketch))
+        centers = replace(self.centers, sketch=self.centers.sketch.writable())
         return SavedClustering(float(self.kernel.gamma), self.trace, centers)
 
 
@@ -258,7 +258,7 @@ def trace_residual(found: KernelClustering, centers: NDArray[np.float64], totals
         That made the labels, and with them the totals.
     """
     kernel = found.kernel
-    if isinstance(found.centers.sketch, FourierMap) or callable(kernel.name) or kernel.name == "sigmoid":
+    if not found.centers.sketch.underestimates_kernel or callable(kernel.name) or kernel.name == "sigmoid":
         return None
     trace = float(totals.counts.sum()) if kernel.unit_diagonal else found.trace
     if trace is None:

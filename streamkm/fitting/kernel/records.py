@@ -5,16 +5,14 @@ A kernel that is a Python function is not written: the run that continues is giv
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.sketches import GramFit, Kernel, KernelMap, Sketch
+from streamkm.sketches import GramFit, Kernel, Sketch
 from streamkm.sketches.kernel_columns import KernelFunction
-
-STAND_IN = "rbf"  # the name that a function is written under
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,8 @@ class Mapping:
         """What a checkpoint holds."""
         found, gamma = self.found, float(self.kernel.gamma)
         if isinstance(found, GramFit):
-            return SavedMapping(gamma, writable(found.map), found.root, found.rank)
-        return SavedMapping(gamma, writable(found))
+            return SavedMapping(gamma, found.map.writable(), found.root, found.rank)
+        return SavedMapping(gamma, found.writable())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +69,6 @@ class SavedMapping:
         return Mapping(rule.with_gamma(self.gamma), found)
 
 
-def writable(sketch: Sketch) -> Sketch:
-    """The same map, a function in it exchanged for a name."""
-    if isinstance(sketch, KernelMap) and callable(sketch.kernel):
-        return replace(sketch, kernel=STAND_IN)
-    return sketch
-
-
 def given_back(sketch: Sketch, rule: KernelRule) -> Sketch:
-    """The inverse of `writable`."""
-    if isinstance(sketch, KernelMap) and callable(rule.name):
-        return replace(sketch, kernel=rule.name)
-    return sketch
+    """The map that was saved as `Sketch.writable` gives it."""
+    return sketch.with_function(rule.name) if callable(rule.name) else sketch

@@ -12,7 +12,6 @@ from streamkm.cluster.model import Model
 from streamkm.cluster.totals import Totals
 from streamkm.engine import Executor
 from streamkm.fitting.clustering import SampleView
-from streamkm.sketches import PCASketch, PreconditionedSampling, TruncatedSVDSketch
 
 
 def distortion_of(
@@ -24,17 +23,17 @@ def distortion_of(
     lengths that it cuts off, from the mean of all rows or from the origin; 0 for other sketches. With it the ratio is
     1 and what is cut off of the clusters' means over J, which needs no rows; else both objectives are the row sample's.
     """
-    if model.space == "sketch" or isinstance(model.sketch, PreconditionedSampling):
+    if model.space == "sketch" or model.sketch.inflates_lengths:
         return None  # a sample of a row's entries does not keep lengths, only what is nearer
-    if isinstance(model.sketch, PCASketch | TruncatedSVDSketch):
-        directions = model.sketch.directions
+    directions = model.sketch.basis
+    if directions is not None:
         filled = totals.counts > 0
         counts, centers = totals.counts[filled], model.centers[filled]
         means = totals.sums[filled] / counts[:, None]
         original = totals.d2 - float(counts @ np.einsum("ij,ij->i", means - centers, means - centers))
         if original <= 0:
             return 1.0
-        between = means - counts @ means / counts.sum() if isinstance(model.sketch, PCASketch) else means
+        between = means - counts @ means / counts.sum() if model.sketch.center is not None else means
         lost = between - (between @ directions) @ directions.T
         return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
     n_clusters, sample = len(model.centers), replace(look.sample, X=model.place(look.sample.X))

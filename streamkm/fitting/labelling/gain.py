@@ -40,7 +40,6 @@ from streamkm.fitting.labelling.gain_estimate import (
 )
 from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate
 from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.sketches import IdentitySketch
 
 WORTH = 0.01  # share of the objective that another round should gain, at least
 # Such a share, from which starts are searched anew, too: the first ones were blind to much of the data. That means of
@@ -306,5 +305,5 @@ class GlobalSearch:
 
     def _is_sketched(self, X: Matrix) -> bool:
         """Whether clusters of these rows are looked for in the sketch: wide sparse ones."""
-        wide = self.model.space == "original" and not isinstance(self.model.sketch, IdentitySketch)
+        wide = self.model.space == "original" and not self.model.sketch.is_identity
         return wide and not isinstance(X, np.ndarray)

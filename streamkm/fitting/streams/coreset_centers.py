@@ -95,7 +95,7 @@ def cluster_coreset(coreset: Coreset, settings: StreamSettings, executor: Any = 
                 lambda given: np.asarray(sketch.apply(frame.points(given)), np.float64),
                 pool=Pool(n_rows=coreset.n_rows),
             )
-            if not isinstance(sketch, IdentitySketch):
+            if not sketch.is_identity:
                 centers, explained = original_centers(here, sample, sketched, centers)
         else:
             if settings.init.shape[1] != sample.X.shape[1]:
