@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import Sketch, sketch_from_dict
 from tests.naive import dense
 from tests.tables import row, rows
@@ -135,6 +136,81 @@ class SketchContract:
     def test_needs_no_pass_to_fit(self, sketch):
         assert sketch.passes_to_fit == 0
 
+    def test_says_what_becomes_of_zeros(self, sketch):
+        X = whole_numbers().astype(np.float32)
+        assert sp.issparse(sketch.apply(X)) == sketch.sparsifies
+        assert sketch.takes_sparse == (True in self.sparse)
+        if not sketch.takes_sparse:
+            with pytest.raises(InvalidParameterError):
+                sketch.apply(sp.csr_array(X))
+            return
+        leaves = type(sketch).leaves_zeros(sketch.n_components)
+        Y = sketch.apply(sp.csr_array(X))
+        assert sp.issparse(Y) == (leaves or sketch.sparsifies)
+        if leaves:
+            assert Y.nnz <= np.count_nonzero(X) * sketch.entries_per_stored
+        assert sketch.n_kept == (Y.nnz / N_ROWS if sketch.sparsifies else 0)
+        if sketch.sparse_as_single:
+            assert sketch.apply(sp.csr_array(X.astype(np.float64) / 3)).dtype == np.float32
+
+    def test_says_if_it_is_the_identity(self, sketch):
+        X = whole_numbers(0.5)
+        Y = dense(sketch.apply(X))
+        assert sketch.is_identity == (Y.shape == X.shape and bool((X == Y).all()))
+
+    def test_says_what_it_projects_on(self, sketch):
+        basis, center = sketch.basis, sketch.center
+        assert (basis is not None) == sketch.is_projection
+        moved = sketch.with_center(np.arange(float(N_FEATURES)))
+        if center is None:
+            assert moved is sketch
+        else:
+            np.testing.assert_array_equal(moved.center, np.arange(N_FEATURES))
+        if basis is not None:
+            np.testing.assert_allclose(basis.T @ basis, np.eye(sketch.n_components), atol=1e-5)
+            X = whole_numbers(0.5)
+            wanted = (X - (0 if center is None else center)) @ basis
+            np.testing.assert_allclose(sketch.apply(X), wanted, atol=1e-4)
+            np.testing.assert_allclose(
+                moved.apply(X), (X - (moved.center if center is not None else 0)) @ basis, atol=1e-4
+            )
+
+    def test_says_if_it_moves_and_scales_with_rows(self, sketch):
+        X = whole_numbers(0.5)
+        Y = dense(sketch.apply(X))
+        if sketch.moves_with_rows:
+            offsets = dense(sketch.apply(X + np.arange(N_FEATURES))) - Y
+            np.testing.assert_allclose(offsets, np.broadcast_to(offsets[0], offsets.shape), atol=1e-4)
+        if sketch.scales_with_rows and self.blind_to_precision:
+            larger = dense(sketch.apply(4 * X))
+            np.testing.assert_allclose(larger - larger[0], 4 * (Y - Y[0]), atol=1e-4)
+
+    def test_says_if_it_inflates_lengths(self, sketch):
+        X = whole_numbers(0.5)
+        if sketch.inflates_lengths:
+            assert (dense(sketch.apply(X)) ** 2).sum() > 1.5 * (X**2).sum()
+
+    def test_says_which_rows_fit(self, sketch):
+        assert sketch.fits_features(N_FEATURES)
+        for d in (N_FEATURES - 1, N_FEATURES + 1, 1000):
+            with row(d=d):
+                if sketch.fits_features(d):
+                    assert sketch.apply(np.ones((2, d))).shape == (2, sketch.n_components)
+
+    def test_says_if_features_are_sketched_apart(self, sketch):
+        X = whole_numbers(0.5)
+        if not sketch.adds_columns:
+            with pytest.raises(InvalidParameterError):
+                sketch.apply_columns(X, 0)
+            return
+        parts = dense(sketch.apply_columns(X[:, :15], 0)) + dense(sketch.apply_columns(X[:, 15:], 15))
+        np.testing.assert_allclose(parts, dense(sketch.apply(X)), atol=1e-4)
+
+    def test_can_be_written(self, sketch):
+        writable = sketch.writable()
+        json.dumps(writable.to_dict())
+        np.testing.assert_array_equal(dense(writable.apply(whole_numbers())), dense(sketch.apply(whole_numbers())))
+
 
 class HashedSketchContract(SketchContract):
     """Linear, and blind to how rows are stored."""
@@ -145,6 +221,9 @@ class HashedSketchContract(SketchContract):
     def assert_same(self, got: NDArray[np.float64], wanted: NDArray[np.float64]) -> None:
         """Equal, up to the tolerance."""
         np.testing.assert_allclose(got, wanted, rtol=0, atol=self.tolerance * np.abs(wanted).max(initial=0))
+
+    def test_inflates_no_lengths(self, sketch):
+        assert not sketch.inflates_lengths
 
     def test_a_small_value(self, sketch):
         sketch.apply(whole_numbers())

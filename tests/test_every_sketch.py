@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 
 from streamkm.sketches import SKETCHES
-from streamkm.sketches.registry import OBLIVIOUS
+from streamkm.sketches.registry import OBLIVIOUS, make_sketch, sketch_class
 from tests.sketch_contract import SketchContract, whole_numbers
 from tests.tables import cases
 
@@ -30,6 +30,13 @@ def test_every_sketch_is_under_the_contract():
         except NotImplementedError:
             continue
     assert kinds == set(SKETCHES)
+
+
+@cases("kind", OBLIVIOUS)
+def test_a_name_answers_as_the_sketch_it_makes(kind):
+    sketch = make_sketch(kind, 40, 0, 40)
+    assert sketch_class(kind) is type(sketch)
+    assert sketch_class(kind).usual_entries == sketch.entries_per_stored
 
 
 @cases("kind", sorted({*OBLIVIOUS, "sampling"} - {"identity"}))

@@ -32,7 +32,7 @@ class SketchAnswers(Protocol):
     sparsifies : bool
         Whether sketched rows are CSR even where the rows are dense; each then stores `n_kept` entries.
     sparse_as_single : bool
-        Whether CSR rows are sketched in float32, whatever their precision.
+        Whether CSR rows are sketched in float32 for certain, whatever their precision.
     usual_entries : int
         Entries of a sketched CSR row for each that the row stores, where the user does not say how many; more than 1
         if a theorem knows the number.
@@ -46,8 +46,9 @@ class SketchAnswers(Protocol):
         Whether the clusters stay the same if rows are multiplied by a number before they are sketched.
     moves_with_rows : bool
         Whether sketched rows all move alike if the rows do, and the sketch that is found stays the same.
-    underestimates_kernel : bool
-        Whether it is made for a kernel, and ``K - B B'`` is positive semidefinite for kernel values K and features B.
+    is_nystroem : bool
+        Whether it is made of kernel values against landmarks, so that its features, as fits find them, underestimate
+        the kernel: ``K - B B'`` is positive semidefinite for kernel values K and features B.
     adds_columns : bool
         Whether `apply_columns` sketches features by themselves: sketches of a row's parts add up to that of the row.
     """
@@ -65,7 +66,7 @@ class SketchAnswers(Protocol):
     found_on_few: ClassVar[bool] = False
     scales_with_rows: ClassVar[bool] = True
     moves_with_rows: ClassVar[bool] = True
-    underestimates_kernel: ClassVar[bool] = False
+    is_nystroem: ClassVar[bool] = False
     adds_columns: ClassVar[bool] = False
 
     @classmethod

@@ -118,6 +118,9 @@ class FourierMap(SketchAnswers):
             values *= np.float32(1 / np.sqrt(n_frequencies))
             yield start, values[: len(angles)]
 
+    def fits_features(self, n_features: int) -> bool:
+        return len(self.shift) == n_features
+
     def to_dict(self) -> dict[str, Any]:
         return {"kind": self.kind}
 

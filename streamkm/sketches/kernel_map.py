@@ -56,7 +56,7 @@ class KernelMap(SketchAnswers):
     indptr: NDArray[Any] | None = None
     kind: ClassVar[str] = "kernel"
     passes_to_fit: ClassVar[int] = 1
-    underestimates_kernel: ClassVar[bool] = True
+    is_nystroem: ClassVar[bool] = True
     scales_with_rows: ClassVar[bool] = False
     moves_with_rows: ClassVar[bool] = False
 

@@ -258,7 +258,7 @@ def trace_residual(found: KernelClustering, centers: NDArray[np.float64], totals
         That made the labels, and with them the totals.
     """
     kernel = found.kernel
-    if not found.centers.sketch.underestimates_kernel or callable(kernel.name) or kernel.name == "sigmoid":
+    if not found.centers.sketch.is_nystroem or callable(kernel.name) or kernel.name == "sigmoid":
         return None
     trace = float(totals.counts.sum()) if kernel.unit_diagonal else found.trace
     if trace is None:
