@@ -198,10 +198,7 @@ class Talk:
 
     def stage(self, name: str, reader: RowReader) -> AbstractContextManager[Stage]:
         """One stage of work that no estimator does, with a bar where there are bars."""
-        from streamkm.sources.base import ChunkedSource
-
-        chunks = reader.source.chunks(reader.target_bytes) if isinstance(reader.source, ChunkedSource) else None
-        return self.progress().stage(name, None if chunks is None else len(chunks))
+        return self.progress().stage(name, reader.source.n_chunks(reader.target_bytes))
 
     def plan(self, plan: Plan) -> None:
         """Log what will be done."""

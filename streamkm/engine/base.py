@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from streamkm.engine.reduction import FEW_RUNS, RUNS, JoinTree, run_lengths, runs_of
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 
 State = TypeVar("State")
 Large = Literal["state", "items"] | None  # what takes the memory of a fold
@@ -117,12 +117,12 @@ class Executor(ABC):
         Chunks to be read anywhere, or rows where the source only streams. Executors differ in what travels with a chunk
         (nothing, its rows, the graph that makes them), so they make the items; `passes.reader` alone reads them.
         """
-        if isinstance(source, ChunkedSource):
-            for chunk in source.chunks(target_bytes):
-                yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
-        else:
+        if source.streams:
             for rows in source.stream(target_bytes):
                 yield rows, len(rows.places)
+        else:
+            for chunk in source.chunks(target_bytes):
+                yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
 
     def for_calls(self, source: RowSource) -> RowSource:
         """What calls need of a source: the source, or a stand-in where its rows come as items."""

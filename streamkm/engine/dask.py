@@ -26,7 +26,7 @@ from streamkm.engine.base import Executor, Joining, Outputs, Waiting
 from streamkm.engine.dask_handles import Apart, Call, Held, Pair, encode
 from streamkm.engine.reduction import RUNS, run_lengths, runs_of
 from streamkm.engine.turns import Reading, Turns
-from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource
+from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class DaskCluster(Executor):
 
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
         """As of any executor; rows that are read here are sent, chunks of Dask arrays come with their graphs."""
-        if not isinstance(source, ChunkedSource) or source.in_process:
+        if source.streams or source.in_process:
             for rows in source.stream(target_bytes):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return

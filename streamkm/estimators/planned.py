@@ -24,7 +24,7 @@ from streamkm.preparation import Preparation, check_steps
 from streamkm.sources.base import RowSource
 from streamkm.sources.cached import kept_rows
 from streamkm.sources.open import store_of
-from streamkm.sources.prepared import PreparedRows, prepared
+from streamkm.sources.prepared import prepared
 
 
 class Planned(Assigner):
@@ -185,9 +185,7 @@ class Planned(Assigner):
 
     def _kept_rows(self, source: RowSource, plan: Plan) -> RowSource:
         """The rows as they are read, kept in memory by the first pass where the plan has room for them."""
-        planned, chunk_bytes = self._planned_rows(source), plan.chunk_bytes
-        if isinstance(planned, PreparedRows):
-            chunk_bytes = planned.original_bytes(chunk_bytes)
+        chunk_bytes = self._planned_rows(source).original_bytes(plan.chunk_bytes)
         given = parameters_of(self)
         bounded = planned_line_room(source, given.memory_limit, plan, on_cluster=is_on_cluster(given.executor))
         return kept_rows(bounded, chunk_bytes, plan.kept_bytes)

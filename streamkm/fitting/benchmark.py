@@ -74,7 +74,7 @@ def measure(reader: RowReader, plan: Plan, settings: Settings) -> Rates:
         If the source has no chunks that can be read by themselves, or fewer rows than clusters.
     """
     source = reader.source
-    if not isinstance(source, ChunkedSource):
+    if source.streams:
         raise InvalidInputError(f"{source.name} streams rows; a few of them cannot be read to measure the time")
     reader = replace(reader, target_bytes=plan.chunk_bytes)
     # one small chunk before: kernels are compiled or loaded, files are opened
@@ -112,7 +112,7 @@ def roughly_prepared(source: RowSource, steps: tuple[str, ...], chunk_bytes: int
     """
     if not steps:
         return source
-    if not isinstance(source, ChunkedSource):
+    if source.streams:
         raise InvalidInputError(f"{source.name} streams rows; a few of them cannot be read to measure the time")
     few = _Few(source, source.chunks(chunk_bytes)[:CHUNKS])
     with open_executor(1) as here:
@@ -135,7 +135,7 @@ class _Clock(Progress):
 class _Few(ChunkedSource):
     """Some chunks of a source."""
 
-    def __init__(self, source: ChunkedSource, chunks: tuple[Chunk, ...]) -> None:
+    def __init__(self, source: RowSource, chunks: tuple[Chunk, ...]) -> None:
         self._source, self._chunks = source, chunks
         self.take_after(source, n_rows=None, n_bytes=None)
 
@@ -151,7 +151,7 @@ class _Few(ChunkedSource):
         return self._source.describe(place)
 
 
-def _spread(source: ChunkedSource, plan: Plan) -> tuple[Chunk, ...]:
+def _spread(source: RowSource, plan: Plan) -> tuple[Chunk, ...]:
     """Chunks from all over the source: enough for the row sample and for all processors."""
     chunks = source.chunks(plan.chunk_bytes)
     rows_a_chunk = max(1.0, (source.estimated_rows or len(chunks)) / len(chunks))

@@ -39,7 +39,8 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
     """
     while isinstance(source, TfIdfRows):
         source = source.source
-    return _found(_documents(source) if isinstance(source, HashedText) else _rows(source, names), wanted)
+    text = source.hashed_text
+    return _found(_rows(source, names) if text is None else _documents(text), wanted)
 
 
 def rows_as_values(source: RowSource, wanted: Sequence[int]) -> dict[int, NDArray[Any]]:

@@ -21,9 +21,9 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.reader import ReadItem, RowReader
 from streamkm.planning.line_room import with_line_room
 from streamkm.planning.memory_budget import MemoryBudget
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import default_chunk_bytes
-from streamkm.sources.documents.hashed import HashedText, hashed
+from streamkm.sources.documents.hashed import hashed
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.documents.weighted import TfIdfRows, weighted
 from streamkm.sources.open import is_collection, open_source
@@ -208,9 +208,8 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         budget.check_lines(source, reading)
         peak = budget.base_bytes + reading
         source = with_line_room(source, memory_limit, peak, target_bytes, local_threads(executor))
-    counting = source.counting_words() if isinstance(source, HashedText) else source
-    reader = RowReader(counting, target_bytes, "euclidean", "raise")
-    n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None
+    reader = RowReader(source.counting_words(), target_bytes, "euclidean", "raise")
+    n_chunks = source.n_chunks(target_bytes)
     with (
         under_limit(memory_limit),
         open_executor(executor) as workers,
@@ -221,7 +220,8 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         counted = context.run(CountFeatures(fit), stage)
         assert counted.frequencies is not None  # sources without rows are refused
         stage.rows, stage.read_bytes = counted.frequencies.n_rows, source.n_bytes or 0
-    words = WordTable.of(counted.words, source.hashing) if isinstance(source, HashedText) else None
+    text = source.hashed_text
+    words = None if text is None else WordTable.of(counted.words, text.hashing)
     return replace(fit.finish(counted.frequencies), words=words), stage
 
 
@@ -277,9 +277,10 @@ class CountFeatures(Pass[_Counted, None, _Counted]):
 
 
 def _check_sublinear(source: RowSource, sublinear_tf: bool) -> None:
-    if sublinear_tf and isinstance(source, HashedText) and source.hashing.norm is not None:
+    text = source.hashed_text
+    if sublinear_tf and text is not None and text.hashing.norm is not None:
         raise InvalidParameterError(
-            f"sublinear_tf takes logarithms of counts, and FeatureHashing(norm={source.hashing.norm!r}) makes "
+            f"sublinear_tf takes logarithms of counts, and FeatureHashing(norm={text.hashing.norm!r}) makes "
             f"fractions of them; pass FeatureHashing(norm=None)"
         )
 

@@ -25,7 +25,7 @@ from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES, MomentsFit
 from streamkm.preparation.preparation import FOUND, Scaling
 from streamkm.preparation.quartiles import quartile_scaling
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
 
 SAMPLE_SEED = 0  # of the rows that quartiles are found on: the same whatever a fit draws
@@ -81,7 +81,7 @@ def _found(context: PassContext, step: str, record: str, sample_rows: int, progr
     if kept is not None:
         return kept
     source, target_bytes = context.reader.source, context.reader.target_bytes
-    n_chunks = len(source.chunks(target_bytes)) if isinstance(source, ChunkedSource) else None
+    n_chunks = source.n_chunks(target_bytes)
     with progress.stage(step, n_chunks) as stage:
         if step == "robust":
             rule = SampleRule.of(sample_rows, SAMPLE_SEED, source.estimated_rows, NO_WEIGHTS)

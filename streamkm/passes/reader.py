@@ -19,7 +19,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
-from streamkm.sources.base import Chunk, ChunkedSource, IndexedRows, Rows, RowSource, SentRows, row_places
+from streamkm.sources.base import Chunk, IndexedRows, Rows, RowSource, row_places
 
 OnInvalid = Literal["raise", "skip"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
@@ -57,7 +57,7 @@ class RowReader:
     @property
     def gives_rows(self) -> bool:
         """Whether items are rows, and not chunks that calls read."""
-        return not isinstance(self.source, ChunkedSource)
+        return self.source.streams
 
     def large(self, state_bytes: float) -> Large:
         """What takes memory, or time, in a fold over the items whose states are so large; see `Executor.fold`."""
@@ -93,12 +93,7 @@ class RowReader:
 
     def index_rows(self, item: Item) -> IndexedRows | None:
         """Find an item's rows without reading them, where that may be and the source can."""
-        if (
-            not self.may_index
-            or self.on_invalid == "skip"
-            or not isinstance(item, Chunk)
-            or not isinstance(self.source, ChunkedSource)
-        ):
+        if not self.may_index or self.on_invalid == "skip" or not isinstance(item, Chunk):
             return None
         return self.source.index_rows(item)
 
@@ -145,12 +140,9 @@ class RowReader:
         """Read an item as the source gives it."""
         if isinstance(item, tuple):  # a chunk of a Dask array: its graph, and what that needs
             chunk, block, inputs = item
-            X = block.compute(inputs)
-            X = self.source.finished(X) if isinstance(self.source, SentRows) else X
+            X = self.source.finished(block.compute(inputs))
             return Rows(X, row_places(chunk.start, chunk.start + X.shape[0]))
         if isinstance(item, Chunk):
-            if not isinstance(self.source, ChunkedSource):
-                raise TypeError(f"{self.source.name} streams rows; it has no chunks to read")
             return self.source.read(item)
         return item
 
@@ -222,7 +214,7 @@ class SourceRows:
         source = self.row_reader.source
         if self.chunk_rows is not None:
             return len(self.chunk_rows)
-        return len(source.chunks(self.row_reader.target_bytes)) if isinstance(source, ChunkedSource) else 1
+        return 1 if source.streams else len(source.chunks(self.row_reader.target_bytes))
 
     def items(self, executor: Executor) -> Iterator[ReadItem]:
         """See `RowReader.items`."""

@@ -8,10 +8,7 @@ import numpy as np
 
 from streamkm.core.progress import Progress
 from streamkm.sources.base import RowSource
-from streamkm.sources.cached import CachedRows
 from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents
-from streamkm.sources.documents.hashed import HashedText
-from streamkm.sources.prepared import PreparedRows
 from streamkm.text.words import WordCounts, WordTable
 
 PIECES, PIECE_BYTES = 32, 1 << 16  # of text
@@ -35,18 +32,17 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
     """
     if source.words is not None:
         return source.words
-    while isinstance(source, PreparedRows | CachedRows):
-        source = source.source
-    if not isinstance(source, HashedText) or not source.replayable:
+    text = source.hashed_text
+    if text is None or not text.replayable:
         return None
     counts = WordCounts()
     with progress.stage("words") as stage:
-        for batch in _pieces(source.documents):
+        for batch in _pieces(text.documents):
             looked_at = np.ones(len(batch.documents), np.bool_)
-            counts.add(source.hashing.apply_and_count(batch.documents, looked_at)[1])
+            counts.add(text.hashing.apply_and_count(batch.documents, looked_at)[1])
             stage.rows += len(batch.documents)
-            stage.read_bytes += batch.n_bytes if source.files else 0
-    return WordTable.of(counts, source.hashing)
+            stage.read_bytes += batch.n_bytes if text.files else 0
+    return WordTable.of(counts, text.hashing)
 
 
 def _pieces(documents: Documents) -> Iterator[Batch]:

@@ -8,7 +8,6 @@ from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
-from streamkm.sources.prepared import PreparedRows
 
 PLACE_BYTES = 8  # of a row, beside its values
 ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at a few places
@@ -22,7 +21,7 @@ def keeping_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Plan:
     `plan`: of a fit by threads of this process. `source`: what it is a plan for. Rows are kept as they come, before any
     preparation. `budget`: by which the plan was made.
     """
-    rows = source.source if isinstance(source, PreparedRows) else source
+    rows = source.original
     if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
         return plan
     if rows.n_features is None and budget.free_bytes is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from streamkm.cluster.model import Space
 from streamkm.planning.memory import ClusterOn, MemoryModel
 from streamkm.planning.memory_budget import MemoryBudget, Sizes, largest_of
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
 MOST_PORTIONS = 16  # that starts are searched on one after the other, each in a pass over blocks
@@ -131,7 +131,7 @@ class _Cut:
     @classmethod
     def of(cls, source: RowSource, chunk_bytes: int) -> _Cut:
         """Cut it; that may read pointers of sparse rows."""
-        if not isinstance(source, ChunkedSource):
+        if source.streams:
             return cls(None, chunk_bytes)
         chunks = source.chunks(chunk_bytes)
         return cls(len(chunks), largest_of(chunks, chunk_bytes))

@@ -27,9 +27,8 @@ from streamkm.planning.sketch_choice import choose_sketch, wanted_nnz
 from streamkm.sketches import Sketch, SketchAnswers
 from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions, sketch_class
 from streamkm.sketches.subspace import subspace_passes
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
-from streamkm.sources.prepared import PreparedRows
 
 SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
 SMALLEST_SAMPLE_ROWS = 50_000
@@ -140,7 +139,7 @@ def plan_fit(
         choice = choose(source, memory_model, regimes, asked.spaces, sizes, budget, n_threads)
     ahead = all_rows and asked.found
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
-    counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
+    counts_first = weighted and source.n_rows is None and not source.streams
     why_regime = (ALONG if ahead else ON_ALL) if all_rows else regimes[choice.cluster_on]
     plan = _plan(asked, choice, budget, why, why_regime, counts_first=counts_first, reads_ahead=ahead)
     if keeps_rows:
@@ -163,7 +162,7 @@ def _plan(
     """What was chosen, as a plan."""
     source, memory_model, cluster_on = asked.source, choice.memory_model, choice.cluster_on
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
-    steps = source.preparation.finding if isinstance(source, PreparedRows) else ()
+    steps = () if source.prepared_by is None else source.prepared_by.finding
     before = tuple(stage.name for stage in source.stages_before)
     passes = (
         2
@@ -346,12 +345,12 @@ class _Asked:
             coreset_rows=default_size(self.n_clusters),
             directions=n_directions(kind, n_components, self.n_clusters) if self.streamed else 0,
             producer_bytes=source.producer_bytes,
-            streams=not isinstance(source, ChunkedSource),
+            streams=source.streams,
             sequential=source.sequential,
             once=self.once,
             labels=gathers_labels,
             shared_bytes=source.shared_bytes,
-            sums_bytes=source.sums_bytes if isinstance(source, PreparedRows) else 0,
+            sums_bytes=source.sums_bytes,
             dense=not source.is_sparse,
             on_cluster=on_cluster,
             n_occurring=self._n_occurring,
@@ -379,7 +378,7 @@ class _Asked:
         if self.coreset != "auto" or self.once:
             return False
         if self.found:
-            along = not self.sketch_answers.needs_polishing and not self.streamed and isinstance(source, ChunkedSource)
+            along = not self.sketch_answers.needs_polishing and not self.streamed and not source.streams
             n_rows = source.n_rows if along else None
         else:
             n_rows = source.estimated_rows if self._is_polished and source.is_sparse else None

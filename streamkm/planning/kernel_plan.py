@@ -18,7 +18,7 @@ from streamkm.planning.kernel_memory import KernelMemoryModel
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, MOST_EVALUATIONS, KernelSizes
 from streamkm.planning.memory_budget import FEWEST_DRAWN, MemoryBudget, Sizes, checked, largest_chunk, smaller_sizes
 from streamkm.planning.plan import Plan
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
 POOL_ROWS = 20_000  # of the sample, that landmarks are chosen from
@@ -99,7 +99,7 @@ def plan_kernel_fit(
         read_factor=source.read_factor,
         producer_bytes=source.producer_bytes,
         all_rows=all_rows,
-        streams=not isinstance(source, ChunkedSource),
+        streams=source.streams,
     )
     for tried in smaller_sizes(first, chunk_bytes, sample_rows):
         size = tried.chunk_bytes  # of its own accord, a plan takes smaller chunks
@@ -113,7 +113,7 @@ def plan_kernel_fit(
             n_threads, lambda count: max(replace(memory_model, n_threads=count).stages(budget.base_bytes).values())
         ),
     )
-    counts_first = weighted and source.n_rows is None and isinstance(source, ChunkedSource)
+    counts_first = weighted and source.n_rows is None and not source.streams
     more = all_rows + (all_rows and method not in LANDMARK_SKETCHES) + (refine if isinstance(refine, int) else 0)
     why = f"{METHODS[method]}; {columns:,} columns" + (f"; features: {sizes.why}" if sizes.why else "")
     why += f"; {sizes.short}" if sizes.short else ""
@@ -127,7 +127,7 @@ def plan_kernel_fit(
         passes=len(before) + 2 + more + counts_first,
         counts_first=counts_first,
         chunk_bytes=size,
-        n_chunks=len(source.chunks(size)) if isinstance(source, ChunkedSource) else None,
+        n_chunks=source.n_chunks(size),
         sketch=method,
         n_components=rank,
         why_sketch=why,

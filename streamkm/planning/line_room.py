@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from streamkm.core.memory import is_given, memory_limit_bytes
 from streamkm.planning.memory_budget import Projected
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.long_lines import LineRoom
 
 
@@ -41,7 +41,7 @@ def with_line_room(
     if not is_given(memory_limit):
         return source
     limit_bytes = memory_limit_bytes(memory_limit)
-    n_readers = n_threads if isinstance(source, ChunkedSource) else 1
+    n_readers = 1 if source.streams else n_threads
     left = limit_bytes - peak_bytes
     left = left // n_readers if left > 0 else left
     counted = source.long_lines[0].memory_bytes if source.long_lines and not on_cluster else 0

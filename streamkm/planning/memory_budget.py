@@ -11,7 +11,7 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, is_given, memory_limit_bytes
 from streamkm.planning.memory import CANDIDATES, MIB, reading_bytes, waiting_calls
 from streamkm.planning.process import process_memory
-from streamkm.sources.base import Chunk, ChunkedSource, RowSource
+from streamkm.sources.base import Chunk, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 from streamkm.sources.long_lines import LongLine
 
@@ -83,7 +83,7 @@ class MemoryBudget:
         if asked == "auto":
             first = max(1, first * row_bytes // max(row_bytes, found_bytes))
         held = self.base_bytes + CENTER_COPIES * centers_bytes + (8 + 8 * n_columns) * (source.n_rows or 0)
-        streams = not isinstance(source, ChunkedSource)
+        streams = source.streams
 
         def peak(n_threads: int, largest: int) -> int:
             reading = reading_bytes(
@@ -191,7 +191,7 @@ def _power_below(value: int, smallest: int) -> int:
 
 def largest_chunk(source: RowSource, chunk_bytes: int) -> int:
     """Decoded bytes of the largest chunk; of a piece, where a source only streams."""
-    return largest_of(source.chunks(chunk_bytes) if isinstance(source, ChunkedSource) else (), chunk_bytes)
+    return largest_of(source.chunks(chunk_bytes), chunk_bytes)
 
 
 def largest_of(chunks: Iterable[Chunk], chunk_bytes: int) -> int:

@@ -16,7 +16,7 @@ from streamkm.planning.memory import CANDIDATES, pca_rows, reading_bytes, waitin
 from streamkm.planning.memory_budget import MemoryBudget, Sizes, checked, largest_chunk, smaller_sizes
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.sketches.registry import DATA_DEPENDENT
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
 MEANS_COPIES = 24  # of the means of the most clusters, while clusterings are grown and scored
@@ -154,7 +154,7 @@ class _Plans:
     def _of(self, sizes: Sizes) -> SamplePlan:
         """That of these sizes, with one thread."""
         source, base = self.source, self.budget.base_bytes
-        largest, streams = largest_chunk(source, sizes.chunk_bytes), not isinstance(source, ChunkedSource)
+        largest, streams = largest_chunk(source, sizes.chunk_bytes), source.streams
 
         def stages(n_threads: int, n_features: int, space: Space) -> dict[str, int]:
             reading = reading_bytes(

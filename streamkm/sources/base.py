@@ -20,7 +20,9 @@ from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 
 if TYPE_CHECKING:
+    from streamkm.preparation import Preparation
     from streamkm.sources.dask.row_graphs import RowGraphs
+    from streamkm.sources.documents.hashed import HashedText
     from streamkm.sources.long_lines import LineRoom, LongLine
     from streamkm.text.words import WordTable
 
@@ -203,6 +205,59 @@ class RowSource(ABC):
         """Features with entries in any row, roughly (from a look at a few documents); None if nothing tells."""
         return None
 
+    @property
+    def streams(self) -> bool:
+        """Whether rows come in order only; else they are cut into chunks, which can be read in any order."""
+        return True
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:  # noqa: ARG002
+        """Cut the source as `ChunkedSource.chunks` does; no chunks where it `streams`."""
+        return ()
+
+    def n_chunks(self, target_bytes: int) -> int | None:
+        """How many chunks there are; None where the source `streams`."""
+        return None if self.streams else len(self.chunks(target_bytes))
+
+    def read(self, chunk: Chunk) -> Rows:  # noqa: ARG002
+        """Read one chunk; see `ChunkedSource.read`."""
+        raise TypeError(f"{self.name} streams rows; it has no chunks to read")
+
+    def index_rows(self, chunk: Chunk) -> IndexedRows | None:  # noqa: ARG002
+        """Find the rows of a chunk without reading them; None where that is no faster than `read`, or not safe."""
+        return None
+
+    @property
+    def original(self) -> RowSource:
+        """The rows before they are prepared; the source itself where none are."""
+        return self
+
+    @property
+    def prepared_by(self) -> Preparation | None:
+        """How the rows of `original` are prepared; None where they are not."""
+        return None
+
+    def original_bytes(self, target_bytes: int) -> int:
+        """Decoded bytes of `original` to read for so many of these rows."""
+        return target_bytes
+
+    @property
+    def sums_bytes(self) -> int:
+        """Of what a pass that finds how to prepare rows holds for each call."""
+        return 0
+
+    @property
+    def hashed_text(self) -> HashedText | None:
+        """The documents that rows are hashed of; None for others, and for rows by tf-idf, which know their `words`."""
+        return None
+
+    def counting_words(self) -> RowSource:
+        """Give the same rows; those of documents count words as they are read."""
+        return self
+
+    def finished(self, X: Matrix) -> Matrix:
+        """Give the rows that are meant, of what a graph of Dask tasks has made."""
+        return X
+
     @abstractmethod
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, in pieces of about `target_bytes` decoded bytes, one piece in memory at a time."""
@@ -289,6 +344,10 @@ class WrappedSource(RowSource):
 class ChunkedSource(RowSource):
     """A source whose pieces can be read in any order, in any thread or process."""
 
+    @property
+    def streams(self) -> bool:
+        return False
+
     @abstractmethod
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
         """Cut the source into chunks of about `target_bytes` decoded bytes.
@@ -307,10 +366,6 @@ class ChunkedSource(RowSource):
         SourceError, InvalidInputError
             Naming the file, the dataset and, as far as they exist, row, line and byte.
         """
-
-    def index_rows(self, chunk: Chunk) -> IndexedRows | None:  # noqa: ARG002
-        """Find the rows of a chunk without reading them; None where that is no faster than `read`, or not safe."""
-        return None
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for chunk in self.chunks(target_bytes):

@@ -27,6 +27,7 @@ from streamkm.sources.chunking import decoded_row_bytes
 
 if TYPE_CHECKING:
     from streamkm.sources.dask.row_graphs import RowGraphs
+    from streamkm.sources.documents.hashed import HashedText
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +65,19 @@ class PreparedRows(WrappedSource):
         )
 
     @property
+    def original(self) -> RowSource:
+        return self.source
+
+    @property
+    def prepared_by(self) -> Preparation:
+        return self.preparation
+
+    @property
+    def hashed_text(self) -> HashedText | None:
+        return self.source.hashed_text
+
+    @property
     def sums_bytes(self) -> int:
-        """Of what a pass that finds a step holds for each call."""
         return SUM_BYTES * (1 + (self.estimated_features or 0)) if "standardize" in self.preparation.steps else 0
 
     @property
@@ -92,7 +104,6 @@ class PreparedRows(WrappedSource):
         return Rows(self.preparation.apply(rows.X), rows.places)
 
     def original_bytes(self, target_bytes: int) -> int:
-        """Decoded bytes to read for so many prepared ones."""
         return max(1, int(target_bytes / self._growth))
 
 

@@ -24,7 +24,6 @@ from streamkm.passes.reader import RowReader
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.prepared import PreparedRows
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.stores.compatibility import check_new
 from streamkm.stores.writer import sweep_parts
@@ -82,7 +81,7 @@ def open_work(
 
 def preparation_of(reader: RowReader) -> Preparation | None:
     """How the rows of a reader are prepared, if they are."""
-    return reader.source.preparation if isinstance(reader.source, PreparedRows) else None
+    return reader.source.prepared_by
 
 
 def _digests(arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:

@@ -23,7 +23,6 @@ from streamkm.engine import Executor
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import Sketch
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.prepared import PreparedRows
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.stores.compatibility import (
     check_columns,
@@ -165,7 +164,7 @@ def append_rows(
     preparation = preparation_of(reader)
     check_steps_of(store, () if preparation is None else preparation.steps)
     check_inputs(store)
-    check_width(store, reader.source.source if isinstance(reader.source, PreparedRows) else reader.source)
+    check_width(store, reader.source.original)
     if (len(weights) > 0) != store.info.weighted:
         raise StoreError(
             f"{store.path} has {'' if store.info.weighted else 'no '}weights; rows to be added need "

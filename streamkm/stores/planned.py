@@ -27,7 +27,7 @@ from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources.base import RowSource
-from streamkm.sources.prepared import PreparedRows, prepared
+from streamkm.sources.prepared import prepared
 
 logger = logging.getLogger(__name__)
 
@@ -89,9 +89,10 @@ def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -
     InvalidInputError
         For rows that are invalid, unless they are to be skipped.
     """
-    if not isinstance(reader.source, PreparedRows) or reader.source.preparation.is_complete:
+    preparation, original = reader.source.prepared_by, reader.source.original
+    if preparation is None or preparation.is_complete:
         return reader
-    original, steps = reader.source.source, reader.source.preparation.steps
+    steps = preparation.steps
     context = PassContext(executor=executor, reader=replace(reader, source=original))
     return replace(reader, source=prepared(original, find_preparation(context, steps, PCA_ROWS, progress)))
 

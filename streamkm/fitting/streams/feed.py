@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from streamkm.fitting.streams.stream import Stream
 from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import check_weights
-from streamkm.sources.base import ChunkedSource
 
 
 def feed(stream: Stream, reader: RowReader, weights: NDArray[np.float64], factor: float = 1.0) -> int:
@@ -35,9 +34,7 @@ def feed(stream: Stream, reader: RowReader, weights: NDArray[np.float64], factor
     source, done = reader.source, 0
     if source.n_rows is not None:
         check_weights(reader, weights, source.n_rows)
-    items = (
-        source.chunks(reader.target_bytes) if isinstance(source, ChunkedSource) else source.stream(reader.target_bytes)
-    )
+    items = source.stream(reader.target_bytes) if source.streams else source.chunks(reader.target_bytes)
     for item in items:
         valid = reader.read_rows(item)
         read = weights[done : done + valid.n_read]

@@ -104,6 +104,10 @@ class HashedText(RowSource):
         for batch in self.documents.stream(self.text_bytes(target_bytes)):
             yield self._rows(batch)
 
+    @property
+    def hashed_text(self) -> HashedText:
+        return self
+
     def counting_words(self) -> Self:
         """The same rows, which come with counts of their documents' words: all of few documents, an eighth of many."""
         source = copy(self)
