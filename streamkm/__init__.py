@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from streamkm.model_selection.sweep import sweep
     from streamkm.passes.idf import fit_idf, open_documents, weight_rows
     from streamkm.sketches import CountSketch, PCASketch
-    from streamkm.sketches.bounds import sizing
+    from streamkm.sketches.theory.bounds import sizing
     from streamkm.sources import open_source
     from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
@@ -37,7 +37,7 @@ _HOMES = {
     "fit_idf": "streamkm.passes.idf",
     "open_documents": "streamkm.passes.idf",
     "open_source": "streamkm.sources",
-    "sizing": "streamkm.sketches.bounds",
+    "sizing": "streamkm.sketches.theory.bounds",
     "sweep": "streamkm.model_selection.sweep",
     "weight_rows": "streamkm.passes.idf",
 }

@@ -12,7 +12,7 @@ import streamkm
 MODULES = (
     "streamkm",
     "streamkm.sketches",
-    "streamkm.sketches.bounds",
+    "streamkm.sketches.theory.bounds",
     "streamkm.metrics",
     "streamkm.sources",
     "streamkm.text",

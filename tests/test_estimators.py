@@ -35,8 +35,8 @@ from sklearn.utils.estimator_checks import (
 from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, StreamkmError
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import PCASketch
-from streamkm.sketches.bounds import FORMULAS, n_components
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
+from streamkm.sketches.theory.bounds import FORMULAS, n_components
 from tests import naive
 from tests.benchmarks.make_topics import Topics
 from tests.dask_processes import watched

@@ -16,7 +16,8 @@ from threadpoolctl import threadpool_limits
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sketches import CountSketch, LeverageSampling, SignProjection, SparseJL
-from streamkm.sketches.bounds import (
+from streamkm.sketches.subspace import Subspace
+from streamkm.sketches.theory.bounds import (
     ALL_PARTITIONS,
     BEST_PARTITION,
     EXACT,
@@ -32,8 +33,7 @@ from streamkm.sketches.bounds import (
     sizing,
     which_sketch,
 )
-from streamkm.sketches.choices import RATIOS
-from streamkm.sketches.subspace import Subspace
+from streamkm.sketches.theory.choices import RATIOS
 from tests import naive
 from tests.benchmarks import sketch_sizes
 from tests.tables import cases

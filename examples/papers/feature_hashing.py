@@ -31,7 +31,7 @@ from sklearn.preprocessing import normalize
 
 from streamkm.metrics import adjusted_rand, contingency, objective, pairwise_f_beta
 from streamkm.sketches import CountSketch
-from streamkm.sketches.bounds import feature_hashing
+from streamkm.sketches.theory.bounds import feature_hashing
 
 GROUPS = ("comp.graphics", "misc.forsale", "rec.autos", "sci.space", "soc.religion.christian", "talk.politics.guns")
 SIZES, N_SEEDS, OURS_SEEDS, PER_GROUP = (64, 256, 1024, 2048, 5000, 16_384, 65_536), 20, 8, 100

@@ -37,9 +37,9 @@ from streamkm import StreamKernelKMeans
 from streamkm.fitting.kernel.papers.exact import exact_objective, leading_features, power_features, spectral_features
 from streamkm.metrics import clustering_accuracy, normalized_mutual_info
 from streamkm.sketches import Kernel
-from streamkm.sketches.bounds import nystroem_columns
 from streamkm.sketches.kernel_columns import KernelColumns, working_landmarks
 from streamkm.sketches.kernel_map import inverse_root
+from streamkm.sketches.theory.bounds import nystroem_columns
 
 SIZES, SEEDS, ROWS, QUICK_ROWS = (50, 200, 800), 8, 12_000, 3000
 WIDTHS, MIDDLE = (0.3, 0.71, 1.0), 0.71

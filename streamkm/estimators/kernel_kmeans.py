@@ -151,7 +151,7 @@ class StreamKernelKMeans(Assigner):
     n_landmarks=400, rank=20, landmark_rank=200, gamma_factor=2, fit_on="all")``; what they compare with: "fourier" and
     "two-step". Yin et al.: ``method="sub-gaussian"``, "ros" or "sampled-columns" with ``init="ls++", fit_on="all"``.
     None of them looks further: ``refine=0``.
-    Landmarks by theory: `streamkm.sketches.bounds.nystroem_columns` and `kernel_columns`.
+    Landmarks by theory: `streamkm.sketches.theory.bounds.nystroem_columns` and `kernel_columns`.
 
     References
     ----------

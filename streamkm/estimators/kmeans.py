@@ -79,7 +79,7 @@ class StreamKMeans(Described, Planned):
         1 +- eps, for all but a share `delta` of seeds (definition 2 of Liu et al.); `plan` names it. Where that takes
         as many components as there are features, rows are taken as they are. It is not the loss of the clusters that
         are found: those that are best in the sketch cost up to 1 + 2 eps / (1 - eps) times the least, so that a loss
-        needs about half of it as eps, and four times the components: `streamkm.sketches.bounds.eps_of_loss`. Two
+        needs about half of it as eps, and four times the components: `streamkm.sketches.theory.bounds.eps_of_loss`. Two
         sketches promise less: "leverage" that the best clustering of the sketch costs at most 3 + eps times the least;
         "svd" and "pca" that objectives are within 1 + eps up to a constant that all clusterings share, for directions
         of all rows, exact ones (``sketch_fit="all"``; those of a sample come near). None: the sizes that serve in

@@ -9,8 +9,6 @@ import logging
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import Sketch, SketchAnswers
-from streamkm.sketches.bounds import FORMULAS, nnz_per_feature, sizing
-from streamkm.sketches.choices import cheapest_sketch
 from streamkm.sketches.registry import (
     DATA_DEPENDENT,
     FIT_BY_PASS,
@@ -20,7 +18,9 @@ from streamkm.sketches.registry import (
     needs_n_features,
     sketch_class,
 )
-from streamkm.sketches.theorems import Case
+from streamkm.sketches.theory.bounds import FORMULAS, nnz_per_feature, sizing
+from streamkm.sketches.theory.choices import cheapest_sketch
+from streamkm.sketches.theory.theorems import Case
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -53,8 +53,8 @@ def choose_sketch(
         What a sketch that depends on the data is found on.
     eps, delta : float
         Where they are given, m is what a theorem asks for, so that the objective of every clustering is kept within
-        1 + eps for all but a share delta of seeds; see `sketches.bounds`. Where that is d or more, rows are taken as
-        they are.
+        1 + eps for all but a share delta of seeds; see `sketches.theory.bounds`. Where that is d or more, rows are
+        taken as they are.
     """
     d, why = source.n_features, "as asked for"
     if source.is_sketched:

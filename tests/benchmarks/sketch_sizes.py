@@ -24,8 +24,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.sketches.bounds import nnz_per_feature, sizing
 from streamkm.sketches.registry import make_sketch
+from streamkm.sketches.theory.bounds import nnz_per_feature, sizing
 
 DELTA, N_SEEDS, N_FEATURES = 0.1, 100, 2048
 CASES = ((3, 0.3), (5, 0.3), (10, 0.3), (20, 0.4))
@@ -117,7 +117,7 @@ def main() -> None:
 
 def _hadamard(given: dict[str, Any]) -> int:
     """Components that its theorem asks for, beyond the features there are."""
-    from streamkm.sketches.theorems import FORMULAS, Case
+    from streamkm.sketches.theory.theorems import FORMULAS, Case
 
     case = Case(given["n_clusters"], given["eps"], given["delta"], None, N_FEATURES)
     return FORMULAS["hadamard"](case)[0].n_components

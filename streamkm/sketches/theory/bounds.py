@@ -15,10 +15,10 @@ import math
 from dataclasses import replace
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches.choices import SketchChoice, sketch_choices
-from streamkm.sketches.kernel_bounds import KERNEL_FORMULAS, kernel_columns, nystroem_columns, of_kernel_matrix
-from streamkm.sketches.residuals import feature_hashing, hashing_spread
-from streamkm.sketches.theorems import (
+from streamkm.sketches.theory.choices import SketchChoice, sketch_choices
+from streamkm.sketches.theory.kernel_bounds import KERNEL_FORMULAS, kernel_columns, nystroem_columns, of_kernel_matrix
+from streamkm.sketches.theory.residuals import feature_hashing, hashing_spread
+from streamkm.sketches.theory.theorems import (
     ALL_PARTITIONS,
     BEST_PARTITION,
     EXACT,
@@ -191,7 +191,7 @@ def which_sketch(
 
     Examples
     --------
-    >>> from streamkm.sketches.bounds import which_sketch
+    >>> from streamkm.sketches.theory.bounds import which_sketch
     >>> first = which_sketch(n_clusters=50, eps=0.3, n_features=47_236, nnz=300)[0]
     >>> first.sketch, first.n_components, first.recommended
     ('signs', 825, True)

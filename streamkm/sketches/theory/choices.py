@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streamkm.sketches.countsketch import DENSE_COMPONENTS, MAX_PER_FEATURE
-from streamkm.sketches.theorems import ALL_PARTITIONS, EXACT, FORMULAS, Bound, Case, blocks_of_theorem
+from streamkm.sketches.theory.theorems import ALL_PARTITIONS, EXACT, FORMULAS, Bound, Case, blocks_of_theorem
 
 RATIOS = {
     "countsketch": (2.0, 2.8),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from streamkm.core.exceptions import InvalidParameterError
 
 if TYPE_CHECKING:
-    from streamkm.sketches.choices import SketchChoice
+    from streamkm.sketches.theory.choices import SketchChoice
 
 SUBSPACE_CONSTANT = 4
 """Of (k + ln(2 / delta)) / eps^2. For one direction and small eps it is the Johnson-Lindenstrauss lemma's own; with 1
