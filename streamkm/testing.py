@@ -27,7 +27,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import ChunkedSource, Rows, RowSource
+from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 
 TARGETS = ("part of a row", 1_000, 1 << 40)
 """Bytes: less than a row, a few storage chunks, everything."""
@@ -119,6 +119,20 @@ class RowSourceContract:
                 streamed = opened.streamed(opened.target_bytes(target))
                 np.testing.assert_array_equal(assemble(streamed, opened.X.shape[1]), opened.X)
 
+    def check_says_how_it_can_be_read(self, opened: Opened) -> None:
+        source = opened.source
+        assert source.streams == (not isinstance(source, ChunkedSource))
+        assert source.n_chunks(300) == (None if source.streams else len(source.chunks(300)))
+        if source.streams:
+            assert source.chunks(300) == ()
+            with pytest.raises(TypeError, match="streams rows"):
+                source.read(Chunk(0, 0, 0, 1, 1))
+        if source.prepared_by is None:
+            assert source.original is source
+            assert source.original_bytes(1000) == 1000
+        if source.hashed_text is None:
+            assert source.counting_words() is source
+
     def check_attributes_are_true(self, opened: Opened) -> None:
         source = opened.source
         assert source.n_rows in (None, len(opened.X))
@@ -181,7 +195,7 @@ class OnePassContract(RowSourceContract):
     @pytest.mark.parametrize(
         "check",
         ["attributes_are_true", "places_are_distinct_and_describable", "details_are_short_texts",
-         "a_stand_in_is_small_and_describes_places_alike"],
+         "a_stand_in_is_small_and_describes_places_alike", "says_how_it_can_be_read"],
     )  # fmt: skip
     def test_contract(self, opened: Opened, check: str) -> None:  # type: ignore[override]
         getattr(self, f"check_{check}")(opened)

@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from streamkm import open_documents
 from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
+from streamkm.sources.cached import kept_rows
+from streamkm.sources.documents.weighted import weighted
+from streamkm.sources.memory.arrays import ArraySource
 from streamkm.sources.prepared import prepared
 from streamkm.testing import Opened, RowSourceContract, SourceContract
+from streamkm.text import TfIdf
+from streamkm.text.tfidf import Frequencies
 
 SHIFT, FACTOR = np.arange(7.0), np.linspace(0.5, 2, 7)
 STANDARDIZED = Preparation(("standardize",), (Scaling(SHIFT, FACTOR),))
@@ -86,3 +92,16 @@ def test_rows_are_not_written_to():
         for each in (X, sp.csr_array(X)):
             Preparation(steps).apply(each)
     np.testing.assert_array_equal(X, before)
+
+
+def test_prepared_rows_tell_what_they_are_made_of():
+    source, preparation = ArraySource(np.ones((9, 4), np.float32)), Preparation(("unit",))
+    rows = prepared(source, preparation)
+    assert rows.prepared_by is preparation
+    assert rows.original is source
+    assert rows.hashed_text is None
+    text = open_documents(["a b", "b c"], tfidf=False)
+    assert text.hashed_text is text
+    assert prepared(text, preparation).hashed_text is text
+    assert kept_rows(text, 1 << 20, 1 << 20).hashed_text is text
+    assert weighted(text, TfIdf(Frequencies(2, np.array([1]), np.array([2])))).hashed_text is None
