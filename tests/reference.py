@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pdoc
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
 
 import streamkm
 
@@ -26,9 +29,38 @@ def build(folder: Path) -> list[str]:
     """Write the pages; give the names of the modules."""
     for name in streamkm.__all__:  # they are imported when they are first asked for
         getattr(streamkm, name)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("streamkm"):
+            vars(module).setdefault("sp", sp)  # which the annotation `Matrix` names, wherever it stands
     pdoc.render.configure(docformat="numpy")
+    for name in MODULES:
+        complete(pdoc.doc.Module.from_name(name))
     pdoc.pdoc(*MODULES, output_directory=folder)
     return list(MODULES)
+
+
+def complete(module: pdoc.doc.Module) -> None:
+    """Put estimators first in a module, and on the page of each class also what it inherits."""
+    members = sorted(module.members.items(), key=lambda item: not is_estimator(item[1].obj))
+    module.members.clear()
+    module.members.update(members)
+    for member in module.members.values():
+        member.docstring = as_text(member.docstring)
+        if isinstance(member, pdoc.doc.Class):
+            member.own_members = list(member.members.values())  # pdoc's own are those of documented bases alone
+            for part in member.own_members:
+                part.docstring = as_text(part.docstring)
+
+
+def is_estimator(value: object) -> bool:
+    """Whether a value is a class of estimators."""
+    return isinstance(value, type) and issubclass(value, BaseEstimator)
+
+
+def as_text(docstring: str) -> str:
+    """A docstring in which ``<x, y>`` is no HTML tag; what stands in backquotes is code already."""
+    parts = re.split(r"(``.+?``|`[^`\n]+`)", docstring)
+    return "".join(part if part.startswith("`") else re.sub(r"<(?=[A-Za-z/])", "&lt;", part) for part in parts)
 
 
 if __name__ == "__main__":

@@ -380,7 +380,7 @@ def test_not_finite(folder, kind, value, word):
 @pytest.mark.parametrize("kind", HOLDERS)
 def test_fewer_distinct_rows_than_clusters(folder, kind):
     X = np.repeat(dense_matrix(2) + np.float32(1), 20, axis=0)
-    with pytest.warns(ConvergenceWarning, match="found 2 clusters, fewer than n_clusters=5"):
+    with pytest.warns(ConvergenceWarning, match="found 2 clusters instead of 5"):
         fitted = StreamKMeans(5).fit(HOLDERS[kind][0](X))
     assert sorted(fitted.counts_) == [20, 20]
 

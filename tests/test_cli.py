@@ -224,7 +224,7 @@ def test_warnings_are_one_line(folder):
     with warnings.catch_warnings():
         warnings.simplefilter("default", ConvergenceWarning)
         output = run("fit", "same.npy", "-k", 3, "-o", "out")
-    assert "streamkm: warning: found 1 clusters, fewer than -k 3" in output
+    assert "streamkm: warning: found 1 cluster instead of 3: the data have only 1 distinct row" in output
     assert summary()["result"]["n_clusters"] == 1
 
 

@@ -230,7 +230,7 @@ DATA = "data:\n  path: x.svm\n"
         ),
         (
             DATA + "kernel: {}\nestimator:\n  n_components: 2\n",
-            "c.yaml:5: estimator.n_components=2 is of no use to kernel k-means; leave out it or kernel",
+            "c.yaml:5: estimator.n_components=2 does not apply to kernel k-means; leave out this key or kernel",
         ),
         (DATA + "estimator: 5\n", "c.yaml:3: estimator must be a section with keys, got 5 (a whole number)"),
         ("data:\n  path: 5\n", "c.yaml:2: data.path must be text or a list of texts, got 5 (a whole number)"),

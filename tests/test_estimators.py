@@ -579,7 +579,7 @@ def test_what_is_no_array_of_centers(init):
 
 def test_several_starts_from_given_centers_are_one():
     X, _ = blobs()
-    with pytest.warns(RuntimeWarning, match="n_init=3 of no use") as warned:
+    with pytest.warns(RuntimeWarning, match="n_init=3 is ignored") as warned:
         kmeans(init=X[:5], n_init=3).fit(X)
     assert [each.filename for each in warned] == [__file__]
 
@@ -657,7 +657,7 @@ def test_more_clusters_than_rows():
 def test_fewer_distinct_rows_than_clusters(kind, init, n_components):
     X = as_kind(np.repeat([[1.1, 2, 0], [4, 0.3, 0], [0, 0, 3.7]], 20, axis=0), kind)
     start = naive.dense(X)[[0, 1, 20, 21, 40]] if init == "array" else init
-    with pytest.warns(ConvergenceWarning, match="found 3 clusters, fewer than n_clusters=5"):
+    with pytest.warns(ConvergenceWarning, match="found 3 clusters instead of 5"):
         fitted = kmeans(init=start, n_components=n_components).fit(X)
     assert fitted.cluster_centers_.shape == (3, 3)
     assert sorted(fitted.counts_) == [20, 20, 20]

@@ -118,7 +118,7 @@ def test_found_centers_stay_where_they_are(matrix):
 def test_fewer_distinct_rows_than_clusters(matrix, init):
     """It stops, warns, and keeps as many centers as there are distinct rows; scikit-learn keeps all k."""
     rows = np.array([[0, 0], [1, 1], [1, 1], [1, 0], [0, 1.0]])
-    with pytest.warns(ConvergenceWarning, match="found 4 clusters, fewer than n_clusters=5"):
+    with pytest.warns(ConvergenceWarning, match="found 4 clusters instead of 5"):
         fitted = kmeans(5, init=rows if init == "distinct rows" else init).fit(matrix(rows))
     assert set(fitted.labels_) == set(range(4))
     assert fitted.inertia_ == pytest.approx(0, abs=1e-9)
@@ -161,7 +161,7 @@ def test_more_steps_are_no_worse():
 
 
 def test_given_centers_are_one_start():
-    with pytest.warns(RuntimeWarning, match="one start"):
+    with pytest.warns(RuntimeWarning, match="a single start"):
         kmeans(init=CENTERS, n_init=10).fit(X)
 
 

@@ -433,7 +433,7 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
         fitted = estimator.fit(X)
     assert fitted.assign_space_ == "sketch"
     told = dict(result_lines(summarize(fitted)))
-    assert told["objective"].endswith("a row), in the sketch space, as labels")
+    assert "to the nearest center in the sketch space; " in told["objective"]
     asked = StreamKMeans(30, assign_space="sketch", n_components=64, random_state=0, progress=False).fit(X)
     assert asked.assign_space_ == "sketch"  # no warning: it was asked for
     # of text, only the first pass tells: the plan says what it takes for granted

@@ -29,15 +29,15 @@ REFUSED = {
     "complex sparse": (sp.csr_array(ROWS + 1j), r"array holds complex128; pass real"),
     "text": (
         np.array([["1", "a"], ["2", "b"]]),
-        r"array holds 'a' in row 0, column 1, and features are numbers.*leave",
+        r"row 0, column 1 of the array contains the text 'a'; features must be numbers.*Drop or encode",
     ),
-    "bytes": (np.array([[b"x", b"2"]]), r"array holds b'x' in row 0, column 0"),
-    "text among objects": (objects("card"), r"array holds 'card' in row 5, column 1"),
+    "bytes": (np.array([[b"x", b"2"]]), r"row 0, column 0 of the array contains b'x'"),
+    "text among objects": (objects("card"), r"row 5, column 1 of the array contains the text 'card'"),
     "rows of lengths": ([[1.0, 2.0], [1.0, 2.0], [3.0]], r"row 2 has 1 values, and row 0 has 2; needed: rows of"),
     "rows and values": ([[1.0, 2.0], 3.0], r"a list holds rows and single values"),
     "frame of text": (
         TRIPS,
-        r"column 'payment' of the data frame holds 'card' in row 0.*leave it out.*open_source\(X,",
+        r"column 'payment' of the data frame contains the text 'card' in row 0.*Drop that column.*open_source\(X,",
     ),
     "complex frame": (pd.DataFrame({"x": ROWS[:, 0] + 1j}), r"column 'x' of the data frame holds complex128"),
 }
@@ -75,8 +75,8 @@ DATES = pd.DataFrame({"x": ROWS[:, 0], "day": pd.date_range("2020-01-01", period
 @cases(
     "X, wanted",
     [
-        (objects({"a": 1}), r"^array holds \{'a': 1\} in row 5, column 1, .*argument must be a string or"),
-        (DATES, r"column 'day' of the data frame holds datetime64.*leave it out, or make it a number"),
+        (objects({"a": 1}), r"^row 5, column 1 of the array contains \{'a': 1\}; .*argument must be a string or"),
+        (DATES, r"column 'day' of the data frame has type datetime64.*Drop or convert that column"),
     ],
 )
 def test_what_can_be_no_number_stays_a_type_error(X, wanted):

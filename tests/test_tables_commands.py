@@ -121,7 +121,7 @@ def test_plans_count_the_reading_that_finds_categories(trips, path):
 
 def test_what_is_refused(trips):
     said = run("fit", "trips.csv", "-k", 3, code=2)
-    assert "column 'trip_id' holds text ('t000000' in row 0)" in said
+    assert "column 'trip_id' contains text ('t000000' in row 0)" in said
     assert "--exclude trip_id" in said
     assert "--categories onehot" in said
     said = run("fit", "trips.csv", "-k", 3, "--columns", "distance,fare", code=2)
@@ -131,7 +131,7 @@ def test_what_is_refused(trips):
     assert "seems to be separated by ';'" in run("fit", "semi.csv", "-k", 2, code=2)
     assert "rows       2" in run("fit", "semi.csv", "-k", 2, "--no-report", "--set", "data.delimiter=;")
     Path("late.csv").write_text("a,b\n" + 50 * "1,2\n" + "3,oops\n")
-    assert "column 'b' holds text ('oops' in row 50)" in run("fit", "late.csv", "-k", 2, code=2)
+    assert "column 'b' contains text ('oops' in row 50)" in run("fit", "late.csv", "-k", 2, code=2)
     assert "did you mean 'fare'" in run("plan", "trips.csv", "-k", 3, "--columns", "distance,fares", code=2)
 
 

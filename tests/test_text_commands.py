@@ -264,8 +264,8 @@ def test_keys_for_documents_where_there_are_none(folder):
         ("text.tfidf=none.npz", "none.npz does not exist"),
         ("text.fields=body", "unknown key text.fields; did you mean field?"),
         ("text.n_features=0", "n_features"),
-        ("data.n_features=5", "n_features= is of no use for jsonl"),
-        ("text.delimiter=;", "delimiter= is of no use for jsonl"),
+        ("data.n_features=5", "n_features= does not apply to jsonl"),
+        ("text.delimiter=;", "delimiter= does not apply to jsonl"),
         ("text.field=nowhere", "field 'nowhere' is missing; the object has id, body"),
     ],
 )

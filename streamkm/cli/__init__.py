@@ -1,5 +1,4 @@
-"""What a shell user touches: commands, configuration files, result files, reports.
+"""The command line: commands, configuration files and result files.
 
-Estimators and everything below come in; click, YAML, pydantic, rich and matplotlib are used here. Nothing imports it.
-Commands import what they need inside their functions, so that ``--help`` is quick.
+Commands import what they need inside their functions, so that ``--help`` is quick. Nothing here computes clusters.
 """

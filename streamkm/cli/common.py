@@ -47,10 +47,10 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command,
         {"columns": "data.columns", "exclude": "data.exclude", "id_column": "data.id_column",
          "categories": "data.categories"},
-        click.option("--columns", callback=_names, metavar="A,B", help="Tables: columns that are features."),
-        click.option("--exclude", callback=_names, metavar="A,B", help="Tables: columns that are no features."),
-        click.option("--id-column", metavar="NAME", help="Tables: a column that names rows."),
-        click.option("--categories", type=click.Choice(["onehot", "hash"]), help="Tables: what text becomes."),
+        click.option("--columns", callback=_names, metavar="A,B", help="Table columns to use as features."),
+        click.option("--exclude", callback=_names, metavar="A,B", help="Table columns to leave out."),
+        click.option("--id-column", metavar="NAME", help="Table column that identifies rows; not used as a feature."),
+        click.option("--categories", type=click.Choice(["onehot", "hash"]), help="Encoding of text columns."),
     )  # fmt: skip
 
 
@@ -61,10 +61,10 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command,
         {**{name: f"estimator.{name}" for name in same}, "seed": "estimator.random_state",
          "skip_invalid": "estimator.on_invalid"},
-        click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Runs with the same one give the same."),
+        click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Random seed; it determines the result."),
         click.option("--metric", type=click.Choice(["euclidean", "cosine", "spherical"]), help="[default: euclidean]"),
         preprocess_option,
-        click.option("--memory-limit", metavar="SIZE", help="Memory at most: 1 GiB or 50%."),
+        click.option("--memory-limit", metavar="SIZE", help="Largest memory of the process: 1 GiB or 50%."),
         click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
         click.option(
             "--skip-invalid", flag_value="skip", default=None, help="Rows with NaN or infinity get the label -1."

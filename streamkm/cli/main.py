@@ -179,7 +179,7 @@ class _Commands(click.Group):
         except StreamkmError as error:
             raise _InputError(in_words_of(ctx.invoked_subcommand or "", str(error))) from None
         except KeyboardInterrupt:
-            click.echo("streamkm: interrupted; results of earlier runs are as they were", err=True)
+            click.echo("streamkm: interrupted; results of earlier runs are unchanged", err=True)
             ctx.exit(130)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise

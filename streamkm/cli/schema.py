@@ -217,7 +217,7 @@ def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], 
         of_no_use = set(ESTIMATOR_TYPES) - set(inspect.signature(StreamKernelKMeans).parameters) | set(KERNEL_TYPES)
         for key, value in sections["estimator"].model_dump(exclude_defaults=True).items():
             if key in of_no_use:
-                problem = f"estimator.{key}={value!r} is of no use to kernel k-means; leave out it or kernel"
+                problem = f"estimator.{key}={value!r} does not apply to kernel k-means; leave out this key or kernel"
                 problems.append(_problem(("estimator", key), problem, origins, where))
     if problems:
         raise ConfigError("\n".join(problems))

@@ -21,7 +21,7 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         *([("blank", blank_text(n_blank, by_words=summary["by_words"]))] if n_blank else []),
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
-        ("objective", f"{result['objective']:,.6g} ({result['objective_per_row']:,.6g} a row), {_space_text(result)}"),
+        ("objective", _objective_text(result)),
         *_size_lines(result),
         *_promise_lines(result),
         ("passes", f"{result['n_passes']:,} in {summary['seconds']:.2f} s"),
@@ -43,23 +43,26 @@ def _size_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _promise_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """What the sample promised, and what one split and merge could gain, where that was looked at."""
+    """The prediction from the sample, and the estimated gain of one split and merge, if known."""
     expected, gain = result.get("expected_inertia"), result.get("possible_gain")
     if gain is None:
         return []
-    more = f"at least {gain:.1%}" if gain > WORTH else f"below {WORTH:.0%}"
-    more += " to gain by one split and merge"
+    more = f"at least {gain:.1%}" if gain > WORTH else f"less than {WORTH:.0%}"
+    more += " by one split and merge"
     if expected is None:
-        return [("to gain", more)]
-    said = f"{expected:,.6g} +- {result['expected_inertia_error']:,.2g} by the sample"
-    return [("expected", f"{said}; {more}")]
+        return [("possible gain", more)]
+    said = f"{expected:,.6g} +- {result['expected_inertia_error']:,.2g} from the sample"
+    return [("predicted", f"{said}; possible gain {more}")]
 
 
-def _space_text(result: dict[str, Any]) -> str:
-    """Where labels and objective are from."""
+def _objective_text(result: dict[str, Any]) -> str:
+    """The objective, what it is, and its space unless that is the original one."""
     if "trace_residual" in result:
-        return "of the kernel's features, as labels"
-    return f"in the {result['assign_space']} space, as labels"
+        space = " among the kernel's features"
+    else:
+        space = "" if result["assign_space"] == "original" else f" in the {result['assign_space']} space"
+    per_row = f"{result['objective_per_row']:,.6g} per row"
+    return f"{result['objective']:,.6g} (sum of squared distances to the nearest center{space}; {per_row})"
 
 
 def rows_text(n_rows: int, n_skipped: int) -> str:

@@ -1,4 +1,5 @@
-"""k-means on blocks in memory: seeding, Lloyd, split and merge, coresets, the row sample, blocks that go to disk.
+"""k-means on rows in memory or spilled to disk: seeding, Lloyd, split and merge, coresets, the row sample.
 
-Sketched rows, weights and centers come in; sources, files of results and plans do not. `model` is what a fit leaves.
+Sketched rows, weights and centers come in; `model` is the result of a fit. Nothing here knows sources, result files or
+plans.
 """

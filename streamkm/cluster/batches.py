@@ -1,4 +1,4 @@
-"""Which rows are in a batch of an epoch, and what a block adds to its sums."""
+"""The rows of each batch of an epoch, and the sums of a block over them."""
 
 from __future__ import annotations
 

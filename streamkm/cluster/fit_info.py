@@ -1,4 +1,4 @@
-"""What a model file says of the fit, beside the model: sizes, objective, and what describes the clusters.
+"""Facts about the fit in a model file, beside the model: sizes, objective, and descriptions of the clusters.
 
 Reads files of models; what assigns rows is `model`'s.
 """
@@ -69,12 +69,12 @@ class FitInfo:
     words: WordTable | None = None
 
     def values(self) -> dict[str, Any]:
-        """What is known, as JSON values."""
+        """Known facts as JSON values."""
         told = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _AS_ARRAYS}
         return {name: value for name, value in told.items() if value is not None}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What is known and no JSON value, as arrays of a file."""
+        """Known facts that are arrays."""
         arrays: dict[str, NDArray[Any]] = {}
         if self.profile is not None:
             arrays |= {PREFIX + name: getattr(self.profile, name) for name in PROFILE_ARRAYS}

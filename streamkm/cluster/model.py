@@ -1,4 +1,4 @@
-"""What a fit leaves behind: centers, the space they live in, and how to assign rows; saved and loaded without pickle.
+"""The result of a fit: centers, their space, and how rows are assigned; saved and loaded without pickle.
 
 Never walks a source: that is passes' work.
 """

@@ -24,7 +24,7 @@ NO_ROWS = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What is known of the rows of each cluster; r examples of each kind.
+    """Statistics of the rows of each cluster, with r examples of each kind.
 
     Attributes
     ----------

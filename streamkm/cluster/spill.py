@@ -81,6 +81,6 @@ class Spill:
         return SpilledBlock(str(path))
 
     def close(self) -> None:
-        """Remove what was written."""
+        """Remove the files."""
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -13,7 +13,7 @@ from streamkm.kernels.cluster import totals as kernels
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a step gathers over rows: one addend of the reduction.
+    """The sums of a step over rows: one addend of the reduction.
 
     Attributes
     ----------

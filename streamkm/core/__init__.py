@@ -1,5 +1,4 @@
-"""What every layer needs and no layer owns: exceptions, files that are whole or not there, memory limits, progress.
+"""Shared by all layers: exceptions, atomic files, matrix types, memory limits, progress.
 
-NumPy, SciPy and the standard library come in here, and rich in `progress`; nothing of streamkm does, and nothing that
-knows what a cluster, a sketch or a source is belongs here.
+Nothing here knows clusters, sketches or sources.
 """

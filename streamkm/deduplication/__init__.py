@@ -1,7 +1,6 @@
-"""Near-duplicates: clusters, then pairs within each; which rows are kept.
+"""Near-duplicates: rows are clustered, then compared within clusters and across borders; one row of each pair stays.
 
-What compares rows of one cluster, and what gathers them, comes in; how clusters are found never does. Uses the
-estimators as a user would.
+Clusters come from the estimators, as for a user. Nothing here searches for centers.
 """
 
 from streamkm.deduplication.result import Deduplicated

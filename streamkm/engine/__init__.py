@@ -1,7 +1,7 @@
-"""Where calls run: threads of this process or a Dask cluster; the same results, bit for bit, on both.
+"""Runs passes on threads of this process or on a Dask cluster, with the same bits on both.
 
-`open` chooses and starts, `base` says what an executor does, `reduction` in which order sums are joined; Dask and
-distributed come in here and in `sources.dask`. Nothing here knows what a sketch or a center is.
+`passes` has the loop over rows, `open` chooses an executor, `reduction` fixes the order of sums, and `records` writes
+states to checkpoints. Nothing here knows centers.
 """
 
 from streamkm.engine.base import Executor, Folded, Joining, Large, Listener

@@ -3,7 +3,7 @@
 Where chunks do not end where storage chunks end, two neighbours need one storage chunk of each array. One process reads
 it once for both, two processes read it twice. So calls go to workers in stretches of consecutive ones: long enough that
 what is read twice is some 4 % of all, short enough that workers end together, and that results, which are taken in
-order, do not pile up while the stretch before is worked on. Pure arithmetic; knows nothing of Dask. May import nothing.
+order, do not pile up while the stretch before is worked on. Pure arithmetic; knows nothing of Dask.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""scikit-learn's surface: parameters in, attributes out; `base`, `input_rows` and `model_files` are shared.
+"""The scikit-learn estimators: parameters come in, fitted attributes go out; `validation` checks what users pass.
 
-`planned` is a part of `StreamKMeans`, `describe` of `IncrementalKMeans` too; `validation` checks what users pass.
-
-Fits, planning and passes come in; nothing here reads files, moves rows or prints.
+Fits, planning and passes do the work. Nothing here reads files, moves rows or prints.
 """
 
 from __future__ import annotations

@@ -260,9 +260,10 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         self.plan_ = context.plan
         self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
         if len(model.centers) < self.n_clusters:
+            n_found, s = len(model.centers), "" if len(model.centers) == 1 else "s"
             warnings.warn(
-                f"found {len(model.centers)} clusters, fewer than n_clusters={self.n_clusters}: "
-                "the data have no more distinct rows",
+                f"found {n_found} cluster{s} instead of {self.n_clusters}: "
+                f"the data have only {n_found} distinct row{s}",
                 ConvergenceWarning,
                 stacklevel=4,
             )

@@ -57,7 +57,10 @@ def _of_values(values: Any, name: str) -> str | None:
         return None
     at, value, problem = found
     row, column = divmod(at, values.shape[1])
-    return f"{name} holds {value} in row {row:,}, column {column:,}, and features are numbers ({problem}); leave it out"
+    return (
+        f"row {row:,}, column {column:,} of the {name} contains {value}; features must be numbers ({problem}). Drop or "
+        "encode that column"
+    )
 
 
 def _of_columns(X: Any, name: str) -> str | None:
@@ -68,15 +71,15 @@ def _of_columns(X: Any, name: str) -> str | None:
             continue
         what = f"column {column!r} of the {name}"
         if values.dtype.kind in "Mm":
-            return f"{what} holds {values.dtype}, and features are numbers; leave it out, or make it a number"
+            return f"{what} has type {values.dtype}; features must be numbers. Drop or convert that column"
         if values.dtype.kind == "c":
             return _complex(values.dtype, what)
         found = _first_no_number(values) if values.dtype.kind in "OUS" else None
         if found is not None:
             row, value, problem = found
             return (
-                f"{what} holds {value} in row {row:,}, and features are numbers ({problem}); leave it out, or make it "
-                'features of its own: open_source(X, categories="onehot")'
+                f"{what} contains {value} in row {row:,}; features must be numbers ({problem}). Drop that column, or "
+                'encode it: open_source(X, categories="onehot")'
             )
     return None
 
@@ -88,7 +91,8 @@ def _first_no_number(values: NDArray[Any]) -> tuple[int, str, str] | None:
             float(np.nan if value is None else value)  # as NumPy has it
         except (TypeError, ValueError) as error:
             text = repr(value)
-            return at, text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...", str(error).split(":")[0]
+            shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+            return at, f"the text {shown}" if isinstance(value, str) else shown, str(error).split(":")[0]
     return None
 
 

@@ -49,7 +49,7 @@ class StreamKernelKMeans(Assigner):
     Parameters
     ----------
     n_clusters : int, default=8
-        k.
+        Number of clusters.
     kernel : str or callable, default="rbf"
         "rbf", "laplacian", "linear", "polynomial" or "poly", "cosine", "sigmoid", "chi2": functions of two rows as in
         `sklearn.metrics.pairwise`. "precomputed": X holds kernel values, of the n rows with each other in a fit, of

@@ -59,7 +59,7 @@ class StreamKMeans(Described, Planned):
     Parameters
     ----------
     n_clusters : int, default=8
-        k.
+        Number of clusters.
     sketch : str or Sketch, default="auto"
         How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
         principal directions ("pca": Lloyd then runs along them, see `coreset`). By name:
@@ -224,8 +224,9 @@ class StreamKMeans(Described, Planned):
     converged_ : bool
         Whether that stage ended by `tol`, or by its schedule behind epochs, and not by `max_iter`.
     history_ : list of dict
-        ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "epochs" and "lloyd" all
-        rows sketched, "polish" the sampled original rows, "refine" all original rows.
+        ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "epochs" and "lloyd" the rows that
+        are clustered, sketched; "polish" the sampled original rows; "sphere" (centers of unit length) the rows
+        clustered last; "refine" and "split" (of clusters above `max_cluster_size`) all original rows.
     stages_ : list of Stage
         Seconds, rows and bytes read of each stage, and the `inertias` of its epochs or steps, as in `history_`; of an
         epoch, the inertia is that of every batch about the centers that it met. "words" is a look at some documents,

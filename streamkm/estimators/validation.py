@@ -139,7 +139,7 @@ def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
         check_centers(given_start(init), n_clusters)
         if n_init not in ("auto", 1):
             warnings.warn(
-                f"n_init={n_init} of no use: init gives the centers to start from, so there is one start",
+                f"n_init={n_init} is ignored: with explicit initial centers there is a single start",
                 RuntimeWarning,
                 stacklevel=4,
             )

@@ -1,4 +1,4 @@
-"""One fit as an order of stages: plan, sketch pass, search for centers, assign pass; of kernel k-means, of streams.
+"""A fit as a list of stages (sketch pass, search for centers, assign pass), for k-means, kernel k-means and streams.
 
-Settings and a plan come in, a model and labels go out; nothing here knows scikit-learn or the command line.
+Settings and a plan come in, a model and labels go out. Nothing here knows scikit-learn or the command line.
 """

@@ -1,4 +1,4 @@
-"""What rows cost on this machine: a few chunks are walked, and a sample of them is clustered, as a fit would do it.
+"""The cost of rows on this machine: process a few chunks and cluster a sample of them, as a fit would.
 
 The passes and the search are the fit's own; nothing that is measured is kept.
 """
@@ -252,7 +252,7 @@ class _Timed(LocalThreads):
             self._seconds.append(time.perf_counter() - started)
 
     def cost(self, work: Callable[[], Any]) -> _Spent:
-        """Do something with these threads; what it took."""
+        """Do something with these threads, and return its cost."""
         self._seconds.clear()
         all_before, caller_before = time.process_time(), time.thread_time()
         gave = work()

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
-    """Seed and iterate, on what the plan says; then polish in the original space, if rows will be assigned there."""
+    """Seed and iterate on the rows of the plan; then polish in the original space, if rows will be assigned there."""
     sketched, sketch, frame = framed.sketched, framed.sketch, framed.frame
     sample, plan, progress = sketched.sample, context.plan, context.progress
     n_searched, n_features = search_rows(context.settings.n_clusters), sample.X.shape[1]
@@ -213,7 +213,7 @@ def seeded(
 
 
 def pool_of(context: FitContext, blocks: Blocks | None, n_rows: int, *, averaged: bool = False) -> Pool:
-    """What the plan says of the rows that starts are searched on; `blocks` are all that are held, if not sampled."""
+    """The plan for the rows on which starts are searched; `blocks` are all rows in memory, if they are not sampled."""
     needs = context.plan.memory_model
     if needs is None:
         return Pool(blocks, n_rows=n_rows, averaged=averaged)

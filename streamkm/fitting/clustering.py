@@ -1,4 +1,4 @@
-"""What a search for centers leaves."""
+"""The result of a search for centers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages of one fit share: what its passes do, and the plan, the settings and the progress of it."""
+"""Values that all stages of a fit share: the context of its passes, plan, settings and progress."""
 
 from __future__ import annotations
 

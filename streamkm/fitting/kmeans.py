@@ -42,7 +42,7 @@ VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What a fit gives.
+    """The result of a fit.
 
     Attributes
     ----------
@@ -59,7 +59,8 @@ class Fit:
     lloyd : LloydResult
         Of the stage that ended the iterations.
     history : tuple of dict
-        ``{"stage", "iteration", "inertia"}``; each stage has rows and a space of its own.
+        ``{"stage", "iteration", "inertia"}``. Stages are "epochs", "lloyd", "polish", "sphere", "refine" and "split";
+        each has rows and a space of its own.
     view : ndarray or csr_array (at most 5000, m)
         Sketched rows of the sample, and
     view_labels : int32

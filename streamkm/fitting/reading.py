@@ -40,7 +40,7 @@ class Directions:
 
 
 def read_rows(context: FitContext) -> tuple[Sketched, NormalizedRows]:
-    """Read all rows as often as the plan says; what is left of them, as it is and as clusters are looked for."""
+    """Read all rows as often as the plan says; return them as read, and as they are clustered."""
     plan = context.plan
     if plan.reads_ahead:
         return _read_along(context)

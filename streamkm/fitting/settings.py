@@ -1,4 +1,4 @@
-"""How to cluster: what a user chose, validated, and the named random streams that it is done with."""
+"""Settings of a fit: the user's validated choices, and the named random streams."""
 
 from __future__ import annotations
 

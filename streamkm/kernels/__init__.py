@@ -1,7 +1,7 @@
-"""Compiled loops: arrays in, arrays out; `text`, `sketch` and `cluster` by what they serve, `intrinsics` beneath them.
+"""Compiled loops: arrays come in, arrays go out, and callers validate. Packages are named for the layer they serve.
 
-Only numba and NumPy come in, and nothing here knows of sources or threads; callers validate. `compiling` is how kernels
-are compiled, and `precompile` is the program that compiles those of a first fit.
+`intrinsics` has the parts of other kernels, `compiling` compiles them, and `precompile` is the program that compiles
+those of a first fit. Nothing here knows sources or threads.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ def clusters_of(text: str) -> list[int]:
     for part in text.split(","):
         bounds = [bound.strip() for bound in part.split(":")]
         if len(bounds) > 3 or not all(bound.isdecimal() for bound in bounds) or bounds[2:] == ["0"]:
-            raise InvalidParameterError(f"clusters {part.strip()!r}; needed: a number as 50, or a range as 2:200:1")
+            raise InvalidParameterError(f"clusters {part.strip()!r}; needed: a number (50) or a range (2:200:1)")
         first, last, step = (*map(int, bounds), *(int(bounds[0]), 1)[len(bounds) - 1 :])
         if last < first:
             raise InvalidParameterError(
-                f"clusters {part.strip()!r} are none; needed: a number as 50, or a range as 2:200:1"
+                f"the range {part.strip()!r} is empty; needed: a number (50) or a range (2:200:1)"
             )
         found.extend(range(first, last + 1, step))
     return wanted_clusters(found)

@@ -1,5 +1,5 @@
-"""Reading every row once: to sketch, to count words, to assign, lazily; with what is kept of a pass that was killed.
+"""Passes over all rows: each class gathers one thing while every row is read once (sketch, count words, assign, ...).
 
-A `PassContext` comes in: an executor, how rows are walked, weights and the checkpoint; each module is one kind of pass.
-Nothing here searches for centers or knows scikit-learn.
+`PassContext` holds executor, reader, weights and checkpoint; `engine.passes` runs a pass. Nothing here searches for
+centers or knows scikit-learn.
 """

@@ -1,4 +1,4 @@
-"""What the passes of one run share, so that each of them takes it as one value.
+"""Values that all passes of a run share, as one argument.
 
 Knows nothing of parameters, plans and stages of a fit: `fitting.context` adds those.
 """

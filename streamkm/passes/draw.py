@@ -70,7 +70,7 @@ class Draw(Map[Drawn]):
     rule: DrawRule
 
     def output(self, rows: ValidRows) -> Drawn:
-        """What is drawn of a chunk; places are row numbers."""
+        """The rows drawn from a chunk; places are row numbers."""
         drawn = self.rule.draw(rows.X, rows.places, rows.weights, self.shares(rows.X, self.table))
         within = np.searchsorted(rows.places, drawn.places)
         return replace(drawn, places=rows.first_row + rows.numbers[within])

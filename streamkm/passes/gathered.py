@@ -1,4 +1,4 @@
-"""What the first pass gathers besides sketched rows: a row sample, a coreset, which features occur."""
+"""Results of the first pass beside sketched rows: a row sample, a coreset, and the features that occur."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SavedRows:
 
 @dataclass(slots=True)
 class Gathered:
-    """What the sketch pass has gathered so far, apart from blocks.
+    """Results of the sketch pass so far, without the sketched rows.
 
     Attributes
     ----------
@@ -57,13 +57,13 @@ class Gathered:
         return sum(count[0] for count in self.counts)
 
     def saved(self) -> SavedRows:
-        """What a checkpoint holds."""
+        """The record for a checkpoint."""
         counts = np.array(self.counts, np.int64).reshape(-1, 4)
         nodes = () if self.tree is None else tuple((*at, part) for at, part in self.tree.nodes.items())
         return SavedRows(counts, self.collector.compact(), self.occurring.bits, nodes)
 
     def restore(self, saved: SavedRows) -> None:
-        """Go on from what a checkpoint holds."""
+        """Continue from the record of a checkpoint."""
         self.counts = [(int(a), int(b), int(c), int(d)) for a, b, c, d in saved.counts]
         self.occurring = Occurring(saved.occurring)
         if saved.candidates is not None:

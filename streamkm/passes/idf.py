@@ -92,7 +92,7 @@ def open_documents(
     Raises
     ------
     InvalidParameterError
-        An option that is unknown or of no use for X, or a `field` that is missing or of no use.
+        An option is unknown or does not apply to X, or a `field` is missing or does not apply.
     InvalidInputError
         No documents; malformed text, with file, line and byte; tf-idf of a bag that is persisted on a cluster.
     SourceError
@@ -241,7 +241,7 @@ def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What the pass counts: in how many rows features occur, and in how many documents words do."""
+    """Counts of the pass: rows in which each feature occurs, and documents in which each word occurs."""
 
     frequencies: Frequencies | None
     words: WordCounts

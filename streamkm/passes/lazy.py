@@ -67,7 +67,7 @@ def lazy_map(
 def _prepared(
     reader: RowReader, model: Model, function: Callable[..., NDArray[Any]]
 ) -> tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]:
-    """What all blocks need; the table is laid out where they are computed, as it is as large as the centers."""
+    """Values that all blocks need; the table is made where they are computed, as it is as large as the centers."""
     return reader, model, function, model.table()
 
 

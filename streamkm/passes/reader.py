@@ -118,7 +118,7 @@ class RowReader:
         return self.checked(rows.X, rows.places)
 
     def checked(self, X: Matrix, places: NDArray[np.int64]) -> ValidRows:
-        """Take out what is invalid; see `read`."""
+        """Take out invalid rows; see `read`."""
         n_read = X.shape[0]
         if isinstance(X, np.ndarray) and X.dtype in SMALL and self.metric == "euclidean":
             return ValidRows(X, places, n_read, None, None)
@@ -249,7 +249,7 @@ def largest_d2(X: Matrix) -> float:
 
 
 def what_is_invalid(X: Matrix, row: int, d2norm: float) -> str:
-    """What is wrong with a row whose squared norm is not accepted."""
+    """The fault of a row whose squared norm is not accepted."""
     values = X[row] if isinstance(X, np.ndarray) else X.data[X.indptr[row] : X.indptr[row + 1]]
     if np.isnan(values).any():
         return "NaN"

@@ -33,7 +33,7 @@ MOST_INDEXED = 0.5  # share of rows that may be candidates, where rows are found
 
 @dataclass(frozen=True, slots=True)
 class Sketched:
-    """What the sketch pass leaves.
+    """The result of the sketch pass.
 
     Attributes
     ----------
@@ -245,7 +245,7 @@ class _Info:
 
 @dataclass(frozen=True, slots=True)
 class _ChunkSummary:
-    """What is told of a sketched chunk: for the row sample, the coreset, and the features that occur."""
+    """The message about a sketched chunk: rows for the sample and the coreset, and the features that occur."""
 
     info: _Info
     candidates: Candidates
@@ -255,7 +255,7 @@ class _ChunkSummary:
 
 @dataclass(frozen=True, slots=True)
 class SketchRows(Map[tuple[Block | None, _ChunkSummary]]):
-    """The sketched rows of a chunk, and what is gathered of it.
+    """Sketch the rows of each chunk, and gather its sample, coreset and features.
 
     Attributes
     ----------
@@ -277,7 +277,7 @@ class SketchRows(Map[tuple[Block | None, _ChunkSummary]]):
         return reader.read(item) if indexed is None else indexed, reader
 
     def output(self, rows: tuple[ValidRows | IndexedRows, RowReader]) -> tuple[Block | None, _ChunkSummary]:
-        """The block, if sketched rows are kept, and what is told of it."""
+        """The sketched rows, if they are kept, and the message about the chunk."""
         found, reader = rows
         if isinstance(found, IndexedRows):
             return None, _indexed(found, reader, self.rule)

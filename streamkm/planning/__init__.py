@@ -1,4 +1,4 @@
-"""What a fit will do and take, before a row is read: sizes, passes, memory, seconds. Arithmetic on what is known.
+"""The plan of a fit before a row is read: sizes, passes, memory and seconds, by arithmetic on known numbers.
 
-A source's description, parameters and a limit come in; nothing here reads rows or starts work.
+The description of a source, parameters and a limit come in. Nothing here reads rows or starts work.
 """

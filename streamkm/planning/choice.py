@@ -16,7 +16,7 @@ MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen."""
+    """The choice of sizes, rows to cluster, and space."""
 
     sizes: Sizes
     memory_model: MemoryModel

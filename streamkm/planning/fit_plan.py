@@ -1,4 +1,4 @@
-"""What a fit will do, decided before the first read: sketch, sizes, cluster_on, passes, bytes.
+"""The decisions about a fit before the first read: sketch, sizes, cluster_on, passes, bytes.
 
 Pure functions of the source's description, the parameters and the memory that may be taken. Reads no rows.
 """
@@ -35,8 +35,8 @@ SMALLEST_SAMPLE_ROWS = 50_000
 SERVING_PER_CLUSTER = 200  # with fewer, the sample alone costs more than half a percent: all rows are sketched
 WHOLE = "on all rows: the row sample has room for them"
 POLISHED = (
-    "on the row sample: with its means polished in the original space, all rows change little; coreset=None clusters "
-    "all sketched rows"
+    "on a sample of rows; the centers are then refined in the original space, and using all rows would change them "
+    "little; coreset=None clusters all sketched rows"
 )
 ON_ALL = "on all sketched rows, seeding too: they are at most ten times as many as would be sampled"
 ALONG = "on all rows, along directions that are found on a few rows read ahead"
@@ -68,7 +68,7 @@ def plan_fit(
     refuses: bool = True,
     on_cluster: bool = False,
 ) -> Plan:
-    """Decide how a fit will go, from what is known without reading.
+    """Decide how a fit will go, without reading rows.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def _plan(
     counts_first: bool,
     reads_ahead: bool,
 ) -> Plan:
-    """What was chosen, as a plan."""
+    """The plan of a choice."""
     source, memory_model, cluster_on = asked.source, choice.memory_model, choice.cluster_on
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
     steps = () if source.prepared_by is None else source.prepared_by.finding
@@ -211,7 +211,7 @@ def _plan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What a fit is planned from, before anything is chosen by memory."""
+    """The request for a plan, before memory limits any choice."""
 
     source: RowSource
     n_clusters: int
@@ -308,7 +308,7 @@ class _Asked:
         return n_occurring if counted and n_occurring <= MOST_OCCUR * self._n_features else 0
 
     def check_once(self) -> None:
-        """Refuse what one pass cannot give."""
+        """Refuse parameters that need more than one pass."""
         refused = {
             f"refine={self.refine}": self.refinements > 0,
             'assign_space="original"': self.assign_space == "original" and not self.sketch_answers.is_identity,

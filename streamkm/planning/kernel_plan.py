@@ -1,4 +1,4 @@
-"""What a kernel fit will do, decided before the first read: sizes, passes, bytes.
+"""The decisions about a kernel fit before the first read: sizes, passes, bytes.
 
 Reads no rows.
 """
@@ -41,7 +41,7 @@ def plan_kernel_fit(
     keeps_rows: bool = False,
     on_cluster: bool = False,
 ) -> Plan:
-    """Decide how a kernel fit will go, from what is known without reading.
+    """Decide how a kernel fit will go, without reading rows.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a plan leaves for long lines of text that it does not know of."""
+"""Memory that a plan leaves for long lines of text, which it cannot know."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def with_line_room(
 
 
 class Planned(Projected, Protocol):
-    """What a plan says of memory and threads; see `Plan`."""
+    """Memory and threads of a plan; see `Plan`."""
 
     @property
     def n_threads(self) -> int:

@@ -43,7 +43,7 @@ STREAM_PIECES = 2  # of a source that streams, beside those that wait for thread
 CHECK_COPIES = 6  # of drawn rows, while it is looked what could be gained
 CHECK_CENTERS = 22  # copies of the centers meanwhile, measured: means, sums, halves of all clusters twice, layouts
 ROUND_COPIES = 3  # of sampled and drawn rows as floats, where clusters are looked for once more
-DRAWN_SLACK = 1.25  # of rows that a call may draw; see `cluster.draws`
+DRAWN_SLACK = 1.25  # of rows that a call may draw; see `passes.draw`
 DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: distances, draws, shares, orders
 PICKED_ROW_BYTES = 40  # of a row that may come into the sample: its key and number, and the order of all keys
 PLACED_ROW_BYTES = 16  # of a row of a coreset: its weight and its place
@@ -58,7 +58,7 @@ def reading_bytes(
 
 
 def waiting_calls(n_threads: int) -> int:
-    """Calls that have been started and whose results have not been taken yet; see `compute.base`."""
+    """Calls that have been started and whose results have not been taken yet; see `engine.base`."""
     return n_threads + max(2, n_threads // 2)
 
 
@@ -278,7 +278,7 @@ class MemoryModel:
         return self.n_threads + STATES_AHEAD + count_levels(n_runs)
 
     def near(self, width: int, *, held: bool = False) -> int:
-        """Bytes of what tells which of many centers are near, while it is made, or once it is."""
+        """Bytes of the index of many centers: while it is made, or once it is."""
         if not self.many:
             return 0
         given = (self.n_clusters, width, self.n_threads)

@@ -1,4 +1,4 @@
-"""What a memory limit leaves for data, the sizes that may be chosen to keep it, and the refusal of what does not."""
+"""Memory that a limit leaves for data, sizes that keep the limit, and the refusal of plans that exceed it."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def largest_of(chunks: Iterable[Chunk], chunk_bytes: int) -> int:
 
 
 class Projected(Protocol):
-    """What a plan says of memory; see `Plan`."""
+    """Memory of a plan; see `Plan`."""
 
     @property
     def source(self) -> str:

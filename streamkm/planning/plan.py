@@ -1,4 +1,4 @@
-"""What a fit will do, as it is shown and followed; `fit_plan` and `kernel_plan` decide it."""
+"""The plan of a fit, which users read and the fit follows; `fit_plan` and `kernel_plan` decide it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Lines):
-    """What a fit will do.
+    """The plan of a fit.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Plan(Lines):
         Decoded bytes of a chunk, about.
     n_chunks : int or None
     sketch : str
-        "identity", "countsketch" or "pca".
+        Its kind, as in `streamkm.sketches.SKETCHES`.
     n_components : int
     why_sketch : str
     cluster_on : str

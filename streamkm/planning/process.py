@@ -1,4 +1,4 @@
-"""What the process of a fit holds beside data: what it holds now, and what it is still going to load."""
+"""Memory of a process beside data: what it holds now, and the libraries that it has yet to load."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Iterations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Clustered:
-    """What the iterations run on."""
+    """The rows on which iterations run."""
 
     cluster_on: ClusterOn
     needs_polishing: bool  # of the sketch

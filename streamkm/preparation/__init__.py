@@ -1,6 +1,6 @@
-"""Rows before they are clustered: `Preparation`, an immutable value that scales, and what finds it on rows.
+"""Scaling of rows before they are clustered: `Preparation`, an immutable value, and the statistics that determine it.
 
-Arrays and kernels come in; files, chunks and clusters never do. Which pass finds it is `passes.prepare`'s business.
+`passes.prepare` gathers the statistics from a source. Nothing here knows files, chunks or clusters.
 """
 
 from streamkm.preparation.preparation import STEPS, Preparation, check_steps

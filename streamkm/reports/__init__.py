@@ -1,5 +1,5 @@
-"""How results look: the map of the clusters, figures, and the page of a report.
+"""The map of the clusters, figures, and the page of a report.
 
-Plain values and arrays come in, figures and text go out; no source, estimator or file is known here. matplotlib is
-imported where something is drawn, when it is: `drawing`, `figures`, `map_panel`, `sweep_figure`.
+Plain values and arrays come in, figures and text go out. Nothing here knows sources, estimators or files; matplotlib is
+imported only when something is drawn.
 """

@@ -140,7 +140,7 @@ def plot_clusters(
     rows = np.asarray(sizes, np.float64)
     draw_map(left, places, rows, names)
     what = "sampled rows" if places.of_rows else "means of clusters"
-    how = ": what lies side by side is alike" if places.by_neighbours else ", along directions that part clusters most"
+    how = ": nearby points are similar" if places.by_neighbours else ", along directions that separate clusters most"
     left.set_title(f"{len(places.points):,} {what}{how}", **TITLE)
     dress(top)
     _draw_sizes(top, rows)

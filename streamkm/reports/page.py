@@ -129,11 +129,10 @@ def _lead(facts: Mapping[str, Any]) -> str:
 def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
     """How good it is, and how sure."""
     objective, explained, silhouette = result["objective"], result.get("explained"), result.get("silhouette")
-    a_row = f"{_number(result['objective_per_row'])} a row: sum of squared distances"
-    yield "objective", _number(objective), a_row, "", ""
+    per_row = f"sum of squared distances to the nearest center; {_number(result['objective_per_row'])} per row"
+    yield "objective", _number(objective), per_row, "", ""
     if explained is not None:
-        text = "of the rows' squared distances to their mean"
-        yield "explained by the clusters", f"{explained:.1%}", text, "", ""
+        yield "explained variance", f"{explained:.1%}", "share of the total variance", "", ""
     if silhouette is not None:
         yield "mean silhouette", f"{silhouette:.2f}", "1: clusters far apart, 0: rows on borders", "", ""
     gain, expected = result.get("possible_gain"), result.get("expected_inertia")
@@ -146,7 +145,7 @@ def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
     if expected is not None and result.get("expected_inertia_error"):
         off = objective / expected - 1 if expected and objective is not None else 0.0
         error = result["expected_inertia_error"] / expected if expected else 0.0
-        yield "sample promised", _number(expected), f"within {error:.1%}; all rows gave {off:+.1%}", "", ""
+        yield "predicted by the sample", _number(expected), f"within {error:.1%}; all rows gave {off:+.1%}", "", ""
     if result["distortion"] is not None and abs(result["distortion"] - 1) > WORTH:
         yield "objective in the sketch", f"{result['distortion']:.3g} x", "of the original one", "", ""
     if not result["converged"]:

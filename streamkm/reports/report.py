@@ -102,7 +102,7 @@ def caption(places: ClusterMap) -> str:
     number = f"{len(places.points):,} "
     what = f"{number}sampled rows" if places.of_rows else f"The means of {number}clusters, with areas by size"
     if places.by_neighbours:
-        return f"{what}: what lies side by side is alike; how far groups are from each other says little."
+        return f"{what}: nearby points are similar; distances between groups carry little meaning."
     return f"{what}, on the plane that separates the means of the clusters most."
 
 

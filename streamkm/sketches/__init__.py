@@ -1,4 +1,7 @@
-"""Maps that shrink features before clustering: one module a sketch, and the table that names them."""
+"""Maps that shrink features before clustering: one module for each sketch, and the table that names them.
+
+A sketch maps each row by itself. Nothing here reads data or clusters.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where rows come from: one module a kind of source, one contract for all of them (`base`).
+"""Where rows come from: one module for each kind of source, one contract for all of them (`base`).
 
-`open_source` picks the reader. Readers and the packages that they need are imported when they are picked.
+`open_source` chooses the reader, and imports it and the packages it needs. Nothing here sketches or clusters.
 """
 
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource

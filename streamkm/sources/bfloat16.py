@@ -70,7 +70,7 @@ def check_said(dtype: str | None, name: str) -> None:
     """
     if dtype not in (None, BFLOAT16):
         raise InvalidParameterError(
-            f"dtype={dtype!r} is of no use for {name}, which is read in the type that it has; the only one that such "
+            f"dtype={dtype!r} does not apply to {name}, which is read in the type that it has; the only one that such "
             f"data cannot say themselves is {BFLOAT16!r}"
         )
 

@@ -51,13 +51,13 @@ class Reader:
     words: bool = False
 
     def open(self, X: Any, options: Mapping[str, Any]) -> RowSource:
-        """Open X, or raise InvalidParameterError for options of no use."""
+        """Open X, or raise InvalidParameterError for options that do not apply."""
         if self.words and options.get("dtype") == BFLOAT16:
             return Bfloat16Source(self.open(X, {key: value for key, value in options.items() if key != "dtype"}))
         for name in options:
             if name not in self.options:
                 raise InvalidParameterError(
-                    f"{name}= is of no use for {self.what}; its options are {', '.join(self.options) or 'none'}"
+                    f"{name}= does not apply to {self.what}; its options are {', '.join(self.options) or 'none'}"
                 )
         module, name = self.function.split(":")
         opened: RowSource = getattr(import_module(f"streamkm.sources.{module}"), name)(X, **options)
@@ -109,43 +109,38 @@ def open_source(X: Any, **options: Any) -> RowSource:
         - a mapping with the key ``path`` and options, as in a configuration file
         - a RowSource, which is returned as it is
     **options
-        Those that are None count as not given.
+        Options that are None count as not given.
 
-        format : {"auto", "svmlight", "hdf5", "zarr", "store", "npy", "npz", "csv", "parquet", "arrow", "mtx"}
-            Of paths. A sketch store's arrays can be read as Zarr, without a look at their checksums.
-        storage_options : dict
-            Of URLs: options of fsspec's file system, such as ``{"anon": True}`` or ``{"endpoint_url": ...}``; what
-            they leave out (credentials, mostly) it takes from its environment variables and files. They are pickled
-            along to workers, and written nowhere.
-        dataset : str
-            Path of an array or group inside HDF5 and Zarr.
-        follow_external : bool
-            HDF5: read what lies in other files that the file names. False unless given.
-        key : str
-            Name of an array in .npz.
-        n_features, zero_based, dtype
-            svmlight; see `SvmlightSource`. `n_features` also of iterables of sparse chunks, and of tables: what
-            categories are hashed to, 1,024 unless given. `dtype` also of tables: float32 or float64; unless given
-            float32 where it holds the types of all columns, float64 for CSV, and a single column of vectors keeps its
-            type. Of arrays, .npy, HDF5, Zarr, Parquet and Arrow also bfloat16, for 16-bit words that are such values.
-        columns : str or list of str
-            Tables: the columns that are features, in this order; a column of lists is one of vectors. All unless given.
-        exclude : str or list of str
-            Tables: columns that are no features.
-        id_column : str
-            Tables: a column that names rows, which is no feature.
-        categories : {"onehot", "hash"} or dict of str to list
-            Tables: what columns of text become. "onehot": a feature for each value, found in a pass of its own; "hash":
-            features by a hash of column and value, sparse; a dict: the values of columns that are one-hot. Text is
-            refused unless given. Nulls belong to no category; of numbers, they are NaN.
-        delimiter, header, newlines_in_values
-            CSV: one character, a comma unless given, a tab for .tsv; whether a file's first record names its columns,
-            unless given it does where it is not all numbers; whether fields in quotes may hold line feeds, which takes
-            a look at the whole text beforehand.
-        null_values : str or list of str
-            CSV: words that mean, beside an empty field, that a number or a category is missing. Unless given, of
-            numbers NA, N/A, NaN, NULL, None (also in small letters), ? and -; of categories none. Ids are text as it
-            stands.
+        - ``format`` : "auto", "svmlight", "hdf5", "zarr", "store", "npy", "npz", "csv", "parquet", "arrow" or "mtx".
+          The format of paths. "zarr" reads the arrays of a sketch store without checking their checksums.
+        - ``storage_options`` : dict. Options of fsspec's file system for URLs, such as ``{"anon": True}`` or
+          ``{"endpoint_url": ...}``. The file system takes credentials from its environment variables and files. The
+          options are pickled along to workers, and written nowhere.
+        - ``dataset`` : str. Path of an array or group inside HDF5 and Zarr.
+        - ``follow_external`` : bool, default False. HDF5: follow links to other files.
+        - ``key`` : str. Name of an array in .npz.
+        - ``n_features`` : int. svmlight and iterables of sparse chunks: number of features. Tables with hashed
+          categories: number of features to which they are hashed, by default 1,024.
+        - ``zero_based`` : bool or "auto". svmlight: whether indices start at 0; see `SvmlightSource`.
+        - ``dtype`` : float32 or float64, for svmlight and tables. The default of tables is float32 if it holds the
+          types of all columns, and float64 for CSV; a single column of vectors keeps its type. "bfloat16" reads 16-bit
+          words in arrays, .npy, HDF5, Zarr, Parquet and Arrow as such values.
+        - ``columns`` : str or list of str, default all. Tables: the columns to use as features, in this order; a column
+          of lists is one of vectors.
+        - ``exclude`` : str or list of str. Tables: columns to leave out.
+        - ``id_column`` : str. Tables: the column that identifies rows; it is not a feature.
+        - ``categories`` : "onehot", "hash" or dict of str to list. Tables: how text columns become features. "onehot":
+          a feature for each value, found in a pass of its own; "hash": sparse features by a hash of column and value; a
+          dict: the values of columns that are one-hot. Text is refused by default. Nulls belong to no category; in
+          columns of numbers they are NaN.
+        - ``delimiter`` : str, default a comma, for .tsv a tab. CSV: the separator, one character.
+        - ``header`` : bool. CSV: whether the first record of a file names its columns; by default it does unless it
+          holds only numbers.
+        - ``newlines_in_values`` : bool, default False. CSV: whether quoted fields may contain line feeds. The whole
+          text is then searched beforehand.
+        - ``null_values`` : str or list of str. CSV: words for a missing number or category; an empty field is always
+          missing. The default is NA, N/A, NaN, NULL, None (also in lower case), ? and - in columns of numbers, and no
+          word for categories. Ids keep their text.
 
     Returns
     -------
@@ -158,7 +153,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
     InvalidInputError
         No matrix of real numbers with at least one row and one feature.
     InvalidParameterError
-        An option that is unknown, or of no use for X.
+        An option is unknown, or does not apply to X.
     MissingDependencyError
         An optional package is needed.
 
@@ -208,7 +203,7 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
         if fits(X):
             return reader.open(X, options)
     raise InvalidInputError(
-        f"{type(X).__name__} has no rows that streamkm knows; pass a path, an array, a sparse matrix, an h5py, Zarr or "
+        f"{type(X).__name__} is not a supported type of rows; pass a path, an array, a sparse matrix, an h5py, Zarr or "
         f"Dask object, or an iterable of chunks"
     )
 
@@ -296,7 +291,7 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
         raise InvalidParameterError(f"storage_options must be a mapping of options, got {type(reached).__name__}")
     found = [entry for path in paths for entry in _files(os.path.expanduser(os.fspath(path)), reached or {})]
     if reached and not any(is_remote(path) for path, _ in found):
-        raise InvalidParameterError(f"storage_options= is of no use for {found[0][0]}, which is no URL; leave it out")
+        raise InvalidParameterError(f"storage_options= does not apply to {found[0][0]}, which is no URL; leave it out")
     found = [(_looked_at(path, forced), inner) for path, inner in found]
     formats = [file_format(path) if forced in ("auto", "svmlight") else forced for path, _ in found]
     if forced == "svmlight":

@@ -1,4 +1,4 @@
-"""Sketch stores: written in one pass, extended by rows or columns, checked for what fits them.
+"""Sketch stores: written in one pass, extended by rows or columns, with a check that new data fit the old.
 
-Sketches, passes and Zarr come in; stores are read by `sources.sketch_store`. Nothing here clusters.
+`sources.sketch_store` reads stores. Nothing here clusters.
 """

@@ -1,4 +1,7 @@
-"""Documents to rows: values that say how, without a vocabulary. Where documents come from is the sources' business."""
+"""Documents to rows: hashing of words and tf-idf, without a vocabulary.
+
+Documents come in, sparse rows go out. Nothing here opens files.
+"""
 
 from streamkm.text.bad_documents import BadDocumentError
 from streamkm.text.feature_hashing import FeatureHashing

@@ -113,7 +113,7 @@ def test_words_without_a_type_are_refused_unless_it_is_said(tmp_path):
     ("save", "dtype", "error", "message"),
     [
         ("f4", "bfloat16", InvalidInputError, r"holds float32, not bfloat16 \(V2 or uint16\); leave dtype='bfloat16'"),
-        ("f4", "float64", InvalidParameterError, "dtype='float64' is of no use for .*x.npy, .* is 'bfloat16'"),
+        ("f4", "float64", InvalidParameterError, "dtype='float64' does not apply to .*x.npy, .* is 'bfloat16'"),
         ("V4", "bfloat16", InvalidInputError, r"holds \|V4, not bfloat16"),
     ],
 )
@@ -128,7 +128,7 @@ def test_files_of_other_types_and_sparse_rows_are_refused(tmp_path):
         file["X"] = dense_matrix()
     with pytest.raises(InvalidInputError, match=r"x\.h5:/X holds dense rows of float32; dtype='bfloat16' is for dense"):
         open_source(tmp_path / "x.h5", dtype="bfloat16")
-    with pytest.raises(InvalidParameterError, match="dtype= is of no use for HDF5"):
+    with pytest.raises(InvalidParameterError, match="dtype= does not apply to HDF5"):
         open_source(tmp_path / "x.h5", dtype="float32")
 
 

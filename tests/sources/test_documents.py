@@ -505,10 +505,10 @@ def test_what_holds_no_documents_is_refused(X, options, message):
 @cases(
     "name, options, message",
     [
-        ("x.txt", {"field": "a"}, "field='a' is of no use for lines of text"),
+        ("x.txt", {"field": "a"}, "field='a' does not apply to lines of text"),
         ("x.txt", {"hashing": FeatureHashing(input="counts")}, "use JSON lines"),
-        ("x.txt", {"delimiter": ","}, "delimiter= is of no use for lines; its options are decode_error"),
-        ("x.txt", {"colour": 1}, "colour= is of no use"),
+        ("x.txt", {"delimiter": ","}, "delimiter= does not apply to lines; its options are decode_error"),
+        ("x.txt", {"colour": 1}, "colour= does not apply to"),
         ("x.txt", {"stop_words": "english"}, r"goes into hashing=FeatureHashing\(stop_words='english'\)"),
         ("x.txt", {"format": "xml"}, "format='xml' is unknown; known are auto, lines"),
         ("x.txt", {"decode_error": "maybe"}, "decode_error='maybe'; needed"),

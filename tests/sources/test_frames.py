@@ -83,7 +83,7 @@ def test_columns_of_several_types_with_missing_values(kind):
 
 @cases("make", [pl.DataFrame, pa.table, pd.DataFrame])
 def test_a_column_of_text_is_named(make):
-    with pytest.raises(InvalidInputError, match=r"column 'word' of data frame holds text \('x' in row 0\)"):
+    with pytest.raises(InvalidInputError, match=r"column 'word' of data frame contains text \('x' in row 0\)"):
         open_source(make({"n": [1, 2], "word": ["x", "y"]}))
 
 

@@ -99,10 +99,10 @@ def test_several_files(folder):
     ("given", "options", "message"),
     [
         ("x.h5", {"datset": "X"}, r"unknown option datset \(did you mean dataset\?\)"),
-        ("x.npy", {"dataset": "X"}, r"dataset= is of no use for \.npy; its options are dtype"),
-        ("x.svm", {"key": "X"}, "key= is of no use for svmlight text"),
-        ("x.h5", {"zero_based": True}, "zero_based= is of no use for HDF5; its options are dataset, follow_external"),
-        (X, {"dataset": "X"}, "of no use for an array"),
+        ("x.npy", {"dataset": "X"}, r"dataset= does not apply to \.npy; its options are dtype"),
+        ("x.svm", {"key": "X"}, "key= does not apply to svmlight text"),
+        ("x.h5", {"zero_based": True}, "zero_based= does not apply to HDF5; its options are dataset, follow_external"),
+        (X, {"dataset": "X"}, "does not apply to an array"),
         (X, {"format": "npy"}, "format= is for paths"),
         ({"dataset": "X"}, {}, "a mapping needs the key path; it has dataset"),
     ],
@@ -148,9 +148,9 @@ class TestObjects:
     def test_what_numpy_makes_an_array_of(self):
         pd = pytest.importorskip("pandas")
         np.testing.assert_array_equal(all_rows(open_source(pd.DataFrame(X))), X)
-        with pytest.raises(InvalidInputError, match=r"column 'b' of data frame holds text \('x' in row 0\)"):
+        with pytest.raises(InvalidInputError, match=r"column 'b' of data frame contains text \('x' in row 0\)"):
             open_source(pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}))
-        with pytest.raises(InvalidInputError, match="column 'b' of data frame holds Python objects"):
+        with pytest.raises(InvalidInputError, match="column 'b' of data frame contains Python objects"):
             open_source(pd.DataFrame({"a": [1.0, 2.0], "b": [{}, []]}))
 
     def test_chunks_that_a_program_makes(self):

@@ -81,7 +81,7 @@ class TestWhatItSays:
         assert not isinstance(raw, StoreSource)
         for got, wanted in zip(read_all(raw), read_all(stored), strict=True):
             np.testing.assert_array_equal(got.X.toarray(), wanted.X.toarray())
-        with pytest.raises(InvalidParameterError, match="dataset= is of no use for a sketch store"):
+        with pytest.raises(InvalidParameterError, match="dataset= does not apply to a sketch store"):
             open_source(tmp_path / "s.zarr", dataset="/parts/0/X")
 
     def test_anndata_reads_it(self, stored, tmp_path):

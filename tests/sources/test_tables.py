@@ -223,7 +223,7 @@ def test_relations_of_duckdb(tmp_path):
     assert source.details()["format"].endswith("a stream of batches")  # not all in memory
     np.testing.assert_array_equal(whole(source), X)
     np.testing.assert_array_equal(whole(open_source(relation, columns="d")), X[:, 3:])
-    with pytest.raises(InvalidInputError, match=r"column 'city' holds text \('.*' in row 0\)"):
+    with pytest.raises(InvalidInputError, match=r"column 'city' contains text \('.*' in row 0\)"):
         StreamKMeans(2).fit(database.sql(f"select * from '{tmp_path}/x.parquet'"))
 
 
@@ -310,8 +310,11 @@ def test_vectors_beside_numbers_and_with_nulls(tmp_path):
 @cases(
     "options, message",
     [
-        ({}, r"column 'city' holds text \('Oslo|column 'city' holds text"),
-        ({"exclude": "city"}, r"column 'id' holds text \('row-0' in row 0\), .*exclude=\"id\".*categories=\"onehot\""),
+        ({}, r"column 'city' contains text \('Oslo|column 'city' contains text"),
+        (
+            {"exclude": "city"},
+            r"column 'id' contains text \('row-0' in row 0\).*exclude=\"id\".*categories=\"onehot\"",
+        ),
         ({"columns": ["a", "x"]}, "column 'x' is missing; it has a, b, c, d, city, id"),
         ({"columns": ["citi"]}, r"column 'citi' is missing \(did you mean 'city'\?\)"),
         ({"columns": ["a"], "exclude": ["a"]}, "no column is left"),
@@ -385,7 +388,7 @@ def test_any_decimal_is_the_nearest_number(unscaled, scale):
 def test_text_in_a_large_row_group_is_refused(tmp_path):
     """More rows than the head that is looked at, to name a value."""
     pd.DataFrame({"x": np.arange(3_000), "city": "Oslo"}).to_parquet(tmp_path / "x.parquet")
-    with pytest.raises(InvalidInputError, match=r"column 'city' holds text \('Oslo' in row 0\)"):
+    with pytest.raises(InvalidInputError, match=r"column 'city' contains text \('Oslo' in row 0\)"):
         open_source(tmp_path / "x.parquet")
 
 
@@ -458,13 +461,13 @@ class TestCsvText:
         np.testing.assert_array_equal(self.read(tmp_path, text, null_values=words), wanted)
         source = open_source(tmp_path / "x.csv", null_values=words)
         assert source.made_with["csv"]["null_values"] == tuple(np.atleast_1d(words))
-        with pytest.raises(InvalidInputError, match="column 'b' holds"):
+        with pytest.raises(InvalidInputError, match="column 'b' contains text"):
             self.read(tmp_path, text + "1,NA\n", null_values=words)
         with pytest.raises(InvalidParameterError, match="null_values=-999; needed: words"):
             self.read(tmp_path, text, null_values=-999)
 
     def test_what_is_shown_of_text_is_no_word_for_nothing(self, tmp_path):
-        with pytest.raises(InvalidInputError, match=r"column 'b' holds text \('x' in row 2\)"):
+        with pytest.raises(InvalidInputError, match=r"column 'b' contains text \('x' in row 2\)"):
             self.read(tmp_path, "a,b\n1,2\n3,NA\n4,x\n")
 
     @cases("form", ["x.csv", "x.csv.gz"])
@@ -549,7 +552,7 @@ class TestCsvText:
             ("a,b\n1,2\r3,4\n", "line 2"),
             ("", "0 rows"), ("a,b\n", "0 rows"), ("\n\n", "0 rows"),
             (b"\xff\xfea\x00", "UTF-16"),
-            (b'a,b\n1,"\xff"\n', "column 'b' holds binary"),
+            (b'a,b\n1,"\xff"\n', "column 'b' has type binary"),
         ])  # fmt: skip
     def test_malformed_text(self, tmp_path, text, message):
         with pytest.raises(InvalidInputError, match=rf"x\.csv.*{message}"):

@@ -1,4 +1,4 @@
-"""Centers laid out for products, indexes that find the nearest of many, and lists of neighbours.
+"""The nearest centers of rows: packed layouts for products, indexes for many centers, and lists of neighbours.
 
-Centers come in; rows that are asked about too. Never looks for centers.
+Centers and rows come in. Nothing here moves a center.
 """

@@ -1,4 +1,4 @@
-"""An index of many centers: what tells, for certain, that most of them are not a row's nearest one.
+"""An index of many centers: bounds that prove that most centers are not the nearest of a row.
 
 Principal directions of the centers, the centers in these coordinates, and groups of them to guess the nearest one from.
 The labels are those that a look at all centers gives, to the bit. Sees arrays only; `blocks` says which and when.
@@ -157,7 +157,7 @@ class CenterIndex:
         return left
 
     def parts(self) -> IndexParts:
-        """What is saved of it."""
+        """The arrays to save."""
         return self.directions, self.groups
 
     def _guessed(

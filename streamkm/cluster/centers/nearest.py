@@ -49,7 +49,7 @@ class NearestCenters:
     around_origin : bool
         Scores are ``||x - c||^2 - ||x||^2``: for rows that lie around the origin.
     laid_out : dict
-        Layouts, by what they are for.
+        Layouts, by their purpose.
     known : (float32 (m, u), int32 (k,)) or None
         Directions and groups of an index of the centers.
     """
@@ -175,7 +175,7 @@ class NearestCenters:
     def labels_and_shares(
         self, X: Matrix, d2norms: NDArray[np.float64]
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """As `labels`, and positive numbers near squared distances, which cost nothing: what rows are drawn by (n,).
+        """As `labels`, and approximate squared distances (n,), free of cost, by which rows are drawn.
 
         They leave out products with the mean of the centers.
         """
@@ -394,7 +394,7 @@ class NearestCenters:
 
 
 def _room_for(n_rows: int, dtype: np.dtype[Any]) -> Searched:
-    """Room for what a search finds."""
+    """Buffers for the results of a search."""
     return np.empty(n_rows, np.int32), np.empty(n_rows, dtype), np.empty(n_rows, dtype), np.empty(n_rows, np.bool_)
 
 

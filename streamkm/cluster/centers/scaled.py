@@ -1,6 +1,6 @@
 """Centers of an epoch over CSR rows: a move costs what the entries of the rows cost, not what all centers do.
 
-Each center is a number times a vector. May import layouts and kernels; never sees blocks.
+Each center is a number times a vector. Never sees blocks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows that stand for all rows: drawn evenly, or by what they weigh in the objective (coresets), as they come by.
+"""Samples of rows that arrive one after the other: uniform, or weighted by their share of the objective (coresets).
 
-Rows come in with their numbers; what is kept has weights that keep sums unbiased.
+Rows and their numbers come in; weights keep sums unbiased. Nothing here clusters a sample.
 """

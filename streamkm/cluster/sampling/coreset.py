@@ -151,7 +151,7 @@ class Coreset:
 
 @dataclass(frozen=True, slots=True)
 class CoresetRule:
-    """Which rows come into a coreset, and what they weigh there.
+    """The choice of the rows of a coreset, and their weights.
 
     "sensitivity" and "lightweight" draw rows by importance (see `sensitivity`), certain ones always, and let those that
     stay take the weight of those that go: each weight keeps its expectation, so the objective of any centers is

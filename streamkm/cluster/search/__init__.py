@@ -1,4 +1,4 @@
-"""Better local optima by moving centers: split and merge, also among neighbours, and one cluster more at a time.
+"""Better local optima by moving centers: split and merge, among all or near centers, and one more cluster at a time.
 
-Blocks in this process and a partition of them come in.
+Rows in this process and their partition come in. Nothing here reads a source.
 """

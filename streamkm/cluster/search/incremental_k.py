@@ -305,7 +305,7 @@ def _squares(X: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _losses(piece: tuple[slice, Matrix], table: NearestCenters) -> NDArray[np.float64]:
-    """What each row loses at its second nearest center."""
+    """The increase of each row's squared distance at its second nearest center."""
     _, scores, seconds = table.nearest(piece[1])
     return seconds.astype(np.float64) - scores
 

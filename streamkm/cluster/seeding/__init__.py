@@ -1,4 +1,4 @@
-"""Where clustering starts: the rows that starts are searched on, and the centers chosen among them.
+"""Initial centers: the rows on which they are searched, and the methods that choose them.
 
-Blocks and their sample come in; sources do not.
+Rows in memory or on disk and their sample come in. Nothing here reads a source.
 """

@@ -1,4 +1,4 @@
-"""Rows drawn by their share of an objective: what a uniform sample does not see.
+"""Rows drawn by their share of an objective; a uniform sample misses them.
 
 Half of the rate at which a row is drawn is its share of all weight, the other half its share of the objective of known
 centers. Keys are hashes of places, so what is drawn depends neither on workers nor on timing; what several calls drew
@@ -113,7 +113,7 @@ class DrawRule:
         return self._lowest(Drawn(X[picked], places[picked], own, d2[picked], keys, SPARE))
 
     def gather(self, parts: Sequence[Drawn]) -> tuple[Drawn, ...]:
-        """What is kept of several: as they are while that is little more than wanted, else joined."""
+        """Keep several draws as they are while they hold little more than wanted, else join them."""
         if sum(part.n_rows for part in parts) <= SLACK * self.size:
             return tuple(parts)
         return (self.join(parts),)

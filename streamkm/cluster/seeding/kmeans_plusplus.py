@@ -27,7 +27,7 @@ NEGLIGIBLE = 1e-6  # share of float32's rounding of squared norms below which sq
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What is drawn for one run of k-means++.
+    """The random draws of one run of k-means++.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What rows to search starts on are drawn from.
+    """The rows from which those for the search are drawn.
 
     Attributes
     ----------

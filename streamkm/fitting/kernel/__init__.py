@@ -1,1 +1,4 @@
-"""Kernel k-means: the kernel's width, landmarks, maps to features, fits; the papers' own methods are in `papers`."""
+"""Fits of kernel k-means: width of the kernel, landmarks, maps to features; the papers' own methods are in `papers`.
+
+Nothing here knows scikit-learn or the command line.
+"""

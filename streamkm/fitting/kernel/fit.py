@@ -71,7 +71,7 @@ class KernelContext(FitContext):
 
 @dataclass(frozen=True, slots=True)
 class KernelFit:
-    """What a kernel fit gives.
+    """The result of a kernel fit.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class KernelClustering:
     centers: Clustering
 
     def saved(self) -> SavedClustering:
-        """What a checkpoint holds."""
+        """The record for a checkpoint."""
         centers = replace(self.centers, sketch=self.centers.sketch.writable())
         return SavedClustering(float(self.kernel.gamma), self.trace, centers)
 
@@ -118,7 +118,7 @@ class SavedClustering:
     centers: Clustering
 
     def restored(self, rule: KernelRule) -> KernelClustering:
-        """What was found, for the parameters of the same run."""
+        """The result of an earlier run with the same parameters."""
         centers = replace(self.centers, sketch=given_back(self.centers.sketch, rule))
         return KernelClustering(rule.with_gamma(self.gamma), self.trace, centers)
 

@@ -1,4 +1,4 @@
-"""How what a kernel fit has found looks in a checkpoint: the kernel's width, landmarks, the map to features.
+"""Records of a kernel fit in a checkpoint: the kernel's width, landmarks, the map to features.
 
 A kernel that is a Python function is not written: the run that continues is given it again.
 """

@@ -1,4 +1,4 @@
-"""From centers to labels of all rows: one pass, further rounds where they find better clusters, clusters below a size.
+"""From centers to labels of all rows: one pass, further rounds if they find better clusters, a bound on cluster sizes.
 
-Centers come in, a model and what labelling all rows told go out; how the first centers are found is not known here.
+Centers come in; a model, labels and exact sums go out. The first centers are found elsewhere.
 """

@@ -1,4 +1,4 @@
-"""What the sample of rows promises of the objective of all, by a few of its rows."""
+"""An estimate of the objective of all rows, from a few rows of the sample."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class InertiaEstimate:
         return replace(self, inertia=factor * self.inertia, error=factor * self.error)
 
     def is_kept(self, inertia: float) -> bool:
-        """Whether it was sure, and the objective is what it said."""
+        """Whether the estimate was precise and the objective agrees with it."""
         sure = self.error <= SURE * self.inertia
         return sure and abs(inertia - self.inertia) <= max(CERTAINTY * self.error, SURE * self.inertia)
 

@@ -1,1 +1,4 @@
-"""Endless streams: rows go into a coreset as they come, clusters are those of the coreset when they are asked for."""
+"""Endless streams: arriving rows go into a coreset, which is clustered when centers are asked for.
+
+Nothing here reads files.
+"""

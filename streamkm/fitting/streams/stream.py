@@ -55,7 +55,7 @@ class Origin:
 
 
 class Stream:
-    """What is kept of an endless stream of rows.
+    """The state of an endless stream of rows.
 
     Memory is that of two parts of ``PART_SIZES * rule.size`` rows and of at most ``log2(rows / part) + 1`` coresets of
     ``rule.size`` rows. A row costs O(nnz * k) for the rough clusters that its part is drawn by.

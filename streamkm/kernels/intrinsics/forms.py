@@ -1,8 +1,7 @@
 """LLVM forms of plain Python functions.
 
 `numba.extending.overload` with an intrinsic inside compiles a function around it for every signature, also where it is
-inlined and thrown away: half of what a first fit compiled. Here a function is given its LLVM form directly. May import
-numba only.
+inlined and thrown away: half of what a first fit compiled. Here a function is given its LLVM form directly.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 ``total += sum_t data[t] * table[indices[t]]`` is what every step on sparse rows costs. Compiled from plain loops, the
 running sums go through memory once for each stored entry; here they stay in registers, a tile of columns at a time.
 Numba has no name for vectors, so what is done to a tile is a plain Python function (what it means, and what runs under
-``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May import
-forms, prefetching, numba and numpy only.
+``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The search for the two lowest scores of rows, beside the products that scores are made of.
 
 What is done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form
-that compiled callers get instead. Nothing is bounds-checked. May import forms, vectors, numba and numpy only.
+that compiled callers get instead. Nothing is bounds-checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Products of a few pairs of rows: rough ones, for bounds, and those that `products` has, to the bit.
 
 What is done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form
-that compiled callers get instead. Nothing is bounds-checked. May import forms, products, vectors, numba and numpy only.
+that compiled callers get instead. Nothing is bounds-checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Products of matrices by the kernel of `products`: the same bits whatever rows come along, threads or BLAS.
 
 What maps rows (projections, principal directions, kernel values, random features) and what adds up outer products of
-rows goes through here. May import core, prefetching, products and NumPy only.
+rows goes through here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Telling the processor which memory comes next, where it cannot guess.
 
 Numba has no name for that, so `prefetch` is a plain Python function that does nothing (and runs under
-``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. May import forms and numba only.
+``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A sum that the compiler may reorder has other last bits on another processor, or for memory that is read-only. These run
 in `N_LANES` lanes, whatever the processor has, which are added up in a tree; what is left over is added last. What is
 done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that
-compiled callers get instead. Nothing is bounds-checked. May import forms, vectors, numba and numpy only.
+compiled callers get instead. Nothing is bounds-checked.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Products that are only compared with a limit need not leave the registers, and bounds can be products of bytes. What is
 done is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that
-compiled callers get instead. Nothing is bounds-checked. May import forms, vectors, numba and numpy only.
+compiled callers get instead. Nothing is bounds-checked.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Numba compiles `numpy.empty` anew for every kind of shape and dtype, and in every process: a tenth of what a first fit
 compiled. Here it is a plain Python function (what it means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM
-form that compiled callers get instead. May import forms, numba and numpy only.
+form that compiled callers get instead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Vectors of numbers in LLVM code: how wide they are on a processor, how they are loaded, filled, multiplied and added.
 
-Numba has no name for them. May import forms, prefetching and numba only.
+Numba has no name for them.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def split_each_csr(indptr, indices, data, weights, order, starts, clusters, d2, 
     indptr, indices, data, weights, n_steps
         As of `split_csr`.
     order, starts : int64
-        As `lloyd.order_by_label` gives them.
+        As `kernels.cluster.sums.order_by_label` gives them.
     clusters : int64 (c,)
         Those to split.
     d2 : float64 (n,)

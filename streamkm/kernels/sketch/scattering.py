@@ -2,10 +2,10 @@
 
 ``out[i, target[j]] += factor[j] * X[i, j]`` row after row is one addition through memory for every value. Here as many
 rows as a vector has lanes go together: a square of values is turned in registers, so that one vector holds one column
-of all these rows, and one addition serves them all. Each row's additions keep their order, so that a row's sum does
-not depend on the rows beside it. Numba has no name for vectors, so the square is a plain Python function (what it
-means, and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is
-bounds-checked. May import forms, numba and numpy only.
+of all these rows, and one addition serves them all. Each row's additions keep their order, so that a row's sum does not
+depend on the rows beside it. Numba has no name for vectors, so the square is a plain Python function (what it means,
+and what runs under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is
+bounds-checked.
 """
 
 from __future__ import annotations

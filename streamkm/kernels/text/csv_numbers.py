@@ -1,8 +1,7 @@
 """Numbers of comma-separated text to rows of a matrix, in one pass over the bytes.
 
 Takes what is plain: numbers, nothing, the words for nothing, fields that are not asked for. At the first line with
-anything else it stops, and its caller takes a parser that knows all of CSV. May import `words` and `decimals` only;
-makes no messages.
+anything else it stops, and its caller takes a parser that knows all of CSV. Makes no messages.
 
 Numba's cache follows a function's own file alone: after an edit of `words` or `decimals`, empty the folder
 ``__pycache__`` here.

@@ -1,9 +1,9 @@
 """Decimal text to double, correctly rounded.
 
 Short numbers are exact by one division or product (Clinger 1990). Longer ones multiply a 64-bit significand by a
-128-bit power of five (Lemire, "Number Parsing at a Gigabyte per Second", 2021, section 5, algorithm 1). Of more than
-19 significant digits the first 19 decide, unless the next representable significand would round elsewhere: those few
-numbers are reported as undecided, and the caller gives their text to Python's ``float``. May import `words` only.
+128-bit power of five (Lemire, "Number Parsing at a Gigabyte per Second", 2021, section 5, algorithm 1). Of more than 19
+significant digits the first 19 decide, unless the next representable significand would round elsewhere: those few
+numbers are reported as undecided, and the caller gives their text to Python's ``float``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lines of one, two or three numbers to columns of numbers, in one pass over the bytes.
 
-Takes what is plain; at the first line with anything else it stops, and its caller looks at that line. May import
-`words` and `decimals` only; makes no messages.
+Takes what is plain; at the first line with anything else it stops, and its caller looks at that line. Makes no
+messages.
 
 Numba's cache follows a function's own file alone: after an edit of `words` or `decimals`, empty the folder
 ``__pycache__`` here.

@@ -1,7 +1,7 @@
 """svmlight text to CSR arrays, line by line, in one pass over the bytes.
 
-Lines, order of the indices, and what is kept; the tokens are `svmlight_tokens`'s business. May import `words` and
-`svmlight_tokens` only; opens no files, makes no messages.
+Lines, order of the indices, and what is kept; the tokens are `svmlight_tokens`'s business. Opens no files, makes no
+messages.
 
 Numba's cache follows a function's own file alone: after an edit of `words`, `decimals` or `svmlight_tokens`, empty the
 folder ``__pycache__`` here, or the old ones run.

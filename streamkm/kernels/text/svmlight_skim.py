@@ -1,8 +1,8 @@
 """Where the rows of svmlight text start and how wide they are, without their values.
 
 A row's indices increase, so its last feature tells its width. Only plain text is indexed: whatever else there is (a
-comment, a token that is no ``<index>:<value>``) is left to the parser, which knows the whole grammar. May import
-`words` and `svmlight_tokens` only; see `svmlight` for the cache.
+comment, a token that is no ``<index>:<value>``) is left to the parser, which knows the whole grammar. See `svmlight`
+for the cache.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tokens of svmlight text: targets, queries and features, each read from its first byte on.
 
 Ordinary features, ``12345:0.123456`` and a blank, are cut out of one window of bytes by masks and accepted only if
-everything about them is plain; whatever is not goes through `read_feature`, which knows the whole grammar. So the
-first is short, and the second decides what is an error. May import `words` and `decimals` only.
+everything about them is plain; whatever is not goes through `read_feature`, which knows the whole grammar. So the first
+is short, and the second decides what is an error.
 
 The text must end with a line feed and be followed by `WINDOW` readable bytes. Every scan here stops at a line feed at
 the latest, so no byte behind those is ever touched, whatever the text.

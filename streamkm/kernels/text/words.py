@@ -2,8 +2,8 @@
 
 Numba has no name for these single instructions, so each is a plain Python function (what it means, and what runs under
 ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked: callers keep
-`WINDOW` readable bytes behind every position they pass. Words are little-endian. May import forms, numba and numpy
-only; nothing here knows what the text means.
+`WINDOW` readable bytes behind every position they pass. Words are little-endian. Nothing here knows what the text
+means.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a fit takes on machines that are not there: a cost model, fed by what rows cost on this one.
+"""A cost model: the time of a fit on other machines, from measured costs of rows on this one.
 
 Pure arithmetic of a `Plan`, of `Rates` that `fitting.benchmark` measures, and of a `Cluster`. Reads nothing, starts
 nothing.
@@ -35,8 +35,8 @@ at the client
     Finding the sketch, seeding, Lloyd on the row sample and polishing: as measured here, times the rows that are
     sampled over those that were. Where all rows are sketched and kept, each Lloyd step is a stage of the above.
 
-Chunks, sketch, cluster_on, passes and the client's memory are `plan.plan_fit`'s, runs and their tree those of
-`compute.reduction`. The client is a machine like this one, and so is each worker's processor; storage is as fast as it
+Chunks, sketch, cluster_on, passes and the client's memory are `fit_plan.plan_fit`'s, runs and their tree those of
+`engine.reduction`. The client is a machine like this one, and so is each worker's processor; storage is as fast as it
 was measured, unless its bandwidth is given; nothing fails. Lloyd's algorithm on all rows is taken to need as many steps
 as on the sample.
 """

@@ -1,6 +1,6 @@
-"""A source that is not there: more (or fewer) rows of the kind that another source has, to be planned for.
+"""A hypothetical source, for forecasts: it has chunks and sizes but no rows.
 
-Says what any source says of itself, and refuses to be read.
+It describes itself as any source does, and refuses to be read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from streamkm.sources.base import Chunk, ChunkedSource, RowSource
 
 
 class HypotheticalSource(ChunkedSource):
-    """What `source` would be with `n_rows` rows: as wide, as compressed, cut into chunks of the same size.
+    """`source` with `n_rows` rows: as wide, as compressed, cut into chunks of the same size.
 
     Raises InvalidParameterError if `n_rows` is no whole number from 1. Raises InvalidInputError if the source has no
     chunks, or nothing says how many rows it has.

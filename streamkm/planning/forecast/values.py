@@ -1,4 +1,4 @@
-"""What a forecast is made of: the machines it is for, what rows cost, and what it says of each stage.
+"""Parts of a forecast: the machines, the cost of a row, and the figures of each stage.
 
 Values only; the model is `cost_model`'s, the measurement `fitting.benchmark`'s.
 """
@@ -82,7 +82,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a row costs.
+    """The cost of a row.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What was measured.
+    """Measured rates.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class Step:
     name : str
     seconds : float
     bound : str
-        What takes longest: "workers", "scheduler", "client", "network", "storage" or "machine".
+        The slowest part: "workers", "scheduler", "client", "network", "storage" or "machine".
     tasks : int
     read_bytes : int
         From the storage.
@@ -164,7 +164,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Forecast(Lines):
-    """What a fit on a cluster would take.
+    """The forecast of a fit on a cluster.
 
     Attributes
     ----------

@@ -85,7 +85,7 @@ def sizing(
         methods of `StreamKernelKMeans`, whose components are rows of the kernel matrix, at most all n. They need
         `n_rows`.
     n_clusters : int
-        k.
+        Number of clusters.
     eps : float
         Relative error of the cost of a partition, in (0, 1); see `eps_of_loss`.
     delta : float

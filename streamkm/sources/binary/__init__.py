@@ -1,1 +1,4 @@
-"""Rows in files of numbers: HDF5, Zarr, .npy, .npz, dense and CSR; h5py and zarr come in here and nowhere else."""
+"""Readers of files of numbers: HDF5, Zarr, .npy and .npz, dense and CSR; clusters in the `obs` of .h5ad files.
+
+Nothing here parses text or knows of sketches.
+"""

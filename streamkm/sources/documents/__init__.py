@@ -1,1 +1,4 @@
-"""Documents in text files, CSV, JSON lines and Parquet, hashed to rows; what a word counts is `streamkm.text`'s."""
+"""Readers of documents in text files, CSV, JSON lines and Parquet; their words are hashed to rows.
+
+Hashing and weights are in `streamkm.text`.
+"""

@@ -76,7 +76,7 @@ def _open_paths(
     for name in options:
         if name not in ("format", *_FORMATS[form]):
             raise InvalidParameterError(
-                f"{name}= is of no use for {form}; its options are {', '.join(_FORMATS[form]) or 'none'}"
+                f"{name}= does not apply to {form}; its options are {', '.join(_FORMATS[form]) or 'none'}"
             )
     if form == "parquet":
         from streamkm.sources.documents.parquet import ParquetDocuments
@@ -95,7 +95,7 @@ def _text_format(
         raise InvalidParameterError(f'decode_error={decode_error!r}; needed: "strict", "ignore" or "replace"')
     if form == "lines":
         if fields:
-            raise InvalidParameterError(f"field={fields[0]!r} is of no use for lines of text, which have no fields")
+            raise InvalidParameterError(f"field={fields[0]!r} does not apply to lines of text, which have no fields")
         if kind == "counts":
             raise InvalidParameterError('lines of text hold no mappings, as input="counts" needs; use JSON lines')
         return TextLines(kind, decode_error)

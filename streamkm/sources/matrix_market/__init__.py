@@ -1,1 +1,4 @@
-"""Matrix Market files: text whose entries stand in any order, gathered by rows in a temporary file."""
+"""The reader of Matrix Market files: entries in any order are gathered by rows in a temporary file.
+
+The compiled parser is in `kernels.text`.
+"""

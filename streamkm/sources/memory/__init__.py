@@ -1,1 +1,4 @@
-"""Rows of this process: arrays, memory maps, frames, iterables, labelled arrays. No file is opened here."""
+"""Rows in the memory of this process: arrays, memory maps, frames, iterables, labelled arrays.
+
+Nothing here opens a file.
+"""

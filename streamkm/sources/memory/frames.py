@@ -90,7 +90,7 @@ def _column_values(values: Any, what: str) -> NDArray[Any]:
             return held
     found = _as_arrow(values)
     if found is None or value_dtype(found.type)[0] is None or value_dtype(found.type)[1]:
-        raise InvalidInputError(f"{what} holds {_told(np.asarray(values) if held is None else held)}")
+        raise InvalidInputError(f"{what} contains {_told(np.asarray(values) if held is None else held)}")
     return number_values(one_chunk(found))
 
 
@@ -109,15 +109,15 @@ def _as_arrow(values: Any) -> Any:
 
 
 def _told(held: NDArray[Any]) -> str:
-    """What a column holds in place of numbers, and what to do."""
+    """The contents of a column without numbers, and the remedy."""
     row = next((row for row, value in enumerate(held.tolist()) if isinstance(value, str)), None)
     if row is not None:
         return (
-            f"text ({str(held[row])!r} in row {row:,}), and features are numbers; leave it out, or make it features of "
-            'its own: open_source(X, categories="onehot")'
+            f"text ({str(held[row])!r} in row {row:,}); features must be numbers. Drop that column, or encode it: "
+            'open_source(X, categories="onehot")'
         )
     what = "Python objects" if held.dtype.kind == "O" else held.dtype
-    return f"{what}; needed: numbers, so leave it out"
+    return f"{what}; features must be numbers. Drop that column"
 
 
 def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | None, what: str, before: str) -> None:

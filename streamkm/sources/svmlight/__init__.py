@@ -1,1 +1,4 @@
-"""Rows in svmlight text, plain and compressed: where lines are, what they say, and errors with line and byte."""
+"""The reader of svmlight text, plain and compressed: it finds lines, parses them, and reports errors by line and byte.
+
+Compiled parsers are in `kernels.text`.
+"""

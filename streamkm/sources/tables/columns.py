@@ -307,12 +307,11 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
     shown = "" if row is None else f" ({_shortened(values[row].as_py())} in row {row:,})"
     if is_category(kind):
         return (
-            f"{name}: column {column!r} holds text{shown}, and features are numbers; leave it out with "
+            f"{name}: column {column!r} contains text{shown}; features must be numbers. Leave it out with "
             f'exclude="{column}", or pass categories="onehot" or categories="hash"'
         )
-    return (
-        f'{name}: column {column!r} holds {kind}{shown}, and features are numbers; leave it out with exclude="{column}"'
-    )
+    remedy = f'Leave it out with exclude="{column}"'
+    return f"{name}: column {column!r} has type {kind}{shown}; features must be numbers. {remedy}"
 
 
 def _is_number(value: Any) -> bool:

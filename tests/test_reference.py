@@ -1,0 +1,74 @@
+"""The reference of the API: every public method is on its estimator's page, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+import streamkm
+
+pytest.importorskip("pdoc", reason="needs the extra docs")
+ESTIMATORS = ("StreamKMeans", "StreamKernelKMeans", "IncrementalKMeans")
+
+
+class Page(HTMLParser):
+    """The anchors, links and text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.anchors, self.links, self.text = set(), set(), ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        self.anchors.add(named.get("id"))
+        if tag == "a" and "href" in named:
+            self.links.add(named["href"])
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Each page of the reference by its path."""
+    from tests.reference import build
+
+    folder = tmp_path_factory.mktemp("reference")
+    build(folder)
+    return {path.resolve(): Page(path.read_text("utf-8")) for path in folder.rglob("*.html")}
+
+
+@pytest.fixture(scope="module")
+def first_page(pages):
+    """The page of what `streamkm` exports."""
+    return next(page for path, page in pages.items() if path.name == "streamkm.html")
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_page_of_an_estimator_has_every_public_method(first_page, name):
+    estimator = getattr(streamkm, name)
+    methods = {
+        method for method in dir(estimator) if not method.startswith("_") and callable(getattr(estimator, method))
+    }
+    assert {"fit", "predict", "transform", "save", "load"} <= methods
+    assert {f"{name}.{method}" for method in methods} <= first_page.anchors
+
+
+def test_links_lead_somewhere(pages):
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            place, _, anchor = link.partition("#")
+            if re.match(r"[a-z]+:", link):
+                continue
+            target = pages.get((path.parent / place).resolve() if place else path)
+            if target is None or (anchor and anchor not in target.anchors):
+                dead.append((path.name, link))
+    assert not dead
+
+
+def test_formulas_are_shown(first_page):
+    assert "<x, y>" in first_page.text
