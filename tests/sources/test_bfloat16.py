@@ -16,8 +16,8 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, S
 from streamkm.sources import open_source
 from streamkm.sources.bfloat16 import as_float32
 from streamkm.testing import Opened, SourceContract
+from tests.cli.test_cli import run
 from tests.sources.matrices import dense_matrix
-from tests.test_cli import run
 
 
 def words() -> np.ndarray:

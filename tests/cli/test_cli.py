@@ -1,0 +1,761 @@
+"""The commands, as people run them: arguments, files, messages and exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from click.testing import CliRunner
+from sklearn.exceptions import ConvergenceWarning
+
+from streamkm import StreamKMeans, __version__
+from streamkm.cli.main import main
+from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_text
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.manifest import MARKER
+from streamkm.engine.checkpoint import Checkpoint
+from streamkm.estimators.fit_summary import summarize
+from tests.programs import Program, run_program
+from tests.tables import cases, row
+
+TOP = Path(__file__).parents[2]
+FILES = {"labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html", MARKER}
+
+
+def rows(n_rows=90, seed=0):
+    """Dense float32 (n_rows, 5) in three far groups."""
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(n_rows, 5)) + 20 * (np.arange(n_rows) % 3)[:, None]).astype(np.float32)
+
+
+def svmlight(X):
+    return "".join("0 " + " ".join(f"{j + 1}:{value:.6g}" for j, value in enumerate(row)) + "\n" for row in X)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with the same rows as x.svm and x.npy."""
+    monkeypatch.chdir(tmp_path)
+    X = rows()
+    Path("x.svm").write_text(svmlight(X))
+    np.save("x.npy", X)
+    return tmp_path
+
+
+def run(*arguments, code=0):
+    """Run a command in this process; give stdout and stderr."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if code != 1 and result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def process(*arguments, **options):
+    """Run a command in a process of its own."""
+    path = os.pathsep.join(filter(None, [str(TOP), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-m", "streamkm", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False, **options,
+    )  # fmt: skip
+
+
+def summary(directory="out"):
+    return json.loads(Path(directory, "summary.json").read_text())
+
+
+# fit
+
+
+def test_fit_writes_everything(folder):
+    output = run("fit", "x.svm", "-k", 3, "-o", "out", "--set", "estimator.random_state=0")
+    assert {path.name for path in Path("out").iterdir()} == FILES
+    labels = np.load("out/labels.npy")
+    assert labels.dtype == np.int32
+    assert len(set(zip(labels.tolist(), (np.arange(90) % 3).tolist(), strict=True))) == 3
+    assert np.array_equal(StreamKMeans.load("out/model.npz").predict("x.svm"), labels)
+    told = summary()
+    assert told["data"]["n_samples"] == 90
+    assert told["data"]["n_features"] == 5
+    result = told["result"]
+    assert result["counts"] == [30, 30, 30]
+    assert result["n_passes"] == 2
+    X = rows().astype(np.float64)
+    exact = sum(((X[labels == label] - X[labels == label].mean(axis=0)) ** 2).sum() for label in range(3))
+    assert result["objective"] == pytest.approx(exact, rel=1e-4)
+    assert result["objective_per_row"] == pytest.approx(exact / 90, rel=1e-4)
+    assert result["distortion"] is not None
+    stages = {stage["name"]: stage for stage in told["stages"]}
+    assert {"sketch", "seed", "lloyd", "assign"} <= set(stages)
+    assert stages["assign"]["rows"] == 90
+    assert stages["sketch"]["read_bytes"] == Path("x.svm").stat().st_size
+    assert stages["assign"]["read_bytes"] == 0  # rows stay in memory
+    assert told["seconds"] == pytest.approx(sum(stage["seconds"] for stage in told["stages"]))
+    assert told["parameters"]["n_clusters"] == 3
+    assert told["versions"]["streamkm"] == __version__
+    # plain log lines, one a stage, as the output is no terminal; then the outcome
+    for stage in stages:
+        assert sum(line[8:].startswith(f" {stage}: ") for line in output.splitlines()) == 1, output
+    assert "clusters   3\n" in output
+    assert output.endswith("results    out\n")
+
+
+def test_formats_agree(folder):
+    for name in ("x.svm", "x.npy"):
+        run("fit", name, "-k", 3, "-o", name[-3:], "--no-report", "--set", "estimator.random_state=0")
+    pairs = set(zip(np.load("svm/labels.npy").tolist(), np.load("npy/labels.npy").tolist(), strict=True))
+    assert len(pairs) == 3  # one to one
+    assert summary("svm")["result"]["objective"] == pytest.approx(summary("npy")["result"]["objective"], rel=1e-4)
+
+
+def test_configuration_and_overrides(folder):
+    Path("c.yaml").write_text(
+        "data: {path: x.npy}\nestimator: {n_clusters: 2, max_iter: 7}\n"
+        "output: {directory: conf, report: false, labels: zarr}\n"
+    )
+    run("fit", "c.yaml")
+    assert summary("conf")["parameters"]["n_clusters"] == 2
+    assert {path.name for path in Path("conf").iterdir()} == FILES - {"labels.npy", "report.html"} | {"labels.zarr"}
+    run("fit", "c.yaml", "--set", "estimator.n_clusters=4", "-k", 3, "-o", "out", "--labels-format", "npy")
+    assert summary()["parameters"]["n_clusters"] == 3
+    assert summary()["parameters"]["max_iter"] == 7
+    assert Path("out/labels.npy").exists()
+
+
+def test_results_are_kept_unless_asked(folder):
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--set", "estimator.random_state=0")
+    before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    Path("bad.svm").write_text("1 1:oh\n")  # would be noticed when it is read
+    message = run("fit", "bad.svm", "-k", 2, "-o", "out", code=2)
+    assert message.startswith("streamkm: error: out holds results of an earlier run (labels.npy, model.npz")
+    assert "--overwrite" in message
+    # a run that fails later leaves them alone too
+    run("fit", "bad.svm", "-k", 2, "-o", "out", "--overwrite", code=2)
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
+    Path("out/notes.txt").write_text("mine")
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--overwrite", "--labels-format", "zarr", "--no-report")
+    assert {path.name for path in Path("out").iterdir()} == (FILES - {"labels.npy", "report.html"}) | {
+        "labels.zarr", "notes.txt"
+    }  # fmt: skip
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--overwrite", "--labels-format", "zarr", "--no-report")
+    assert len(np.unique(zarr.open_array("out/labels.zarr", mode="r")[:])) == 3
+
+
+def test_the_summary_repeats_the_run_and_holds_no_address(folder):
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--set", "estimator.init=random", "--set", "estimator.n_init=1")
+    text = Path("out/summary.json").read_text() + Path("out/report.html").read_text()
+    assert not re.search(r"0x[0-9a-f]{6}|object at", text)
+    seed = summary()["result"]["seed"]
+    assert StreamKMeans.load("out/model.npz").seed_ == seed
+    given = ("--set", "estimator.init=random", "--set", "estimator.n_init=1", "--set", f"estimator.random_state={seed}")
+    run("fit", "x.npy", "-k", 3, "-o", "again", *given)
+    assert Path("again/labels.npy").read_bytes() == Path("out/labels.npy").read_bytes()
+    assert summary("again")["result"] == summary()["result"]
+    kmeans = StreamKMeans(2, random_state=np.random.RandomState(0), progress=False).fit(rows())
+    text = json.dumps(summarize(kmeans.set_params(executor=object())))
+    assert not re.search(r"0x[0-9a-f]{6}|object at", text)
+    assert "RandomState" in text
+
+
+def test_output_that_cannot_be(folder):
+    Path("file").write_text("")
+    assert "file is a file" in run("fit", "x.npy", "-k", 2, "-o", "file", code=2)
+    assert "file is a file" in run("fit", "x.npy", "-k", 2, "-o", "file/inner", code=2)
+    Path("locked").mkdir(mode=0o500)
+    if os.geteuid() != 0:  # root may write anywhere
+        assert "no permission" in run("fit", "x.npy", "-k", 2, "-o", "locked/out", code=2)
+
+
+def test_nothing_is_left_of_a_write_that_fails(folder, monkeypatch):
+    run("fit", "x.npy", "-k", 3, "-o", "out")
+    before = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(StreamKMeans, "save", full)
+    message = run("fit", "x.npy", "-k", 2, "-o", "out", "--overwrite", code=2)
+    assert "streamkm: error: out: no space (No space left on device; " in message
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == before
+
+
+def test_stages_are_told_once_where_progress_is_asked_for(folder):
+    output = run("fit", "x.npy", "-k", 3, "-o", "out", "--set", "estimator.progress=true")
+    assert output.count("assign: ") == 1
+    assert summary()["stages"][0]["name"] == "sketch"
+
+
+def test_quiet_says_nothing(folder):
+    assert run("fit", "x.npy", "-k", 3, "-o", "out", "--quiet") == ""
+    assert run("assign", "out/model.npz", "x.npy", "-o", "y.npy", "-q") == ""
+    assert run("fit", "x.npy", "-k", 0, "-o", "out2", "--quiet", code=2).startswith("streamkm: error: ")
+
+
+def test_verbose_shows_the_plan_and_where_errors_were_raised(folder):
+    assert "plan: passes: 2" in run("fit", "x.npy", "-k", 3, "-o", "out", "-v")
+    assert "Traceback" in run("fit", "x.npy", "-k", 0, "-o", "out2", "-v", code=2)
+    assert "exclude each other" in run("fit", "x.npy", "-k", 3, "-o", "out3", "-v", "-q", code=2)
+
+
+def test_logging_and_warnings_are_put_back(folder):
+    logger = logging.getLogger("streamkm")
+    before = logger.level, list(logger.handlers), warnings.showwarning
+    run("fit", "x.npy", "-k", 3, "-o", "out", "-v")
+    assert (logger.level, logger.handlers, warnings.showwarning) == before
+
+
+def test_warnings_are_one_line(folder):
+    np.save("same.npy", np.ones((8, 2)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", ConvergenceWarning)
+        output = run("fit", "same.npy", "-k", 3, "-o", "out")
+    assert "streamkm: warning: found 1 cluster instead of 3: the data have only 1 distinct row" in output
+    assert summary()["result"]["n_clusters"] == 1
+
+
+def test_skipped_rows(folder):
+    X = rows()
+    X[7, 2] = np.nan
+    np.save("nan.npy", X)
+    assert "row" in run("fit", "nan.npy", "-k", 3, "-o", "out", code=2)
+    output = run("fit", "nan.npy", "-k", 3, "-o", "out", "--set", "estimator.on_invalid=skip")
+    assert "rows       90 (1 skipped)" in output
+    assert summary()["data"]["n_skipped"] == 1
+    assert np.flatnonzero(np.load("out/labels.npy") < 0).tolist() == [7]
+
+
+# wrong usage and input
+
+
+@cases(
+    "arguments, message",
+    [
+        (["fit"], "Missing argument"),
+        (["fit", "x.npy"], "say how many clusters: -k 10"),
+        (["fit", "x.npy", "-k", "many"], "'many' is not a valid integer"),
+        (["fit", "x.npy", "c.yaml"], "give one configuration (c.yaml) or data, not both"),
+        (["fit", "a.yaml", "b.yml"], "give one configuration (a.yaml) or data, not both"),
+        (["fit", "no.yaml"], "streamkm: error: no.yaml does not exist"),
+        (["fit", "no.npy", "-k", "2"], "no.npy"),
+        (["fit", "x.npy", "-k", "0"], "-k 0; needed: an integer from 1"),
+        (["fit", "x.npy", "-k", "91"], "n_samples=90 should be >= -k 91"),
+        (["fit", "x.npy", "-k", "2", "--set", "estimator.n_components=0"], "n_components=0"),
+        (["fit", "x.npy", "-k", "2", "--set", "estimator.metrik=cosine"], "did you mean metric?"),
+        (["fit", "x.npy", "-k", "2", "--set", "data.zero_based=true"], "zero_based"),
+        (["fit", "x.npy", "-k", "2", "--labels-format", "txt"], "'txt' is not one of"),
+        (["fti", "x.npy"], "No such command"),
+        (["assign", "no.npz", "x.npy", "-o", "y.npy"], "'no.npz' does not exist"),
+        (["assign", "x.svm", "x.npy", "-o", "y.npy"], "x.svm is not a saved model"),
+        (["inspect", "x.npy", "--set", "estimator.tol=1"], "this command takes keys of data and text only"),
+        (["distortion", "x.npy", "-m", "16,x"], "'16,x' is no list of whole numbers"),
+        (["fit", "x.npy", "-k", "2", "--steps", "unit"], "Did you mean '--preprocess'?"),
+        (["sweep", "x.npy", "-k", "2:3", "--steps=unit"], "Did you mean '--preprocess'?"),
+        (["sweep", "x.npy", "-k", "2:3", "--preprocess", "scale"], "there is no step 'scale'"),
+        (["sketch", "x.npy", "-o", "s.zarr", "--sketch", "foo"], "--sketch foo; needed: one of 'auto'"),
+        (["report", "no"], "'no' does not exist"),
+        (["report", "."], "has no complete results of streamkm fit"),
+    ],
+)
+def test_exit_code_2(folder, arguments, message):
+    output = run(*arguments, code=2)
+    assert message in output
+    assert "Traceback" not in output
+    if "Usage" not in output:
+        lines = [line for line in output.splitlines() if not line[:2].isdigit()]  # log lines start with the time
+        assert len(lines) == 1
+        assert lines[0].startswith("streamkm: error: ")
+
+
+def test_failures_of_ours_ask_for_a_report(folder, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr(StreamKMeans, "fit", broken)
+    result = CliRunner().invoke(main, ["fit", "x.npy", "-k", "2", "-o", "out"])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, RuntimeError)
+    assert any("Please report it" in note for note in result.exception.__notes__)
+
+
+# the other commands
+
+
+def test_plan_reads_and_writes_nothing(folder, monkeypatch):
+    monkeypatch.setattr("streamkm.sources.binary.dense.DenseSource.read", lambda *_: pytest.fail("rows were read"))
+    output = run("plan", "x.npy", "-k", 3)
+    assert "passes         2, up to 2 more if the sample missed something\n" in output
+    assert "assignment     in the original space\n" in output
+    assert "results        streamkm-out\n" in output
+    planned = json.loads(run("plan", "x.npy", "-k", 3, "--json", "--set", "estimator.refine=2"))
+    assert planned["passes"] == 4
+    assert planned["n_features"] == 5
+    assert not Path("streamkm-out").exists()
+
+
+def test_inspect(folder):
+    output = run("inspect", "x.npy", "x.svm", "--set", "data.format=auto")
+    first, second = output.split("\n\n")
+    assert "rows          90\n" in first
+    assert "features      5\n" in first
+    assert "values        float32, dense" in first
+    assert "stored bytes  1,800" in first
+    assert "rows          about " in second
+    assert "features      known after one pass" in second
+    assert "sparse" in second
+
+
+def test_what_a_source_tells_beyond_the_contract_is_shown(folder, monkeypatch):
+    details = {"format": "NumPy", "chunks": "none"}
+    monkeypatch.setattr("streamkm.sources.binary.dense.DenseSource.details", lambda _: details, raising=False)
+    assert run("inspect", "x.npy").endswith("format        NumPy\nchunks        none\n")
+
+
+def test_assign(folder):
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
+    assert "rows    90\nlabels  y.npy" in run("assign", "out/model.npz", "x.npy", "-o", "y.npy")
+    expected = np.load("out/labels.npy")
+    assert np.array_equal(np.load("y.npy"), expected)
+    assert "y.npy exists" in run("assign", "out/model.npz", "x.npy", "-o", "y.npy", code=2)
+    run("assign", "out/model.npz", "x.npy", "x.npy", "-o", "y.npy", "--overwrite")
+    assert np.array_equal(np.load("y.npy"), np.tile(expected, 2))
+    for _ in range(2):
+        run("assign", "out/model.npz", "x.npy", "-o", "new/y.zarr", "--overwrite")
+        assert np.array_equal(zarr.open_array("new/y.zarr", mode="r")[:], expected)
+    assert "written as .npy, .zarr, .csv or .parquet" in run("assign", "out/model.npz", "x.npy", "-o", "y.txt", code=2)
+    np.save("wide.npy", np.ones((4, 9)))
+    assert "9 features" in run("assign", "out/model.npz", "wide.npy", "-o", "z.npy", code=2)
+    assert not Path("z.npy").exists()
+
+
+@cases("suffix", [".npy", ".csv", ".parquet"])
+def test_labels_replace_labels_of_streamkm_alone_unless_forced(folder, suffix):
+    """Not what looks like them, nor what was changed since, though name and size are the same."""
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q", "--overwrite")
+    given, path = ("assign", "out/model.npz", "x.npy", "-q", "-o", f"mine{suffix}"), Path(f"mine{suffix}")
+    run(*given)
+    table, n_rows = path.read_bytes(), len(np.load("x.npy"))
+    run(*given, "--overwrite")
+    others = {
+        ".npy": [npy(np.arange(5, dtype="i4")), npy(np.full(n_rows, 7, "i4"))],
+        ".csv": [b"row,label,distance,second_label,second_distance,outlier_score\n0,9,,,,\n", table.swapcase()],
+        ".parquet": [parquet(pd.read_parquet(path))] if suffix == ".parquet" else [],
+    }
+    for mine in others[suffix]:
+        path.write_bytes(mine)
+        assert "replace it by --force" in run(*given, "--overwrite", code=2)
+        assert path.read_bytes() == mine
+        run(*given, "--force")
+        run(*given, "--overwrite")
+        assert path.read_bytes() == table
+    path.unlink()
+    path.mkdir()
+    assert "no regular file" in run(*given, "--force", code=2)
+
+
+def parquet(frame):
+    with io.BytesIO() as file:
+        frame.to_parquet(file)
+        return file.getvalue()
+
+
+def npy(array):
+    with io.BytesIO() as file:
+        np.save(file, array)
+        return file.getvalue()
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".csv"])
+def test_a_change_in_the_middle_is_seen(folder, suffix):
+    """Of a large file of labels: all its bytes count."""
+    np.save("many.npy", np.repeat(rows(), 1_000, axis=0)[:, :2])
+    run("fit", "many.npy", "-k", 2, "-o", "out", "--no-report", "-q")
+    given, path = ("assign", "out/model.npz", "many.npy", "-q", "-o", f"y{suffix}"), Path(f"y{suffix}")
+    run(*given)
+    mine = bytearray(path.read_bytes())
+    mine[len(mine) // 2] ^= 1
+    path.write_bytes(mine)
+    assert "was changed since" in run(*given, "--overwrite", code=2)
+    assert path.read_bytes() == mine
+
+
+@pytest.mark.parametrize("form", ["npy", "csv", "parquet", "zarr"])
+def test_labels_in_results_are_replaced_as_the_results_are(folder, form):
+    """The directory's marker lists the new ones: a fit replaces them in turn."""
+    np.save("more.npy", rows(400))
+    fit = ("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q", "--set", f"output.labels={form}", "--overwrite")
+    given = ("assign", "out/model.npz", "more.npy", "-q", "-o", f"out/labels.{form}")
+    run(*fit)
+    run(*given, code=2)
+    run(*given, "--overwrite")
+    assert not list(Path("out").glob(".labels*"))
+    run(*given, "--overwrite")
+    run(*fit)
+    assert summary()["data"]["n_samples"] == 90
+
+
+@pytest.mark.parametrize("mine", ["a file", "a change"])
+def test_what_is_not_listed_among_results_is_kept(folder, mine):
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q")
+    path = Path("out/other.npy" if mine == "a file" else "out/labels.npy")
+    np.save(path, np.zeros(7, np.int32))
+    given = ("assign", "out/model.npz", "x.npy", "-q", "-o", path)
+    assert "replace it by --force" in run(*given, "--overwrite", code=2)
+    assert len(np.load(path)) == 7
+    run(*given, "--force")
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q", "--overwrite")
+
+
+@pytest.mark.parametrize("what", ["fit", "report", "dedupe", "l.npy", "l.csv", "l.parquet", "l.zarr"])
+def test_no_space_names_what_was_asked_for(folder, tmpfs, what):
+    """However many pages there are left: never a hidden name, and the same command goes on when there is space."""
+    place, _ = tmpfs
+    run("fit", "x.npy", "-k", 2, "-o", "model", "-q")
+    given = {
+        "fit": ("fit", "x.npy", "-k", 2, "-o", place / "out", "--no-report", "--no-checkpoint"),
+        "report": ("report", place / "model"),
+        "dedupe": ("dedupe", "x.npy", "-o", place / "keep.npy"),
+    }.get(what, ("assign", "model/model.npz", "x.npy", "-o", place / what))
+    if what == "report":
+        shutil.copytree("model", place / "model")
+    n_full, filler = 0, place / "filler"
+    for n_pages in range(100):
+        filler.write_bytes(b"")
+        found = os.statvfs(place)
+        filler.write_bytes(bytes((found.f_bavail - n_pages) * found.f_frsize))
+        result = CliRunner().invoke(main, [*map(str, given), "-q"])
+        if result.exit_code == 0:
+            break
+        n_full += 1
+        with row(n_pages=n_pages):
+            assert result.exit_code == 2, result.exception
+            assert re.search(rf"error: {place}/[a-z/.]+: no space", result.output), result.output
+            assert f"{place}/." not in result.output
+            assert "partial" not in result.output
+    assert n_full > 0
+    assert result.exit_code == 0
+
+
+def test_a_file_in_the_place_of_a_mark_is_left(folder):
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q")
+    Path(".y.npy.streamkm").write_text("mine")
+    assert ".y.npy.streamkm is no mark" in run("assign", "out/model.npz", "x.npy", "-o", "y.npy", code=2)
+    assert Path(".y.npy.streamkm").read_text() == "mine"
+    assert not Path("y.npy").exists()
+
+
+def test_labels_never_replace_a_directory_of_other_things(folder):
+    Path("mine.zarr").mkdir()
+    with pytest.raises(OutputError, match="no Zarr array of labels"):
+        check_labels_target("mine.zarr", overwrite=True)
+    zarr.create_array("data.zarr", shape=(3,), dtype="i4")
+    with pytest.raises(OutputError, match="no Zarr array of labels"):
+        check_labels_target("data.zarr", overwrite=True)
+    np.save("vectors.npy", np.zeros((3, 2)))
+    Path("text.npy").write_text("mine")
+    for name in ("vectors.npy", "text.npy"):
+        with pytest.raises(OutputError, match=f"{name} exists and is no file of labels"):
+            check_labels_target(name, overwrite=True)
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_labels("x.npy/y.npy", np.zeros(3, np.int32))
+
+
+def test_written_text_replaces_the_old(folder):
+    for text in ("a", "b"):
+        write_text("sub/t.txt", text)
+        assert Path("sub/t.txt").read_text() == text
+    assert sorted(os.listdir("sub")) == [MARKER, "t.txt"]
+
+
+RESULTS = (
+    "labels.npy",
+    "labels.zarr",
+    "model.npz",
+    "text.json",
+    "tfidf.npz",
+    "table.json",
+    "sketch_view.npz",
+    "report.html",
+)
+
+
+def test_files_of_others_are_not_taken_for_results(folder):
+    """Whatever they are called, and whatever may be replaced."""
+    for number, name in enumerate((*RESULTS, "summary.json")):
+        place = Path(f"out{number}")
+        place.mkdir()
+        if name.endswith(".zarr"):
+            zarr.create_array(str(place / name), shape=(3,), dtype="i4")
+        else:
+            (place / name).write_text("mine")
+        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        for more in ([], ["--overwrite"]):
+            message = run("fit", "x.npy", "-k", 2, "-o", place, *more, code=2)
+            assert f"{place} holds {name}, which streamkm did not write there" in message
+        assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+    Path("scores").mkdir()
+    Path("scores/sweep.csv").write_text("mine")
+    assert "holds sweep.csv" in run("sweep", "x.npy", "-k", "2:4", "-o", "scores", "--overwrite", code=2)
+    # what was replaced by hand is not streamkm's any more
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
+    Path("out/report.html").write_text("mine")
+    assert "out holds report.html" in run("report", "out", code=2)
+    assert "out holds report.html" in run("fit", "x.npy", "-k", 3, "-o", "out", "--overwrite", code=2)
+    assert Path("out/report.html").read_text() == "mine"
+    Path("data").mkdir()
+    np.save("data/x.npy", rows())
+    run("fit", "data/x.npy", "-k", 3, "-o", "data", "--no-report")
+    run("fit", "data/x.npy", "-k", 3, "-o", "data", "--no-report", "--overwrite")
+    assert np.array_equal(np.load("data/x.npy"), rows())
+
+
+def test_a_checkpoint_is_no_place_for_results(folder):
+    with Checkpoint.open("state", {}):
+        assert "marked as streamkm's checkpoint, not as its results" in run(
+            "fit", "x.npy", "-k", 2, "-o", "state", "--overwrite", code=2
+        )
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
+    message = run("fit", "x.npy", "-k", 3, "-o", "new", "--set", "estimator.checkpoint=out", code=2)
+    assert "marked as streamkm's results, not as its checkpoint" in message
+
+
+def test_report_is_made_again(folder):
+    run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
+    assert not Path("out/report.html").exists()
+    assert "out/report.html" in run("report", "out")
+    assert "<svg" in Path("out/report.html").read_text()
+
+
+def test_plan_measures_the_time_if_asked(folder):
+    assert "time " not in run("plan", "x.npy", "-k", 3)
+    assert "from a measurement of a few chunks" in run("plan", "x.npy", "-k", 3, "--measure")
+    assert 0 < json.loads(run("plan", "x.npy", "-k", 3, "--measure", "--json"))["seconds"] < 60
+
+
+def test_version_and_help():
+    assert run("--version") == f"streamkm, version {__version__}\n"
+    commands = {
+        "fit",
+        "plan",
+        "inspect",
+        "assign",
+        "report",
+        "sketch",
+        "append",
+        "cluster",
+        "dedupe",
+        "sweep",
+        "distortion",
+    }
+    assert set(main.commands) == commands
+    for name in main.commands:
+        assert "Options:" in run(name, "--help")
+    assert isinstance(main, click.Group)
+
+
+# processes
+
+
+def test_real_process(folder):
+    done = process("fit", "x.svm", "-k", 3, "-o", "out")
+    assert done.returncode == 0, done.stderr
+    assert "results    out\n" in done.stdout
+    assert " assign: " in done.stderr
+    done = run_program(["-m", "streamkm", "fit", "x.svm", "-k", "3", "-o", "out"], timeout=120)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("streamkm: error: out holds results")
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom streamkm.cli.main import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "print(sorted({'numpy', 'scipy', 'sklearn', 'numba', 'dask', 'pydantic', 'yaml', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=TOP, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+INTERRUPTED = """
+import signal
+import time
+from streamkm.cli.main import main
+from streamkm import StreamKMeans
+
+def fit(self, X, **_):
+    print("fitting", flush=True)
+    time.sleep(60)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start jobs in the background without it
+StreamKMeans.fit = fit
+main(["fit", "x.npy", "-k", "3", "-o", "out"])
+"""
+
+FAILING = """
+from streamkm.cli.main import main
+from streamkm import StreamKMeans
+
+StreamKMeans.fit = lambda self, X, **_: 1 / 0
+main(["fit", "x.npy", "-k", "3", "-o", "out"])
+"""
+
+
+@pytest.fixture
+def started(folder):
+    """A function that starts a program of some text, which writes to the files out.txt and errors.txt."""
+    programs = []
+
+    def start(text):
+        Path("program.py").write_text(text)
+        programs.append(Program(["program.py"], folder, os.environ, folder / "out.txt", folder / "errors.txt"))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        program.kill()
+        program.wait(60)
+
+
+def test_interrupt(folder, started):
+    running = started(INTERRUPTED)
+    while "fitting\n" not in (Path("out.txt").read_text() if Path("out.txt").exists() else ""):
+        assert running.poll() is None, Path("errors.txt").read_text()
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(60) == 130
+    errors = Path("errors.txt").read_text()
+    assert errors.splitlines()[-1].startswith("streamkm: interrupted")
+    assert "Traceback" not in errors
+    assert not Path("out").exists()
+
+
+def test_failure_of_ours_in_a_process(started):
+    assert started(FAILING).wait(60) == 1
+    errors = Path("errors.txt").read_text()
+    assert "ZeroDivisionError" in errors
+    assert errors.rstrip().endswith("Please report it with the lines above.")
+
+
+def test_errors_of_several_lines_are_marked_on_each(folder, monkeypatch):
+    def two(*_, **__):
+        raise InvalidInputError("first\nsecond")
+
+    monkeypatch.setattr(StreamKMeans, "plan_for", two)
+    assert run("plan", "x.npy", "-k", 2, code=2) == "streamkm: error: first\nstreamkm: error: second\n"
+
+
+UNREAD = """
+import json, os, runpy, sys
+import streamkm.cli.config, streamkm.estimators.kmeans
+
+told = []
+for arguments, errors_too in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child == 0:  # ends as an interpreter does, which writes what is left to write
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, 1)
+        os.dup2(writer if errors_too else os.open("errors.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        sys.argv = ["streamkm", *arguments]
+        runpy.run_module("streamkm", run_name="__main__")
+        sys.exit()
+    told.append((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "" if errors_too else open("errors.txt").read()))
+print(json.dumps(told))
+"""
+
+
+def test_commands_whose_output_nobody_reads(folder):
+    """Output goes to a pipe whose other end is closed; what fails keeps its code, also where errors go there."""
+    Path("bad.npy").write_bytes(b"junk")
+    seen_enough = [("inspect", "x.npy", "x.npy"), ("--help",)]
+    failing = [("inspect", "bad.npy"), ("inspect", "--nope")]
+    commands = [*((given, False) for given in seen_enough + failing), *((given, True) for given in failing)]
+    told = subprocess.run(
+        [sys.executable, "-c", UNREAD, json.dumps(commands)], env={**os.environ, "PYTHONPATH": str(TOP)},
+        stdout=subprocess.PIPE, text=True, timeout=280, check=True,
+    ).stdout  # fmt: skip
+    for (given, errors_too), (code, errors) in zip(commands, json.loads(told), strict=True):
+        with row(given=given, errors_too=errors_too):
+            if given in seen_enough:
+                assert (code, errors) == (141, "")
+            else:
+                assert code == 2
+                assert errors_too or "rror: " in errors
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such streams there")
+def test_closed_streams_change_nothing(folder):
+    """As daemons have them; nor do files that are opened get their numbers, and what is written to them."""
+    done = process("fit", "x.npy", "-k", 2, "-o", "out", preexec_fn=lambda: [os.close(number) for number in (0, 1, 2)])
+    assert done.returncode == 0
+    assert summary()["result"]["n_clusters"] == 2
+    assert Path("out/report.html").stat().st_size > 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device there")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_no_space_for_what_is_printed(folder, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with open("/dev/full", "wb") as full:
+        for given in [("fit", "x.npy", "-k", 2, "-o", "out"), ("inspect", "x.npy"), ("--help",)]:
+            done = subprocess.run(
+                [sys.executable, "-m", "streamkm", *map(str, given)], env={**os.environ, "PYTHONPATH": str(TOP)},
+                stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            with row(given=given):
+                assert done.returncode == 1
+                assert done.stderr.splitlines()[-1].startswith("streamkm: error: standard output: no space (")
+                assert "Traceback" not in done.stderr
+    assert set(os.listdir("out")) == FILES
+    assert not os.path.exists("out.checkpoint")
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode there")
+def test_names_that_are_no_utf8_are_escaped(folder):
+    name = os.fsdecode(b"bad\xff.npy")
+    shutil.copy("x.npy", name)
+    directory = os.fsdecode(b"out\xfe")
+    run("fit", name, "-k", 2, "-o", directory)
+    assert "bad\\udcff.npy" in run("inspect", name)
+    assert summary(directory)["data"]["name"] == "bad\\udcff.npy"
+    page = Path(directory, "report.html").read_text("utf-8")
+    assert "<h1>bad\\udcff.npy</h1>" in page
+    assert "streamkm assign out\\udcfe/model.npz" in page
+    StreamKMeans(2).fit(name).report("x.html")
+    assert "bad\\udcff.npy" in Path("x.html").read_text("utf-8")
+    run("sketch", name, "-o", os.fsdecode(b"s\xff.zarr"), "-q")
+    run("inspect", os.fsdecode(b"s\xff.zarr"))
+
+
+def test_another_connection_that_breaks_is_a_failure(folder, monkeypatch):
+    def broken(*_, **__):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("streamkm.cli.config.open_data", broken)
+    result = CliRunner().invoke(main, ["inspect", "x.npy"])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ConnectionError)
+    assert "a connection was closed" in str(result.exception)
+
+
+def test_inspect_tells_the_dtype_of_the_file(folder):
+    np.save("half.npy", np.ones((30, 4), np.float16))
+    np.save("single.npy", np.ones((30, 4), np.dtype(">f4")))
+    assert "float16, read as float32, dense" in run("inspect", "half.npy")
+    assert "values        float32, dense" in run("inspect", "single.npy")

@@ -1,0 +1,122 @@
+"""Advice on the command line is in its words: options and keys that the command has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streamkm
+from streamkm.cli.wording import in_words_of
+from streamkm.sources.binary.dense import DenseSource
+from tests.cli.test_cli import run
+from tests.tables import cases
+
+PYTHON_ONLY = {"random_state", "n_features"}  # with values that messages show, of functions that no command calls so
+ADVICE = re.compile(r"\b(?:pass|use|take|choose one with|leave|set|threads) \(?([a-z]+(?:_[a-z]+)*)=")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = np.random.default_rng(0).random((40, 3))
+    np.save("x.npy", X)
+    X[7, 1] = np.nan
+    np.save("nan.npy", X)
+    Path("words.txt").write_bytes(b"red fish\nblue \xff fish\n")
+    Path("zero.svm").write_text("1 1:2\n1 0:2\n")
+    np.savez("two.npz", a=X, b=X)
+    Path("semi.csv").write_text("a;b\n1;2\n3;4\n")
+    Path("tabs.csv").write_text("a\tb\n1\t2\n3\t4\n")
+    Path("spaces.csv").write_text("a,pick up\n1,Oslo\n2,Rome\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["fit", "nan.npy", "-k", 3], "; pass --skip-invalid to leave such rows out"),
+        (["sketch", "nan.npy", "-o", "s.zarr"], "; pass --skip-invalid to leave such rows out"),
+        (["fit", "words.txt", "-k", 2, "--set", "data.format=lines"], "or pass --set text.decode_error=replace"),
+        (["fit", "zero.svm", "-k", 2, "--set", "data.zero_based=false"], "pass --set data.zero_based=true if column"),
+        (["inspect", "two.npz"], "choose one with --set data.key="),
+        (["fit", "x.npy", "-k", 0], "-k 0; needed: an integer from 1"),
+        (["fit", "x.npy", "-k", 3, "--set", "estimator.memory_limit=1000"], "raise --memory-limit to"),
+        (["fit", "semi.csv", "-k", 3], "; pass --set 'data.delimiter=;'"),
+        (["fit", "tabs.csv", "-k", 3], "; pass --set 'data.delimiter=\"\\t\"'"),
+        (["fit", "spaces.csv", "-k", 3], "Leave it out with --exclude 'pick up', or"),
+        (["fit", "x.npy", "-k", 3, "--memory-limit", "1 XB"], "--memory-limit '1 XB'; needed: \"auto\", bytes"),
+        (["sweep", "x.npy", "-k", "2:4", "--memory-limit", "1 KB"], "raise --memory-limit to"),
+        (
+            ["sweep", "x.npy", "-k", "5:2"],
+            "the range '5:2' is empty; needed: a number (50) or a range (2:200:1)",
+        ),
+        (["sweep", "x.npy", "-k", "2:4", "--seeds", 0], "--seeds 0; needed: an integer from 1"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
+)
+def test_of_commands(folder, arguments, wanted):
+    said = run(*arguments, code=2)
+    assert wanted in said
+    assert not re.search(r"\b(on_invalid|memory_limit)=\"|(?<![.\w])n_clusters=", said)
+
+
+def test_of_stores_and_checkpoints(folder):
+    run("sketch", "x.npy", "-o", "s.zarr")
+    assert "append to it, or pass --overwrite" in run("sketch", "x.npy", "-o", "s.zarr", code=2)
+    np.save("y.npy", np.ones((40, 2)))
+    said = run("append", "s.zarr", "y.npy", "--columns", "--first-feature", 1, code=2)
+    assert "pass --first-feature 3 or more" in said or "features together" in said
+
+
+@pytest.mark.parametrize("command", ["fit", "plan", "cluster", "sweep"])
+def test_more_clusters_than_rows_are_refused_before_reading(folder, monkeypatch, command):
+    data = "x.npy"
+    if command == "cluster":
+        run("sketch", "x.npy", "-o", "s.zarr")
+        data = "s.zarr"
+    monkeypatch.setattr(DenseSource, "read", None)
+    for more in ([], ["--set", "kernel.kernel=rbf"]) if command in ("fit", "plan") else ([],):
+        said = run(command, data, "-k", "41", *more, code=2)
+        assert "n_samples=40 should be >= -k 41; use fewer clusters" in said
+    assert not list(folder.glob("streamkm-*"))
+
+
+def test_nothing_to_resume_is_said(folder):
+    said = run("fit", "x.npy", "-k", 3, "-o", "out", "--resume", "--no-report")
+    assert "streamkm: out.checkpoint holds nothing to resume: this run begins anew" in said
+    assert np.load("out/labels.npy").shape == (40,)
+
+
+def test_advice_is_known_to_the_command_line():
+    """Whatever the code advises has an option or a key."""
+    found = set()
+    for path in Path(streamkm.__file__).parent.rglob("*.py"):
+        found |= {(path.name, name) for name in ADVICE.findall(path.read_text())}
+    assert len(found) > 12
+    commands = ("fit", "sketch", "append")
+    unknown = {
+        (file, name)
+        for file, name in found
+        if all(f"{name}=" in in_words_of(command, f'pass {name}="x"').replace(f".{name}=", "") for command in commands)
+    }
+    assert {name for _, name in unknown} <= PYTHON_ONLY, sorted(unknown)
+
+
+@cases(
+    "text, wanted",
+    [
+        ('pass FeatureHashing(input="tokens")', "pass --set text.input=tokens"),
+        ("pass FeatureHashing(norm=None)", "pass --set text.norm=null"),
+        ("use fewer threads (executor=1), or raise memory_limit", None),
+        ("x.h5:/chunk_bytes=3/n_clusters: truncated", "x.h5:/chunk_bytes=3/n_clusters: truncated"),
+        ("or start anew", "or begin anew with --restart"),
+        ('use method="nystroem"', "use --set kernel.method=nystroem"),
+        ("--set estimator.n_clusters=50 is wrong", "--set estimator.n_clusters=50 is wrong"),
+    ],
+)
+def test_of_single_messages(text, wanted):
+    usual = "use fewer threads (--set estimator.executor=1), or raise --memory-limit"
+    assert in_words_of("fit", text) == (usual if wanted is None else wanted)

@@ -1,0 +1,405 @@
+"""config.yaml to objects: what is accepted, what is refused and how, and that nothing is written down twice."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from streamkm import open_documents
+from streamkm.cli.config import Override, load_run, open_data, open_work, parse_set
+from streamkm.cli.data import tuples
+from streamkm.cli.schema import ESTIMATOR_TYPES, HASHING_TYPES, KERNEL_TYPES, SECTIONS
+from streamkm.core.exceptions import ConfigError, SourceNotFoundError
+from streamkm.engine import ClusterSettings
+from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
+from streamkm.estimators.kmeans import StreamKMeans
+from streamkm.sources import open_source
+from streamkm.text import FeatureHashing
+from tests.tables import cases
+
+TOP = Path(__file__).parents[2]
+ROWS = "1 1:0.5 2:1\n2 1:0.25 3:4\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "x.svm").write_text(ROWS)
+    return tmp_path
+
+
+def write(folder, text, name="c.yaml"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refused(folder, text, *overrides):
+    path = write(folder, text)
+    with pytest.raises(ConfigError) as caught:
+        load_run(path, [parse_set(override) for override in overrides])
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def test_estimator_section_is_the_estimators_signature():
+    parameters = inspect.signature(StreamKMeans).parameters
+    assert set(ESTIMATOR_TYPES) == set(parameters)
+    fields = SECTIONS["estimator"].model_fields
+    assert {name: field.default for name, field in fields.items()} == {
+        name: parameter.default for name, parameter in parameters.items()
+    }
+
+
+def test_text_section_is_the_signature_of_hashing_and_of_opening():
+    hashing = inspect.signature(FeatureHashing).parameters
+    assert set(HASHING_TYPES) == set(hashing)
+    fields = SECTIONS["text"].model_fields
+    for name, parameter in hashing.items():
+        default = parameter.default
+        assert fields[name].default == (list(default) if isinstance(default, tuple) else default)
+    assert FeatureHashing(**{name: tuples(fields[name].default) for name in hashing}) == FeatureHashing()
+    of_the_estimator = {"executor", "memory_limit"}
+    opening = set(inspect.signature(open_documents).parameters) - {"X", "hashing", "options"} - of_the_estimator
+    assert set(fields) - set(hashing) == opening | {"delimiter", "header", "decode_error"}
+
+
+def test_kernel_section_is_what_the_kernel_estimator_has_besides():
+    parameters = inspect.signature(StreamKernelKMeans).parameters
+    fields = SECTIONS["kernel"].model_fields
+    assert {name: field.default for name, field in fields.items()} == {
+        name: parameters[name].default for name in KERNEL_TYPES
+    }
+    assert set(parameters) == set(KERNEL_TYPES) | (set(parameters) & set(ESTIMATOR_TYPES))
+
+
+def test_a_kernel_section_makes_it_kernel_kmeans(folder):
+    path = write(
+        folder, DATA + "estimator: {n_clusters: 3, tol: 0, eps: null, refine: 2}\nkernel: {kernel: chi2, eps: 0.2}\n"
+    )
+    run = load_run(path, [parse_set("kernel.n_landmarks=50")])
+    wanted = StreamKernelKMeans(3, tol=0.0, refine=2, kernel="chi2", eps=0.2, n_landmarks=50)
+    assert isinstance(run.estimator, StreamKernelKMeans)
+    assert run.estimator.get_params() == wanted.get_params()
+    assert isinstance(load_run(write(folder, DATA + "kernel:\n")).estimator, StreamKMeans)
+    assert isinstance(load_run(write(folder, DATA + "kernel: {}\n")).estimator, StreamKernelKMeans)
+    with_all = write(folder, (TOP / "config.yaml").read_text().replace("examples/data/pendigits", "x"), "all.yaml")
+    assert load_run(with_all, [parse_set("kernel.kernel=rbf")]).estimator.n_clusters == 10
+
+
+def test_every_option_of_sources_can_be_configured(folder):
+    with pytest.raises(ValueError, match="known are") as caught:
+        open_source(folder / "x.svm", surely_unknown=1)
+    known = set(re.split(r", ", str(caught.value).rpartition("known are ")[2].rstrip(". ")))
+    assert set(SECTIONS["data"].model_fields) - {"path"} == known
+
+
+def test_shipped_configuration_has_every_key_and_runs_on_shipped_data():
+    import yaml
+
+    text = (TOP / "config.yaml").read_text()
+    shipped = yaml.safe_load(text)
+    assert shipped["kernel"] is None
+    commented = text[text.index("\nkernel:") : text.index("\noutput:")]
+    keys = yaml.safe_load("\n".join(re.findall(r"^  #   (\w+: .*)$", commented, re.MULTILINE)))
+    assert keys == {name: field.default for name, field in SECTIONS["kernel"].model_fields.items()}
+    shipped["kernel"] = keys
+    assert {name: list(keys) for name, keys in shipped.items()} == {
+        name: list(section.model_fields) for name, section in SECTIONS.items()
+    }
+    run = load_run(TOP / "config.yaml")
+    assert run.source.estimated_rows == pytest.approx(7494, rel=0.05)
+    assert run.estimator.n_clusters == 10
+    assert Path(run.output.directory) == TOP / "out" / "pendigits"
+    defaults = StreamKMeans().get_params()
+    differing = {name for name, value in run.estimator.get_params().items() if value != defaults[name]}
+    assert differing == {
+        "n_clusters",
+        "random_state",
+    }  # the comments there call these two, and no other, not the default
+
+
+def test_minimal(folder):
+    run = load_run(write(folder, "data:\n  path: x.svm\n"))
+    assert run.source.name.endswith("x.svm")
+    assert run.estimator.get_params() == StreamKMeans().get_params()
+    assert run.output.model_dump() == {"directory": "streamkm-out", "labels": "npy", "report": True, "overwrite": False}
+
+
+def test_paths_are_relative_to_what_names_them(folder, monkeypatch):
+    inner = folder / "con[1]fig"
+    inner.mkdir()
+    (inner / "a.svm").write_text(ROWS)
+    path = write(inner, "data: {path: '*.svm'}\noutput: {directory: res}\n")
+    run = load_run(path)
+    assert run.source.name.endswith("a.svm")
+    assert Path(run.output.directory) == inner / "res"
+    monkeypatch.chdir(folder)
+    run = load_run(path, [parse_set("data.path=x.svm"), parse_set("output.directory=here")])
+    assert run.source.name == "x.svm"
+    assert run.output.directory == "here"
+    listed = write(inner, "data: {path: [a.svm, ../x.svm]}\n", "list.yaml")
+    assert len(load_run(listed).source.paths) == 2
+
+
+def test_sections_without_keys_are_their_defaults(folder):
+    run = load_run(write(folder, "data: {path: x.svm}\nestimator:\noutput:\n"), [parse_set("output.report=false")])
+    assert run.estimator.n_clusters == 8
+    assert run.output.report is False
+
+
+@cases(
+    "text, name, value",
+    [
+        ("tol: 1e-4", "tol", 1e-4),
+        ("tol: 0", "tol", 0.0),
+        ("n_clusters: 1_000", "n_clusters", 1000),
+        ("n_components: auto", "n_components", "auto"),
+        ("n_components: 64", "n_components", 64),
+        ("progress: false", "progress", False),
+        ("random_state: null", "random_state", None),
+        ("random_state: ~", "random_state", None),
+        ("executor: 2", "executor", 2),
+    ],
+)
+def test_values(folder, text, name, value):
+    run = load_run(write(folder, f"data: {{path: x.svm}}\nestimator: {{{text}}}\n"))
+    got = getattr(run.estimator, name)
+    assert got == value
+    assert isinstance(got, type(value))
+
+
+DATA = "data:\n  path: x.svm\n"
+
+
+@cases(
+    "text, message",
+    [
+        (DATA + "estimator:\n  n_cluster: 5\n", "c.yaml:4: unknown key estimator.n_cluster; did you mean n_clusters?"),
+        (DATA + "estimators:\n  n_clusters: 5\n", "c.yaml:3: unknown section estimators; did you mean estimator?"),
+        (DATA + "n_clusters: 5\n", "c.yaml:3: unknown section n_clusters; did you mean estimator.n_clusters?"),
+        (DATA + "  metric: cosine\n", "c.yaml:3: unknown key data.metric; did you mean estimator.metric?"),
+        (DATA + "estimator: {steps: [unit]}\n", "c.yaml:3: unknown key estimator.steps; use estimator.preprocess"),
+        (
+            DATA + "estimator:\n  spherical: true\n",
+            "c.yaml:4: unknown key estimator.spherical; use estimator.metric with the value spherical",
+        ),
+        (DATA + "estimator:\n  verbose: 1\n", "c.yaml:4: unknown key estimator.verbose; use estimator.progress"),
+        (DATA + "steps: [unit]\n", "c.yaml:3: unknown section steps; use estimator.preprocess"),
+        (DATA + "zzz: 5\n", "c.yaml:3: unknown section zzz; known: data, text, estimator, kernel, output, cluster"),
+        (DATA + "output:\n  qqq: 1\n", "c.yaml:4: unknown key output.qqq; known: directory, labels, report, overwrite"),
+        (DATA + "1: 5\n", "c.yaml:3: unknown section 1; known: data, text, estimator, kernel, output, cluster"),
+        (
+            DATA + "estimator:\n\n  # ten\n  n_clusters: ten\n",
+            "c.yaml:6: estimator.n_clusters must be a whole number, got 'ten' (text)",
+        ),
+        (
+            DATA + "estimator:\n  n_clusters: 5.0\n",
+            "c.yaml:4: estimator.n_clusters must be a whole number, got 5.0 (a number)",
+        ),
+        (
+            DATA + "estimator:\n  n_clusters: true\n",
+            "c.yaml:4: estimator.n_clusters must be a whole number, got True (true or false)",
+        ),
+        (
+            DATA + "estimator:\n  n_clusters: 010\n",
+            "c.yaml:4: estimator.n_clusters must be a whole number, got '010' (text)",
+        ),
+        (DATA + "estimator:\n  n_clusters:\n", "c.yaml:4: estimator.n_clusters must be a whole number, got null"),
+        (
+            DATA + "estimator:\n  n_init: often\n",
+            "c.yaml:4: estimator.n_init must be a whole number or auto, got 'often' (text)",
+        ),
+        (
+            DATA + "estimator:\n  metric: cosin\n",
+            "c.yaml:4: estimator.metric must be euclidean or cosine or spherical, got 'cosin' (text)",
+        ),
+        (DATA + "estimator:\n  tol: small\n", "c.yaml:4: estimator.tol must be a number, got 'small' (text)"),
+        (DATA + "output:\n  report: on\n", "c.yaml:4: output.report must be true or false, got 'on' (text)"),
+        (
+            DATA + "output:\n  labels: txt\n",
+            "c.yaml:4: output.labels must be npy or zarr or csv or parquet, got 'txt' (text)",
+        ),
+        (
+            DATA + "kernel:\n  kernel: rfb\n",
+            (
+                "c.yaml:4: kernel.kernel must be rbf or laplacian or linear or polynomial or cosine or sigmoid or "
+                "chi2 or precomputed or poly, got 'rfb' (text)"
+            ),
+        ),
+        (
+            DATA + "kernel: {}\nestimator:\n  n_components: 2\n",
+            "c.yaml:5: estimator.n_components=2 does not apply to kernel k-means; leave out this key or kernel",
+        ),
+        (DATA + "estimator: 5\n", "c.yaml:3: estimator must be a section with keys, got 5 (a whole number)"),
+        ("data:\n  path: 5\n", "c.yaml:2: data.path must be text or a list of texts, got 5 (a whole number)"),
+        ("data:\n  path: [a, 5]\n", "c.yaml:2: data.path must be text or a list of texts, got ['a', 5] (a list)"),
+        ("data:\n  format: npy\n", "c.yaml:1: data.path is missing; give the file or files to read"),
+        ("estimator:\n  n_clusters: 5\n", "c.yaml: data.path is missing; give the file or files to read"),
+        (DATA + "data:\n  path: y.svm\n", "c.yaml:3: data is given twice, first in line 1; leave one"),
+        ("data:\n  path: x.svm\n  path: y.svm\n", "c.yaml:3: path is given twice, first in line 2; leave one"),
+        ("", "c.yaml is empty; it needs at least data.path"),
+        ("# nothing\n", "c.yaml is empty; it needs at least data.path"),
+        (
+            "- a\n",
+            "c.yaml:1: needed: sections data, text, estimator, kernel, output, cluster with keys, got ['a'] (a list)",
+        ),
+    ],
+)
+def test_what_is_refused(folder, text, message):
+    assert refused(folder, text) == message
+
+
+@cases(
+    "text, start",
+    [
+        ("data:\n  path: [x.svm\n", "c.yaml:3: not YAML: "),
+        ("data:\n\tpath: x.svm\n", "c.yaml:2: not YAML: "),
+        ("data: {path: x}\n---\ndata: {path: y}\n", "c.yaml:2: not YAML: "),
+        ("data: !!python/object/apply:os.system ['true']\n", "c.yaml:1: not YAML: "),
+        ("? [a, b]\n: 1\n", "c.yaml:1: not YAML: "),
+        ("data: *nowhere\n", "c.yaml:1: not YAML: "),
+        (b"data: {path: \xff}\n", "c.yaml: byte 13 is not UTF-8"),
+        (b"data: {path: \x01}\n", "c.yaml: not YAML: "),
+        ("[" * 5000, "c.yaml: not YAML that can be read: "),
+        ("n: " + "9" * 5000, "c.yaml: not YAML that can be read: "),
+    ],
+)
+def test_what_is_not_yaml(folder, text, start):
+    assert refused(folder, text).startswith(start)
+
+
+def test_all_problems_are_said_at_once(folder):
+    text = "data:\n  path: x.svm\nestimator:\n  n_clusters: x\n  tol: y\nouput: {}\n"
+    assert [line.partition(": ")[0] for line in refused(folder, text).splitlines()] == [
+        "c.yaml:6",
+        "c.yaml:4",
+        "c.yaml:5",
+    ]
+
+
+def test_nested_aliases_stay_small(folder):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    message = refused(folder, DATA + "\n".join(lines) + "\nestimator: {n_clusters: *a11}\n")
+    assert "estimator.n_clusters must be a whole number" in message
+    assert len(message) < 100_000
+
+
+@cases(
+    "override, message",
+    [
+        (
+            "estimator.n_cluster=5",
+            "--set estimator.n_cluster=5: unknown key estimator.n_cluster; did you mean n_clusters?",
+        ),
+        (
+            "estimator.steps=[unit]",
+            "--set estimator.steps=[unit]: unknown key estimator.steps; use estimator.preprocess",
+        ),
+        ("estimators.n=5", "--set estimators.n=5: unknown section estimators; did you mean estimator?"),
+        (
+            "estimator.n_clusters=x",
+            "--set estimator.n_clusters=x: estimator.n_clusters must be a whole number, got 'x' (text)",
+        ),
+        ("n_clusters=5", "--set n_clusters=5: write --set section.key=value, as in --set estimator.n_clusters=50"),
+        ("n_clusters", "--set n_clusters: write --set section.key=value, as in --set estimator.n_clusters=50"),
+        ("a.b.c=5", "--set a.b.c=5: write --set section.key=value, as in --set estimator.n_clusters=50"),
+    ],
+)
+def test_overrides_that_are_refused(folder, override, message):
+    assert refused(folder, DATA, override) == message
+
+
+def test_override_that_is_not_yaml():
+    with pytest.raises(ConfigError, match=r"^--set data\.path=\[a: not YAML"):
+        parse_set("data.path=[a")
+
+
+def test_later_overrides_win_and_are_yaml(folder):
+    sets = ["estimator.n_clusters=3", "estimator.n_clusters=4", "estimator.tol=1e-3", f"data.path=[{folder}/x.svm]"]
+    run = load_run(write(folder, DATA), [parse_set(text) for text in sets])
+    assert run.estimator.n_clusters == 4
+    assert run.estimator.tol == 1e-3
+
+
+def test_override_does_not_hide_a_wrong_section(folder):
+    message = refused(folder, DATA + "estimator: 5\n", "estimator.n_clusters=5")
+    assert message == "c.yaml:3: estimator must be a section with keys, got 5 (a whole number)"
+
+
+def test_without_a_file(folder):
+    run = load_run(None, [Override("data.path", f"{folder}/x.svm", "DATA")])
+    assert run.output.directory == "streamkm-out"
+    with pytest.raises(ConfigError, match=r"^command line: data\.path is missing"):
+        load_run(None)
+
+
+def test_missing_files(folder):
+    with pytest.raises(ConfigError, match=r"no\.yaml does not exist"):
+        load_run(folder / "no.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_run(folder)
+    with pytest.raises(SourceNotFoundError, match=r"y\.svm"):
+        load_run(write(folder, "data: {path: y.svm}"))
+
+
+def test_open_data_takes_keys_of_data_and_text_only(folder):
+    path = f"{folder}/x.svm"
+    assert open_data([path], [parse_set("data.n_features=7")]).source.n_features == 7
+    with pytest.raises(ConfigError, match=r"--set estimator\.tol=1: this command takes keys of data and text only"):
+        open_data([path], [parse_set("estimator.tol=1")])
+
+
+def test_clusters(folder, monkeypatch):
+    assert load_run(write(folder, DATA + "cluster:\n")).cluster is None
+    started = load_run(write(folder, DATA + "cluster: {workers: 4, threads: 2, memory_limit: 4GB, report: r.html}\n"))
+    assert started.cluster == ClusterSettings(workers=4, threads=2, memory_limit="4GB", report=f"{folder}/r.html")
+    files = {"tls_ca_file": "ca.pem", "tls_cert": "/keys/cert.pem", "tls_key": "key.pem"}
+    text = "".join(f"  {key}: {value}\n" for key, value in {"scheduler": "tls://x:8786", **files}.items())
+    running = load_run(write(folder, f"{DATA}cluster:\n{text}"), [parse_set("cluster.tls_key=k.pem")]).cluster
+    assert running.scheduler == "tls://x:8786"
+    assert (running.tls_ca_file, running.tls_cert) == (f"{folder}/ca.pem", "/keys/cert.pem")
+    assert running.tls_key == "k.pem"  # of the command line
+    monkeypatch.chdir(folder)
+    data, cluster = open_work(["x.svm"], [parse_set("cluster.scheduler=tcp://x:1"), parse_set("data.n_features=7")])
+    assert cluster == ClusterSettings(scheduler="tcp://x:1")
+    assert data.source.n_features == 7
+    assert data.source.name == f"{folder}/x.svm"  # workers may have other current directories
+    assert open_work(["x.svm"])[1] is None
+
+
+CLUSTER = DATA + "cluster:\n  "
+
+
+@cases(
+    "text, message",
+    [
+        (CLUSTER + "schedular: tcp://x:1\n", "c.yaml:4: unknown key cluster.schedular; did you mean scheduler?"),
+        (DATA + "clusters:\n  workers: 2\n", "c.yaml:3: unknown section clusters; did you mean cluster?"),
+        (DATA + "tls_ca_file: a\n", "c.yaml:3: unknown section tls_ca_file; did you mean cluster.tls_ca_file?"),
+        (CLUSTER + "workers: two\n", "c.yaml:4: cluster.workers must be a whole number or null, got 'two' (text)"),
+        (CLUSTER + "threads: 2\n", "c.yaml:3: cluster: scheduler=None and workers=None; give the address"),
+        (CLUSTER + "workers: 2\n  scheduler: tcp://x:1\n", "c.yaml:3: cluster: scheduler='tcp://x:1' and workers=2"),
+        (CLUSTER + "scheduler: tcp://x:1\n  threads: 2\n", "c.yaml:3: cluster: threads=2 and memory_limit='auto' are"),
+        (CLUSTER + "workers: 2\n  memory_limit: lots\n", "c.yaml:3: cluster: memory_limit='lots'; needed: bytes"),
+        (
+            CLUSTER + "workers: 2\nestimator:\n  executor: 3\n",
+            "c.yaml:3: cluster and estimator.executor=3 exclude each other; leave one out",
+        ),
+    ],
+)
+def test_clusters_that_cannot_be(folder, text, message):
+    assert refused(folder, text).startswith(message)
+
+
+def test_commands_that_need_no_cluster_take_none(folder):
+    with pytest.raises(ConfigError, match=r"--set cluster\.workers=2: this command takes keys of data and text only"):
+        open_data([f"{folder}/x.svm"], [parse_set("cluster.workers=2")])
+    with pytest.raises(ConfigError, match=r"estimator\.tol=1: this command takes keys of data, text and cluster only"):
+        open_work([f"{folder}/x.svm"], [parse_set("estimator.tol=1")])
+
+
+def test_byte_order_mark(folder):
+    assert load_run(write(folder, b"\xef\xbb\xbf" + DATA.encode())).estimator.n_clusters == 8

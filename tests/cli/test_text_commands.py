@@ -1,0 +1,370 @@
+"""Documents from the command line and from config.yaml: fit, plan, assign, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm import StreamKMeans, open_documents
+from streamkm.cli.data import TEXT, TFIDF, read_text_settings
+from streamkm.core.exceptions import DiskFullError, ModelFileError
+from streamkm.metrics.clusters import Wording, describe_clusters
+from streamkm.sources.fingerprints import differences, fingerprint
+from streamkm.sources.sketch_store import StoreInfo
+from streamkm.text import FeatureHashing, TfIdf
+from streamkm.text.tfidf import Frequencies
+from tests.cli.test_cli import run, summary
+from tests.passes.test_text import topic_texts
+from tests.tables import cases
+
+M = 4096
+FORMS = ("jsonl", "jsonl.gz", "csv", "tsv", "parquet", "txt")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(form, documents, name="x"):
+    """Documents in a file of this format, in the field "body"; give its path."""
+    path = Path(f"{name}.{form}")
+    if form.startswith("jsonl"):
+        lines = "".join(json.dumps({"id": i, "body": text}) + "\n" for i, text in enumerate(documents)).encode()
+        path.write_bytes(gzip.compress(lines) if form.endswith("gz") else lines)
+    elif form in ("csv", "tsv"):
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file, delimiter="\t" if form == "tsv" else ",")
+            writer.writerows([["id", "body"], *enumerate(documents)])
+    elif form == "parquet":
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table({"id": range(len(documents)), "body": documents}), path)
+    else:
+        path.write_text("\n".join(documents) + "\n")
+    return path
+
+
+def config(path, text="", **estimator):
+    """A configuration of documents, in a file."""
+    lines = path.suffix == ".txt"
+    section = {"n_features": M, **({} if lines else {"field": "body"})}
+    keys = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in section.items()) + text
+    given = "".join(f"  {name}: {value}\n" for name, value in {"n_clusters": 3, "random_state": 0, **estimator}.items())
+    data = f"data:\n  path: {path}\n" + ("  format: lines\n" if lines else "")
+    Path("c.yaml").write_text(f"{data}text:\n{keys}estimator:\n{given}output: {{directory: out, report: false}}\n")
+    return "c.yaml"
+
+
+def as_topics(labels, y):
+    """Whether clusters and topics are the same partition."""
+    return len({*zip(np.asarray(labels).tolist(), y.tolist(), strict=True)}) == len(set(y.tolist()))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_documents_of_a_configuration(folder, form):
+    documents, y = topic_texts(200)
+    path = write(form, documents)
+    planned = json.loads(run("plan", config(path), "--json"))
+    assert planned["passes"] == 3
+    assert planned["n_features"] == M
+    assert not Path("out").exists()
+    assert "document frequencies are counted in the first pass" in run("plan", "c.yaml")
+    run("fit", "c.yaml")
+    labels = np.load("out/labels.npy")
+    assert as_topics(labels, y)
+    assert summary()["result"]["n_passes"] == 3
+    stages = summary()["stages"]
+    assert [stages[0]["name"], stages[0]["rows"], stages[0]["read_bytes"]] == ["idf", 200, stages[1]["read_bytes"]]
+    assert [stages[1]["name"], stages[1]["rows"], stages[-1]["read_bytes"]] == ["sketch", 200, 0]
+    assert summary()["seconds"] == sum(stage["seconds"] for stage in stages)
+    options = {} if form == "txt" else {"field": "body"}
+    source = open_documents(path, hashing=FeatureHashing(n_features=M), **options)
+    np.testing.assert_array_equal(labels, StreamKMeans(3, random_state=0).fit(source).labels_)
+
+    later, later_y = topic_texts(50, seed=1)
+    run("assign", "out/model.npz", write(form, later, "later"), "-o", "later.npy")
+    assert as_topics(np.r_[labels, np.load("later.npy")], np.r_[y, later_y])
+    assert TfIdf.load("out/tfidf.npz").frequencies.n_rows == 200  # of the fit, not of what came later
+
+
+def test_suffix_and_field_are_enough(folder):
+    documents, y = topic_texts(120)
+    write("jsonl", documents)
+    run("fit", "x.jsonl", "-k", 3, "--set", "text.field=body", "--set", "estimator.random_state=0", "-o", "out")
+    assert as_topics(np.load("out/labels.npy"), y)
+    assert "hashing" in run("inspect", "x.jsonl", "--set", "text.field=body")
+
+
+def test_options_of_hashing_reach_it(folder):
+    """Counts of n-grams of letters, unweighted: as scikit-learn makes them."""
+    path = write("csv", topic_texts(60)[0])
+    config(path, "  analyzer: char_wb\n  ngram_range: [2, 3]\n  norm: null\n  tfidf: false\n  stop_words: null\n")
+    assert json.loads(run("plan", "c.yaml", "--json"))["passes"] == 2
+    run("fit", "c.yaml")
+    hashing = FeatureHashing(n_features=M, analyzer="char_wb", ngram_range=(2, 3), norm=None)
+    source = open_documents(path, field="body", hashing=hashing, tfidf=False)
+    np.testing.assert_array_equal(np.load("out/labels.npy"), StreamKMeans(3, random_state=0).fit(source).labels_)
+    assert summary()["result"]["n_passes"] == 2
+    assert not Path("out", TFIDF).exists()
+    kept = read_text_settings("out")
+    assert (kept["analyzer"], kept["ngram_range"], kept["tfidf"], kept["format"]) == ("char_wb", [2, 3], False, "csv")
+
+
+def test_tokens_and_counts(folder):
+    documents, y = topic_texts(120)
+    for kind, make in (("tokens", str.split), ("counts", lambda text: dict.fromkeys(text.split(), 1.5))):
+        lines = (json.dumps({"body": make(text)}) + "\n" for text in documents)
+        Path("x.jsonl").write_text("".join(lines))
+        config(Path("x.jsonl"), f"  input: {kind}\n")
+        run("fit", "c.yaml", "--overwrite")
+        assert as_topics(np.load("out/labels.npy"), y)
+
+
+def test_several_columns_and_files(folder):
+    documents, y = topic_texts(90)
+    for name, start in (("a", 0), ("b", 45)):
+        rows = [["", *text.split(maxsplit=5)] for text in documents[start : start + 45]]
+        with Path(f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file, delimiter=";").writerows(rows)
+    options = ["text.delimiter=;", "text.header=false", "text.field=[1, 3, 4, 5, 6]", "estimator.random_state=0"]
+    sets = [word for option in options for word in ("--set", option)]
+    run("fit", "a.csv", "b.csv", "-k", 3, "-o", "out", "--no-report", *sets)
+    assert as_topics(np.load("out/labels.npy"), y)
+    run("assign", "out/model.npz", "b.csv", "-o", "b.npy")
+    np.testing.assert_array_equal(np.load("b.npy"), np.load("out/labels.npy")[45:])
+
+
+def test_results_of_rows_hold_no_settings_of_documents(folder):
+    run("fit", config(write("jsonl", topic_texts(60)[0])))
+    assert Path("out", TEXT).exists()
+    np.save("x.npy", np.random.default_rng(0).normal(size=(50, 3)))
+    run("fit", "x.npy", "-k", 2, "-o", "out", "--overwrite", "--no-report")
+    assert not Path("out", TEXT).exists()
+    assert not Path("out", TFIDF).exists()
+
+
+def test_a_store_of_documents(folder):
+    """Its frequencies are kept beside it, and are those that documents that are appended are weighted by."""
+    documents, y = topic_texts(200)
+    write("jsonl", documents[:150])
+    write("jsonl", documents[150:], "more")
+    field = ("--set", "text.field=body")
+    run("sketch", "x.jsonl", "-o", "x.zarr", "--seed", 1, *field)
+    said = run("append", "x.zarr", "more.jsonl", *field, code=2)
+    assert "text.tfidf=true would weight the new documents by their own frequencies" in said
+    assert "pass --set text.tfidf=x.zarr.tfidf.npz, or false" in said
+    run("append", "x.zarr", "more.jsonl", *field, "--set", "text.tfidf=x.zarr.tfidf.npz")
+    run("cluster", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--set", "estimator.random_state=0")
+    assert as_topics(np.load("out/labels.npy"), y)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "csv", "parquet", "txt"])
+def test_the_same_documents_are_not_appended_twice(folder, form):
+    documents, _ = topic_texts(60)
+    path, more = write(form, documents), write(form, documents[:30], "more")
+    how = ("--set", "data.format=lines") if form == "txt" else ("--set", "text.field=body")
+    run("sketch", path, "-o", "x.zarr", *how)
+    how = (*how, "--set", "text.tfidf=x.zarr.tfidf.npz")
+    run("append", "x.zarr", more, *how)
+    for again, among in ((path, "0-59"), (more, "60-89")):
+        said = run("append", "x.zarr", again, *how, code=2)
+        assert f"{again} is in x.zarr already, among rows {among}" in said
+    assert StoreInfo.read("x.zarr").n_rows == 90
+    if form == "csv":  # another field is other data
+        run("append", "x.zarr", path, "--set", "text.field=[body, id]", "--set", "text.tfidf=x.zarr.tfidf.npz")
+
+
+def test_other_words_for_the_same_documents_are_another_run(folder):
+    """Of hashing and weights, neither of which the file tells."""
+    path = write("jsonl", topic_texts(60)[0])
+    found = [
+        fingerprint(open_documents(path, field="body", hashing=FeatureHashing(n_features=M, norm=norm), tfidf=tfidf))
+        for norm, tfidf in (("l2", False), (None, False), (None, True))
+    ]
+    assert found[0] != found[1] != found[2]
+    assert found[0]["files"] == found[2]["files"]
+    assert "hashing.norm" in " ".join(differences(found[0], found[1]))
+
+
+def test_frequencies_come_before_the_store_and_replace_nothing_else(folder, monkeypatch):
+    write("jsonl", topic_texts(60)[0])
+    Path("x.zarr.tfidf.npz").write_text("mine")
+    said = run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", code=2)
+    assert "x.zarr.tfidf.npz exists and holds no document frequencies" in said
+    assert sorted(path.name for path in folder.iterdir()) == ["x.jsonl", "x.zarr.tfidf.npz"]
+    Path("x.zarr.tfidf.npz").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr("streamkm.stores.operations.publish", None)
+        run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", code=1)
+    assert TfIdf.load("x.zarr.tfidf.npz").frequencies.n_rows == 60
+    run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body")
+
+
+def test_frequencies_are_written_whole_or_not_at_all(tmpfs):
+    place, _ = tmpfs
+    small, large = (TfIdf(Frequencies(9, np.arange(n, dtype=np.int64), np.ones(n, np.int64))) for n in (100, 100_000))
+    small.save(place / "t.npz")
+    with pytest.raises(DiskFullError, match=r"t\.npz: no space for 1,600,032 bytes"):
+        large.save(place / "t.npz", overwrite=True)
+    assert len(TfIdf.load(place / "t.npz").frequencies.features) == 100
+    assert [path.name for path in place.iterdir()] == ["t.npz"]
+
+
+# ---- what is refused
+
+
+@cases(
+    "form, content, message, line",
+    [
+        ("jsonl", '{"body": "a"}\n{"body": "b"}\n{"text": "c"}\n', "field 'body' is missing", 3),
+        ("jsonl", '{"body": "a"}\n{"body": 3}\n', "field 'body' holds 3", 2),
+        ("jsonl", '{"body": "a"}\n{"body": "b"\n', "malformed JSON", 2),
+        ("csv", 'id,body\n1,a\n2,"b\n', "malformed CSV", 3),
+        ("csv", "id,body\n1,a\n2\n", "column 1 is missing", 3),
+        ("csv", "id,text\n1,a\n", "body", None),
+    ],
+)
+def test_errors_name_file_and_row(folder, form, content, message, line):
+    path = Path(f"x.{form}")
+    path.write_text(content)
+    said = run("fit", config(path, "  tfidf: false\n", n_clusters=1), code=2)
+    assert "x." + form in said
+    assert message in said
+    if line is not None:
+        assert f"line {line}" in said
+
+
+def test_keys_for_documents_where_there_are_none(folder):
+    np.save("x.npy", np.eye(3))
+    said = run("fit", "x.npy", "-k", 2, "--set", "text.field=body", code=2)
+    assert "text.field is for documents, and x.npy is read as rows; name the column of documents by text.field" in said
+    write("txt", ["a b", "c d"])
+    said = run("fit", "x.txt", "-k", 2, "--set", "text.ngram_range=[1, 2]", code=2)
+    assert "text.ngram_range is for documents, and x.txt is read as rows" in said
+
+
+@cases(
+    "setting, message",
+    [
+        ("text.ngram_range=2", "text.ngram_range must be a list of whole numbers, got 2 (a whole number)"),
+        ("text.ngram_range=[2, 1]", "ngram_range"),
+        ("text.field=2.5", "text.field must be text or a whole number or a list of texts or whole numbers or null"),
+        ("text.analyzer=words", "text.analyzer must be word or char or char_wb"),
+        ("text.tfidf=3", "text.tfidf must be true or false or text, got 3"),
+        ("text.tfidf=none.npz", "none.npz does not exist"),
+        ("text.fields=body", "unknown key text.fields; did you mean field?"),
+        ("text.n_features=0", "n_features"),
+        ("data.n_features=5", "n_features= does not apply to jsonl"),
+        ("text.delimiter=;", "delimiter= does not apply to jsonl"),
+        ("text.field=nowhere", "field 'nowhere' is missing; the object has id, body"),
+    ],
+)
+def test_wrong_settings(folder, setting, message):
+    write("jsonl", topic_texts(20)[0])
+    said = run("fit", "x.jsonl", "-k", 2, "--set", "text.field=body", "--set", setting, code=2)
+    assert message in said
+
+
+def test_a_field_must_be_given(folder):
+    write("jsonl", topic_texts(20)[0])
+    assert "the name of what holds the documents" in run("plan", "x.jsonl", "-k", 2, code=2)
+
+
+@cases("content", ["{", "[]", '{"n_features": 3, "surely_unknown": 1}'])
+def test_settings_that_are_none(tmp_path, content):
+    (tmp_path / TEXT).write_text(content)
+    with pytest.raises(ModelFileError, match="does not say how documents were hashed"):
+        read_text_settings(tmp_path)
+    assert read_text_settings(tmp_path / "nowhere") == {}
+
+
+def test_sublinear_counts(folder):
+    documents = topic_texts(120)[0]
+    path = write("jsonl", documents)
+    config(path, text="  sublinear_tf: true\n")
+    run("fit", "c.yaml")
+    hashing = FeatureHashing(n_features=M, norm=None)
+    wanted = StreamKMeans(3, random_state=0).fit(open_documents(path, field="body", hashing=hashing, sublinear_tf=True))
+    np.testing.assert_array_equal(np.load("out/labels.npy"), wanted.labels_)
+    run("assign", "out/model.npz", path, "-o", "again.npy")
+    np.testing.assert_array_equal(np.load("again.npy"), wanted.labels_)
+    said = run("fit", "c.yaml", "--set", "text.tfidf=false", "-o", "no", code=2)
+    assert "text.sublinear_tf is of use with text.tfidf: true only" in said
+
+
+@pytest.mark.parametrize("tfidf", ["true", "false"])
+def test_documents_without_a_word_are_counted(folder, tfidf):
+    """In what is printed, in summary.json, in the table of clusters, in the report, and in the saved model."""
+    documents, _ = topic_texts(60)
+    documents[::7] = ["", "...", "- -"] * 3
+    path = write("jsonl", documents)
+    said = run("fit", config(path, f"  tfidf: {tfidf}\n"), "-v")
+    blank = len(documents[::7])
+    assert blank == 9
+    assert "9 rows without any word" in said
+    told = json.loads(Path("out/summary.json").read_text())
+    assert told["data"]["n_blank"] == 9
+    assert sum(row["n_blank"] for row in told["clusters"]) == 9
+    labels = np.load("out/labels.npy")
+    (where,) = {int(label) for label in labels[::7]}
+    model = StreamKMeans.load("out/model.npz")
+    assert f"9 rows without any word: 9 in cluster {where}" in str(model.summary())
+    assert "9 rows without any word" in model.summary()._repr_html_()
+    run("report", "out")
+    assert "(9 rows without any word)" in Path("out/report.html").read_text()
+
+
+@pytest.mark.parametrize("blank", [slice(None, None, 10), slice(1, None), slice(None)])
+def test_a_cluster_of_documents_without_a_word_has_its_place_in_the_report(folder, blank):
+    """Few, all but one, all: distances are told, also by a model of an earlier version, as far as it knows them."""
+    documents, _ = topic_texts(240)
+    documents[blank] = [""] * len(documents[blank])
+    path = write("jsonl", documents)
+    k = "4" if len(set(documents)) > 4 else "1"
+    run("fit", config(path, "  tfidf: false\n", n_clusters=k), "-o", "out")
+    run("report", "out")
+    told = json.loads(Path("out/summary.json").read_text())
+    X, model = FeatureHashing(n_features=M).apply(documents).toarray(), StreamKMeans.load("out/model.npz")
+    far = np.linalg.norm(X - model.cluster_centers_[model.predict(X)], axis=1)
+    for row in told["clusters"]:
+        assert row["largest_distance"] == pytest.approx(far[model.predict(X) == row["cluster"]].max(), abs=1e-3)
+    assert sum(row["n_blank"] for row in told["clusters"]) == len(documents[blank])
+    assert "rows without any" in Path("out/report.html").read_text()
+    unknown = describe_clusters(
+        model.cluster_centers_, model.counts_, np.ones(X.shape[1]), Wording(str, 0),
+        replace(model.profile_, blank_d2=np.full(len(model.counts_), np.nan)),
+    )  # fmt: skip
+    assert [row.largest_distance is None for row in unknown.rows] == [row.n_blank > 0 for row in unknown.rows]
+
+
+def test_rows_without_values_are_counted_by_any_number_of_threads():
+    """Rows that are skipped are not among them, and dense rows are not looked at."""
+    X = sp.random_array((900, 40), density=0.2, format="csr", rng=np.random.default_rng(0), dtype=np.float64)
+    X = sp.csr_array(X.multiply((np.arange(900) % 9 > 0)[:, None]))
+    X.eliminate_zeros()
+    X.data[X.indptr[5]] = np.nan
+    blank = np.flatnonzero(np.diff(X.indptr) == 0)
+    assert len(blank) >= 100
+    models = [
+        StreamKMeans(4, random_state=0, progress=False, on_invalid="skip", executor=n, chunk_bytes=2000).fit(X)
+        for n in (1, 2)
+    ]
+    for model in models:
+        wanted = np.bincount(model.labels_[blank], minlength=4)
+        np.testing.assert_array_equal(model.profile_.n_blank, wanted)
+        far = [np.linalg.norm(model.cluster_centers_[c]) for c in range(4)]
+        np.testing.assert_allclose(np.sqrt(model.profile_.blank_d2), np.where(wanted > 0, far, 0), rtol=1e-6)
+        assert not np.isin([model.profile_.near_rows, model.profile_.far_rows], blank).any()  # they show nothing
+        assert f"{len(blank)} rows without any value" in str(model.summary())
+    dense = StreamKMeans(4, random_state=0, progress=False, on_invalid="skip").fit(X.toarray())
+    assert not dense.profile_.n_blank.any()

@@ -1,0 +1,378 @@
+"""Near-duplicates: the rows that a naive search within clusters keeps, wherever the rows are and whoever works."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+import zarr
+
+import streamkm
+from streamkm import CountSketch, dedupe, open_source
+from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.deduplication import plan as gather_plan
+from streamkm.deduplication import search as duplicates
+from streamkm.deduplication.buckets import Buckets, Members
+from streamkm.deduplication.pairs import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
+from streamkm.engine import saving
+from streamkm.planning.memory_budget import MemoryBudget
+from tests.children import StoppedError, stopped_after
+from tests.cli.test_tables_commands import run
+from tests.stores.test_storing import do, write_store
+from tests.tables import cases
+
+SETTINGS = {"random_state": 0, "executor": 2, "progress": False}
+
+
+def planted(n=1200, d=32, share=0.25, noise=0.1, seed=0):
+    """Rows around directions, of any length; a quarter are others of them with noise, a few of them just longer."""
+    rng = np.random.default_rng(seed)
+    n_copies = int(share * n)
+    X = rng.normal(size=(12, d))[rng.integers(0, 12, n)] + rng.normal(size=(n, d))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    X[-n_copies:] = X[rng.integers(0, n - n_copies, n_copies)] + rng.normal(size=(n_copies, d)) * noise / d**0.5
+    X[-20:] = X[:20]
+    # equal rows stay equal at unit length: else rounding would order them
+    return (X * np.exp2(rng.integers(-2, 3, (n, 1))))[rng.permutation(n)].astype("f4")
+
+
+def unit(X):
+    X = X.toarray() if sp.issparse(X) else X
+    return X.astype("f8") / np.linalg.norm(X.astype("f8"), axis=1, keepdims=True)
+
+
+def naive_kept(X, threshold):
+    """Greedy, row by row, in the order of the rows."""
+    kept = []
+    for i, products in enumerate(X @ X.T):
+        if (products[kept] < threshold).all():
+            kept.append(i)
+    return np.isin(np.arange(len(X)), kept)
+
+
+def naive_guests(X, labels, centers, threshold):
+    """For each row the cluster that it is a guest of, or -1."""
+    d2 = np.square(X[:, None] - centers).sum(axis=2)
+    room, hosts = np.bincount(labels, minlength=len(centers)), np.full(len(X), -1)
+    width = np.sqrt(2 - 2 * threshold) * min(1, 3 / X.shape[1] ** 0.5)
+    for i, row in enumerate(d2):
+        first, second = np.argsort(row, kind="stable")[:2] if len(row) > 1 else (0, 0)
+        gap = row[second] - row[first]
+        other = first if first != labels[i] else second
+        behind = first != labels[i] or gap <= width * np.linalg.norm(centers[first] - centers[second])
+        if other != labels[i] and behind and room[other]:
+            hosts[i], room[other] = other, room[other] - 1
+    return hosts
+
+
+def naive_dedupe(X, labels, centers, threshold, *, farthest=False):
+    """Numbers of the rows that stay, by what clustering found."""
+    X, stay, needed = unit(X), set(), set()
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        d2 = np.square(X[rows] - centers[label]).sum(axis=1)
+        order = rows[np.argsort(-d2 if farthest else d2, kind="stable")]
+        kept = order[naive_kept(X[order], threshold)].tolist()
+        stay |= set(kept)
+        for row in set(order.tolist()) - set(kept):
+            needed.add(next(other for other in kept if X[row] @ X[other] >= threshold))
+    pairs, hosts = set(), naive_guests(X, labels, centers, threshold)
+    for guest in sorted(stay):
+        for host in np.flatnonzero(labels == hosts[guest]).tolist():
+            if host in stay and X[guest] @ X[host] >= threshold:
+                pairs |= {(guest, host), (host, guest)}
+    for row in sorted(stay - needed):
+        near_it = [other for one, other in pairs if one == row and other in stay]
+        if any(other in needed or other < row for other in near_it):
+            stay.remove(row)
+    return np.sort(list(stay))
+
+
+def clustered(monkeypatch):
+    """What clustering gives to a search that follows."""
+    found = []
+    original = duplicates._Run._clustered
+    monkeypatch.setattr(duplicates._Run, "_clustered", lambda self: found.append(original(self)) or found[-1])
+    return found
+
+
+# ---- pairs
+
+
+@cases("kind", ["float32", "float64", "csr"])
+@cases("threshold", [0.3, 0.8, 0.95, 1.0])
+def test_rows_are_kept_as_the_naive_search_keeps_them(kind, threshold):
+    X = planted(3 * BLOCK_ROWS + 17, 16)
+    if kind == "csr":
+        X = np.where(np.abs(X) > 0.4, X, 0) + 1e-3 * (np.arange(16) == 0)
+    X = unit(X).astype("f8" if kind == "float64" else "f4")
+    given = sp.csr_array(X) if kind == "csr" else X
+    kept, nearby = kept_rows(given, threshold)
+    if threshold < 1:  # at 1 it is rounding that decides
+        np.testing.assert_array_equal(kept, naive_kept(unit(X), threshold))
+        near_it = (unit(X) @ unit(X).T >= threshold) & kept
+        np.fill_diagonal(near_it, kept)
+        np.testing.assert_array_equal(nearby, np.where(kept, np.arange(len(X)), near_it.argmax(axis=1)))
+    assert count_compared(kept) == sum(kept[:i].sum() for i in range(len(X)))
+
+
+def test_more_rows_than_a_panel_holds():
+    X = planted(PANEL_ROWS + 3 * BLOCK_ROWS, 8, share=0.1, noise=0.01)
+    X = unit(X).astype("f4")
+    (kept, nearby), products = kept_rows(X, 0.9999), X.astype("f8") @ X.T.astype("f8")
+    assert kept[nearby].all()
+    assert (products[np.arange(len(X)), nearby] >= 0.9999 - 1e-6).all()
+    stays = np.zeros(len(X), bool)
+    for i in range(len(X)):
+        stays[i] = not (products[i, :i][stays[:i]] >= 0.9999).any()
+    np.testing.assert_array_equal(kept, stays)
+    assert kept.sum() > PANEL_ROWS
+
+
+def test_what_products_leave_in_doubt_is_decided_in_float64():
+    rng = np.random.default_rng(0)
+    X, Y = (unit(rng.normal(size=(40, 300))).astype("f4") for _ in range(2))
+    exact = unit(X) @ unit(Y).T
+    for threshold in exact.ravel()[::37]:  # each at a cosine that occurs
+        for gap in (-1e-12, 1e-12):
+            np.testing.assert_array_equal(near(X, Y, threshold + gap), exact >= threshold + gap)
+
+
+def test_rows_of_zeros_are_nobodys_duplicates():
+    assert kept_rows(np.zeros((5, 3), np.float32), 0.5)[0].all()
+
+
+# ---- the whole
+
+
+@pytest.mark.parametrize("keep", ["nearest", "farthest"])
+@pytest.mark.parametrize("threshold", [0.7, 0.95])
+def test_within_clusters_it_is_the_naive_search(monkeypatch, keep, threshold):
+    X, found = planted(), clustered(monkeypatch)
+    got = dedupe(X, threshold, n_clusters=9, keep=keep, **SETTINGS)
+    labels, centers = found[0].labels, found[0].centers
+    wanted = naive_dedupe(X, labels, centers, threshold, farthest=keep == "farthest")
+    np.testing.assert_array_equal(got.rows, wanted)
+    assert got.rows.dtype == np.int64
+    assert got.n_removed == len(X) - len(wanted) > 0
+    assert (got.n_rows, got.n_skipped, got.n_clusters) == (len(X), 0, len(centers))
+    assert got.largest_cluster == np.bincount(labels).max() <= 4 * len(X) / 9
+
+
+def test_recall_is_that_of_brute_force(monkeypatch):
+    monkeypatch.setattr(duplicates, "PROBES", 10_000)  # all rows
+    X, found = planted(2000, noise=0.25), clustered(monkeypatch)
+    got = dedupe(X, 0.95, n_clusters=60, **SETTINGS)
+    cosines = unit(X) @ unit(X).T
+    pairs = np.argwhere(np.triu(cosines >= 0.95, 1))
+    labels, hosts = found[0].labels, naive_guests(unit(X), found[0].labels, found[0].centers, 0.95)
+    one, other = pairs.T
+    within = labels[one] == labels[other]
+    together = within | (labels[one] == hosts[other]) | (hosts[one] == labels[other])
+    assert within.mean() < together.mean()
+    assert got.recall == pytest.approx(together.mean())
+    assert got.recall_pairs == 2 * len(pairs)
+    assert got.recall > 0.9
+    brute = naive_dedupe(X, np.zeros(len(X), int), unit(X.mean(axis=0)[None]), 0.95)
+    assert got.n_removed >= 0.9 * (len(X) - len(brute))
+    # whoever goes leaves somebody near
+    kept = np.zeros(len(X), bool)
+    kept[got.rows] = True
+    assert (cosines[~kept][:, kept].max(axis=1) >= 0.95 - 1e-6).all()
+    left = cosines[kept][:, kept]
+    assert np.triu(left >= 0.95, 1).sum() <= 0.1 * len(pairs)
+
+
+def stored(kind, X, folder):
+    if kind == "memory map":
+        np.save(folder / "x.npy", X)
+        return np.load(folder / "x.npy", mmap_mode="r")
+    if kind == "hdf5":
+        with h5py.File(folder / "x.h5", "w") as file:
+            file.create_dataset("X", data=X, chunks=(100, X.shape[1]))
+        return folder / "x.h5"
+    if kind == "zarr":
+        zarr.create_array(str(folder / "x.zarr"), data=X, chunks=(100, X.shape[1]))
+        return folder / "x.zarr"
+    if kind == "parquet":
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
+        pq.write_table(pa.table({"embedding": lists}), folder / "x.parquet", row_group_size=300)
+        return folder / "x.parquet"
+    return sp.csr_array(X)
+
+
+@pytest.mark.parametrize("kind", ["memory map", "hdf5", "zarr", "parquet", "csr"])
+def test_wherever_rows_are(tmp_path, monkeypatch, kind):
+    X, found = planted(), clustered(monkeypatch)
+    options = {"n_clusters": 9, "chunk_bytes": 20_000, **SETTINGS}
+    got = dedupe(stored(kind, X, tmp_path), 0.95, **options)
+    np.testing.assert_array_equal(got.rows, naive_dedupe(X, found[0].labels, found[0].centers, 0.95))
+
+
+def leave_least_room(monkeypatch):
+    """Have rows that are compared find no room but the least."""
+
+    class Full:
+        @staticmethod
+        def of(memory_limit, source):
+            return replace(MemoryBudget.of(memory_limit, source), base_bytes=1 << 60)
+
+    monkeypatch.setattr(gather_plan, "MemoryBudget", Full)
+
+
+def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
+    X = planted(6000, 200)
+    np.save(tmp_path / "x.npy", X)
+    wanted = dedupe(tmp_path / "x.npy", 0.9, **{**SETTINGS, "executor": 1})
+    files, mkdtemp = [], tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **given: files.append(mkdtemp(dir=tmp_path, **given)) or files[-1])
+    leave_least_room(monkeypatch)
+    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 22)
+    got = dedupe(tmp_path / "x.npy", 0.9, **{**SETTINGS, "executor": 3})
+    assert len(files) == 1
+    assert not (tmp_path / files[0]).exists()
+    np.testing.assert_array_equal(got.rows, wanted.rows)
+    names = ("n_compared", "recall", "recall_pairs", "largest_cluster")
+    assert [getattr(got, name) for name in names] == [getattr(wanted, name) for name in names]
+    with pytest.raises(MemoryLimitError, match=r"the largest cluster has .* rows, which take .*max_cluster_size"):
+        dedupe(tmp_path / "x.npy", 0.9, n_clusters=1, **SETTINGS)
+
+
+@pytest.mark.parametrize("record", ["clustered", "compared"])
+def test_runs_that_were_stopped_go_on(tmp_path, monkeypatch, record):
+    X = planted(3000, 60)
+    np.save(tmp_path / "x.npy", X)
+    wanted = dedupe(tmp_path / "x.npy", 0.9, **SETTINGS)
+    leave_least_room(monkeypatch)
+    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 20)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    given = {"checkpoint": tmp_path / "c", **SETTINGS}
+    with monkeypatch.context() as patch:
+        stopped_after(patch, record, 1 if record == "clustered" else 2)
+        with pytest.raises(StoppedError):
+            dedupe(tmp_path / "x.npy", 0.9, **given)
+    with pytest.raises(CheckpointError, match=r"settings\.threshold is 0\.8, was 0\.9"):
+        dedupe(tmp_path / "x.npy", 0.8, **given)
+    monkeypatch.setattr(streamkm.StreamKMeans, "fit", None)  # no need of it
+    buckets, compare = [], duplicates.compare_bucket
+    monkeypatch.setattr(duplicates, "compare_bucket", lambda *given: buckets.append(given[0]) or compare(*given))
+    got = dedupe(tmp_path / "x.npy", 0.9, **given)
+    assert not buckets or (0 in buckets) == (record == "clustered")
+    np.testing.assert_array_equal(got.rows, wanted.rows)
+    assert (got.n_compared, got.recall) == (wanted.n_compared, wanted.recall)
+    assert not (tmp_path / "c").exists()
+
+
+def test_invalid_rows_are_not_kept(monkeypatch):
+    X, found = planted(), clustered(monkeypatch)
+    X[::50] = np.nan
+    with pytest.raises(InvalidInputError, match='NaN in row 0 of array; pass on_invalid="skip"'):
+        dedupe(X, n_clusters=5, **SETTINGS)
+    got = dedupe(X, n_clusters=5, on_invalid="skip", **SETTINGS)
+    assert got.n_skipped == 24
+    assert not (got.rows % 50 == 0).any()
+    valid = np.flatnonzero(found[-1].labels >= 0)
+    wanted = naive_dedupe(X[valid], found[-1].labels[valid], found[-1].centers, 0.95)
+    np.testing.assert_array_equal(got.rows, valid[wanted])
+    assert got.n_removed == len(valid) - len(wanted)
+
+
+def test_equal_rows_leave_one_each():
+    X = np.repeat(np.random.default_rng(0).normal(size=(40, 12)), 50, axis=0)
+    with pytest.warns(UserWarning, match="stay larger than max_cluster_size"):
+        got = dedupe(X, 0.99, n_clusters=40, max_cluster_size=30, **SETTINGS)
+    np.testing.assert_array_equal(got.rows, np.arange(0, 2000, 50))
+
+
+def test_buckets_give_back_what_they_got_from_memory_and_disk(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    rng = np.random.default_rng(0)
+    for kind in ("dense", "csr"):
+        buckets, wanted = Buckets(4, 9, 4000), {bucket: [] for bucket in range(4)}
+        for first in range(0, 400, 20):
+            X, bucket = (rng.random((20, 9)) < 0.4).astype("f4"), int(rng.integers(0, 3))
+            rows, labels = np.arange(first, first + 20), np.full(20, bucket, np.int32)
+            buckets.add(bucket, Members(sp.csr_array(X) if kind == "csr" else X, rows, labels, labels - 1))
+            wanted[bucket].append((X, rows))
+        assert len(list(tmp_path.rglob("*.npz"))) >= 2
+        for bucket in range(3):
+            got = buckets.load(bucket)
+            order = np.argsort(got.rows)
+            X = got.X.toarray() if kind == "csr" else got.X
+            np.testing.assert_array_equal(X[order], np.concatenate([each[0] for each in wanted[bucket]]))
+            np.testing.assert_array_equal(got.rows[order], np.concatenate([each[1] for each in wanted[bucket]]))
+            assert (got.labels == bucket).all()
+            assert (got.others == bucket - 1).all()
+            buckets.drop(bucket)
+        assert len(buckets.load(3).rows) == 0
+        assert not list(tmp_path.rglob("*.npz"))
+        buckets.close()
+        assert not list(tmp_path.iterdir())
+
+
+@cases(
+    "options, message",
+    [
+        ({"threshold": 0}, "threshold=0; needed: a cosine above 0"),
+        ({"threshold": 1.1}, r"threshold=1\.1; needed"),
+        ({"threshold": "high"}, "threshold='high'; needed"),
+        ({"keep": "first"}, "keep='first'; needed: one of 'nearest', 'farthest'"),
+        ({"max_cluster_size": 0.5}, r"max_cluster_size=0\.5; needed"),
+        ({"n_clusters": 0}, "n_clusters=0; needed: an integer from 1"),
+    ],
+)
+def test_parameters_out_of_range_are_refused(options, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        dedupe(planted(100), **{**SETTINGS, **options})
+
+
+def test_rows_that_cannot_be_read_again_and_sketches_are_refused(tmp_path):
+    with pytest.raises(InvalidInputError, match="can be walked once only; near-duplicates are looked for in original"):
+        dedupe(iter([planted(100)]), **SETTINGS)
+    store = do(write_store, tmp_path / "s", planted(100), CountSketch(8, 0))
+    with pytest.raises(InvalidInputError, match="holds sketched rows; near-duplicates"):
+        dedupe(store, **SETTINGS)
+    with pytest.raises(InvalidInputError, match="does not say how many rows it has; pass n_clusters="):
+        dedupe(lambda: iter([planted(100)]), **SETTINGS)
+    assert dedupe(lambda: iter([planted(100)]), n_clusters=3, **SETTINGS).n_rows == 100
+
+
+def test_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    X = planted()
+    np.save("x.npy", X)
+    wanted = dedupe(X, 0.9, n_clusters=9, **SETTINGS)
+    given = ("dedupe", "x.npy", "--threshold", 0.9, "-k", 9, "-o", "keep.npy")
+    said = run(*given)
+    np.testing.assert_array_equal(np.load("keep.npy"), wanted.rows)
+    for label, text in wanted.lines()[:-1]:
+        assert label in said
+        assert text in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".keep.npy.streamkm", "keep.npy", "x.npy"]
+    assert "keep.npy exists; pass --overwrite" in run(*given, code=2)
+    run(*given, "--overwrite", "--keep", "farthest", "--restart", "-q")
+    assert len(np.load("keep.npy")) != 0
+    assert "is no file of row numbers" in run(*given[:-1], "x.npy", "--overwrite", code=2)
+    for mine in (np.array([9, 3, 1, 1, 5]), np.arange(len(np.load("keep.npy")))):  # the second of the same size
+        np.save("keep.npy", mine)
+        assert "replace it by --force" in run(*given, "--overwrite", code=2)
+        np.testing.assert_array_equal(np.load("keep.npy"), mine)
+    run(*given, "--force", "-q")
+    run(*given, "--overwrite", "-q")
+    np.testing.assert_array_equal(np.load("keep.npy"), wanted.rows)
+    assert "row numbers are written as .npy" in run(*given[:-1], "keep.txt", code=2)
+    assert "--threshold 1.5; needed: a cosine" in run("dedupe", "x.npy", "--threshold", 1.5, "-o", "k.npy", code=2)
+    assert "is no number of rows" in run(*given[:-1], "k.npy", "--max-cluster-size", "big", code=2)
+    X[7] = np.inf
+    np.save("x.npy", X)
+    assert "row 7 of x.npy; pass --skip-invalid" in run(*given[:-1], "k.npy", code=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".keep.npy.streamkm", "keep.npy", "x.npy"]
+    assert "1,200 (1 skipped)" in run(*given[:-1], "k.npy", "--skip-invalid")
+    assert open_source("x.npy").n_rows == 1200

@@ -1,0 +1,400 @@
+"""`StreamKernelKMeans`: scikit-learn's conventions, passes, equal bits, files, weights, invalid rows, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import dask.array as da
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import zarr
+from sklearn.base import clone
+from sklearn.datasets import dump_svmlight_file, make_blobs, make_circles
+from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.model_selection import cross_val_score
+from sklearn.svm import SVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from streamkm import StreamKernelKMeans, StreamKMeans, open_source
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
+from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, METHODS
+from tests.estimators.test_estimators import EXPECTED_FAILURES
+from tests.passes.test_passes import CountingSource
+from tests.tables import cases
+
+
+def kernel_kmeans(n_clusters=10, **parameters):
+    settings = {"random_state": 0, "executor": 2, "progress": False, "n_init": 1, "n_landmarks": 60, "rank": 20}
+    return StreamKernelKMeans(n_clusters, **{**settings, **parameters})
+
+
+@parametrize_with_checks(
+    [StreamKernelKMeans(n_clusters=3, progress=False)], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module", params=["dense", "csr"])
+def inputs(request, small_digits, small_topics):
+    return small_digits.X if request.param == "dense" else small_topics.X[:1000]
+
+
+@pytest.mark.parametrize(("fit_on", "passes"), [("sample", 2), ("all", 4)])
+def test_passes_are_those_of_the_plan(inputs, fit_on, passes):
+    source = CountingSource(inputs)
+    fitted = kernel_kmeans(fit_on=fit_on).fit(source)
+    assert fitted.n_passes_ == fitted.plan_.passes == passes
+    assert set(source.read_rows.values()) == {passes}
+    assert len(source.read_rows) == inputs.shape[0]
+
+
+@cases("method", METHODS)
+@cases("fit_on", ["sample", "all"])
+@cases("weighted", [False, True])
+def test_passes_of_every_method(small_digits, method, fit_on, weighted):
+    source = CountingSource(small_digits.X[:300])  # which does not say how many rows it has
+    weights = np.arange(300) + 1.0 if weighted else None
+    fitted = kernel_kmeans(method=method, fit_on=fit_on).fit(source, sample_weight=weights)
+    streams = fit_on == "all" and method in ("nystroem", "fourier", "orthogonal-fourier")
+    more = 2 * streams + (fit_on == "all" and method in LANDMARK_SKETCHES)
+    assert set(source.read_rows.values()) == {fitted.n_passes_} == {2 + more + weighted}
+    assert fitted.plan_.passes == fitted.n_passes_
+    assert fitted.plan_.counts_first == weighted
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize(
+    "options", [{}, {"fit_on": "all"}, {"method": "signs"}, {"method": "ros"}, {"landmarks": "kmeans"}]
+)
+def test_threads_and_processes_give_the_same_bits(inputs, client, options):
+    inputs = inputs[:600]
+    given = {"chunk_bytes": 20_000, "max_iter": 5, **options}
+    fits = [kernel_kmeans(executor=executor, **given).fit(inputs) for executor in (1, 3, client)]
+    for fitted in fits[1:]:
+        np.testing.assert_array_equal(fitted.labels_, fits[0].labels_)
+        np.testing.assert_array_equal(fitted.cluster_centers_, fits[0].cluster_centers_)
+        assert fitted.inertia_ == fits[0].inertia_
+
+
+@cases("method", METHODS)
+def test_labels_are_predictions(inputs, method):
+    inputs = inputs[:400]
+    fitted = kernel_kmeans(method=method).fit(inputs)
+    np.testing.assert_array_equal(fitted.predict(inputs), fitted.labels_)
+    np.testing.assert_array_equal(
+        np.concatenate([fitted.predict(inputs[i : i + 1]) for i in range(5)]), fitted.labels_[:5]
+    )
+    distances = fitted.transform(inputs)
+    assert distances.shape == (400, 10)
+    np.testing.assert_allclose((distances**2).min(axis=1).sum(), fitted.inertia_, rtol=1e-3)
+    assert fitted.score(inputs) == pytest.approx(-fitted.inertia_, rel=1e-6)
+    assert fitted.counts_.sum() == 400
+
+
+@cases("method", ["nystroem", "orthogonal-fourier", "countsketch"])
+def test_saved_and_loaded(inputs, tmp_path, method):
+    fitted = kernel_kmeans(method=method).fit(inputs[:300])
+    fitted.save(tmp_path / "model.npz")
+    loaded = StreamKernelKMeans.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(loaded.predict(inputs), fitted.predict(inputs))
+    assert loaded.get_params()["method"] == method
+
+
+def test_a_callable_cannot_be_saved(small_digits, tmp_path):
+    fitted = kernel_kmeans(kernel=product, rank=5).fit(small_digits.X)
+    assert fitted.trace_residual_ is None
+    with pytest.raises(ModelFileError, match="Python function"):
+        fitted.save(tmp_path / "model.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def product(X, landmarks):
+    return X.astype(float) @ landmarks.T.astype(float) / 1e4
+
+
+def test_digits_are_found(small_digits):
+    fitted = kernel_kmeans(n_init="auto").fit(small_digits.X)
+    assert adjusted_rand_score(small_digits.y, fitted.labels_) > 0.99
+    assert 0 < fitted.trace_residual_ < len(small_digits.y)
+
+
+@pytest.mark.parametrize("fit_on", ["sample", "all"])
+def test_weights_are_repetitions(small_digits, fit_on):
+    X = small_digits.X[:300]
+    weights = np.random.default_rng(0).integers(0, 4, len(X))
+    options = {"fit_on": fit_on, "init": X[:10], "n_landmarks": 400, "gamma": 1e-5, "rank": 30, "tol": 0}
+    weighted = kernel_kmeans(**options).fit(X, sample_weight=weights)
+    repeated = kernel_kmeans(**{**options, "n_landmarks": 900}).fit(np.repeat(X, weights, axis=0))
+    assert weighted.inertia_ == pytest.approx(repeated.inertia_, rel=1e-3)
+    np.testing.assert_array_equal(np.repeat(weighted.labels_, weights), repeated.labels_)
+    np.testing.assert_allclose(weighted.counts_, repeated.counts_)
+
+
+@pytest.mark.parametrize("fit_on", ["sample", "all"])
+def test_invalid_rows_are_left_out(small_digits, fit_on):
+    dirty = small_digits.X[:500].astype(np.float64)
+    dirty[[3, 77]] = np.nan
+    with pytest.raises(InvalidInputError, match=r"NaN in row 3.*on_invalid"):
+        kernel_kmeans(fit_on=fit_on).fit(dirty)
+    fitted = kernel_kmeans(fit_on=fit_on, on_invalid="skip").fit(dirty)
+    assert np.flatnonzero(fitted.labels_ == -1).tolist() == [3, 77]
+    np.testing.assert_array_equal(fitted.predict(dirty), fitted.labels_)
+
+
+def test_sorted_rows_are_as_good(small_digits):
+    order = np.argsort(small_digits.y, kind="stable")
+    fitted = kernel_kmeans(n_init="auto", n_landmarks=100).fit(small_digits.X[order])
+    assert adjusted_rand_score(small_digits.y[order], fitted.labels_) > 0.99
+
+
+@pytest.mark.parametrize("method", ["nystroem", "srht"])
+def test_the_pseudo_inverse_is_cut_at_a_rank(small_digits, method):
+    X = small_digits.X[:300]
+    cut = kernel_kmeans(method=method, rank=40, landmark_rank=7).fit(X)
+    assert np.linalg.matrix_rank(cut.sketch_.apply(X).astype(float), tol=1e-3) == cut.n_components_ == 7
+    assert cut.trace_residual_ > kernel_kmeans(method=method, rank=40).fit(X).trace_residual_
+
+
+def test_sketch_stores_are_refused(small_digits, tmp_path):
+    from streamkm.core.progress import Stage
+    from streamkm.engine import open_executor
+    from streamkm.passes.reader import RowReader
+    from streamkm.sketches import IdentitySketch
+    from streamkm.stores.operations import write_store
+
+    reader = RowReader(open_source(small_digits.X), 20_000, "euclidean", "raise")
+    with open_executor(1) as executor:
+        write_store(tmp_path / "x.zarr", reader, IdentitySketch(64), executor, Stage("sketch"))
+    with pytest.raises(InvalidInputError, match="is a sketch store; kernels need original rows"):
+        kernel_kmeans().fit(tmp_path / "x.zarr")
+
+
+def test_the_example_of_the_tour(capsys):
+    text = (Path(__file__).parents[2] / "examples" / "README.md").read_text()
+    start = text.index("from sklearn.datasets import make_circles")
+    exec(text[start : text.index("```", start)])
+    plain, kernel, inertia, residual, exact = map(float, capsys.readouterr().out.split())
+    assert abs(plain) < 0.01
+    assert kernel == 1
+    assert inertia <= exact <= inertia + residual
+
+
+def test_sources_on_disk(small_digits, tmp_path):
+    np.save(tmp_path / "x.npy", small_digits.X)
+    stored = kernel_kmeans(chunk_bytes=20_000).fit(tmp_path / "x.npy")
+    held = kernel_kmeans(chunk_bytes=20_000).fit(small_digits.X)
+    np.testing.assert_array_equal(stored.labels_, held.labels_)
+    assert [stage.name for stage in stored.stages_] == [
+        "sample", "landmarks", "gram", "features", "seed", "lloyd", "assign",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["h5", "zarr", "svm", "npz", "dask", "dask csr", "chunks", "function", "csr"])
+def test_every_source(small_digits, tmp_path, kind):
+    X = small_digits.X[:500].astype(np.float32)
+    if kind == "h5":
+        with h5py.File(tmp_path / "x.h5", "w") as file:
+            file["X"] = X
+    elif kind == "zarr":
+        zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(100, 64))
+    elif kind == "svm":
+        dump_svmlight_file(X, np.zeros(len(X)), str(tmp_path / "x.svm"))
+    elif kind == "npz":
+        np.savez(tmp_path / "x.npz", X=X)
+    rows = da.from_array(X, chunks=(90, 64))
+    given = {
+        "dask": rows,
+        "dask csr": rows.map_blocks(sp.csr_array),
+        "chunks": [X[:200], X[200:]],
+        "function": lambda: (X[start : start + 70] for start in range(0, 500, 70)),
+        "csr": sp.csr_array(X),
+    }.get(kind, tmp_path / f"x.{kind}")
+    firsts = X[[np.flatnonzero(small_digits.y == label)[0] for label in range(10)]]
+    options = {"gamma": 1e-6, "fit_on": "all", "init": firsts, "n_landmarks": 500}  # no rows are drawn
+    fitted, held = (kernel_kmeans(**options).fit(rows) for rows in (given, X))
+    np.testing.assert_array_equal(fitted.labels_, held.labels_)
+    assert fitted.inertia_ == pytest.approx(held.inertia_, rel=1e-5)
+    np.testing.assert_array_equal(np.asarray(fitted.predict(given)), held.labels_)
+    np.testing.assert_array_equal(held.labels_, small_digits.y[:500])
+
+
+def test_plan_says_what_a_fit_does(small_digits):
+    plan = kernel_kmeans(n_landmarks="auto", rank="auto", eps=0.5).plan(small_digits.X)
+    assert (plan.sketch, plan.n_components, plan.passes) == ("nystroem", 20, 2)
+    assert "160 columns" in plan.why_sketch
+    assert kernel_kmeans(fit_on="all").plan(small_digits.X).passes == 4
+
+
+def test_refuses_what_does_not_fit_in_memory(small_digits):
+    with pytest.raises(MemoryLimitError, match="fewer n_landmarks"):
+        kernel_kmeans(n_landmarks=10**7, rank=10**6, method="fourier").plan(CountingSource(small_digits.X))
+
+
+@cases(
+    "parameters, message",
+    [
+        ({"kernel": "rfb"}, "kernel='rfb'; needed: one of rbf"),
+        ({"gamma": 0}, "gamma=0; needed"),
+        ({"gamma": "auto"}, "gamma='auto'; needed: a finite number above 0, \"scale\", or None"),
+        ({"gamma_factor": -1}, "gamma_factor=-1; needed: a number above 0"),
+        ({"eps": 0}, "eps=0; needed: a number above 0"),
+        ({"degree": 0}, "degree=0"),
+        ({"method": "nystrom"}, "method='nystrom'; needed: one of 'nystroem'"),
+        ({"landmarks": "best"}, "landmarks='best'"),
+        ({"fit_on": "some"}, "fit_on='some'"),
+        ({"rank": 0}, 'rank=0; needed: an integer from 1 or "auto"'),
+        ({"n_landmarks": 1.5}, "n_landmarks=1.5"),
+        ({"landmark_rank": 0}, "landmark_rank=0"),
+        ({"init": "ls"}, "init='ls'; needed: one of 'k-means\\+\\+', 'k-means\\|\\|', 'random', 'ls\\+\\+'"),
+        ({"init": np.zeros((3, 2))}, "n_clusters=10"),
+        ({"init": np.full((10, 2), np.nan)}, "finite centers"),
+        ({"tol": -1}, "tol=-1"),
+    ],
+)
+def test_refuses_parameters(small_digits, parameters, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        kernel_kmeans(**parameters).fit(small_digits.X)
+
+
+def test_refuses_more_clusters_than_rows_and_negative_values(small_digits):
+    with pytest.raises(InvalidInputError, match="n_samples=5 should be >= n_clusters=10"):
+        kernel_kmeans().fit(small_digits.X[:5])
+    with pytest.raises(InvalidInputError, match="negative values"):
+        kernel_kmeans(kernel="chi2").fit(-small_digits.X.astype(np.float32))
+    with pytest.raises(InvalidInputError, match="init has 3 features; the data have 64"):
+        kernel_kmeans(init=np.zeros((10, 3))).fit(small_digits.X)
+
+
+def test_models_of_the_other_estimator_are_refused(small_digits, tmp_path):
+    StreamKMeans(3, progress=False).fit(small_digits.X).save(tmp_path / "model.npz")
+    with pytest.raises(InvalidParameterError, match="saved by another estimator"):
+        StreamKernelKMeans.load(tmp_path / "model.npz")
+
+
+def rings(n=600):
+    """Two rings, and which row is of which."""
+    return make_circles(n, noise=0.03, factor=0.3, random_state=0)
+
+
+@cases("kind", ["dense", "csr", "float32", "file"])
+@cases("method", ["nystroem", "two-step"])
+def test_precomputed_values_are_those_of_the_kernel(tmp_path, kind, method):
+    X, y = rings()
+    K = rbf_kernel(X, gamma=5.0)
+    np.save(tmp_path / "K.npy", K)
+    given = {"dense": K, "csr": sp.csr_array(K), "float32": K.astype(np.float32), "file": tmp_path / "K.npy"}[kind]
+    options = {"n_landmarks": "auto", "rank": "auto", "method": method}
+    wanted = kernel_kmeans(2, gamma=5.0, **options).fit(X)
+    fitted = kernel_kmeans(2, kernel="precomputed", **options).fit(given)
+    assert adjusted_rand_score(y, fitted.labels_) == 1
+    assert fitted.inertia_ == pytest.approx(wanted.inertia_, rel=1e-4)
+    assert fitted.trace_residual_ == pytest.approx(wanted.trace_residual_, rel=1e-3, abs=1e-3)
+    assert fitted.kernel_.name == "precomputed"
+    new = X[::7] + 0.01
+    values = rbf_kernel(new, X, gamma=5.0)
+    np.testing.assert_array_equal(fitted.predict(values), y[::7] if fitted.labels_[0] == y[0] else 1 - y[::7])
+    if kind != "file":
+        assert fitted.exact_inertia(given) == pytest.approx(wanted.exact_inertia(X), rel=1e-5)
+    fitted.save(tmp_path / "model.npz")
+    np.testing.assert_array_equal(
+        StreamKernelKMeans.load(tmp_path / "model.npz").predict(values), fitted.predict(values)
+    )
+
+
+def test_precomputed_values_of_more_rows_than_landmarks(small_sample):
+    """Some columns are enough, then; and the weights of rows and starts go with them."""
+    X, _ = rings()
+    K, weights = rbf_kernel(X, gamma=5.0), np.random.default_rng(0).random(600)
+    fitted = kernel_kmeans(2, kernel="precomputed", init=K[[0, 1]], fit_on="all", n_init="auto").fit(K, None, weights)
+    by_rows = kernel_kmeans(2, gamma=5.0, init=X[[0, 1]], fit_on="all", n_init="auto").fit(X, None, weights)
+    np.testing.assert_array_equal(fitted.labels_, by_rows.labels_)
+    assert fitted.exact_inertia(K, weights) == pytest.approx(by_rows.exact_inertia(X, weights), rel=1e-5)
+
+
+def test_precomputed_values_are_cut_on_both_sides():
+    """By scikit-learn, for validation."""
+    assert kernel_kmeans(kernel="precomputed").__sklearn_tags__().input_tags.pairwise
+    assert not kernel_kmeans().__sklearn_tags__().input_tags.pairwise
+    X, _ = rings(120)
+    scores = cross_val_score(kernel_kmeans(2, kernel="precomputed"), rbf_kernel(X, gamma=5.0), cv=3)
+    assert np.isfinite(scores).all()
+
+
+@cases(
+    "options, shape, message",
+    [
+        ({}, (20, 19), "kernel values of all rows with each other; array is 20 x 19"),
+        ({"method": "fourier"}, (20, 20), "method='fourier' with kernel=\"precomputed\"; needed: one of 'nystroem'"),
+        ({"method": "srht"}, (20, 20), "method='srht'"),
+        ({"landmarks": "kmeans"}, (20, 20), "landmarks='kmeans' with"),
+    ],
+)
+def test_what_cannot_be_precomputed(options, shape, message):
+    with pytest.raises(ValueError, match=message):
+        kernel_kmeans(2, kernel="precomputed", **options).fit(np.ones(shape))
+
+
+def test_linear_is_plain_kmeans():
+    X, _ = make_blobs(400, 5, centers=4, random_state=0)
+    linear = kernel_kmeans(4, kernel="linear", gamma=7.0, coef0=3.0, n_init="auto").fit(X)
+    plain = StreamKMeans(4, random_state=0, progress=False).fit(X)
+    assert adjusted_rand_score(linear.labels_, plain.labels_) == 1
+    assert linear.inertia_ == pytest.approx(plain.inertia_, rel=1e-5)
+
+
+def test_poly_is_polynomial(tmp_path):
+    X, _ = rings()
+    long, short = (kernel_kmeans(2, kernel=name).fit(X) for name in ("polynomial", "poly"))
+    np.testing.assert_array_equal(long.labels_, short.labels_)
+    short.save(tmp_path / "model.npz")
+    assert StreamKernelKMeans.load(tmp_path / "model.npz").kernel == "poly"
+
+
+@cases("kernel", ["rbf", "poly", "sigmoid", "linear"])
+@cases("make", [np.asarray, sp.csr_array])
+def test_gamma_by_scale_is_scikit_learns(kernel, make):
+    X = np.random.default_rng(0).normal(1, 2, (300, 7)) * (np.random.default_rng(1).random((300, 7)) < 0.6)
+    fitted = kernel_kmeans(2, kernel=kernel, gamma="scale", gamma_factor=9.0).fit(make(X))
+    assert fitted.kernel_.gamma == pytest.approx(SVC(kernel=kernel, gamma="scale").fit(X, X[:, 0] > 0)._gamma)
+    same = kernel_kmeans(2, gamma="scale").fit(np.eye(4)[[0] * 30 + [1] * 30])
+    assert same.kernel_.gamma == pytest.approx(1 / (4 * 3 / 16))
+
+
+@cases("options", [{}, {"kernel": "laplacian"}, {"kernel": "polynomial"}, {"gamma": "scale"}])
+@cases("make", [np.asarray, sp.csr_array])
+def test_gamma_sees_weights(options, make):
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(60, 5)) * np.repeat([0.1, 10], 30)[:, None], np.repeat([7, 1], 30)
+    repeated = kernel_kmeans(2, **options).fit(make(np.repeat(X, weights, axis=0)))
+    weighted = kernel_kmeans(2, **options).fit(make(X), sample_weight=weights)
+    assert weighted.kernel_.gamma == pytest.approx(repeated.kernel_.gamma, rel=1e-6)
+    more, zeros = np.concatenate([X, np.full((9, 5), 1e4)]), np.zeros(9)
+    skipped = kernel_kmeans(2, **options).fit(make(more), sample_weight=np.concatenate([weights, zeros]))
+    assert skipped.kernel_.gamma == pytest.approx(repeated.kernel_.gamma, rel=1e-6)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    X, _ = rings()
+    numbers = {"gamma": 5.0, "degree": 2, "coef0": 0.5, "n_landmarks": 40, "rank": 8, "landmark_rank": 30, "tol": 0.125}
+    numbers |= {"n_clusters": 2, "eps": 0.25, "gamma_factor": 2.0, "n_init": 3, "max_iter": 9, "chunk_bytes": 4096}
+    cast = {name: (np.float32 if isinstance(value, float) else np.int64)(value) for name, value in numbers.items()}
+    for kernel in ("rbf", "polynomial"):
+        wanted, fitted = (kernel_kmeans(kernel=kernel, **given).fit(X) for given in (numbers, cast))
+        np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
+        np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
+        fitted.save(tmp_path / "model.npz", overwrite=True)
+        json.dumps(fitted.plan_.to_dict())
+
+
+@pytest.mark.parametrize("kernel", ["laplacian", "polynomial", "cosine", "sigmoid", "chi2"])
+def test_every_kernel_clusters(small_digits, kernel):
+    X = small_digits.X[:800]
+    dense, sparse = (kernel_kmeans(kernel=kernel, n_init="auto").fit(given) for given in (X, sp.csr_array(X)))
+    assert adjusted_rand_score(small_digits.y[:800], dense.labels_) > 0.9
+    assert adjusted_rand_score(dense.labels_, sparse.labels_) > 0.95
+    assert clone(dense).get_params()["kernel"] == kernel

@@ -1,0 +1,252 @@
+"""Sketches that are found on rows, and all rows clustered with them: passes, fixed points, centers, bits, resuming."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
+
+from streamkm import StreamKMeans
+from streamkm.engine import saving
+from streamkm.planning.forecast import Cluster
+from streamkm.planning.process import AUTO_BYTES
+from streamkm.sketches.registry import DATA_DEPENDENT
+from streamkm.sources import open_source
+from tests.children import StoppedError, chunks_read, stopped_after
+from tests.fitting.test_sketch_fit import wide_rows
+from tests.limits import limited
+from tests.passes.test_passes import CountingSource, StreamedSource, groups
+from tests.tables import cases
+
+pytestmark = pytest.mark.filterwarnings("ignore:the objective could be")  # few components, and no look at more rows
+KINDS = [(kind, sparse) for kind in DATA_DEPENDENT for sparse in (False, True) if not (sparse and kind == "pca")]
+K = 12
+
+
+def kmeans(n_clusters=K, **parameters):
+    return StreamKMeans(
+        n_clusters, **{"refine": 0, "coreset": None, "random_state": 0, "executor": 2, "progress": False, **parameters}
+    )
+
+
+@cases("kind, sparse", KINDS)
+@cases("coreset, refine", [(None, 0), ("sensitivity", 2)])
+def test_rows_are_read_once_more(kind, sparse, coreset, refine):
+    X, y = groups()
+    source = CountingSource(sp.csr_array(X) if sparse else X)
+    fitted = kmeans(3, sketch=kind, n_components=3, coreset=coreset, refine=refine).fit(source)
+    assert set(source.read_rows.values()) == {3 + refine}
+    assert fitted.n_passes_ == fitted.plan_.passes == 3 + refine
+    assert fitted.plan_.cluster_on == ("spilled" if coreset is None else "coreset")  # it does not say how many rows
+    assert [stage.name for stage in fitted.stages_][:2] == ["sketch", "sketch-all"]
+    assert adjusted_rand_score(y, fitted.labels_) == 1
+    np.testing.assert_array_equal(fitted.predict(source), fitted.labels_)
+
+
+@pytest.mark.parametrize("kind", ["pca", "svd"])
+def test_directions_of_all_rows_take_a_pass_of_their_own(kind):
+    source = CountingSource(groups()[0])
+    estimator = kmeans(3, sketch=kind, n_components=3, sketch_fit="all")
+    planned = estimator.plan(source)
+    assert not source.read_rows
+    assert (planned.passes, planned.cluster_on) == (4, "spilled")
+    clustering = dict(planned.lines())["clustering"]
+    assert clustering == "on all sketched rows, as asked for; what memory does not hold of them is written to disk"
+    fitted = estimator.fit(source)
+    assert set(source.read_rows.values()) == {4}
+    assert [stage.name for stage in fitted.stages_][:3] == ["sketch", "directions", "sketch-all"]
+
+
+@pytest.mark.parametrize("kind", ["pca", "svd"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_along_the_directions_centers_are_means_of_all_rows(small_sample, kind, weighted):
+    """Lloyd's fixed point, by a naive step on all rows; the means of 300 sampled rows are far from it."""
+    X = wide_rows()
+    weights = np.random.default_rng(1).integers(0, 3, len(X)) if weighted else np.ones(len(X))
+    fitted = kmeans(sketch=kind, n_components=5, tol=0, max_iter=500).fit(X, sample_weight=weights)
+    assert fitted.converged_
+    sketched, centers = fitted.sketch_.apply(X), fitted.sketch_.apply(fitted.cluster_centers_)
+    labels = pairwise_distances_argmin(sketched, centers)
+    means = np.stack([np.average(sketched[labels == c], axis=0, weights=weights[labels == c]) for c in range(K)])
+    np.testing.assert_allclose(centers, means, rtol=1e-9, atol=1e-9)
+    inertia = weights @ np.square(sketched - means[labels]).sum(axis=1)
+    (last,) = [entry["inertia"] for entry in fitted.history_ if entry["stage"] == "lloyd"][-1:]
+    np.testing.assert_allclose(last, inertia, rtol=1e-9)
+    sampled = kmeans(sketch=kind, n_components=5, coreset="uniform", tol=0, max_iter=500).fit(X, sample_weight=weights)
+    there = sampled.sketch_.apply(sampled.cluster_means_) - sampled.sketch_.apply(sampled.cluster_centers_)
+    assert np.abs(there).max() > 0.1
+
+
+def test_off_the_directions_centers_are_means_of_the_sample(small_sample):
+    """Groups that differ along a direction that was left out: without the sample's part their centers would agree."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 3000)
+    X = np.outer(2 * y - 1, [100.0, 0, 10]) + rng.normal(0, 1, (3000, 3)) @ np.diag([1, 0.1, 0.1])
+    X = np.hstack([X, rng.normal(0, 30, (3000, 1))])
+    fitted = kmeans(2, sketch="pca", n_components=2).fit(X)
+    means = np.stack([X[fitted.labels_ == label].mean(axis=0) for label in range(2)])
+    assert np.abs(means[0] - means[1])[2] > 19
+    np.testing.assert_allclose(fitted.cluster_centers_[:, 2], means[:, 2], atol=0.5)
+
+
+@cases("seed", range(4))
+@cases("kind", ["pca", "svd"])
+def test_all_rows_give_better_clusters_than_a_sample(small_sample, kind, seed):
+    X = wide_rows(seed=seed)
+    whole, sampled = (
+        kmeans(sketch=kind, n_components=5, coreset=coreset, random_state=seed).fit(X) for coreset in (None, "uniform")
+    )
+    assert whole.inertia_ < sampled.inertia_
+
+
+def test_all_rows_in_the_sample_get_the_whole_algorithm():
+    """The last stage is Lloyd on the original rows, to its fixed point."""
+    X = wide_rows(900)
+    fitted = kmeans(sketch="pca", n_components=5, tol=0, max_iter=500).fit(X)
+    np.testing.assert_allclose(fitted.cluster_centers_, fitted.cluster_means_, rtol=1e-9)
+    assert fitted.history_[-1]["stage"] == "polish"
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize(("kind", "sparse"), KINDS)
+@pytest.mark.parametrize("coreset", [None, "sensitivity"])
+def test_threads_and_processes_give_the_same_bits(client, small_sample, kind, sparse, coreset):
+    X = np.random.default_rng(0).normal(size=(1000, 30)).astype(np.float32)
+    X = sp.csr_array(X * (X > 0)) if sparse else X
+    options = {"sketch": kind, "n_components": 6, "coreset": coreset, "chunk_bytes": 26_000, "max_iter": 3, "n_init": 2}
+    one, *others = (kmeans(executor=executor, **options).fit(X) for executor in (1, 4, client))
+    for other in others:
+        np.testing.assert_array_equal(other.labels_, one.labels_)
+        np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)
+        assert other.inertia_ == one.inertia_
+
+
+@pytest.mark.parametrize("kind", ["pca", "svd"])
+def test_rows_that_are_counted_first(small_sample, kind):
+    """Weights of a source that streams: they find their rows in all passes but the first."""
+    X = wide_rows(1000)
+    weights = np.random.default_rng(1).random(1000)
+    streamed, array = (
+        kmeans(4, sketch=kind, n_components=5).fit(source, sample_weight=weights) for source in (StreamedSource(X), X)
+    )
+    np.testing.assert_array_equal(streamed.labels_, array.labels_)
+    np.testing.assert_allclose(streamed.inertia_, array.inertia_, rtol=1e-9)
+
+
+def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monkeypatch):
+    X = np.random.default_rng(0).normal(size=(20_000, 600)).astype(np.float32)
+    path = tmp_path / "x.npy"
+    np.save(path, X)
+    roomy = kmeans(sketch="pca", n_components=256, max_iter=3, n_init=1, chunk_bytes=1 << 20)
+    needed = roomy.plan(str(path)).peak_bytes
+    (tmp_path / "spill").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "spill"))
+    tight = clone(roomy).set_params(memory_limit=limited(needed - (30 << 20), AUTO_BYTES))
+    assert tight.plan(str(path)).cluster_on == "spilled"
+    np.testing.assert_array_equal(tight.fit(str(path)).labels_, roomy.fit(str(path)).labels_)
+    assert roomy.plan_.cluster_on == "blocks"
+    assert tight.inertia_ == roomy.inertia_
+    assert list((tmp_path / "spill").iterdir()) == []
+
+
+@pytest.mark.parametrize("record", ["sketch", "directions", "seed", "lloyd", "found"])
+def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    source = tmp_path / "x.npy"
+    np.save(source, wide_rows(4000))
+    how = "all" if record == "directions" else "sample"
+    estimator = kmeans(sketch="pca", n_components=5, sketch_fit=how, chunk_bytes=100_000, n_init=2)
+    wanted = clone(estimator).fit(str(source))
+    estimator.set_params(checkpoint=tmp_path / "state")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record)
+        with pytest.raises(StoppedError):
+            estimator.fit(str(source))
+    estimator.fit(str(source))
+    np.testing.assert_array_equal(estimator.labels_, wanted.labels_)
+    np.testing.assert_array_equal(estimator.cluster_centers_, wanted.cluster_centers_)
+    assert estimator.inertia_ == wanted.inertia_
+    assert estimator.history_ == wanted.history_
+
+
+@pytest.mark.parametrize(("sketch", "record"), [("identity", "sketch"), ("pca", "sketch-all")])
+def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sketch, record):
+    """What was read for a coreset is not read again."""
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    path = tmp_path / "x.npy"
+    np.save(path, wide_rows(24_000)[:, :40])  # more than a coreset has
+    size = "auto" if sketch == "identity" else 5
+    estimator = kmeans(4, sketch=sketch, coreset="sensitivity", n_components=size, chunk_bytes=800_000)
+    wanted = clone(estimator).fit(str(path))
+    assert wanted.plan_.cluster_on == "coreset"
+    estimator.set_params(checkpoint=tmp_path / "state")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record, 4)
+        with pytest.raises(StoppedError):
+            estimator.fit(str(path))
+    read = chunks_read(monkeypatch)
+    estimator.fit(str(path))
+    n_chunks = wanted.plan_.n_chunks
+    assert n_chunks > 6
+    assert len(read) == 2 * n_chunks - 3  # the rest of that pass, and the last one
+    np.testing.assert_array_equal(estimator.labels_, wanted.labels_)
+    np.testing.assert_array_equal(estimator.cluster_centers_, wanted.cluster_centers_)
+    assert estimator.inertia_ == wanted.inertia_
+
+
+@pytest.mark.parametrize("coreset", [None, "sensitivity"])
+def test_the_time_of_both_passes_is_told(tmp_path, coreset):
+    path = tmp_path / "x.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(4000, 600)).astype(np.float32))
+    estimator = kmeans(5, coreset=coreset, refine=1, chunk_bytes=1 << 20)
+    found = estimator.forecast(str(path), Cluster(workers=2))
+    names = [step.name for step in found.stages]
+    assert names == ["sketch", "sketch-all", "seed", "lloyd", "polish", "assign", "refine-1"]
+    rates = (found.rates.sample.cpu, found.rates.sketch.cpu)  # which of them is more, a busy machine does not tell
+    assert min(rates) > 0
+    assert rates[0] != rates[1]
+    n_bytes = open_source(str(path)).n_bytes
+    assert [step.read_bytes for step in found.stages if step.read_bytes] == [n_bytes] * 4
+    assert math.isfinite(estimator.estimate_seconds(str(path)))
+
+
+def topic_rows(n_rows=2000, n_features=3000):
+    """CSR rows of forty words, most of them of one of twelve topics of different sizes."""
+    rng = np.random.default_rng(0)
+    topics = np.minimum(rng.geometric(0.2, (n_rows, 1)), K) - 1
+    words = topics * 200 + rng.integers(0, 200, (n_rows, 40))
+    words = np.where(rng.random(words.shape) < 0.3, rng.integers(0, n_features, words.shape), words)
+    X = sp.csr_array((np.ones(words.size, np.float32), words.ravel(), np.arange(0, words.size + 1, 40)))
+    X.sum_duplicates()
+    return X
+
+
+def test_wide_sparse_rows_are_all_clustered_by_default(small_sample):
+    X, given = topic_rows(), {"coreset": "auto", "refine": "auto", "chunk_bytes": 64_000}
+    found = {each: kmeans(executor=each, **given).fit(X) for each in (1, 2, 3)}
+    assert found[1].plan_.cluster_on == "blocks"
+    for other in (found[2], found[3]):
+        np.testing.assert_array_equal(other.labels_, found[1].labels_)
+        np.testing.assert_array_equal(other.cluster_centers_, found[1].cluster_centers_)
+    sampled = kmeans(**given | {"coreset": "uniform"}).fit(X)
+    assert sampled.plan_.cluster_on == "sample"
+    assert found[1].inertia_ <= 1.001 * sampled.inertia_
+
+
+def test_the_plain_pipeline_gives_the_same_bits_on_threads_and_on_a_cluster(client):
+    """Sketched chunks together, k-means++ and Lloyd on all of them, as the README asks for it."""
+    X, given = topic_rows(), {"sketch": "countsketch", "n_components": 512, "chunk_bytes": 64_000}
+    here = kmeans(**given).fit(X)
+    assert here.plan_.cluster_on == "blocks"
+    assert "as asked for" in dict(here.plan_.lines())["clustering"]
+    assert [stage.name for stage in here.stages_] == ["sketch", "seed", "lloyd", "polish", "assign"]
+    there = kmeans(**given | {"executor": client}).fit(X)
+    np.testing.assert_array_equal(there.labels_, here.labels_)
+    np.testing.assert_array_equal(there.cluster_centers_, here.cluster_centers_)
+    assert there.inertia_ == here.inertia_

@@ -1,0 +1,185 @@
+"""Sketches that the caller made: any of them in a fit, saved, resumed; sampled entries in one pass and in two."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+
+from streamkm import StreamKMeans
+from streamkm.core.exceptions import CheckpointError, InvalidParameterError
+from streamkm.engine import saving
+from streamkm.estimators.fit_summary import summarize
+from streamkm.sketches import (
+    CountSketch,
+    FeatureSelection,
+    GaussianProjection,
+    HadamardCountSketch,
+    PCASketch,
+    PreconditionedSampling,
+    SignProjection,
+    SparseJL,
+    SparseProjection,
+    SubsampledHadamard,
+    TruncatedSVDSketch,
+)
+from tests.children import StoppedError, stopped_after
+from tests.passes.test_passes import CountingSource
+from tests.tables import cases
+
+D = 100
+
+
+def rows(n=240, seed=0):
+    """Four far groups, and their numbers."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 4, n)
+    return (rng.normal(0, 3, (4, D))[y] + rng.normal(0, 0.5, (n, D))).astype(np.float32), y
+
+
+SKETCHES = {
+    "blocks": CountSketch(64, 1, nnz_per_feature=4),
+    "sparse-jl": SparseJL(300, 1),
+    "hadamard": SubsampledHadamard(40, D, 1),
+    "hadamard-countsketch": HadamardCountSketch(64, D, 1, 2),
+    "signs": SignProjection(40, 1),
+    "gaussian": GaussianProjection(40, 1),
+    "sparse": SparseProjection(40, 1, density=0.1),
+    "sampling": PreconditionedSampling(0.3, D, 1),
+    "selection": FeatureSelection(np.arange(0, D, 3), np.ones(34)),
+    "svd": TruncatedSVDSketch(np.linalg.qr(np.random.default_rng(0).normal(size=(D, 30)))[0]),
+    "pca": PCASketch.fit(rows()[0], 10, random_state=0),
+}
+
+
+def kmeans(sketch, **parameters):
+    return StreamKMeans(4, **{"sketch": sketch, "random_state": 0, "executor": 2, "progress": False, **parameters})
+
+
+@cases("name", SKETCHES)
+@cases("space", ["original", "sketch"])
+def test_any_sketch_is_what_a_fit_takes(name, space, tmp_path):
+    X, y = rows()
+    sketch = SKETCHES[name]
+    for data in (X,) if name == "pca" or space == "original" else (X, sp.csr_array(X)):
+        fitted = clone(kmeans(sketch, assign_space=space)).fit(data)
+        assert adjusted_rand_score(y, fitted.labels_) == 1
+        assert fitted.sketch_.to_dict() == sketch.to_dict()
+        assert (fitted.n_components_, fitted.plan_.n_components) == (sketch.n_components,) * 2
+        assert fitted.plan_.why_sketch == "as given"
+        assert fitted.n_passes_ == 2
+        assert fitted.cluster_centers_.shape[1] == (D if space == "original" else sketch.n_components)
+        fitted.save(tmp_path / "m.npz", overwrite=True)
+        loaded = StreamKMeans.load(tmp_path / "m.npz")
+        np.testing.assert_array_equal(loaded.predict(data), fitted.labels_)
+        assert loaded.sketch is loaded.sketch_
+        again = loaded.set_params(random_state=0, executor=2).fit(data)  # with the sketch that was given
+        np.testing.assert_array_equal(again.labels_, fitted.labels_)
+        json.dumps(summarize(fitted))
+
+
+def test_it_is_the_sketch_of_the_same_name_and_seed():
+    X, _ = rows()
+    named = kmeans("countsketch", n_components=64, coreset=None, assign_space="sketch").fit(X)
+    given = kmeans(named.sketch_, coreset=None, assign_space="sketch").fit(X)
+    np.testing.assert_array_equal(given.labels_, named.labels_)
+    assert given.inertia_ == named.inertia_
+
+
+@cases("coreset", ["auto", None, "sensitivity"])
+def test_directions_that_are_given_are_not_found_again(coreset):
+    X, y = rows()
+    source = CountingSource(X)
+    fitted = kmeans(SKETCHES["pca"], coreset=coreset, sketch_fit="all").fit(source)
+    assert set(source.read_rows.values()) == {2}
+    assert fitted.sketch_ is SKETCHES["pca"]
+    assert adjusted_rand_score(y, fitted.labels_) == 1
+
+
+# ---- Pourkamali-Anaraki and Becker
+
+
+@pytest.mark.parametrize("gamma", [0.2, 0.5])
+def test_sampled_entries_in_one_pass_and_in_two(gamma):
+    """One pass: labels, and centers of rotated rows. Two: labels and means of the original rows."""
+    X, y = rows(800)
+    sketch = PreconditionedSampling(gamma, D, 3)
+    once = kmeans(sketch).fit(iter(np.split(X, 8)))
+    assert once.n_passes_ == 1
+    assert once.assign_space_ == "sketch"
+    assert once.cluster_centers_.shape == (4, sketch.n_components)
+    twice = kmeans(sketch).fit(X)
+    assert twice.n_passes_ == 2
+    assert twice.assign_space_ == "original"
+    assert twice.distortion_ is None
+    for fitted in (once, twice):
+        assert adjusted_rand_score(y, fitted.labels_) == 1
+    means = np.stack([X[twice.labels_ == label].mean(axis=0) for label in range(4)])
+    np.testing.assert_allclose(twice.cluster_means_, means, rtol=1e-4, atol=1e-4)
+
+
+def test_centers_of_one_pass_are_the_rotated_means():
+    """As n grows: every entry of a row is kept as often, and scaled so that the mean is right."""
+    X, y = rows(40_000)
+    fitted = kmeans(PreconditionedSampling(0.25, D, 3), tol=0).fit(iter(np.split(X, 8)))
+    rotation = PreconditionedSampling(1.0, D, 3)
+    for label in range(4):
+        (topic,) = np.unique(y[fitted.labels_ == label])
+        wanted = rotation.apply(X[y == topic].mean(axis=0, dtype=np.float64)[None]).toarray()[0]
+        error = np.linalg.norm(fitted.cluster_centers_[label] - wanted) / np.linalg.norm(wanted)
+        # entries kept in a quarter of 10,000 rows, each with a variance of (1 / gamma - 1) x^2
+        assert error < 1.5 * np.sqrt(3 / 10_000) * np.sqrt(128 / D)
+
+
+def test_memory_counts_the_entries_that_are_kept():
+    X, _ = rows()
+    few, many = (
+        kmeans(PreconditionedSampling(gamma, D, 0)).plan(X).memory_model.block_row_bytes for gamma in (0.1, 1.0)
+    )
+    assert (few, many) == (8 * 13, 8 * 128)
+
+
+# ---- what is refused
+
+
+@cases(
+    "sketch, options, message",
+    [
+        (CountSketch(64, 0), {"n_components": 32}, "n_components=32 with a countsketch sketch of 64 components"),
+        (CountSketch(64, 0), {"eps": 0.5}, "eps=0.5 with a countsketch sketch of 64 components"),
+        (SubsampledHadamard(8, 90, 0), {}, "the hadamard sketch is for other rows than the 100 features"),
+        (PreconditionedSampling(0.5, 90, 0), {}, "the sampling sketch is for other rows than the 100 features"),
+        (FeatureSelection(np.array([3, 100]), np.ones(2)), {}, "the selection sketch is for other rows"),
+        (TruncatedSVDSketch(np.eye(90, 2)), {}, "the svd sketch is for other rows"),
+        (CountSketch, {}, "sketch=.*needed: one of"),
+        (3, {}, "sketch=3; needed: one of"),
+    ],
+)
+def test_what_does_not_fit_is_refused(sketch, options, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        kmeans(sketch, **options).fit(rows()[0])
+
+
+def test_principal_directions_are_for_dense_rows():
+    with pytest.raises(InvalidParameterError, match=r'sketch="pca" takes dense rows'):
+        kmeans(SKETCHES["pca"]).fit(sp.csr_array(rows()[0]))
+
+
+def test_another_sketch_is_another_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    X, _ = rows()
+    options = {"checkpoint": tmp_path / "state"}
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "found")
+        with pytest.raises(StoppedError):
+            kmeans(SKETCHES["svd"], **options).fit(X)
+    other = TruncatedSVDSketch(np.eye(D, 30))
+    with pytest.raises(CheckpointError, match=r"sketch\.directions"):
+        kmeans(other, **options).fit(X)
+    wanted = kmeans(SKETCHES["svd"]).fit(X)
+    np.testing.assert_array_equal(kmeans(SKETCHES["svd"], **options).fit(X).labels_, wanted.labels_)

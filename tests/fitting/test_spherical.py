@@ -1,0 +1,157 @@
+"""Spherical k-means: labels by the angle, an objective of cosines, exact everywhere."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.cluster import KMeans
+
+from streamkm import CountSketch, StreamKMeans
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.sketches import IdentitySketch
+from tests.stores.test_storing import do, write_store
+from tests.tables import cases
+
+KINDS = ("float64", "float32", "csr")
+
+
+def spherical(n_clusters=12, **parameters):
+    settings = {"random_state": 0, "executor": 2, "progress": False, "metric": "spherical"}
+    return StreamKMeans(n_clusters, **{**settings, **parameters})
+
+
+def directions(n=900, d=20, seed=0):
+    """Rows of any length around 15 directions, some of which are wide; positive, for sparse kinds."""
+    rng = np.random.default_rng(seed)
+    centers = rng.normal(size=(15, d))
+    X = centers[rng.integers(0, 15, n)] + rng.normal(size=(n, d)) * rng.uniform(0.2, 1.5, (n, 1))
+    return np.maximum(X, 0) * rng.uniform(0.1, 100, (n, 1)) + 1e-3
+
+
+def as_kind(X, kind):
+    return sp.csr_array(X) if kind == "csr" else X.astype(kind)
+
+
+def unit(X):
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+def naive_spherical(X, centers):
+    """Labels and centers at the fixed point, in float64."""
+    centers = unit(centers)
+    while True:
+        labels = (X @ centers.T).argmax(axis=1)
+        sums = np.stack([X[labels == j].sum(axis=0) for j in range(len(centers))])
+        if np.allclose(unit(sums), centers, rtol=0, atol=1e-14):
+            return labels, centers
+        centers = unit(sums)
+
+
+@cases("kind", KINDS)
+@cases("options", [{}, {"refine": 2}, {"chunk_bytes": 4000}, {"sketch": CountSketch(8, 0)}])
+def test_labels_are_by_the_angle_and_the_objective_is_of_cosines(kind, options):
+    X = directions()
+    fitted = spherical(**options).fit(as_kind(X, kind))
+    centers = fitted.model_.centers
+    np.testing.assert_allclose(np.linalg.norm(centers, axis=1), 1, rtol=1e-12)
+    cosines = unit(X) @ centers.T
+    np.testing.assert_array_equal(fitted.labels_, cosines.argmax(axis=1))
+    np.testing.assert_array_equal(fitted.predict(as_kind(X * 7, kind)), fitted.labels_)
+    np.testing.assert_allclose(fitted.inertia_, 2 * (len(X) - cosines.max(axis=1).sum()), rtol=1e-5)
+    np.testing.assert_allclose(-fitted.score(as_kind(X, kind)), fitted.inertia_, rtol=1e-6)
+    assert fitted.assign_space_ == "original"
+
+
+def test_given_centers_end_where_the_naive_algorithm_ends():
+    X = unit(directions(600))
+    labels, centers = naive_spherical(X, X[:12])
+    # k-means, which comes first, stays at means whose directions are these
+    fitted = spherical(init=centers, max_iter=1, tol=0).fit(X)
+    again = spherical(init=fitted.model_.centers, tol=0).fit(X)
+    cosines = (X @ centers.T).max(axis=1).sum()
+    assert (X @ again.model_.centers.T).max(axis=1).sum() >= cosines * (1 - 2e-3)
+    ends, ended = naive_spherical(X, again.model_.centers)
+    np.testing.assert_array_equal(ends, again.labels_)
+    np.testing.assert_allclose(again.model_.centers, ended, atol=1e-7)
+    assert len(np.unique(labels)) == 12
+
+
+def test_cosines_are_higher_than_those_of_means():
+    X = unit(directions(3000, 30, 1))
+    best = max(
+        (X @ unit(KMeans(40, n_init=1, random_state=seed).fit(X).cluster_centers_).T).max(axis=1).mean()
+        for seed in range(3)
+    )
+    fitted = spherical(40).fit(X)
+    assert (X @ fitted.model_.centers.T).max(axis=1).mean() >= best
+    steps = [entry["inertia"] for entry in fitted.history_ if entry["stage"] == "sphere"]
+    assert len(steps) >= 2
+    assert all(after <= before * (1 + 1e-12) for before, after in pairwise(steps))
+    assert fitted.possible_gain_ < 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_bits_with_any_workers(kind):
+    X = as_kind(directions(), kind)
+    one, three = (spherical(executor=n, chunk_bytes=5000).fit(X) for n in (1, 3))
+    np.testing.assert_array_equal(one.model_.centers, three.model_.centers)
+    assert one.inertia_ == three.inertia_
+
+
+def test_weights_are_repeated_rows():
+    X = directions(300)
+    weights = np.random.default_rng(0).integers(1, 4, 300)
+    options = {"init": X[:12], "tol": 0, "max_iter": 200}
+    got = spherical(**options).fit(X, sample_weight=weights)
+    wanted = spherical(**options).fit(np.repeat(X, weights, axis=0))
+    np.testing.assert_allclose(got.model_.centers, wanted.model_.centers, atol=1e-6)
+    np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-6)
+
+
+def test_rows_of_zeros_have_a_label_and_no_direction():
+    X = directions(300)
+    X[::10] = 0
+    fitted = spherical(5).fit(X)
+    norms = np.linalg.norm(fitted.model_.centers, axis=1)
+    assert np.all((np.abs(norms - 1) < 1e-12) | (norms == 0))
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+    assert np.isfinite(fitted.inertia_)
+
+
+def test_saved_models_label_alike(tmp_path):
+    X = directions()
+    fitted = spherical().fit(X)
+    fitted.save(tmp_path / "m.npz")
+    loaded = StreamKMeans.load(tmp_path / "m.npz")
+    assert loaded.metric == "spherical"
+    np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
+
+
+def test_stores_of_original_rows_can_be_clustered(tmp_path):
+    X = directions().astype("f4")
+    store = do(write_store, tmp_path / "s", X, IdentitySketch(20), reader={"chunk_bytes": 9000, "metric": "cosine"})
+    fitted = spherical().fit(store)
+    np.testing.assert_allclose(np.linalg.norm(fitted.model_.centers, axis=1), 1, rtol=1e-12)
+    np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
+    sketched = do(write_store, tmp_path / "c", X, CountSketch(8, 0), reader={"metric": "cosine"})
+    with pytest.raises(InvalidParameterError, match='holds sketched rows, and metric="spherical" is for'):
+        spherical().fit(sketched)
+
+
+def test_labels_of_a_sketch_are_refused():
+    with pytest.raises(InvalidParameterError, match='assign_space="auto" or "original"'):
+        spherical(assign_space="sketch").fit(directions(50))
+
+
+def test_other_metrics_are_refused_with_those_there_are():
+    message = "metric='sphere'; needed: one of 'euclidean', 'cosine', 'spherical'"
+    with pytest.raises(InvalidParameterError, match=message):
+        spherical(metric="sphere").fit(directions(50))
+
+
+def test_streams_are_refused():
+    with pytest.raises(InvalidParameterError, match="metric='spherical'"):
+        spherical().fit(directions(50)).incremental()

@@ -1,0 +1,773 @@
+"""Feature hashing and tf-idf: as scikit-learn's, whatever the chunks; and what hashing distorts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.datasets import dump_svmlight_file
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+from sklearn.metrics import euclidean_distances
+from sklearn.preprocessing import normalize
+
+from streamkm import StreamKMeans, fit_idf, open_documents, open_source, weight_rows
+from streamkm.core.exceptions import (
+    InvalidInputError,
+    InvalidParameterError,
+    MissingDependencyError,
+    ModelFileError,
+    OutputError,
+)
+from streamkm.engine import saving
+from streamkm.passes.assign import nearest_labels
+from streamkm.testing import Opened, RowSourceContract, SourceContract
+from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
+from tests import naive
+from tests.children import StoppedError, stopped_after
+from tests.fresh import run_compiled
+from tests.sources.matrices import sparse_matrices, sparse_matrix
+from tests.tables import cases
+
+M = 128
+TOPICS = (
+    "orbit rocket shuttle moon launch nasa probe lunar payload telescope",
+    "goal hockey team puck league season player coach ice playoff",
+    "doctor patient disease drug symptom treatment virus clinic dose therapy",
+)
+
+
+def topic_texts(n: int = 300, seed: int = 0) -> tuple[list[str], np.ndarray]:
+    """Documents of three topics, with words that all share."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    common = ["the", "a", "of", "and", "to", "in", "that", "with", "from", "by"]
+    return [" ".join([*rng.choice(TOPICS[t].split(), 12), *rng.choice(common, 12)]) for t in y], y
+
+
+def same(got, wanted) -> None:
+    got, wanted = sp.csr_array(got), sp.csr_array(wanted)
+    assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name))
+
+
+def rows_of(source, target_bytes: int = 1 << 30):
+    return sp.vstack([rows.X for rows in source.stream(target_bytes)], format="csr")
+
+
+# ---- hashing
+
+
+@cases(
+    "options",
+    [
+        {},
+        {"alternate_sign": False},
+        {"binary": True},
+        {"norm": None},
+        {"norm": "l1"},
+        {"ngram_range": (1, 3)},
+        {"analyzer": "char", "ngram_range": (2, 4)},
+        {"analyzer": "char_wb", "ngram_range": (3, 3)},
+        {"lowercase": False},
+        {"strip_accents": "unicode"},
+        {"stop_words": "english"},
+        {"stop_words": ("orbit", "goal")},
+        {"token_pattern": r"[a-z]+"},
+        {"n_features": 2**31 - 2},
+        {"dtype": "float64"},
+    ],
+)
+def test_texts_as_sklearn_hashes_them(options):
+    documents = [*topic_texts(20)[0], "", "Größe ÄPFEL naïve", "the the THE"]
+    given = {"n_features": M, "dtype": "float32", **options}
+    if isinstance(given.get("stop_words"), tuple):
+        given["stop_words"] = list(given["stop_words"])
+    wanted = HashingVectorizer(**given).transform(documents)
+    same(FeatureHashing(**{"n_features": M, **options}).apply(documents), wanted)
+
+
+@pytest.mark.parametrize("alternate_sign", [True, False])
+def test_tokens_and_counts_as_sklearn_hashes_them(alternate_sign):
+    documents = [text.split() for text in topic_texts(20)[0]] + [[]]
+    hasher = FeatureHasher(M, input_type="string", alternate_sign=alternate_sign, dtype=np.float32)
+    options = {"n_features": M, "norm": None, "alternate_sign": alternate_sign}
+    same(FeatureHashing(**options, input="tokens").apply(documents), hasher.transform(documents))
+    mappings = [{"a": 2, "b": -1.5, "color": "red", "z": 0}, {}, {"color": "blue", "flag": True}]
+    hasher = FeatureHasher(M, alternate_sign=alternate_sign, dtype=np.float32)
+    same(FeatureHashing(**options, input="counts").apply(mappings), hasher.transform(mappings))
+
+
+def test_golden_values():
+    """MurmurHash3 of UTF-8 with seed 0: its size modulo the features, and its sign. Frozen: models rest on it."""
+
+    def row(kind, document, **options):
+        return FeatureHashing(**{"n_features": 8, "norm": None, **options}, input=kind).apply([document]).toarray()[0]
+
+    assert row("text", "red fish blue fish").tolist() == [0, 0, 0, -1, 0, -1, 0, 2]
+    assert row("tokens", ["red", "fish", "blue", "fish"]).tolist() == [0, 0, 0, -1, 0, -1, 0, 2]
+    assert row("counts", {"red": 1, "fish": 2.0, "blue": 1}).tolist() == [0, 0, 0, -1, 0, -1, 0, 2]
+    assert row("counts", {"fish": -0.5, "red": 3, "color=blue": 0}).tolist()[7] == -0.5
+    assert row("text", "red fish blue fish", alternate_sign=False).tolist() == [0, 0, 0, 1, 0, 1, 0, 2]
+    # a text is the string's own feature: {"color": "blue"} is color=blue, once
+    np.testing.assert_array_equal(row("counts", {"color": "blue"}), row("counts", {"color=blue": 1}))
+    hashes = {"red": -347068675, "fish": 326019215, "blue": -389811965, "größe": -472672705, "日本語": -1515949417}
+    for token, wanted in hashes.items():
+        assert naive.murmurhash3(token.encode()) == wanted
+        X = FeatureHashing(n_features=2**31 - 2, input="tokens", norm=None).apply([[token]])
+        assert (X.indices.tolist(), X.data.tolist()) == ([abs(wanted)], [np.sign(wanted)])
+
+
+def test_golden_values_of_a_seed():
+    """MurmurHash3 of the seed's digits, a zero byte and the word. Frozen: models rest on it."""
+    options = {"n_features": 2**31 - 2, "norm": None, "seed": 7}
+    for token in ("red", "größe"):
+        hashed = naive.murmurhash3(b"7\0" + token.encode())
+        for kind, document in (("text", token), ("tokens", [token]), ("counts", {token: 1})):
+            X = FeatureHashing(input=kind, **options).apply([document])
+            assert (X.indices.tolist(), X.data.tolist()) == ([abs(hashed)], [np.sign(hashed)])
+    assert FeatureHashing(input="tokens", **options).apply([["red"]]).indices.tolist() == [1211468452]
+
+
+def test_seeds_are_hashes_of_their_own():
+    documents = topic_texts(20)[0]
+    rows = [FeatureHashing(n_features=M, seed=seed).apply(documents) for seed in (0, 1, 2**64 - 1)]
+    same(rows[0], FeatureHashing(n_features=M).apply(documents))
+    assert abs(rows[1] - rows[0]).max() > 0.1 < abs(rows[2] - rows[1]).max()
+    assert rows[1].nnz == pytest.approx(rows[0].nnz, rel=0.05)
+    for kind, hashed in (
+        ("text", documents),
+        ("tokens", [text.split() for text in documents]),
+        ("counts", [dict(Counter(text.split()), color="red") for text in documents]),
+    ):
+        hashing = pickle.loads(pickle.dumps(FeatureHashing(n_features=M, input=kind, seed=3)))
+        X, words = hashing.apply_and_count(hashed, np.ones(len(hashed), bool))
+        same(X, hashing.apply(hashed))
+        assert set(hashing.features_of(list(words))) == set(X.indices)
+        assert "3\0" not in "".join(words)
+    for seed in (-1, 2**64, 1.5, True, "1"):
+        with pytest.raises(InvalidParameterError, match="seed="):
+            FeatureHashing(seed=seed)
+    with pytest.raises(BadDocumentError, match="document 1"):
+        FeatureHashing(input="tokens", seed=1).apply([["a"], [3]])
+
+
+def test_variance_over_seeds_is_that_of_theory():
+    """Senuma's theorem is over hashes: the mean squared length is kept, with the variance of m components."""
+    words, m = [f"word{i}" for i in range(12)], 16
+    lengths = [
+        (FeatureHashing(n_features=m, input="tokens", norm=None, seed=seed).apply([words]).data ** 2).sum()
+        for seed in range(1, 601)
+    ]
+    wanted = 2 * (12**2 - 12) / m
+    assert np.mean(lengths) == pytest.approx(12, abs=4 * np.sqrt(wanted / 600))
+    assert np.var(lengths) == pytest.approx(wanted, rel=0.35)
+
+
+# what UTF-8 holds; by the name of the codec, that takes a second and a half
+ANY = st.characters(exclude_categories=["Cs"])
+
+
+@given(
+    st.lists(st.dictionaries(st.text(ANY, max_size=6), st.integers(-9, 9), max_size=5), max_size=5),
+    st.sampled_from([1, 7, 1024]),
+    st.booleans(),
+)
+def test_is_the_naive_twin(mappings, n_features, alternate_sign):
+    """Tokens and counts, whole numbers: exact whatever cancels."""
+    wanted = np.zeros((len(mappings), n_features))
+    for i, mapping in enumerate(mappings):
+        for name, count in mapping.items():
+            hashed = naive.murmurhash3(name.encode())
+            wanted[i, abs(hashed) % n_features] += count * (np.sign(hashed + 0.5) if alternate_sign else 1)
+    options = {"n_features": n_features, "norm": None, "alternate_sign": alternate_sign}
+    np.testing.assert_array_equal(FeatureHashing(input="counts", **options).apply(mappings).toarray(), wanted)
+    repeated = [[name for name, count in each.items() for _ in range(abs(count))] for each in mappings]
+    positive = [{name: abs(count) for name, count in each.items()} for each in mappings]
+    np.testing.assert_array_equal(
+        FeatureHashing(input="tokens", **options).apply(repeated).toarray(),
+        FeatureHashing(input="counts", **options).apply(positive).toarray(),
+    )
+
+
+def test_tokens_are_scaled_as_texts_are():
+    documents = topic_texts(20)[0]
+    for options in ({}, {"norm": "l1"}, {"binary": True}, {"binary": True, "norm": None}):
+        texts = FeatureHashing(n_features=M, **options).apply(documents)
+        tokens = FeatureHashing(n_features=M, input="tokens", **options).apply(
+            [[token for token in text.split() if len(token) > 1] for text in documents]
+        )
+        same(tokens, texts)
+
+
+def test_a_row_depends_on_its_document_alone():
+    documents = topic_texts(30)[0]
+    hashing = FeatureHashing(n_features=M)
+    wanted = hashing.apply(documents)
+    for i in (0, 7, 29):
+        same(hashing.apply([documents[i]]), wanted[[i]])
+    assert hashing.apply([]).shape == (0, M)
+    assert len(pickle.dumps(hashing)) < 500
+    same(pickle.loads(pickle.dumps(hashing)).apply(documents), wanted)
+
+
+@cases(
+    "options, message",
+    [
+        ({"n_features": 0}, "n_features"),
+        ({"n_features": 2**31}, "n_features"),
+        ({"input": "words"}, "input='words'; needed"),
+        ({"dtype": "int8"}, "dtype='int8'; needed"),
+        ({"norm": "l3"}, "norm"),
+        ({"analyzer": str.split}, "analyzer=.*; needed"),
+        ({"ngram_range": (2, 1)}, "ngram_range"),
+        ({"stop_words": "german"}, "stop_words"),
+        ({"token_pattern": "("}, r"token_pattern='\('"),
+        ({"token_pattern": "(a)(b)"}, "capturing group"),
+    ],
+)
+def test_parameters_that_are_not_accepted(options, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        FeatureHashing(**options)
+
+
+def test_a_document_that_is_none_is_named():
+    with pytest.raises(BadDocumentError, match=r"document 2: NoneType where input=\"text\" needs a text") as caught:
+        FeatureHashing().apply(["a", "b", None])
+    assert caught.value.row == 2
+
+
+# ---- document frequencies
+
+
+@given(sparse_matrices(), st.lists(st.integers(0, 40), max_size=6))
+def test_any_partition_gives_the_same_counts(X, cuts):
+    X.data[::3] = 0  # stored zeros count, as scikit-learn counts them
+    fit = IdfFit()
+    bounds = sorted({0, *(min(cut, X.shape[0]) for cut in cuts), X.shape[0]})
+    chunks = [X[a:b] for a, b in pairwise(bounds)]
+    carried = None
+    for chunk in chunks:
+        carried = fit.step(carried, chunk)
+    joined = fit.join([fit.step(None, chunk) for chunk in chunks])
+    df = np.bincount(X.indices, minlength=X.shape[1])
+    for state in (carried, joined):
+        assert state.n_rows == X.shape[0]
+        np.testing.assert_array_equal(state.features, np.flatnonzero(df))
+        np.testing.assert_array_equal(state.counts, df[df > 0])
+        assert state.features.dtype == state.counts.dtype == np.int64
+
+
+@cases("smooth_idf", [True, False])
+@cases("norm", ["l2", "l1", None])
+@cases("sublinear_tf", [False, True])
+@cases("dtype", ["float32", "float64"])
+def test_same_as_sklearn(smooth_idf, norm, sublinear_tf, dtype):
+    documents = [*topic_texts(80)[0], ""]
+    # logarithms of negative counts are not defined in scikit-learn
+    hashing = FeatureHashing(n_features=M, norm=None, alternate_sign=not sublinear_tf, dtype=dtype)
+    base = open_documents(documents, hashing=hashing, tfidf=False)
+    options = {"smooth_idf": smooth_idf, "norm": norm, "sublinear_tf": sublinear_tf}
+    source = weight_rows(base, fit_idf(base, fit=IdfFit(**options)))
+    counted = HashingVectorizer(n_features=M, norm=None, alternate_sign=not sublinear_tf, dtype=dtype)
+    X = counted.transform(documents)
+    if smooth_idf:
+        wanted = TfidfTransformer(**options).fit_transform(X)
+    else:
+        with np.errstate(divide="ignore"):  # of features that do not occur
+            wanted = TfidfTransformer(**options).fit_transform(X)
+    got = rows_of(source, 2_000)
+    np.testing.assert_array_equal(got.indices, wanted.indices)
+    np.testing.assert_array_equal(got.indptr, wanted.indptr)
+    assert got.dtype == wanted.dtype == source.dtype
+    np.testing.assert_allclose(got.data, wanted.data, rtol=4 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("alternate_sign", [True, False])
+def test_the_usual_pipeline(tmp_path, alternate_sign):
+    """`HashingVectorizer`, norm included, then `TfidfTransformer`; later documents by the first ones' frequencies."""
+    documents, later = topic_texts(200)[0], topic_texts(50, seed=1)[0]
+    vectorizer = HashingVectorizer(n_features=2**16, alternate_sign=alternate_sign)
+    transformer = TfidfTransformer().fit(vectorizer.transform(documents))
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    hashing = FeatureHashing(n_features=2**16, alternate_sign=alternate_sign, dtype="float64")
+    source = open_documents(path, field="text", hashing=hashing)
+    for opened, texts in ((source, documents), (open_documents(later, hashing=hashing, tfidf=source.tfidf), later)):
+        wanted = transformer.transform(vectorizer.transform(texts))
+        got = rows_of(opened, 3_000)
+        np.testing.assert_array_equal(got.indices, wanted.indices)
+        np.testing.assert_allclose(got.data, wanted.data, rtol=1e-14)
+
+
+@pytest.mark.parametrize("smooth_idf", [True, False])
+def test_a_feature_that_no_row_had(smooth_idf):
+    tfidf = IdfFit(smooth_idf=smooth_idf).finish(IdfFit().step(None, sp.csr_array(np.diag([0.0, 1, 1, 0]))))
+    known = np.log((4 + smooth_idf) / (1 + smooth_idf)) + 1
+    unseen = np.log(5 / 1) + 1 if smooth_idf else np.log(4) + 1
+    np.testing.assert_allclose(tfidf.idf(np.array([0, 1, 2, 3, 99], np.int32)), [unseen, known, known, unseen, unseen])
+
+
+def test_sublinear_counts_keep_their_signs():
+    fit = IdfFit(sublinear_tf=True, norm=None)
+    X = sp.csr_array(np.array([[-3.0, 2.0, 0.5]]))
+    X.data[2] = 0.0  # what cancelled
+    tfidf = fit.finish(fit.step(None, X))
+    np.testing.assert_allclose(tfidf.apply(X).toarray(), [[-(1 + np.log(3)), 1 + np.log(2), 0]])
+    np.testing.assert_array_equal(X.data, [-3, 2, 0])
+
+
+def test_frequencies_are_the_same_on_a_cluster(tmp_path, client):
+    path = tmp_path / "x.txt"
+    path.write_text("\n".join(topic_texts(2_000)[0]))
+    hashing = FeatureHashing(n_features=M)
+    base = open_documents(path, hashing=hashing, tfidf=False)
+    wanted = fit_idf(base, executor=1).frequencies
+    for source in (base, open_documents(topic_texts(2_000)[0], hashing=hashing, tfidf=False)):
+        for executor in (3, client):
+            got = fit_idf(source, executor=executor).frequencies
+            assert got.n_rows == wanted.n_rows == 2_000
+            np.testing.assert_array_equal(got.features, wanted.features)
+            np.testing.assert_array_equal(got.counts, wanted.counts)
+
+
+def test_saved_frequencies(tmp_path):
+    source = open_documents(topic_texts(50)[0], hashing=FeatureHashing(n_features=M))
+    path = tmp_path / "idf.npz"
+    for fit in (IdfFit(), IdfFit(smooth_idf=False, sublinear_tf=True, norm=None), IdfFit(norm="l1")):
+        tfidf = fit.finish(source.tfidf.frequencies)
+        tfidf.save(path, overwrite=True)
+        loaded = TfIdf.load(path)
+        assert (loaded.smooth_idf, loaded.sublinear_tf, loaded.norm) == (fit.smooth_idf, fit.sublinear_tf, fit.norm)
+        assert loaded.frequencies.n_rows == 50
+        np.testing.assert_array_equal(loaded.idf(np.arange(M)), tfidf.idf(np.arange(M)))
+    with pytest.raises(OutputError, match=r"idf\.npz exists; pass overwrite"):
+        tfidf.save(path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ModelFileError, match="no saved document frequencies"):
+        TfIdf.load(path)
+    good = source.tfidf.frequencies
+    for change in ({"counts": good.counts + 50}, {"features": good.features[::-1]}, {"options": np.array([1, 0, 7])}):
+        values = {"n_rows": 50, "features": good.features, "counts": good.counts, "options": np.array([1, 0, 2])}
+        np.savez(path, **{**values, **change})
+        with pytest.raises(ModelFileError, match="no saved document frequencies"):
+            TfIdf.load(path)
+
+
+def test_what_cannot_be_weighted(tmp_path):
+    with pytest.raises(InvalidInputError, match="array is dense; tf-idf needs sparse rows"):
+        fit_idf(open_source(np.eye(3)))
+    tfidf = open_documents(["a bc", "bc cd"]).tfidf
+    with pytest.raises(InvalidInputError, match="array is dense"):
+        weight_rows(open_source(np.eye(3)), tfidf)
+    base = open_documents(["aa bb"], tfidf=False)
+    with pytest.raises(InvalidParameterError, match=r"sublinear_tf takes .*norm='l2'\).*norm=None"):
+        fit_idf(base, fit=IdfFit(sublinear_tf=True))
+    with pytest.raises(InvalidParameterError, match="sublinear_tf"):
+        open_documents(["aa bb"], tfidf=IdfFit(sublinear_tf=True).finish(tfidf.frequencies))
+    with pytest.raises(InvalidParameterError, match="norm='max'; needed"):
+        IdfFit(norm="max")
+    X = sp.csr_array(np.array([[1.0, np.nan]]))
+    with pytest.raises(InvalidInputError, match="NaN in row 0"):
+        fit_idf(open_source(X))
+
+
+# ---- weighted rows as a source
+
+
+class TestWeighted(SourceContract):
+    @pytest.fixture(params=["texts", "matrix"])
+    def opened(self, request):
+        if request.param == "texts":
+            documents = topic_texts(23)[0]
+            source = open_documents(documents, hashing=FeatureHashing(n_features=M))
+            X = HashingVectorizer(n_features=M, dtype=np.float32).transform(documents)
+        else:
+            X = sparse_matrix(dtype="f8")
+            base = open_source(X)
+            source = weight_rows(base, fit_idf(base))
+        got = rows_of(source).toarray()
+        np.testing.assert_allclose(got, TfidfTransformer().fit_transform(X).toarray(), rtol=4 * np.finfo(got.dtype).eps)
+        return Opened(source, got)
+
+
+@cases("shape", [(0, 5), (2, 0), (3, 5)])
+def test_rows_without_entries(shape):
+    tfidf = open_documents(["aa bb"]).tfidf
+    assert tfidf.apply(sp.csr_array(shape)).shape == shape
+    assert IdfFit().step(None, sp.csr_array(shape)).n_rows == shape[0]
+
+
+class TestWeightedStream(RowSourceContract):
+    @pytest.fixture
+    def opened(self):
+        documents = topic_texts(23)[0]
+        source = open_documents(lambda: iter(documents), hashing=FeatureHashing(n_features=M))
+        wanted = rows_of(open_documents(documents, hashing=FeatureHashing(n_features=M)))
+        return Opened(source, wanted.toarray())
+
+
+# ---- Dask bags
+
+
+class TestBag(SourceContract):
+    @pytest.fixture(params=["text", "tokens", "counts", "tf-idf", "series"])
+    def opened(self, request):
+        pytest.importorskip("dask_ml")
+        db = pytest.importorskip("dask.bag")
+        kind = request.param if request.param in ("tokens", "counts") else "text"
+        texts = topic_texts(23)[0]
+        documents = {"tokens": [text.split() for text in texts], "counts": [{text: 2} for text in texts]}
+        documents = documents.get(kind, texts)
+        hashing = FeatureHashing(n_features=M, input=kind)
+        bag = db.from_sequence(documents, npartitions=4)
+        if request.param == "series":
+            dd = pytest.importorskip("dask.dataframe")
+            pd = pytest.importorskip("pandas")
+            bag = dd.from_pandas(pd.Series(texts), npartitions=3)
+        weighted = request.param == "tf-idf"
+        wanted = rows_of(open_documents(documents, hashing=hashing, tfidf=weighted))
+        return Opened(open_documents(bag, hashing=hashing, tfidf=weighted), wanted.toarray())
+
+
+def test_a_bag_on_a_cluster(client):
+    pytest.importorskip("dask_ml")
+    db = pytest.importorskip("dask.bag")
+    documents, y = topic_texts(300)
+    hashing = FeatureHashing(n_features=256)
+    local = StreamKMeans(3, random_state=0).fit(open_documents(documents, hashing=hashing))
+    bag = db.from_sequence(documents, npartitions=4)
+    source = open_documents(bag, hashing=hashing, executor=client)
+    labels = StreamKMeans(3, random_state=0, executor=client).fit(source).labels_
+    for found in (local.labels_, labels):
+        assert len({(a, b) for a, b in zip(found, y, strict=True)}) == 3
+
+
+def test_a_persisted_bag(client):
+    pytest.importorskip("dask_ml")
+    db = pytest.importorskip("dask.bag")
+    documents = topic_texts(20)[0]
+    bag = client.persist(db.from_sequence(documents, npartitions=2))
+    with pytest.raises(InvalidInputError, match=r"persisted on a cluster.*tfidf=False"):
+        open_documents(bag)
+
+
+def test_what_is_no_bag():
+    da = pytest.importorskip("dask.array")
+    with pytest.raises(InvalidInputError, match="Array is no Dask bag or series of documents"):
+        open_documents(da.zeros((3, 3)))
+    db = pytest.importorskip("dask.bag")
+    with pytest.raises(InvalidParameterError, match="field= is for files; X is a Dask bag"):
+        open_documents(db.from_sequence(["a"]), field="text")
+
+
+@pytest.mark.parametrize("package", ["dask_ml.feature_extraction", "pyarrow"])
+def test_a_missing_package_is_named(monkeypatch, tmp_path, package):
+    db = pytest.importorskip("dask.bag")
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    (tmp_path / "x.parquet").write_bytes(b"PAR1")
+    X = db.from_sequence(["a"]) if package.startswith("dask") else tmp_path / "x.parquet"
+    with pytest.raises(MissingDependencyError, match=r"install streamkm\[text\]"):
+        open_documents(X, field=None if package.startswith("dask") else "text")
+
+
+# ---- clustering
+
+
+@cases("form", ["lines", "jsonl", "list", "stream", "gz"])
+def test_topics_are_found(tmp_path, form):
+    documents, y = topic_texts(300)
+    later, later_y = topic_texts(60, seed=1)
+    hashing = FeatureHashing(n_features=1024)
+    X, field = documents, None
+    if form == "lines":
+        X = tmp_path / "x.txt"
+        X.write_text("\n".join(documents))
+    elif form in ("jsonl", "gz"):
+        X, field = tmp_path / "x.jsonl", "text"
+        X.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+        if form == "gz":
+            import gzip
+
+            X = tmp_path / "x.jsonl.gz"
+            X.write_bytes(gzip.compress((tmp_path / "x.jsonl").read_bytes()))
+    elif form == "stream":
+        X = lambda: iter(documents)  # noqa: E731
+    source = open_documents(X, field=field, hashing=hashing)
+    kmeans = StreamKMeans(3, random_state=0).fit(source)
+    assert kmeans.n_passes_ == 3  # one for document frequencies
+    labels = kmeans.predict(open_documents(later, hashing=hashing, tfidf=source.tfidf))
+    pairs = {*zip(kmeans.labels_, y, strict=True), *zip(labels, later_y, strict=True)}
+    assert len(pairs) == 3
+
+
+def test_hashing_distorts_the_objective_by_a_term_that_shrinks():
+    """Senuma: the objective of fixed clusters is kept in the mean, and its error shrinks with the hash size.
+
+    The objective is a sum of squared norms of rows less their means, to each of which Weinberger et al.'s Lemma 2
+    applies: variance at most 2 / m of the squared norm's square. By the triangle inequality the relative standard
+    deviation of the sum is at most sqrt(2 / m). Other hash functions are made by other spellings of the tokens.
+    """
+    documents, y = topic_texts(120)
+    tokens = [text.split() for text in documents]
+    vocabulary = sorted(set(" ".join(documents).split()))
+    exact = objective(np.array([[words.count(word) for word in vocabulary] for words in tokens], float), y)
+    n_seeds, deviations, sizes = 20, [], (16, 64, 256, 1024)
+    for m in sizes:
+        hashing = FeatureHashing(n_features=m, input="tokens", norm=None, dtype="float64")
+        errors = []
+        for seed in range(n_seeds):
+            spelled = [[f"{seed}/{word}" for word in words] for words in tokens]
+            errors.append(objective(hashing.apply(spelled).toarray(), y) / exact - 1)
+        bound = np.sqrt(2 / m)
+        assert abs(np.mean(errors)) < 3 * bound / np.sqrt(n_seeds)
+        deviations.append(np.sqrt(np.mean(np.square(errors))))
+        assert deviations[-1] < bound
+    for smaller, larger in pairwise(deviations):
+        assert larger < smaller
+
+
+def objective(X: np.ndarray, y: np.ndarray) -> float:
+    """Sum of squared distances to the means of given clusters."""
+    return sum(((X[y == label] - X[y == label].mean(axis=0)) ** 2).sum() for label in np.unique(y))
+
+
+def test_sublinear_counts_by_one_word():
+    documents = topic_texts(80)[0]
+    source = open_documents(documents, sublinear_tf=True)
+    base = open_documents(documents, hashing=FeatureHashing(norm=None), tfidf=False)
+    wanted = weight_rows(base, fit_idf(base, fit=IdfFit(sublinear_tf=True)))
+    np.testing.assert_array_equal(rows_of(source, 2_000).data, rows_of(wanted, 2_000).data)
+    with pytest.raises(InvalidParameterError, match="with tfidf=True only"):
+        open_documents(documents, tfidf=False, sublinear_tf=True)
+
+
+N_FEATURES = 1 << 20  # of hashed words
+
+
+def short_texts(n_rows, seed=0, n_words=1500, n_topics=8):
+    """Hashed texts of five words: CSR rows of unit length, whose words are mostly those of a topic."""
+    rng = np.random.default_rng(seed)
+    words = np.sort(np.random.default_rng(1).choice(N_FEATURES, n_words, replace=False))
+    by_topic = rng.integers(0, n_words // n_topics, (n_rows, 4)) * n_topics + rng.integers(0, n_topics, (n_rows, 1))
+    indices = words[np.hstack([by_topic, rng.integers(0, n_words, (n_rows, 1))])]
+    X = sp.csr_array((np.ones(5 * n_rows), indices.ravel(), np.arange(0, 5 * n_rows + 1, 5)), (n_rows, N_FEATURES))
+    X.sum_duplicates()
+    return sp.csr_array(normalize(X), dtype=np.float32)
+
+
+FIT_SHORT_TEXTS = """
+import json
+import numpy as np
+from streamkm import StreamKMeans
+from tests.passes.test_text import short_texts
+
+def peak():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["VmHWM"].split()[0]) * 1024
+
+X = short_texts({n_rows})
+StreamKMeans(8, random_state=0, progress=False).fit(X[:, np.unique(X.indices)])  # loads kernels
+before = peak()
+fitted = StreamKMeans(40, random_state=0, progress=False).fit(X)
+fitted.predict(X), fitted.summary(), fitted.save("{path}")
+StreamKMeans.load("{path}").predict(X)
+print(json.dumps([peak() - before, fitted.plan_.peak_bytes - fitted.plan_.base_bytes]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+@pytest.mark.parametrize(
+    ("n_rows", "most", "planned_most"),
+    [(6000, 100 << 20, 3 * 40 * 8 * N_FEATURES), (60_000, 160 << 20, np.inf)],  # all in the row sample; more
+)
+def test_documents_take_the_memory_of_their_words(tmp_path, n_rows, most, planned_most):
+    # centers of all hashed features would take 320 MiB, each copy of them
+    program = FIT_SHORT_TEXTS.replace("{path}", str(tmp_path / "model.npz")).replace("{n_rows}", str(n_rows))
+    taken, planned = run_compiled(program)
+    assert taken < most
+    assert taken < planned < planned_most
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"metric": "cosine"}, {"max_cluster_size": 200}, {"preprocess": ["standardize"]}]
+)
+def test_clusters_of_documents_are_those_of_their_words(options):
+    X = short_texts(3000)
+    occurring = np.unique(X.indices)
+    given = {"tol": 0, "random_state": 0, "progress": False, **options}
+    fitted = StreamKMeans(8, **given).fit(X)
+    labels, centers = fitted.labels_, fitted.cluster_centers_
+    assert centers.shape == (len(fitted.counts_), N_FEATURES)
+    assert not np.delete(centers, occurring, axis=1).any()
+    np.testing.assert_array_equal(fitted.predict(X), labels)
+    X = fitted.preparation_.apply(X) if "preprocess" in options else X
+    away = X.astype(np.float64)[:, occurring].toarray() - centers[:, occurring].astype(np.float64)[labels]
+    assert fitted.inertia_ == pytest.approx(np.square(away).sum(), rel=1e-6)
+    means = [X[np.flatnonzero(labels == each)].mean(axis=0) for each in range(len(centers))]
+    np.testing.assert_allclose(fitted.cluster_means_, np.array(means), atol=1e-6)
+
+
+def test_documents_have_the_clusters_that_their_words_alone_have():
+    X = short_texts(3000)
+    occurring = np.unique(X.indices)
+    fitted = StreamKMeans(8, tol=0, random_state=0, progress=False).fit(X)
+    given = {"sketch": "identity", "max_iter": 1, "tol": 0, "refine": 0, "progress": False}
+    again = StreamKMeans(8, init=fitted.cluster_centers_[:, occurring], **given).fit(X[:, occurring])
+    np.testing.assert_array_equal(again.labels_, fitted.labels_)
+    assert again.inertia_ == pytest.approx(fitted.inertia_, rel=1e-9)
+
+
+def test_documents_with_other_words_than_those_of_the_fit(tmp_path):
+    fitted = StreamKMeans(8, random_state=0, progress=False).fit(short_texts(3000))
+    known, others = short_texts(50, seed=1), short_texts(50, seed=2)
+    others.indices = (others.indices + np.int32(1)) % np.int32(N_FEATURES)
+    X = sp.csr_array(normalize(known + others))
+    assert np.setdiff1d(X.indices, fitted.model_.columns.occurring).size
+    fitted.save(tmp_path / "model.npz")
+    loaded = StreamKMeans.load(tmp_path / "model.npz")
+    pickled = pickle.loads(pickle.dumps(fitted))
+    found = fitted.transform(X)
+    for each in (loaded, pickled):
+        np.testing.assert_array_equal(each.transform(X), found)
+        np.testing.assert_array_equal(each.predict(X), found.argmin(axis=1))
+    wanted = euclidean_distances(X.astype(np.float64), fitted.cluster_centers_.astype(np.float64))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert fitted.score(X) == pytest.approx(-np.square(wanted.min(axis=1)).sum(), rel=1e-5)
+    np.testing.assert_allclose(fitted.transform(X[:3].toarray()), wanted[:3], rtol=1e-5)
+    np.testing.assert_array_equal(loaded.cluster_centers_.astype(np.float32), fitted.cluster_centers_)
+
+
+def test_centers_of_documents_may_be_written_to():
+    X = short_texts(3000)
+    fitted = StreamKMeans(8, random_state=0, progress=False).fit(X)
+    labels = fitted.labels_
+    fitted.cluster_centers_[[0, 1]] = fitted.cluster_centers_[[1, 0]]
+    swapped = fitted.predict(X)
+    np.testing.assert_array_equal(swapped, np.array([1, 0, 2, 3, 4, 5, 6, 7])[labels])
+    fitted.fit(X)
+    np.testing.assert_array_equal(fitted.predict(X), labels)
+
+
+def test_a_fit_of_documents_goes_on_where_it_was(tmp_path):
+    X = short_texts(3000)
+    given = {"n_clusters": 8, "random_state": 0, "progress": False, "refine": 2, "checkpoint": tmp_path / "kept"}
+    whole = StreamKMeans(**given).fit(X)
+    again = StreamKMeans(**given).fit(X)
+    assert again.inertia_ == whole.inertia_
+    np.testing.assert_array_equal(again.cluster_means_, whole.cluster_means_)
+    assert again.incremental().partial_fit(X[:100]).cluster_centers_.shape == whole.cluster_centers_.shape
+
+
+MANY_TEXTS = 60_000  # more than the row sample holds
+ONE_THREAD = {"executor": 1, "random_state": 0, "progress": False}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"coreset": "uniform"},
+        {"coreset": "sensitivity"},
+        {"coreset": None, "refine": 2},
+        {"metric": "cosine"},
+        {"max_cluster_size": 12_000},
+    ],
+)
+def test_clusters_of_more_documents_than_the_sample_are_those_of_their_words(options):
+    X = short_texts(MANY_TEXTS)
+    fitted = StreamKMeans(8, tol=0, random_state=0, progress=False, **options).fit(X)
+    labels, model, occurring = fitted.labels_, fitted.model_, np.unique(X.indices)
+    assert fitted.plan_.sample_rows < MANY_TEXTS
+    np.testing.assert_array_equal(model.columns.occurring, occurring)
+    words, centers = X[:, occurring], np.ascontiguousarray(model.centers[:, :-1])
+    alone = replace(model, centers=centers, n_features=len(occurring), columns=None, laid_out=None)
+    np.testing.assert_array_equal(nearest_labels(words, alone.table()), labels)
+    words = words.astype(np.float64).toarray()
+    assert fitted.inertia_ == pytest.approx(np.square(words - centers[labels]).sum(), rel=1e-9)
+    sums = sp.csr_array((np.ones(MANY_TEXTS), (labels, np.arange(MANY_TEXTS)))) @ words
+    np.testing.assert_allclose(fitted.cluster_means_[:, occurring], sums / fitted.counts_[:, None], rtol=1e-12)
+
+
+def test_documents_of_which_a_part_is_read_whole_have_centers_of_all_features(tmp_path, caplog, no_room):
+    """What clusters have in features that no pass has noted would be missing in their means."""
+    X = short_texts(200_000)  # the sample takes less than half
+    X.indices[X.indptr[1] - 1] = N_FEATURES - 1  # a row's last feature tells its width
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)  # as scikit-learn writes
+    dump_svmlight_file(X, np.zeros(X.shape[0]), str(tmp_path / "x.svm"), zero_based=False)
+    options = {"coreset": "uniform", "chunk_bytes": 2 << 20, **ONE_THREAD}
+    with caplog.at_level(logging.INFO, "streamkm"):
+        fitted = StreamKMeans(4, **options).fit(str(tmp_path / "x.svm"))
+    assert fitted.model_.columns is None
+    assert "centers have all 1,048,576 features: the first pass did not note which ones occur" in caplog.text
+    occurring = np.unique(X.indices)
+    members = sp.csr_array((np.ones(X.shape[0]), (fitted.labels_, np.arange(X.shape[0]))))
+    sums = (members @ X[:, occurring].astype(np.float64)).toarray()
+    np.testing.assert_allclose(fitted.cluster_means_[:, occurring], sums / fitted.counts_[:, None], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("record", "times"), [("sketch", 3), ("sketch", 5), ("seed", 1), ("found", 1), ("refined", 1)])
+def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, monkeypatch, record, times):
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    X = short_texts(MANY_TEXTS)
+    kmeans = StreamKMeans(8, coreset="uniform", refine=1, chunk_bytes=300_000, **ONE_THREAD)
+    wanted = clone(kmeans).fit(X)
+    assert wanted.plan_.n_chunks > 6
+    kmeans.set_params(checkpoint=tmp_path / "state")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, record, times)
+        with pytest.raises(StoppedError):
+            kmeans.fit(X)
+    kmeans.fit(X)
+    np.testing.assert_array_equal(kmeans.model_.columns.occurring, wanted.model_.columns.occurring)
+    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
+    np.testing.assert_array_equal(kmeans.model_.centers, wanted.model_.centers)
+    assert kmeans.inertia_ == wanted.inertia_
+    assert kmeans.history_ == wanted.history_
+
+
+@pytest.mark.parametrize("coreset", ["auto", "uniform"])
+def test_a_cluster_of_workers_finds_the_words_that_threads_find(client, coreset):
+    X = short_texts(MANY_TEXTS)
+    given = {"coreset": coreset, "chunk_bytes": 300_000, "random_state": 0, "progress": False}
+    wanted = StreamKMeans(8, **given, executor=2).fit(X)
+    got = StreamKMeans(8, **given, executor=client).fit(X)
+    np.testing.assert_array_equal(got.model_.columns.occurring, wanted.model_.columns.occurring)
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.model_.centers, wanted.model_.centers)
+    assert got.inertia_ == wanted.inertia_
+
+
+@pytest.mark.parametrize("tfidf", [False, True])
+def test_documents_are_planned_by_the_words_that_a_few_of_them_have(tmp_path, tfidf):
+    words = np.random.default_rng(0).zipf(1.4, (20_000, 8)) % 30_000
+    (tmp_path / "lines.txt").write_text("".join(" ".join(f"w{word}" for word in line) + "\n" for line in words))
+    source = open_documents(str(tmp_path / "lines.txt"), tfidf=tfidf)
+    occurring = len(np.unique(words))
+    assert 0.9 * occurring < source.estimated_occurring < 1.5 * occurring
+    planned = StreamKMeans(77).plan(source)
+    assert planned.memory_model.center_features == source.estimated_occurring
+    assert planned.peak_bytes - planned.base_bytes < 77 * 8 * N_FEATURES  # one copy of centers of all features
+
+
+@pytest.mark.parametrize("features", [np.array([2.0, 3.0]), np.array([3, 2]), np.array([-1, 2]), np.array([2, 9])])
+def test_a_model_file_with_features_that_are_none(tmp_path, features):
+    fitted = StreamKMeans(8, random_state=0, progress=False).fit(short_texts(3000))
+    fitted.save(tmp_path / "model.npz")
+    arrays = dict(np.load(tmp_path / "model.npz"))
+    np.savez(tmp_path / "changed.npz", **arrays | {"center_features": features})
+    with pytest.raises(ModelFileError, match="center_features"):
+        StreamKMeans.load(tmp_path / "changed.npz")

@@ -1,0 +1,57 @@
+"""No sketch is left out: each goes through the contract, is loaded by its name, and is frozen where it is hashed."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from streamkm.sketches import SKETCHES
+from streamkm.sketches.registry import OBLIVIOUS, make_sketch, sketch_class
+from tests.sketch_contract import SketchContract, whole_numbers
+from tests.tables import cases
+
+MODULES = ("countsketch", "hadamard", "kernel_columns", "pca", "projections", "selection", "subspace")
+
+
+def contract_classes(kind=SketchContract):
+    """All classes that inherit the contract."""
+    for module in MODULES:
+        importlib.import_module(f"tests.sketches.test_{module}")
+    for each in kind.__subclasses__():
+        yield each
+        yield from contract_classes(each)
+
+
+def test_every_sketch_is_under_the_contract():
+    kinds = set()
+    for each in contract_classes():
+        try:
+            kinds.add(each().make_sketch().kind)
+        except NotImplementedError:
+            continue
+    assert kinds == set(SKETCHES)
+
+
+@cases("kind", OBLIVIOUS)
+def test_a_name_answers_as_the_sketch_it_makes(kind):
+    sketch = make_sketch(kind, 40, 0, 40)
+    assert sketch_class(kind) is type(sketch)
+    assert sketch_class(kind).usual_entries == sketch.entries_per_stored
+
+
+@cases("kind", sorted({*OBLIVIOUS, "sampling"} - {"identity"}))
+def test_every_hashed_sketch_is_frozen(kind):
+    """Saved models and stores rest on what a seed gives: a test of known values names the class."""
+    tests = "".join((Path(__file__).parent / f"test_{module}.py").read_text() for module in MODULES)
+    golden = "".join(part.split("\ndef ")[0] for part in tests.split("def test_golden_values")[1:])
+    assert f"{SKETCHES[kind].__name__}(" in golden
+
+
+def test_sketches_of_the_contract_differ():
+    """Rows that the contract's comparisons rest on are not sketched to nothing."""
+    for each in contract_classes():
+        try:
+            sketch = each().make_sketch()
+        except NotImplementedError:
+            continue
+        assert abs(sketch.apply(whole_numbers(0.5))).max() > 0
