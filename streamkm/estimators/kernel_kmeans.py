@@ -366,11 +366,12 @@ class StreamKernelKMeans(Assigner):
         given = parameters_of(self)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
-        return plan_kernel_fit(
+        sizes = self._sizes(source)
+        plan = plan_kernel_fit(
             source,
             n_clusters=given.n_clusters,
             method=given.method,
-            sizes=self._sizes(source),
+            sizes=sizes,
             how=self._how(),
             all_rows=self._all_rows(),
             chunk_bytes=given.chunk_bytes,
@@ -381,6 +382,7 @@ class StreamKernelKMeans(Assigner):
             keeps_rows=is_alone(given.executor),
             on_cluster=is_on_cluster(given.executor),
         )
+        return plan.with_epochs(self._settings(sizes, 0), stored=None)
 
     def _all_rows(self) -> bool:
         return self.fit_on == "all" and self.method not in ("two-step", *COLUMN_SKETCHES)

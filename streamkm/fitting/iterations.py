@@ -23,16 +23,30 @@ logger = logging.getLogger(__name__)
 
 
 def iterated(
-    context: FitContext, rows: Blocks, start: NDArray[np.float64], schedule: Schedule | None
+    context: FitContext,
+    rows: Blocks,
+    start: NDArray[np.float64],
+    schedule: Schedule | None,
+    *,
+    accelerated: bool = True,
 ) -> tuple[LloydResult, list[dict[str, Any]]]:
-    """Lloyd's algorithm, with epochs between its steps where they are scheduled; and the history of both."""
+    """Lloyd's algorithm, with epochs between its steps where they are scheduled; and the history of both.
+
+    `accelerated` says whether steps without epochs carry means on; steps around epochs always do.
+    """
     if schedule is not None:
         return _averaged(context, rows, start, schedule)
     max_iter, tol = context.settings.max_iter, context.settings.tol
     with context.progress.stage("lloyd", max_iter, "steps") as stage:
         kept = StepCheckpoint(context.writer, "lloyd", stage)
         result = lloyd(
-            rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=kept.begun, accelerated=tol > 0
+            rows,
+            start,
+            max_iter=max_iter,
+            tol=tol,
+            on_step=kept.step,
+            begun=kept.begun,
+            accelerated=accelerated and tol > 0,
         )
     return result, noted("lloyd", result)
 

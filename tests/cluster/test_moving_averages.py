@@ -176,7 +176,7 @@ def test_threads_and_workers_give_the_same_bits(client, k, sparse):
         StreamKMeans(
             k, random_state=0, executor=executor, coreset=None, sketch="identity", chunk_bytes=1 << 17, progress=False
         ).fit(X, sample_weight=weights)
-        for executor in (1, 2, 3, client)
+        for executor in (1, 2, 3, 7, client)
     )
     assert "epochs" in [stage.name for stage in one.stages_]
     assert [step["stage"] for step in one.history_].count("epochs") in (EPOCHS, MORE_EPOCHS)

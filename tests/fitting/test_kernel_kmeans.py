@@ -609,3 +609,26 @@ def test_steps_go_on_while_little_is_gained():
     found = kernel_objective(K, labels)
     assert exact_kernel_kmeans(K, labels).inertia > 0.9999 * found
     assert found < 728.5  # 731.0 for tol=1e-4
+
+
+@pytest.mark.parametrize("fit_on", ["sample", "all"])
+def test_many_clusters_take_epochs_among_the_features(fit_on, tmp_path):
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(90, 6))
+    X = (centers[rng.integers(90, size=4_000)] + 0.3 * rng.normal(size=(4_000, 6))).astype(np.float32)
+    np.save(tmp_path / "x.npy", X)
+    fitted = {}
+    for executor in (1, 2):
+        kmeans = StreamKernelKMeans(
+            70, n_landmarks=60, fit_on=fit_on, random_state=0, executor=executor, chunk_bytes=1 << 14, progress=False
+        )
+        fitted[executor] = kmeans.fit(str(tmp_path / "x.npy"))
+        assert "batches" in str(kmeans.plan(str(tmp_path / "x.npy")).epochs)
+    one, two = fitted[1], fitted[2]
+    assert [stage.name for stage in one.stages_].count("epochs") == 1
+    assert {step["stage"] for step in one.history_} >= {"epochs", "lloyd"}
+    np.testing.assert_array_equal(one.labels_, two.labels_)
+    assert one.inertia_ == two.inertia_
+    plain = StreamKernelKMeans(70, n_landmarks=60, fit_on=fit_on, random_state=0, n_init=1, progress=False).fit(X)
+    assert "epochs" not in [stage.name for stage in plain.stages_]
+    assert one.inertia_ < 1.01 * plain.inertia_

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.normalization import WHOLE
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
@@ -26,7 +25,7 @@ from streamkm.engine import Executor
 from streamkm.fitting.centers import check_clusters, pool_of, seeded
 from streamkm.fitting.clustering import Clustering, SampleView
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.iterations import noted
+from streamkm.fitting.iterations import iterated
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
@@ -34,11 +33,11 @@ from streamkm.fitting.kernel.records import KernelRule, Mapping, SavedMapping, g
 from streamkm.fitting.kmeans import Fit
 from streamkm.fitting.labelling.rounds import assign_found, warn_of_gain
 from streamkm.fitting.settings import Settings
-from streamkm.fitting.step_checkpoint import StepCheckpoint
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.planning.kernel_memory import VIEW_ROWS
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES
+from streamkm.planning.schedule import Clustered
 from streamkm.sketches import GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ class KernelSettings(Settings):
     kernel: KernelRule
     map: MapRule
     all_rows: bool
-    streams: ClassVar[tuple[str, ...]] = ("sample", "landmarks", "seeding", "search", "draws")
+    streams: ClassVar[tuple[str, ...]] = ("sample", "landmarks", "seeding", "search", "draws", "epochs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,14 +169,15 @@ def _find(context: KernelContext) -> KernelClustering:
             gathered = Gathered(SampleRule(1, 0, np.inf))  # the sample is known
             passed = sketch_pass(context, gathered, stage, sketch=features, chunk_rows=chunk_rows)
             blocks = passed.blocks or blocks
+    clustered_on = Clustered("blocks" if settings.all_rows else "sample", needs_polishing=False, space="sketch")
+    schedule = clustered_on.schedule(blocks.n_rows, settings)
     with progress.stage("seed"):
         held = None if sample.complete or not settings.all_rows else blocks
         first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
-        start = seeded(context, sampled, first, features, pool=pool_of(context, held, sketched.n_valid))
-    with progress.stage("lloyd", settings.max_iter, "steps") as stage:
-        steps = StepCheckpoint(context.writer, "lloyd", stage)
-        max_iter, tol = settings.max_iter, settings.tol
-        result = lloyd(blocks, start, max_iter=max_iter, tol=tol, on_step=steps.step, begun=steps.begun)
+        pool = pool_of(context, held, sketched.n_valid, averaged=schedule is not None)
+        start = seeded(context, sampled, first, features, pool=pool)
+    result, steps = iterated(context, blocks, start, schedule, accelerated=False)
+    result = replace(result, labels=None)  # the assign pass finds them
     few = prefix(sampled, VIEW_ROWS)
     seen = Sample(
         rows_between(sample.X, 0, few.n_rows).copy(),
@@ -187,8 +187,7 @@ def _find(context: KernelContext) -> KernelClustering:
     )
     block = Block(few.X.copy(), few.d2norms.copy(), few.weights.copy())
     look = SampleView(seen, block, WHOLE, sample if plan.keeps_sample and few.n_rows < len(sample.rows) else None)
-    history = tuple(noted("lloyd", result))
-    found = Clustering(result, "sketch", features, history, look, sketched.n_features, chunk_rows)
+    found = Clustering(result, "sketch", features, tuple(steps), look, sketched.n_features, chunk_rows)
     return KernelClustering(mapping.kernel, _trace(mapping.kernel, sample), found)
 
 
