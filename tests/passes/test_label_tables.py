@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import signal
@@ -214,9 +215,8 @@ def test_commands_write_them(suffix, tmp_path, monkeypatch):
     run("fit", "X.npy", "-k", "3", "--seed", "0", "--labels-format", suffix, "-o", "out", "-q")
     table = read(tmp_path / "out" / f"labels.{suffix}")
     assert len(table) == 500
-    assert f'pd.read_{suffix}("out/labels.{suffix}")' in (tmp_path / "out" / "report.html").read_text().replace(
-        "&quot;", '"'
-    )
+    page = html.unescape((tmp_path / "out" / "report.html").read_text())
+    assert f'pd.read_{suffix}("out/labels.{suffix}")' in page
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["result"]["n_passes"] == 3
     assert summary["stages"][-1]["name"] == "predict"

@@ -34,7 +34,7 @@ class CountingSource(ChunkedSource):
 
     def __init__(self, *versions, n_chunks=7, n_features="told", estimated=None):
         self.versions = versions
-        self.n_chunks = n_chunks
+        self.n_pieces = n_chunks
         X = versions[0]
         self.is_sparse = sp.issparse(X)
         self.dtype = X.dtype
@@ -55,7 +55,7 @@ class CountingSource(ChunkedSource):
     def chunks(self, target_bytes):
         self.passes += 1
         n_rows = self.current().shape[0]
-        cuts = np.unique(np.linspace(0, n_rows, self.n_chunks + 1).astype(int)).tolist()
+        cuts = np.unique(np.linspace(0, n_rows, self.n_pieces + 1).astype(int)).tolist()
         return tuple(Chunk(i, 0, start, stop, 100) for i, (start, stop) in enumerate(pairwise(cuts)))
 
     def read(self, chunk):
@@ -219,7 +219,7 @@ def test_a_source_that_is_cut_otherwise_is_an_error(more_chunks):
     class Recut(Planned):
         def chunks(self, target_bytes):
             if self.passes == 1:
-                self.n_chunks = more_chunks
+                self.n_pieces = more_chunks
             return super().chunks(target_bytes)
 
     with pytest.raises(InvalidInputError, match="counted gave other rows than in the pass before"):

@@ -148,8 +148,8 @@ def test_a_memmap_that_is_cut_short_is_an_error_and_no_crash(tmp_path):
         ([np.zeros((2, 3)), "x.h5"], "item 1 of the list"),
         ([np.zeros((2, 3)), iter([])], "gives no rows"),
         ([np.zeros((2, 3)), iter([np.zeros((2, 3))])], "item 1 of the list"),
-        (3, "has no rows"),
-        (b"bytes", "has no rows"),
+        (3, "not a supported type of rows"),
+        (b"bytes", "not a supported type of rows"),
     ],
 )
 def test_what_has_no_rows_is_refused(X, message):
