@@ -32,6 +32,7 @@ from streamkm.kernels.cluster import totals as kernels
 FEWEST_CENTERS = 64  # with fewer, starts that are recombined end lower in the same time
 EPOCHS, MORE_EPOCHS, FEW_ROWS = 4, 8, 128  # more epochs where a cluster has fewer rows
 BATCH_ROWS, SMALL_BATCH_ROWS, VERY_FEW_ROWS = 8, 4, 64  # for each center; small: of many clusters with very few rows
+FEWER_EPOCHS, LARGE_BATCH_ROWS, MANY_ROWS = 2, 16, 1024  # where clusters have many rows, as centers move often enough
 FEWEST_BATCHES = 4  # of an epoch: with fewer, batches are hardly smaller than a step
 LEAST_STORED = 1 / 8  # of sparse rows' entries: means of a few rows with fewer, as of text, tell little of centers
 FEWEST_STEPS = 5  # that `max_iter` allows: who asks for fewer expects Lloyd's algorithm
@@ -105,6 +106,8 @@ class Schedule:
         n_epochs = EPOCHS if n_rows >= FEW_ROWS * n_clusters else MORE_EPOCHS
         small = n_clusters >= MANY_CENTERS and n_rows < VERY_FEW_ROWS * n_clusters
         batch_rows = SMALL_BATCH_ROWS if small else BATCH_ROWS
+        if n_rows >= MANY_ROWS * n_clusters:
+            n_epochs, batch_rows = FEWER_EPOCHS, LARGE_BATCH_ROWS
         n_epochs, n_batches = min(n_epochs, max_iter - STEPS_BEFORE - 1), n_rows // (batch_rows * n_clusters)
         n_steps = STEPS_BEHIND if n_clusters < MANY_CENTERS else MANY_STEPS_BEHIND
         n_steps = min(n_steps, max_iter - STEPS_BEFORE - n_epochs)

@@ -157,6 +157,8 @@ def test_the_schedule_goes_by_rows_of_a_cluster():
     many, few = (Schedule.of(n_rows, 1000, 100) for n_rows in (200_000, 100_000))
     assert (many.n_epochs, few.n_epochs) == (EPOCHS, MORE_EPOCHS)
     assert (many.n_batches, few.n_batches) == (25, 12)
+    roomy = Schedule.of(300_000, 100, 100)
+    assert (roomy.n_epochs, roomy.n_batches) == (2, 187)  # of 16 rows a center
     very_few = Schedule.of(63_000, 1000, 100)
     assert (very_few.n_epochs, very_few.n_batches) == (MORE_EPOCHS, 15)  # of 4 rows a center, not 8
     assert Schedule.of(31_000, 1000, 100) is None
