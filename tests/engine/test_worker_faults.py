@@ -106,7 +106,7 @@ def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stage", "number"), [("sketch", 8), ("sketch", 32), ("lloyd-2", 5)])
+@pytest.mark.parametrize(("stage", "number"), [("sketch", 8), ("sketch-all", 8), ("lloyd-2", 5)])
 def test_workers_killed_where_a_sketch_is_found_first(cluster, at, data, stage, number):
     kmeans = StreamKMeans(10, sketch="pca", n_components=8, coreset=None, **PARAMETERS)
     wanted = clone(kmeans).set_params(executor=1).fit(data)

@@ -67,10 +67,10 @@ def test_what_a_cluster_began_goes_on_elsewhere(cluster, monkeypatch, tmp_path, 
 
 # calls of a stage on the cluster; landmarks are chosen here, while workers wait
 KILLED = [
-    pytest.param("sketch", 8, marks=pytest.mark.slow),  # the row sample
+    pytest.param("sample", 8, marks=pytest.mark.slow),
     ("landmarks", 1),
     ("gram", 4),
-    pytest.param("sketch", 28, marks=pytest.mark.slow),  # features, which workers hold
+    pytest.param("features", 8, marks=pytest.mark.slow),  # blocks of them, which workers hold
     ("lloyd-2", 5),
     pytest.param("assign", 8, marks=pytest.mark.slow),
 ]
@@ -79,7 +79,7 @@ KILLED = [
 @pytest.mark.parametrize(("stage", "number"), KILLED)
 def test_a_worker_killed_in_every_stage(cluster, monkeypatch, data, wanted, stage, number):
     started, client = cluster
-    seen = dict.fromkeys(("sketch", "landmarks", "gram", "lloyd-2", "assign"), 0)
+    seen = dict.fromkeys(("sample", "features", "landmarks", "gram", "lloyd-2", "assign"), 0)
 
     def count(name):
         seen[name] = seen.get(name, 0) + 1
