@@ -173,7 +173,7 @@ def test_the_schedule_goes_by_rows_of_a_cluster():
 
 @pytest.mark.parametrize(("k", "sparse"), [(K, False), (520, False), (K, True)])
 def test_threads_and_workers_give_the_same_bits(client, k, sparse):
-    X, weights = made_sparse(20_000, 40) if sparse else made(20_000)
+    X, weights = made_sparse(6_000, 40) if sparse else made(20_000)
     one, *others = (
         StreamKMeans(
             k, random_state=0, executor=executor, coreset=None, sketch="identity", chunk_bytes=1 << 17, progress=False
