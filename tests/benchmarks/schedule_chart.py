@@ -112,7 +112,7 @@ def draw(rows: Rows, path: Path) -> None:
             axes.set_title(name, fontsize=10, loc="left")
             _scales(axes)
         panels[0].set_ylabel("objective, % above the best")
-        figure.supxlabel("processor seconds, over those of 4 epochs, 8 rows, rate 0.4, 4 steps", fontsize=10)
+        panels[len(panels) // 2].set_xlabel("processor seconds, over those of 4 epochs, 8 rows, rate 0.4, 4 steps")
         figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
