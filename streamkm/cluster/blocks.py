@@ -172,12 +172,12 @@ class Blocks:
         large: Large = "state" if 8 * table.centers.size * batch.n_batches > self._block_bytes else None
         return run(BatchStep(table, batch), HeldRows(items, large), self.executor, Stage(stage))
 
-    def batch_block(self, batch: Batch, _stage: str) -> tuple[Block, NDArray[np.int64]]:
+    def batch_block(self, batch: Batch, stage: str) -> tuple[Block, NDArray[np.int64]]:
         """A block of CSR rows in this process, and which of them are those of a batch."""
         if self.executor.joins_here:
             parts = [picked(item, batch) for item in self.placed()]  # to hand one over takes as long
         else:
-            parts = list(self.executor.map(_stage, picked, self.placed(), self.executor.share(batch)))
+            parts = list(self.executor.map(stage, picked, self.placed(), self.executor.share(batch)))
         block = joined(parts, self.n_components)
         return block, np.arange(block.n_rows)
 

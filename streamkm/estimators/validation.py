@@ -162,11 +162,6 @@ def given_start(init: Any) -> Any:
         raise InvalidParameterError(f"init cannot be made centers of real numbers: {error}") from error
 
 
-def is_unsearched(init: Any) -> bool:
-    """Whether starts are drawn without looking for better ones, so that several find more: rows, or a function's."""
-    return callable(init) or (isinstance(init, str) and init == "random")
-
-
 def digest(values: NDArray[Any]) -> str:
     """What tells one array from another."""
     return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()

@@ -222,7 +222,6 @@ def _is_iterable(value: Any) -> bool:
     return not isinstance(value, bytes | bytearray) and (callable(value) or isinstance(value, Iterable))
 
 
-_EXTERNAL = ("follow_external",)
 # the first that fits opens the object
 _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (
