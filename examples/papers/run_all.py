@@ -19,14 +19,14 @@ from pathlib import Path
 import common
 
 BOUNDS = {  # processor seconds
-    "randomized_dimensionality_reduction": 190,
-    "feature_hashing": 150,
-    "landmarks_and_rank": 280,
-    "landmarks_and_width": 240,
-    "randomized_sketches": 620,
-    "nystroem_kernel_kmeans": 440,
-    "sparse_embedded": 500,
-    "deep_features": 450,  # of any one of its processes, each of which it bounds lower itself
+    "randomized_dimensionality_reduction": 320,
+    "feature_hashing": 260,
+    "landmarks_and_rank": 480,
+    "landmarks_and_width": 410,
+    "randomized_sketches": 1050,
+    "nystroem_kernel_kmeans": 750,
+    "sparse_embedded": 850,
+    "deep_features": 760,  # of any one of its processes, each of which it bounds lower itself
 }
 DONE = "done.csv"
 
