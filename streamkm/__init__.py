@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from streamkm.estimators.incremental import IncrementalKMeans
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
+    from streamkm.fitting.documents import fit_idf, open_documents, weight_rows
     from streamkm.model_selection.sweep import sweep
-    from streamkm.passes.idf import fit_idf, open_documents, weight_rows
     from streamkm.sketches import CountSketch, PCASketch
     from streamkm.sketches.theory.bounds import sizing
     from streamkm.sources import open_source
@@ -34,12 +34,12 @@ _HOMES = {
     "StreamkmError": "streamkm.core.exceptions",
     "TfIdf": "streamkm.text",
     "dedupe": "streamkm.deduplication",
-    "fit_idf": "streamkm.passes.idf",
-    "open_documents": "streamkm.passes.idf",
+    "fit_idf": "streamkm.fitting.documents",
+    "open_documents": "streamkm.fitting.documents",
     "open_source": "streamkm.sources",
     "sizing": "streamkm.sketches.theory.bounds",
     "sweep": "streamkm.model_selection.sweep",
-    "weight_rows": "streamkm.passes.idf",
+    "weight_rows": "streamkm.fitting.documents",
 }
 
 __all__ = [

@@ -16,7 +16,7 @@ from typing import Any
 
 from streamkm.core.atomic_io import check_replaceable
 from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
-from streamkm.passes.idf import count_and_weight, open_documents
+from streamkm.fitting.documents import count_and_weight, open_documents
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.open import document_format

@@ -11,8 +11,9 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import human_bytes
 from streamkm.deduplication.buckets import ROW_BYTES
 from streamkm.engine import local_threads
+from streamkm.engine.memory import PassMemory, ReadingMemory
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.planning.memory_budget import MemoryBudget
+from streamkm.planning.memory_budget import MemoryBudget, largest_chunk, reading_of
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -62,7 +63,8 @@ class GatherPlan:
             row_bytes = 4 * row_bytes // source.dtype.itemsize  # rows of unit length are floats
         chunk = estimator.plan_for(source).chunk_bytes
         taken = budget.base_bytes + BYTES_PER_ROW * int(sizes.sum())
-        room = _room(limit - taken, chunk, source.read_factor, 1)
+        largest_bytes = largest_chunk(source, chunk)
+        room = _room(limit - taken, reading_of(source, 1, largest_bytes))
         most_guests = sizes if len(sizes) > 1 else np.zeros_like(sizes)
         largest = int((sizes + most_guests).max(initial=0)) * (row_bytes + ROW_BYTES)
         if COPIES * largest > room // 2 and COPIES * largest > LEAST_ROOM:
@@ -71,7 +73,9 @@ class GatherPlan:
                 f"they are compared with as many guests; the limit of {human_bytes(limit)} leaves "
                 f"{human_bytes(room // 2)}: raise memory_limit, or pass a smaller max_cluster_size or more n_clusters"
             )
-        rooms = {count: _room(limit - taken, chunk, source.read_factor, count) for count in range(1, n_threads + 1)}
+        rooms = {
+            count: _room(limit - taken, reading_of(source, count, largest_bytes)) for count in range(1, n_threads + 1)
+        }
         n_threads = max((count for count, left in rooms.items() if count * COPIES * largest <= left // 2), default=1)
         room = rooms[n_threads]
         most = max(largest, room // (2 * COPIES * n_threads))
@@ -80,9 +84,10 @@ class GatherPlan:
         return cls(bucket_of, int(bucket_of[-1]) + 1, most_guests, room // 2, n_threads, chunk)
 
 
-def _room(free: int, chunk: int, read_factor: float, n_threads: int) -> int:
+def _room(free: int, reading: ReadingMemory) -> int:
     """Bytes for rows, beside chunks that threads read, those of the same rows at unit length, and those that wait."""
-    taken = int(chunk * (n_threads * (read_factor + 2) + WAITING))
+    chunk = reading.largest_chunk
+    taken = reading.peak(PassMemory(kept=WAITING * chunk, call=2 * chunk))
     return max(LEAST_ROOM, int(ROOM_SHARE * (free - taken)))
 
 

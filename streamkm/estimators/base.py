@@ -32,10 +32,10 @@ from streamkm.estimators.validation import (
 )
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import Fit
-from streamkm.passes.assign import distances, nearest_d2, nearest_labels
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import N_VALUES, SUFFIXES, Written, check_table_place, nearest_two, write_table
 from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
+from streamkm.passes.predict import distances, nearest_d2, nearest_labels
 from streamkm.passes.reader import RowReader
 from streamkm.passes.words import look_at_words
 from streamkm.planning.plan import Plan

@@ -24,8 +24,8 @@ from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.estimators.input_errors import clear_refusals
 from streamkm.estimators.validation import is_in_memory, joined
-from streamkm.passes.assign import map_rows
 from streamkm.passes.context import PassContext
+from streamkm.passes.predict import map_rows
 from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.planning.line_room import with_line_room
 from streamkm.planning.memory_budget import MemoryBudget

@@ -160,7 +160,7 @@ class Planned(Assigner):
         )
         stored = None
         if plan.memory_model is not None and not is_dense(rows, given.sketch, plan.sketch, plan.n_components):
-            stored = plan.memory_model.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
+            stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
         return plan.with_epochs(self._settings(0), stored=stored)
 
     def _planned_rows(self, source: RowSource) -> RowSource:

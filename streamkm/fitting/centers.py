@@ -217,7 +217,7 @@ def pool_of(context: FitContext, blocks: Blocks | None, n_rows: int, *, averaged
     needs = context.plan.memory_model
     if needs is None:
         return Pool(blocks, n_rows=n_rows, averaged=averaged)
-    return Pool(blocks, needs.searched_rows, needs.n_portions, n_rows, averaged)
+    return Pool(blocks, needs.chosen.searched_rows, needs.n_portions, n_rows, averaged)
 
 
 def _block(coreset: Coreset) -> Block:

@@ -71,7 +71,7 @@ def _read_along(context: FitContext) -> tuple[Sketched, NormalizedRows]:
         n_few = max(FEWEST_AHEAD * plan.n_components, int(MOST_AHEAD * (plan.n_rows or 0)))
         n_wanted = min(pca_rows(n_features, plan.n_components), n_few)
         with context.progress.stage("ahead") as stage:
-            some = rows_ahead(context, n_wanted, needs.row_bytes, stage)
+            some = rows_ahead(context, n_wanted, needs.rows.row_bytes, stage)
         if some.shape[0] < plan.n_components:  # hardly any of them is valid
             return _read_twice(context)
         found = _directions(context, some)

@@ -1,4 +1,4 @@
-"""Passes that label rows or measure them against centers: the assign pass, predictions, labels of kept blocks.
+"""Passes that label all rows of a fit: the assign pass, and that over kept blocks.
 
 Each function here reads every row once. Knows nothing of parameters' defaults.
 """
@@ -6,33 +6,32 @@ Each function here reads every row once. Knows nothing of parameters' defaults.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import BlockPass, Blocks, HeldRows, assigned, assigned_far, merged
 from streamkm.cluster.centers.nearest import NearestCenters, shares_of
-from streamkm.cluster.model import Model
-from streamkm.cluster.profile import Profile, absorb_profile
-from streamkm.cluster.rows import Block, batch_rows, row_d2
+from streamkm.cluster.model import Model, Space
+from streamkm.cluster.profile import Profile, absorb_profile, profile_bytes
+from streamkm.cluster.rows import Block
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.totals import Totals, absorb_totals, inertia_of
-from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
-from streamkm.engine.passes import Map, Pass, run
+from streamkm.engine.memory import PassMemory
+from streamkm.engine.passes import Pass, run
 from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.metrics.distances import euclidean_distances
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_sinks import LabelSink, ScatteredLabels
 from streamkm.passes.reader import ValidRows, changed_source
+from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import Sketched
 
 LEAST_SHARE = 1e-5
 """Of the squared norms that an objective must be to be found from them: its error is then below 1e-10 of it."""
-FEWEST_AT_ONCE = 64  # dense rows whose distances to all centers are taken together
+LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
+DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +104,21 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
     model: Model
     table: NearestCenters
     rule: DrawRule | None = None
+
+    @staticmethod
+    def memory(sizes: FitSizes, space: Space) -> PassMemory:
+        """Sums and profiles, labels, rows that are drawn, and centers as kernels have them."""
+        centers, chosen, reading = sizes.centers(sizes.width(space)), sizes.chosen, sizes.reading
+        drawn = int(reading.usual_states * DRAWN_SLACK * chosen.drawn_rows * sizes.rows.row_bytes)
+        kept = drawn + sizes.sample_bytes * chosen.keeps_sample + LABEL_BYTES * sizes.rows.n_rows * sizes.labels
+        kept += centers.table_bytes + (centers.double_bytes if chosen.drawn_rows else 0)  # those of the best pass
+        state = centers.double_bytes + profile_bytes(sizes.n_clusters)
+        if not centers.many:
+            return PassMemory(kept=kept, state=state, reads=not sizes.once)
+        n_states = reading.large_states(centers.double_bytes)
+        looked_up = centers.double_bytes + sizes.sample_bytes + centers.near_bytes(held=True)
+        kept += max(looked_up, centers.near_bytes() - n_states * state)
+        return PassMemory(kept=kept, state=state, n_states=n_states, reads=not sizes.once)
 
     @property
     def state_bytes(self) -> float:
@@ -212,83 +226,3 @@ def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage
     table = NearestCenters.build(model.centers, blocks.dtype)
     totals = run(AssignBlock(table), HeldRows(blocks.handles), blocks.executor, stage, sink=sink)
     return Assigned(sink.labels, totals)
-
-
-@dataclass(frozen=True, slots=True)
-class Values(Map[NDArray[Any]]):
-    """A function's values of the rows in the model's space; -1 or NaN for invalid rows.
-
-    Attributes
-    ----------
-    model : Model
-    table : NearestCenters
-        The model's.
-    function : callable
-        Of a matrix (v, m) and a NearestCenters; gives one value, or one row of values, for each row.
-    """
-
-    model: Model
-    table: NearestCenters
-    function: Callable[..., Any]
-
-    def output(self, rows: ValidRows) -> NDArray[Any]:
-        """The values of a chunk."""
-        values = np.asarray(self.function(self.model.place(rows.X), self.table))
-        return rows.spread(values, -1 if values.dtype.kind == "i" else np.nan)
-
-
-class WideValues(Values):
-    """As `Values`, of functions that give so many values for each row that few chunks' may wait."""
-
-    large = True
-
-
-def map_rows(
-    context: PassContext, model: Model, function: Callable[..., Any], stage: Stage, *, wide: bool = False
-) -> Iterator[NDArray[Any]]:
-    """Read all rows once; yield ``function(X in the model's space, table)`` for each chunk, in order.
-
-    Parameters
-    ----------
-    context : PassContext
-    model : Model
-    function : callable
-        See `Values`.
-    stage : Stage
-    wide : bool
-        Whether it gives a row of values for each row.
-    """
-    values = (WideValues if wide else Values)(model, model.table(), function)
-    for part in context.outputs(values, stage):
-        stage.rows += len(part)
-        yield part
-
-
-def nearest_labels(X: Matrix, table: NearestCenters) -> NDArray[np.int32]:
-    """Labels of rows (v,), for `map_rows`."""
-    return table.labels(X)
-
-
-def nearest_d2(X: Matrix, table: NearestCenters) -> NDArray[np.float64]:
-    """Squared distances of rows to their nearest centers (v,), for `map_rows`."""
-    return row_d2(X, table.labels(X), table)
-
-
-def distances(X: Matrix, table: NearestCenters) -> NDArray[Any]:
-    """Distances of rows to all centers (v, k), for `map_rows`.
-
-    Those to the nearest are by differences: products cancel where a row is (almost) a center.
-    """
-    dtype = np.float64 if X.dtype == np.float64 else np.float32
-    if not X.shape[0]:
-        return np.empty((0, table.n_clusters), dtype)
-    centers = table.centers.astype(dtype, copy=False)  # as `cluster_centers_` has them
-    found = np.empty((X.shape[0], len(centers)), dtype)
-    given = centers.astype(np.float64, copy=False)
-    step = max(FEWEST_AT_ONCE, batch_rows(X.shape[1])) if isinstance(X, np.ndarray) else X.shape[0]
-    for start in range(0, len(found), step):  # few dense rows are copied to float64 at a time
-        found[start : start + step] = euclidean_distances(rows_between(X, start, start + step), given)
-    nearest = found.argmin(axis=1)
-    d2 = row_d2(X, nearest.astype(np.int32), NearestCenters.build(given, dtype))
-    found[np.arange(len(found)), nearest] = np.sqrt(d2)
-    return found

@@ -13,9 +13,12 @@ from streamkm.cluster.rows import row_d2
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
+from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import ValidRows
+
+DRAWN_COPIES = 4  # of drawn rows: of each chunk, waiting, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,11 @@ class Draw(Map[Drawn]):
     shares: Shares
     table: NearestCenters
     rule: DrawRule
+
+    @staticmethod
+    def memory(n_drawn: int, row_bytes: int, centers_bytes: int) -> PassMemory:
+        """Rows that are drawn, and centers as each call has them."""
+        return PassMemory(kept=DRAWN_COPIES * n_drawn * row_bytes + centers_bytes, call=centers_bytes)
 
     def output(self, rows: ValidRows) -> Drawn:
         """The rows drawn from a chunk; places are row numbers."""

@@ -8,9 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.columns import Occurring
+from streamkm.cluster.memory import PLACED_ROW_BYTES
 from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.cluster.sampling.row_sample import Candidates, SampleCollector, SampleRule
+from streamkm.engine.memory import PassMemory, waiting_calls
+from streamkm.passes.sizes import ClusterOn, FitSizes
+
+CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
+PICKED_ROW_BYTES = 40  # of a row that may come into the sample: its key and number, and the order of all keys
+DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: distances, draws, shares, orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +77,29 @@ class Gathered:
             self.collector.add(saved.candidates, 0)
         if self.tree is not None:
             self.tree.nodes.update({(level, index): part for level, index, part in saved.nodes})
+
+
+def gathered_memory(sizes: FitSizes, cluster_on: ClusterOn) -> PassMemory:
+    """What the first pass gathers beside sketched rows."""
+    rows, picked = sizes.rows, sizes.rows.row_bytes + PICKED_ROW_BYTES
+    sample, told = int(CANDIDATES * sizes.kept_rows * picked), sizes.kept_rows / max(1, sizes.reading.n_chunks) * picked
+    if cluster_on != "coreset":
+        return PassMemory(kept=sample, told=told)
+    told += min(sizes.coreset_rows, sizes.chunk_rows) * (PLACED_ROW_BYTES + rows.block_row_bytes)
+    gathered, drawing = _coreset_bytes(sizes)
+    return PassMemory(kept=sample + gathered, call=drawing, told=told)
+
+
+def _coreset_bytes(sizes: FitSizes) -> tuple[int, int]:
+    """Of a coreset while it is gathered, and of each call that draws from a chunk for it.
+
+    A part of each chunk, that threads make or that waits; a node of the tree for each doubling of the chunks, none
+    larger than the coreset; two of them that are joined, beside a copy of their rows.
+    """
+    rows, reading, size, chunk_rows = sizes.rows, sizes.reading, sizes.coreset_rows, sizes.chunk_rows
+    row, leaf = PLACED_ROW_BYTES + rows.block_row_bytes, min(size, chunk_rows)
+    nodes = sum(min(size, leaf << level) for level in range(reading.n_chunks.bit_length()))
+    drawing = chunk_rows * (DRAWN_ROW_BYTES + rows.block_row_bytes) if chunk_rows > size else 0
+    joined = min(2 * size, rows.n_rows)
+    joining = joined * (2 * row + (DRAWN_ROW_BYTES if joined > size else 0))
+    return (nodes + waiting_calls(reading.n_threads) * leaf) * row + joining, drawing

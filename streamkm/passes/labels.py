@@ -25,9 +25,9 @@ from streamkm.core.partial_files import REPLACED, remove_rests
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.passes import Map
-from streamkm.passes.assign import nearest_labels
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_sinks import HeldLabels
+from streamkm.passes.predict import nearest_labels
 from streamkm.passes.reader import ValidRows
 
 MARK = "streamkm_labels"  # attribute of the Zarr array; its value is the format

@@ -16,10 +16,12 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress, Stage
+from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.reader import ValidRows
+from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import sketch_pass
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES, MomentsFit
@@ -107,6 +109,11 @@ class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling, int]]):
     fit: MomentsFit
     name: str
     n_features: int | None
+
+    @staticmethod
+    def memory(sizes: FitSizes) -> PassMemory:
+        """Sums alone."""
+        return PassMemory(state=sizes.sums_bytes)
 
     @property
     def state_bytes(self) -> float:

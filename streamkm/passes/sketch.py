@@ -21,11 +21,14 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.ordered_sum import added_in_order
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
+from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, Pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.gathered import Gathered, SavedRows
+from streamkm.passes.gathered import Gathered, SavedRows, gathered_memory
 from streamkm.passes.reader import ReadItem, RowReader, ValidRows
+from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.sketches import Sketch, SketchFit
+from streamkm.sketches.base import SketchFitBytes
 from streamkm.sources.base import IndexedRows
 
 MOST_INDEXED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
@@ -192,6 +195,11 @@ class FindSketch(Pass[Any, None, Sketch | SketchFit]):
 
     fit: SketchFit
 
+    @staticmethod
+    def memory(fit: SketchFitBytes, kept: int, *, reads: bool = True) -> PassMemory:
+        """What the round says, beside what is kept meanwhile."""
+        return PassMemory(kept=kept, state=fit.state, call=fit.call, end=fit.end, reads=reads)
+
     @property
     def state_bytes(self) -> float:
         """Sums over many rows are larger than any chunk."""
@@ -269,6 +277,16 @@ class SketchRows(Map[tuple[Block | None, _ChunkSummary]]):
     sketch: Sketch | None
     rule: SampleRule
     coreset_rule: CoresetRule | None
+
+    @staticmethod
+    def memory(sizes: FitSizes, cluster_on: ClusterOn, room: int = 0) -> PassMemory:
+        """What is gathered, and sketched rows; `room`: bytes of these that memory keeps where they are spilled."""
+        gathered, row = gathered_memory(sizes, cluster_on), 8 + sizes.rows.block_row_bytes
+        if cluster_on == "blocks":
+            return replace(gathered, kept=gathered.kept + sizes.rows.n_rows * row)
+        if cluster_on == "spilled":
+            return replace(gathered, kept=gathered.kept + room, output=sizes.chunk_rows * row)
+        return gathered
 
     def read(self, reader: RowReader, item: ReadItem) -> tuple[ValidRows | IndexedRows, RowReader]:
         """The rows of a chunk; where few of them are needed, as they were found, unread."""

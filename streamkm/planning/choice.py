@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from streamkm.cluster.model import Space
-from streamkm.planning.memory import ClusterOn, MemoryModel
-from streamkm.planning.memory_budget import MemoryBudget, Sizes, largest_of
+from streamkm.passes.sizes import ClusterOn, Sizes
+from streamkm.planning.memory import MemoryModel
+from streamkm.planning.memory_budget import MemoryBudget, largest_of
 from streamkm.sources.base import RowSource
 
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
@@ -47,7 +48,8 @@ class Choice:
         """Let as many of these threads work as have room beside what was chosen."""
 
         def of(count: int) -> Choice:
-            return replace(self, memory_model=replace(self.memory_model, n_threads=count))
+            reading = replace(self.memory_model.reading, n_threads=count)
+            return replace(self, memory_model=replace(self.memory_model, reading=reading))
 
         return of(budget.threads(n_threads, lambda count: max(of(count).memory(budget.base_bytes).values())))
 
@@ -58,7 +60,7 @@ class Choice:
         free = limit_bytes - max(self.memory(budget.base_bytes).values())
         room = max(0, int(SPILL_SHARE * free))
         if n_rows is not None:
-            room = min(room, n_rows * (8 + self.memory_model.block_row_bytes))
+            room = min(room, n_rows * (8 + self.memory_model.rows.block_row_bytes))
         return replace(self, room=room)
 
 
@@ -140,13 +142,10 @@ class _Cut:
 def _sized(source: RowSource, memory_model: MemoryModel, sizes: Sizes, cut: _Cut) -> MemoryModel:
     """The needs with these sizes."""
     n_rows = source.estimated_rows
+    n_chunks = MANY_CHUNKS if n_rows is None or cut.n_chunks is None else max(1, cut.n_chunks)
     return replace(
         memory_model,
-        n_rows=n_rows or sizes.sample_rows,
-        sample_rows=sizes.sample_rows,
-        searched_rows=sizes.searched_rows,
-        drawn_rows=sizes.drawn_rows,
-        keeps_sample=sizes.keeps_sample,
-        largest_chunk=cut.largest,
-        n_chunks=MANY_CHUNKS if n_rows is None or cut.n_chunks is None else max(1, cut.n_chunks),
+        chosen=sizes,
+        rows=replace(memory_model.rows, n_rows=n_rows or sizes.sample_rows),
+        reading=replace(memory_model.reading, largest_chunk=cut.largest, n_chunks=n_chunks),
     )

@@ -17,10 +17,12 @@ from streamkm.cluster.sampling.coreset import default_size
 from streamkm.cluster.seeding.draws import draw_rows
 from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.engine.memory import MIB
+from streamkm.passes.sizes import ClusterOn, RowSizes, Sizes
 from streamkm.planning.cached_rows import keeping_rows
 from streamkm.planning.choice import Choice, choose
-from streamkm.planning.memory import MIB, ClusterOn, MemoryModel
-from streamkm.planning.memory_budget import FEWEST_DRAWN, MemoryBudget, Sizes, checked, smaller_sizes
+from streamkm.planning.memory import MemoryModel
+from streamkm.planning.memory_budget import FEWEST_DRAWN, MemoryBudget, checked, reading_of, smaller_sizes
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.planning.sketch_choice import choose_sketch, wanted_nnz
@@ -146,7 +148,9 @@ def plan_fit(
         plan = keeping_rows(plan, source, budget)
     if not refuses:
         return plan
-    return checked(plan, "or use fewer n_components or fewer n_clusters", choice.memory_model.largest_chunk, budget)
+    return checked(
+        plan, "or use fewer n_components or fewer n_clusters", choice.memory_model.reading.largest_chunk, budget
+    )
 
 
 def _plan(
@@ -188,21 +192,21 @@ def _plan(
         cluster_on=cluster_on,
         why_regime=why_regime,
         coreset="lightweight" if asked.coreset == "lightweight" else "sensitivity",
-        sample_rows=memory_model.sample_rows,
+        sample_rows=memory_model.chosen.sample_rows,
         assign_space=choice.space if source.n_features is not None or not several else None,
         memory=choice.memory(budget.base_bytes),
         limit_bytes=budget.limit_bytes,
         base_bytes=budget.base_bytes,
         process_memory=budget.process_memory,
         memory_model=memory_model,
-        n_threads=memory_model.n_threads,
+        n_threads=memory_model.reading.n_threads,
         fit_passes=asked.fit_passes,
         block_room=choice.room if cluster_on == "spilled" else None,
         chooses_space=several,
         more_passes=MOST_ROUNDS if asked.refine == "auto" and not asked.once else 0,
-        drawn_rows=memory_model.drawn_rows,
-        keeps_sample=memory_model.keeps_sample,
-        few_sampled=memory_model.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
+        drawn_rows=memory_model.chosen.drawn_rows,
+        keeps_sample=memory_model.chosen.keeps_sample,
+        few_sampled=memory_model.chosen.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
         reads_ahead=reads_ahead,
         finding_steps=steps,
         passes_before=before,
@@ -324,36 +328,29 @@ class _Asked:
     def memory_model(self, first: Sizes, *, gathers_labels: bool, on_cluster: bool) -> MemoryModel:
         """What the projection of memory is made of, but for the sizes that are still to be chosen."""
         source, kind, n_components = self.source, self.kind, self.n_components
-        return MemoryModel(
+        block = block_row_bytes(source, self.row_bytes, self.sketch, kind, n_components, self.nnz_per_feature)
+        rows = RowSizes(
             n_rows=source.estimated_rows or first.sample_rows,
-            sample_rows=first.sample_rows,
-            searched_rows=first.searched_rows,
-            n_clusters=self.n_clusters,
             n_features=self._n_features,
             n_components=n_components,
-            n_threads=1,
             row_bytes=self.row_bytes,
-            block_row_bytes=block_row_bytes(
-                source, self.row_bytes, self.sketch, kind, n_components, self.nnz_per_feature
-            ),
+            block_row_bytes=block,
             sample_floats=float_row_bytes(source, self.row_bytes),
-            largest_chunk=0,
             itemsize=4 if source.is_sparse or np.can_cast(source.dtype, np.float32) else 8,
-            read_factor=source.read_factor,
-            fitted=self.found,
-            n_chunks=0,
+            dense=not source.is_sparse,
+            n_occurring=self._n_occurring,
+        )
+        return MemoryModel(
+            n_clusters=self.n_clusters,
+            rows=rows,
+            reading=reading_of(source, 1, 0, n_chunks=0, on_cluster=on_cluster),
+            chosen=first,
             coreset_rows=default_size(self.n_clusters),
+            fitted=self.found,
             directions=n_directions(kind, n_components, self.n_clusters) if self.streamed else 0,
-            producer_bytes=source.producer_bytes,
-            streams=source.streams,
-            sequential=source.sequential,
+            sums_bytes=source.sums_bytes,
             once=self.once,
             labels=gathers_labels,
-            shared_bytes=source.shared_bytes,
-            sums_bytes=source.sums_bytes,
-            dense=not source.is_sparse,
-            on_cluster=on_cluster,
-            n_occurring=self._n_occurring,
         )
 
     def regimes(self, sample_rows: int) -> dict[ClusterOn, str]:

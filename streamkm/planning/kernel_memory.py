@@ -1,4 +1,4 @@
-"""Resident memory of a kernel fit, projected stage by stage from sizes.
+"""Resident memory of a kernel fit: its passes and searches, what each says of itself, and their sum.
 
 Pure arithmetic.
 """
@@ -7,85 +7,112 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamkm.cluster.profile import profile_bytes
+from streamkm.cluster.memory import MIB, SEARCH_COPIES
 from streamkm.cluster.seeding.search_set import search_rows
-from streamkm.planning.memory import (
-    CANDIDATES,
-    CHECK_CENTERS,
-    CHECK_COPIES,
-    DRAWN_SLACK,
-    IN_FLIGHT,
-    MIB,
-    ROUND_COPIES,
-    SEARCH_COPIES,
-    reading_bytes,
-    waiting_calls,
-)
+from streamkm.engine.memory import PassMemory
+from streamkm.passes.assign import LABEL_BYTES, Assign
+from streamkm.passes.sizes import FitSizes
+from streamkm.passes.sketch import FindSketch, SketchRows
+from streamkm.planning.memory import CHECK_CENTERS, CHECK_COPIES, ROUND_COPIES
 from streamkm.sketches.kernel_columns import BATCH_ROWS
+from streamkm.sketches.kernel_map import gram_bytes
 
 VIEW_ROWS = 5000  # sampled rows kept for the 2-D picture, and for what they promise of the objective
 SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, what LAPACK works with
-PROJECTED_SQUARES = 9  # while directions are found of the sums: root, sums, products, vectors, the map; measured
 LIBRARY_MORE = 28 * MIB  # what maps of kernels and LAPACK hold beside what a fit of `StreamKMeans` does; measured
 COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinations, twice, and the random matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelMemoryModel:
-    """Sizes that the projection is made of."""
+class MapSizes:
+    """Sizes of a map to features.
 
-    n_rows: int
-    sample_rows: int
-    n_clusters: int
-    n_features: int
-    n_threads: int
-    n_columns: int  # landmarks, random features, or combinations of kernel columns: c
-    # rows that the map holds: landmarks, or all rows where kernel columns are combined; 0 for random features
+    Attributes
+    ----------
+    n_columns : int
+        Landmarks, random features, or combinations of kernel columns: c.
+    n_held : int
+        Rows that the map holds: landmarks, or all rows where kernel columns are combined; 0 for random features.
+    rank : int
+        Features.
+    n_features : int
+        Of dense rows; 0 of sparse ones.
+    landmark_bytes : int
+        Of a row as a landmark, with what is laid out for kernels.
+    pool_rows : int
+        Rows that landmarks are the means of, as floats; 0 where they are sampled.
+    """
+
+    n_columns: int
     n_held: int
     rank: int
-    row_bytes: int  # of a row as read
-    landmark_bytes: int  # of a row as a landmark, with what is laid out for kernels
-    pool_rows: int  # rows that landmarks are the means of, as floats; 0 where they are sampled
-    largest_chunk: int  # decoded bytes of the largest chunk
-    read_factor: float
-    producer_bytes: int  # of the source
-    all_rows: bool  # whether projection and clustering see all rows
-    streams: bool = False  # whether the source only streams: pieces wait for threads
-    drawn_rows: int = 0  # feature rows that the last pass draws by their share of the objective
-    keeps_sample: bool = False  # whether the row sample is kept for rounds that look further
+    n_features: int
+    landmark_bytes: int
+    pool_rows: int
+
+    @property
+    def map_bytes(self) -> int:
+        """Of the map."""
+        return self.n_held * (self.landmark_bytes + 4 * self.rank)
+
+    @property
+    def call_bytes(self) -> int:
+        """Of a call that maps rows, beside these."""
+        return BATCH_ROWS * (12 * self.n_columns + 4 * self.n_held + 16 * self.n_features)
+
+    @property
+    def finding_bytes(self) -> int:
+        """While landmarks are chosen and their matrix is inverted, or kernel columns are combined."""
+        combined = COMBINED * 4 * self.n_held * self.n_columns if self.n_held > self.n_columns else 0
+        means = 32 * self.n_columns * self.n_features if self.pool_rows else 0
+        return combined + SQUARES * 8 * self.n_columns**2 + self.pool_rows * 4 * self.n_features + means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelMemoryModel:
+    """Sizes that the projection is made of, and the projection.
+
+    Attributes
+    ----------
+    read : FitSizes
+        Of rows as they are read.
+    features : FitSizes
+        Of rows as features.
+    map : MapSizes
+    all_rows : bool
+        Whether projection and clustering see all rows.
+    """
+
+    read: FitSizes
+    features: FitSizes
+    map: MapSizes
+    all_rows: bool
 
     def stages(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""
-        given = (self.n_threads, self.read_factor, self.largest_chunk)
-        reading = reading_bytes(*given, streams=self.streams, producer_bytes=self.producer_bytes)
-        kept = min(self.n_rows, self.sample_rows)
-        sample, row = kept * self.row_bytes, 8 + 4 * self.rank
-        mapped = self.n_held * (self.landmark_bytes + 4 * self.rank)
-        batch = self.n_threads * BATCH_ROWS * (12 * self.n_columns + 4 * self.n_held + 16 * self.n_features)
-        square = 8 * self.n_columns**2
-        combined = COMBINED * 4 * self.n_held * self.n_columns if self.n_held > self.n_columns else 0
-        pool = self.pool_rows * 4 * self.n_features + (32 * self.n_columns * self.n_features if self.pool_rows else 0)
-        states = waiting_calls(self.n_threads) + IN_FLIGHT
-        blocks = self.n_rows * row if self.all_rows else 0
-        searched = min(kept, search_rows(self.n_clusters)) * 12 * self.rank
-        searched += SEARCH_COPIES * 8 * self.n_clusters * self.rank
-        streamed = reading if self.all_rows else 0
-        looked_at = min(kept, VIEW_ROWS) * (self.row_bytes + row) + sample * self.keeps_sample
-        sums = states * (8 * self.n_clusters * self.rank + profile_bytes(self.n_clusters))
+        reading, sample, kept = self.read.reading, self.read.sample_bytes, self.read.kept_rows
+        row, n_rows = 8 + 4 * self.map.rank, self.read.rows.n_rows
+        batch = reading.n_threads * self.map.call_bytes
+        mapped = self.map.map_bytes + batch
+        blocks = n_rows * row if self.all_rows else 0
+        centers = 8 * self.read.n_clusters * self.map.rank
+        searched = min(kept, search_rows(self.read.n_clusters)) * 12 * self.map.rank + SEARCH_COPIES * centers
+        looked_at = min(kept, VIEW_ROWS) * (self.read.rows.row_bytes + row) + sample * self.read.chosen.keeps_sample
+        labels, drawn = LABEL_BYTES * n_rows, self.read.chosen.drawn_rows
+        gram = FindSketch.memory(gram_bytes(self.map.n_columns), sample + mapped, reads=self.all_rows)
+        streamed = PassMemory(kept=sample + mapped + 2 * kept * row + blocks, reads=self.all_rows)
         stages = {
-            "sample": reading + int(CANDIDATES * sample),
-            "landmarks": sample + mapped + batch + combined + SQUARES * square + pool,
-            "gram": sample + mapped + batch + max(states * square + streamed, PROJECTED_SQUARES * square),
-            "features": sample + mapped + batch + 2 * kept * row + blocks + streamed,
-            "cluster": sample + mapped + kept * row + blocks + searched,
-            "assign": mapped + batch + reading + 5 * self.n_rows + sums + looked_at,
+            "sample": reading.peak(SketchRows.memory(self.read, "sample")),
+            "landmarks": sample + mapped + self.map.finding_bytes,
+            "gram": reading.peak(gram),
+            "features": reading.peak(streamed),
+            "cluster": sample + mapped - batch + kept * row + blocks + searched,
+            "assign": reading.peak(Assign.memory(self.features, "sketch")) + mapped + looked_at,
         }
-        if self.drawn_rows:
-            stages["assign"] += int(states * DRAWN_SLACK * self.drawn_rows * row)
-            checked = self.drawn_rows * CHECK_COPIES * 2 * row + CHECK_CENTERS * 8 * self.n_clusters * self.rank
-            stages["check"] = mapped + looked_at + checked + 5 * self.n_rows
-        if self.keeps_sample:
-            both = ROUND_COPIES * (kept + self.drawn_rows) * row
-            stages["search"] = mapped + batch + looked_at + both + 5 * self.n_rows
-            stages["search"] += SEARCH_COPIES * 8 * self.n_clusters * self.rank
+        if drawn:
+            checked = drawn * CHECK_COPIES * 2 * row + CHECK_CENTERS * centers
+            stages["check"] = mapped - batch + looked_at + checked + labels
+        if self.read.chosen.keeps_sample:
+            both = ROUND_COPIES * (kept + drawn) * row
+            stages["search"] = mapped + looked_at + both + labels + SEARCH_COPIES * centers
         return {name: base + LIBRARY_MORE + size for name, size in stages.items()}

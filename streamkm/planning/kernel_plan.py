@@ -6,17 +6,26 @@ Reads no rows.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from streamkm.cluster.seeding.draws import draw_rows
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.passes.sizes import FitSizes, RowSizes, Sizes
 from streamkm.planning.cached_rows import keeping_rows
 from streamkm.planning.fit_plan import MOST_ROUNDS, SAMPLE_ROWS_PER_CLUSTER
-from streamkm.planning.kernel_memory import KernelMemoryModel
+from streamkm.planning.kernel_memory import KernelMemoryModel, MapSizes
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, MOST_EVALUATIONS, KernelSizes
-from streamkm.planning.memory_budget import FEWEST_DRAWN, MemoryBudget, Sizes, checked, largest_chunk, smaller_sizes
+from streamkm.planning.memory_budget import (
+    FEWEST_DRAWN,
+    MemoryBudget,
+    checked,
+    largest_chunk,
+    reading_of,
+    smaller_sizes,
+)
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
@@ -83,36 +92,36 @@ def plan_kernel_fit(
         drawn_rows=0 if method == "two-step" or drawn < FEWEST_DRAWN else drawn,
         keeps_sample=refine == "auto" and method != "two-step",
     )
-    memory_model = KernelMemoryModel(
-        n_rows=n_rows or sample_rows,
-        sample_rows=sample_rows,
-        n_clusters=n_clusters,
-        n_features=0 if source.is_sparse else source.n_features or 0,
-        n_threads=1,
+    rows = RowSizes(
+        n_rows=n_rows or sample_rows, n_features=rank, n_components=rank, row_bytes=row_bytes, block_row_bytes=0
+    )
+    pool = min(POOL_ROWS, sample_rows, n_rows or POOL_ROWS) if how == "kmeans" else 0
+    wide = 0 if source.is_sparse else source.n_features or 0
+    map_ = MapSizes(
         n_columns=columns,
         n_held=held,
         rank=rank,
-        row_bytes=row_bytes,
+        n_features=wide,
         landmark_bytes=_landmark_bytes(source, row_bytes),
-        pool_rows=min(POOL_ROWS, sample_rows, n_rows or POOL_ROWS) if how == "kmeans" else 0,
-        largest_chunk=0,
-        read_factor=source.read_factor,
-        producer_bytes=source.producer_bytes,
-        all_rows=all_rows,
-        streams=source.streams,
+        pool_rows=pool,
     )
-    for tried in smaller_sizes(first, chunk_bytes, sample_rows):
-        size = tried.chunk_bytes  # of its own accord, a plan takes smaller chunks
-        memory_model = replace(memory_model, largest_chunk=largest_chunk(source, size))
-        memory_model = replace(memory_model, drawn_rows=tried.drawn_rows, keeps_sample=tried.keeps_sample)
-        if max(memory_model.stages(budget.base_bytes).values()) <= budget.limit_bytes:
+
+    largest = cache(partial(largest_chunk, source))
+
+    def model(chosen: Sizes, n_threads: int) -> KernelMemoryModel:
+        reading = reading_of(source, n_threads, largest(chosen.chunk_bytes))
+        read = FitSizes(n_clusters=n_clusters, rows=rows, reading=reading, chosen=chosen, coreset_rows=0)
+        features = replace(read, rows=replace(rows, row_bytes=8 + 4 * rank), chosen=replace(chosen, keeps_sample=False))
+        return KernelMemoryModel(read=read, features=features, map=map_, all_rows=all_rows)
+
+    def peak(chosen: Sizes, n_threads: int) -> int:
+        return max(model(chosen, n_threads).stages(budget.base_bytes).values())
+
+    for chosen in smaller_sizes(first, chunk_bytes, sample_rows):  # of its own accord, a plan takes smaller chunks
+        if peak(chosen, 1) <= budget.limit_bytes:
             break
-    memory_model = replace(
-        memory_model,
-        n_threads=budget.threads(
-            n_threads, lambda count: max(replace(memory_model, n_threads=count).stages(budget.base_bytes).values())
-        ),
-    )
+    size, n_threads = chosen.chunk_bytes, budget.threads(n_threads, lambda count: peak(chosen, count))
+    memory = model(chosen, n_threads).stages(budget.base_bytes)
     counts_first = weighted and source.n_rows is None and not source.streams
     more = all_rows + (all_rows and method not in LANDMARK_SKETCHES) + (refine if isinstance(refine, int) else 0)
     why = f"{METHODS[method]}; {columns:,} columns" + (f"; features: {sizes.why}" if sizes.why else "")
@@ -136,15 +145,15 @@ def plan_kernel_fit(
         coreset="uniform",
         sample_rows=sample_rows,
         assign_space="sketch",
-        memory=memory_model.stages(budget.base_bytes),
+        memory=memory,
         limit_bytes=budget.limit_bytes,
         base_bytes=budget.base_bytes,
         process_memory=budget.process_memory,
         memory_model=None,
-        n_threads=memory_model.n_threads,
+        n_threads=n_threads,
         more_passes=MOST_ROUNDS if refine == "auto" and method != "two-step" else 0,
-        drawn_rows=memory_model.drawn_rows,
-        keeps_sample=memory_model.keeps_sample,
+        drawn_rows=chosen.drawn_rows,
+        keeps_sample=chosen.keeps_sample,
         passes_before=before,
     )
     if not source.replayable:
@@ -155,7 +164,7 @@ def plan_kernel_fit(
     if keeps_rows:
         plan = keeping_rows(plan, source, budget)
     remedy = 'or use fewer n_landmarks, a smaller rank, or fit_on="sample"'
-    return checked(plan, remedy, memory_model.largest_chunk, budget)
+    return checked(plan, remedy, largest(size), budget)
 
 
 def _landmark_bytes(source: RowSource, row_bytes: int) -> int:

@@ -9,7 +9,10 @@ from typing import Any, Protocol, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, is_given, memory_limit_bytes
-from streamkm.planning.memory import CANDIDATES, MIB, reading_bytes, waiting_calls
+from streamkm.engine.memory import MIB, ReadingMemory
+from streamkm.passes.gathered import CANDIDATES
+from streamkm.passes.predict import Values, labelled_bytes
+from streamkm.passes.sizes import Sizes
 from streamkm.planning.process import process_memory
 from streamkm.sources.base import Chunk, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
@@ -18,8 +21,6 @@ from streamkm.sources.long_lines import LongLine
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
 KEPT_SHARE = 4  # where no limit was given: of the memory for data, one part for rows that stay in memory
-LABELLED_BYTES = 32  # of a row that gets a label: its number, norm, distance and label
-CENTER_COPIES = 3  # of a model that labels: its centers, the estimator's, those laid out for kernels
 PLANNED_THREADS = 4  # that the chunks' part is shared by, however many there are: sizes do not depend on threads
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
 
@@ -78,18 +79,14 @@ class MemoryBudget:
         chunk_bytes, n_threads, peak_bytes : int
             The last: projected resident bytes. Where even the smallest chunks have no room for one thread, these.
         """
-        row_bytes, found_bytes = decoded_row_bytes(source), LABELLED_BYTES + 8 * n_columns
+        row_bytes, found_bytes = decoded_row_bytes(source), labelled_bytes(n_columns)
         first = self.chunk_bytes(source, asked, row_bytes)
         if asked == "auto":
             first = max(1, first * row_bytes // max(row_bytes, found_bytes))
-        held = self.base_bytes + CENTER_COPIES * centers_bytes + (8 + 8 * n_columns) * (source.n_rows or 0)
-        streams = source.streams
 
         def peak(n_threads: int, largest: int) -> int:
-            reading = reading_bytes(
-                n_threads, source.read_factor, largest, streams=streams, producer_bytes=source.producer_bytes
-            )
-            return held + reading + waiting_calls(n_threads) * (largest // row_bytes) * found_bytes
+            memory = Values.memory(source.n_rows or 0, largest // row_bytes, centers_bytes, n_columns)
+            return self.base_bytes + reading_of(source, n_threads, largest).peak(memory)
 
         for sizes in smaller_sizes(Sizes(first, 0), asked, 0):
             largest = largest_chunk(source, sizes.chunk_bytes)
@@ -147,19 +144,6 @@ class MemoryBudget:
         return self.limit_bytes - self.base_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a plan chooses by itself, beside `cluster_on` and space: for one thread, as all of it changes results."""
-
-    chunk_bytes: int
-    sample_rows: int
-    drawn_rows: int = 0
-    keeps_sample: bool = False  # whether the row sample is kept for rounds that look further
-    # rows that starts are searched on, where these are drawn from all that are held; and how many it takes
-    searched_rows: int = 0
-    fewest_searched: int = 0
-
-
 def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> Iterator[Sizes]:
     """Sizes to try in turn: what costs time is given up first, then rows, as far as they do not decide on quality.
 
@@ -187,6 +171,23 @@ def _power_below(value: int, smallest: int) -> int:
     while 2 * power < value:
         power *= 2
     return power
+
+
+def reading_of(
+    source: RowSource, n_threads: int, largest: int, *, n_chunks: int = 1, on_cluster: bool = False
+) -> ReadingMemory:
+    """How the rows of a source are read, in chunks of which the largest has so many decoded bytes."""
+    return ReadingMemory(
+        n_threads=n_threads,
+        read_factor=source.read_factor,
+        largest_chunk=largest,
+        n_chunks=n_chunks,
+        producer_bytes=source.producer_bytes,
+        shared_bytes=source.shared_bytes,
+        streams=source.streams,
+        sequential=source.sequential,
+        on_cluster=on_cluster,
+    )
 
 
 def largest_chunk(source: RowSource, chunk_bytes: int) -> int:

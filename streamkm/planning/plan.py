@@ -10,7 +10,8 @@ from streamkm.cluster.moving_averages import Schedule
 from streamkm.cluster.sampling.coreset import CoresetRule, Method
 from streamkm.core.memory import human_bytes
 from streamkm.core.text_table import Lines
-from streamkm.planning.memory import ClusterOn, MemoryModel
+from streamkm.passes.sizes import ClusterOn
+from streamkm.planning.memory import MemoryModel
 from streamkm.planning.schedule import Clustered, Iterations, PlannedEpochs
 from streamkm.sketches.registry import sketch_class
 
@@ -172,19 +173,21 @@ class Plan(Lines):
         """Projected resident bytes at the peak with one thread: the same however many there are."""
         if self.memory_model is None:
             return self.peak_bytes
-        return self._peak(self.memory_model.center_features, self.expected_space, 1)
+        return self._peak(self.memory_model.rows.center_features, self.expected_space, 1)
 
     def _peak(self, n_features: int, space: Space, n_threads: int) -> int:
         """Projected resident bytes at the peak, of centers of so many features, in a space, with so many threads."""
         if self.memory_model is None:
             return self.peak_bytes
-        memory_model = replace(self.memory_model, n_features=n_features, n_occurring=0, n_threads=n_threads)
+        given = self.memory_model
+        rows = replace(given.rows, n_features=n_features, n_occurring=0)
+        memory_model = replace(given, rows=rows, reading=replace(given.reading, n_threads=n_threads))
         return max(memory_model.stages(self.cluster_on, space, self.base_bytes, self.block_room or 0).values())
 
     @property
     def expected_space(self) -> Space:
         """Where rows are assigned, by the number of features that is known or estimated."""
-        return self.space_for(0 if self.memory_model is None else self.memory_model.center_features)
+        return self.space_for(0 if self.memory_model is None else self.memory_model.rows.center_features)
 
     @property
     def sketches_later(self) -> bool:
@@ -248,7 +251,7 @@ class Plan(Lines):
 
     def _assignment(self) -> str:
         if self.assign_space is None and self.memory_model is not None:
-            about = f"about {self.memory_model.n_features:,} features"
+            about = f"about {self.memory_model.rows.n_features:,} features"
             return f"in the {self.expected_space} space, if there are {about}; settled after the first pass"
         by_limit = self.chooses_space and self.assign_space == "sketch"
         why = ": the centers of the original one have no room below the limit" if by_limit else ""
@@ -260,7 +263,7 @@ class Plan(Lines):
         room = f"sketched rows beyond {human_bytes(self.block_room)}"
         if self.n_rows is None or self.memory_model is None:
             return room
-        written = max(0, self.n_rows * (8 + self.memory_model.block_row_bytes) - self.block_room)
+        written = max(0, self.n_rows * (8 + self.memory_model.rows.block_row_bytes) - self.block_room)
         return f"{room}, about {human_bytes(written)}; read again in every step"
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from streamkm.core.memory import given_process_memory, human_bytes, is_given, resident_bytes
+from streamkm.engine.memory import MIB
 from streamkm.kernels.centers.nearest import nearest_csr, nearest_dense
-from streamkm.planning.memory import MIB
 from streamkm.sources.base import RowSource
 
 logger = logging.getLogger("streamkm.planning")

@@ -12,8 +12,12 @@ from typing import Any
 import numpy as np
 
 from streamkm.cluster.model import Space
-from streamkm.planning.memory import CANDIDATES, pca_rows, reading_bytes, waiting_calls
-from streamkm.planning.memory_budget import MemoryBudget, Sizes, checked, largest_chunk, smaller_sizes
+from streamkm.engine.memory import PassMemory, ReadingMemory
+from streamkm.passes.draw import Draw
+from streamkm.passes.gathered import CANDIDATES
+from streamkm.passes.sizes import Sizes
+from streamkm.planning.memory import pca_rows
+from streamkm.planning.memory_budget import MemoryBudget, checked, largest_chunk, reading_of, smaller_sizes
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.sketches.registry import DATA_DEPENDENT
 from streamkm.sources.base import RowSource
@@ -21,8 +25,6 @@ from streamkm.sources.chunking import decoded_row_bytes
 
 MEANS_COPIES = 24  # of the means of the most clusters, while clusterings are grown and scored
 PLACED = 16  # bytes of a row's norm and number
-DRAWN_COPIES = 4  # of drawn rows: of each chunk, waiting, joined
-STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +77,15 @@ def plan_sweep(
     clustered_row += max(row_bytes, float_row_bytes(source, row_bytes))
     labels = np.min_scalar_type(most_clusters).itemsize * n_clusterings * clustered
 
-    def stages(reading: int, sizes: Sizes, n_threads: int, n_features: int, space: Space) -> dict[str, int]:
+    def stages(reading: ReadingMemory, sizes: Sizes, n_features: int, space: Space) -> dict[str, int]:
         sample, working = sizes.sample_rows * (row_bytes + PLACED), clustered * clustered_row
         width = n_features if space == "original" else m
         found = 16 * min(sizes.sample_rows, pca_rows(n_features, m)) * n_features if kind in DATA_DEPENDENT else 0
         means = MEANS_COPIES * 8 * most_clusters * max(width, m)
-        drawn = DRAWN_COPIES * (clustered // 2) * (row_bytes + PLACED)
+        draw = Draw.memory(clustered // 2, row_bytes + PLACED, 8 * most_clusters * m)
         return {
-            "sample": reading + int(CANDIDATES * sample),
-            "draw": reading + sample + drawn + found + (n_threads + 1) * 8 * most_clusters * m,
+            "sample": reading.peak(PassMemory(kept=int(CANDIDATES * sample))),
+            "draw": reading.peak(draw) + sample + found,
             "sketch": sample + working + max(found, 24 * judged**2),
             "sweep": sample + working + 8 * judged**2 + means + labels,
         }
@@ -96,22 +98,28 @@ def plan_sweep(
 
 
 def plan_store(
-    source: RowSource, sketch: tuple[str, int], sample_rows: int, *, memory_limit: Any, n_threads: int
+    source: RowSource,
+    sketch: tuple[str, int],
+    sample_rows: int,
+    *,
+    stored: Callable[[int], PassMemory],
+    memory_limit: Any,
+    n_threads: int,
 ) -> SamplePlan:
     """Decide how a sketch store will be written.
 
-    `sketch`: kind, and m. `sample_rows`: that the sketch is found on; 0: it needs none. Raises MemoryLimitError if the
-    projected memory exceeds the limit; see `core.memory.memory_limit_bytes`.
+    `sketch`: kind, and m. `sample_rows`: that the sketch is found on; 0: it needs none. `stored`: memory of the pass
+    that writes, for bytes of a sketched chunk. Raises MemoryLimitError if the projected memory exceeds the limit; see
+    `core.memory.memory_limit_bytes`.
     """
     (kind, m), row_bytes = sketch, decoded_row_bytes(source)
     sketched = block_row_bytes(source, row_bytes, kind, kind, m)
 
-    def stages(reading: int, sizes: Sizes, n_threads: int, n_features: int, space: Space) -> dict[str, int]:  # noqa: ARG001
-        block = largest_chunk(source, sizes.chunk_bytes) // row_bytes * sketched
+    def stages(reading: ReadingMemory, sizes: Sizes, n_features: int, space: Space) -> dict[str, int]:  # noqa: ARG001
         found = 16 * min(sample_rows, pca_rows(n_features, m)) * n_features
         return {
-            "sample": reading + int(CANDIDATES * sample_rows * row_bytes) + found,
-            "sketch": reading + (waiting_calls(n_threads) + STORED_COPIES) * block,
+            "sample": reading.peak(PassMemory(kept=int(CANDIDATES * sample_rows * row_bytes) + found)),
+            "sketch": reading.peak(stored(reading.largest_chunk // row_bytes * sketched)),
         }
 
     budget = MemoryBudget.of(memory_limit, source)
@@ -126,8 +134,8 @@ class _Plans:
 
     source: RowSource
     budget: MemoryBudget
-    # bytes of each stage beside the process: for those of reading, sizes, threads, features, and a space
-    stages: Callable[[int, Sizes, int, int, Space], dict[str, int]]
+    # bytes of each stage beside the process: for how rows are read, sizes, features, and a space
+    stages: Callable[[ReadingMemory, Sizes, int, Space], dict[str, int]]
     n_threads: int  # there are; sizes and space are chosen for one
     n_features: int
 
@@ -154,13 +162,10 @@ class _Plans:
     def _of(self, sizes: Sizes) -> SamplePlan:
         """That of these sizes, with one thread."""
         source, base = self.source, self.budget.base_bytes
-        largest, streams = largest_chunk(source, sizes.chunk_bytes), source.streams
+        largest = largest_chunk(source, sizes.chunk_bytes)
 
         def stages(n_threads: int, n_features: int, space: Space) -> dict[str, int]:
-            reading = reading_bytes(
-                n_threads, source.read_factor, largest, streams=streams, producer_bytes=source.producer_bytes
-            )
-            found = self.stages(reading, sizes, n_threads, n_features, space)
+            found = self.stages(reading_of(source, n_threads, largest), sizes, n_features, space)
             return {name: base + size for name, size in found.items()}
 
         return SamplePlan(

@@ -10,7 +10,7 @@ import numpy as np
 from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import Schedule
 from streamkm.core.matrix import Matrix
-from streamkm.planning.memory import ClusterOn
+from streamkm.passes.sizes import ClusterOn
 
 
 class Iterations(Protocol):

@@ -7,6 +7,7 @@ on row i of the input alone, so chunks can be sketched in any order, on any mach
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -157,6 +158,25 @@ class Sketch(SketchAnswers, Protocol):
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Give the arrays that it needs besides, by the names of the constructor's arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class SketchFitBytes:
+    """Memory of a round of finding a sketch, about, in bytes.
+
+    Attributes
+    ----------
+    state : int
+        Of the sums.
+    call : int
+        Of a call that adds rows to sums, beside these.
+    end : int
+        While sums are made a sketch of, with these.
+    """
+
+    state: int
+    call: int
+    end: int
 
 
 class SketchFit(Protocol):

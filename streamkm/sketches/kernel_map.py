@@ -20,10 +20,17 @@ from scipy.linalg import blas, eigh, lapack
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
-from streamkm.sketches.base import SketchAnswers
+from streamkm.sketches.base import SketchAnswers, SketchFitBytes
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns, KernelFunction
 
 STAND_IN = "rbf"  # the name that a Python function is written under
+PROJECTED_SQUARES = 9  # of c x c numbers while directions are found: root, sums, products, vectors, the map; measured
+
+
+def gram_bytes(n_columns: int) -> SketchFitBytes:
+    """Memory of a `GramFit` of so many columns, beside the map's own batches."""
+    square = 8 * n_columns**2
+    return SketchFitBytes(square, 0, PROJECTED_SQUARES * square)
 
 
 @dataclass(frozen=True, eq=False)

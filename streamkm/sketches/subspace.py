@@ -19,7 +19,7 @@ from streamkm.kernels.cluster.sums import add_dense
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
 from streamkm.kernels.sketch import subspace as kernels
-from streamkm.sketches.base import Sketch, SketchFit
+from streamkm.sketches.base import Sketch, SketchFit, SketchFitBytes
 
 GRAM_FEATURES = 2048  # up to 32 MiB of sums; above, an n x d x d product costs more than the range finder's passes
 # on 20,000 x 47,236 topics and m = 20 to 200, what the directions leave is 1-3 % above the least; 0.1-1 % with one step
@@ -305,13 +305,13 @@ def subspace_passes(n_features: int, power_steps: int = POWER_STEPS) -> int:
     return 1 if n_features <= GRAM_FEATURES else 1 + power_steps
 
 
-def subspace_bytes(n_components: int, n_features: int) -> tuple[int, int, int]:
-    """Bytes, about, of one state of sums; of what a call that adds to it needs besides; and of the end of a round."""
+def subspace_bytes(n_components: int, n_features: int) -> SketchFitBytes:
+    """Memory of a round."""
     if n_features <= GRAM_FEATURES:
         gram = 8 * n_features**2
-        return gram, gram + 8 * BATCH_ENTRIES, 3 * gram
+        return SketchFitBytes(gram, gram + 8 * BATCH_ENTRIES, 4 * gram)
     each = 8 * n_features * range_columns(n_components)
-    return each, 2 * each + 8 * BATCH_ENTRIES, 4 * each
+    return SketchFitBytes(each, 2 * each + 8 * BATCH_ENTRIES, 5 * each)
 
 
 def fit_rows(fit: SketchFit, X: Matrix, weights: NDArray[np.float64]) -> Sketch:

@@ -28,6 +28,7 @@ from streamkm.sketches import Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
+from streamkm.stores.write import StoredRows
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ def reader_for_store(
     kind, m, _ = choose_sketch(source, *sketch, PCA_FEW_CLUSTERS)
     found_on = PCA_ROWS if kind in DATA_DEPENDENT or "robust" in preprocess else 0
     n_threads = local_threads(executor)
-    plan = plan_store(source, (kind, m), found_on, memory_limit=memory_limit, n_threads=n_threads)
+    stored = StoredRows.memory
+    plan = plan_store(source, (kind, m), found_on, stored=stored, memory_limit=memory_limit, n_threads=n_threads)
     source = planned_line_room(source, memory_limit, plan)
     return RowReader(source, plan.chunk_bytes, metric, on_invalid, may_index=True), plan.n_threads
 

@@ -22,6 +22,7 @@ from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.checkpoint import Checkpoint, Throttle
+from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, outputs
 from streamkm.passes.reader import RowReader, SourceRows, ValidRows
 from streamkm.sketches import Sketch
@@ -32,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 RECORD = "progress"
 INTERVAL_S = 5.0  # of work that a kill may cost
+STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,11 @@ class StoredRows(Map[tuple[Matrix, int]]):
 
     shared: Any
     function: Callable[[Matrix, Any], Matrix]
+
+    @staticmethod
+    def memory(block_bytes: int) -> PassMemory:
+        """Chunks as they are stored, of so many bytes."""
+        return PassMemory(kept=STORED_COPIES * block_bytes, output=block_bytes)
 
     def output(self, rows: ValidRows) -> tuple[Matrix, int]:
         """Of one chunk."""

@@ -103,7 +103,7 @@ def test_many_clusters_out_of_core_are_planned():
     assert found.cluster_on == "spilled"
     assert found.peak_bytes <= found.limit_bytes
     assert found.memory_model.n_portions > 1
-    assert found.memory_model.searched_rows >= 32 * 65_536
+    assert found.memory_model.chosen.searched_rows >= 32 * 65_536
     with pytest.raises(MemoryLimitError) as caught:
         plan(source, n_clusters=65_536, memory_limit="700 MiB", n_threads=1)
     needed = str(caught.value).rpartition("raise memory_limit to ")[2].split(" MiB")[0].replace(",", "")

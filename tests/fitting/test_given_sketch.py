@@ -138,7 +138,7 @@ def test_centers_of_one_pass_are_the_rotated_means():
 def test_memory_counts_the_entries_that_are_kept():
     X, _ = rows()
     few, many = (
-        kmeans(PreconditionedSampling(gamma, D, 0)).plan(X).memory_model.block_row_bytes for gamma in (0.1, 1.0)
+        kmeans(PreconditionedSampling(gamma, D, 0)).plan(X).memory_model.rows.block_row_bytes for gamma in (0.1, 1.0)
     )
     assert (few, many) == (8 * 13, 8 * 128)
 

@@ -31,7 +31,7 @@ from streamkm.core.exceptions import (
     OutputError,
 )
 from streamkm.engine import saving
-from streamkm.passes.assign import nearest_labels
+from streamkm.passes.predict import nearest_labels
 from streamkm.testing import Opened, RowSourceContract, SourceContract
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
@@ -759,7 +759,7 @@ def test_documents_are_planned_by_the_words_that_a_few_of_them_have(tmp_path, tf
     occurring = len(np.unique(words))
     assert 0.9 * occurring < source.estimated_occurring < 1.5 * occurring
     planned = StreamKMeans(77).plan(source)
-    assert planned.memory_model.center_features == source.estimated_occurring
+    assert planned.memory_model.rows.center_features == source.estimated_occurring
     assert planned.peak_bytes - planned.base_bytes < 77 * 8 * N_FEATURES  # one copy of centers of all features
 
 

@@ -17,17 +17,17 @@ from streamkm import StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import human_bytes
+from streamkm.engine.memory import READ_BYTES
 from streamkm.engine.reduction import fold_run, run_lengths, runs_of
 from streamkm.planning.forecast import Cluster, Cost, HypotheticalSource, Rates, cost_model, forecast, human_seconds
 from streamkm.planning.forecast.cost_model import CLIENT_CHUNK_BYTES, count_joins
-from streamkm.planning.memory import READ_BYTES, MemoryModel
 from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.planning.plan import Plan
 from streamkm.sources import open_source
 from streamkm.sources.chunking import default_chunk_bytes
 from tests.benchmarks.cluster_runs import Finished, Made
 from tests.dask_processes import cluster_of
-from tests.limits import PROCESS_MEMORY, limited
+from tests.limits import PROCESS_MEMORY, limited, memory_model
 from tests.tables import cases
 
 MIB = 1 << 20
@@ -41,7 +41,7 @@ FREE = {"scheduler_s": 0.0, "client_s": 0.0, "worker_s": 0.0, "latency_s": 0.0, 
 
 
 def plan_of(n_rows=N, n_chunks=320, cluster_on="sample", **changed):
-    needs = MemoryModel(
+    needs = memory_model(
         n_rows=n_rows, sample_rows=50_000, n_clusters=K, n_features=D, n_components=M, n_threads=1, row_bytes=D,
         block_row_bytes=4 * M, sample_floats=0, largest_chunk=16 * MIB, itemsize=4, read_factor=4.0, fitted=False,
         n_chunks=n_chunks, coreset_rows=10_000,
@@ -194,14 +194,17 @@ def test_memory_of_a_worker_does_not_depend_on_the_rows():
 def test_results_of_stretches_wait_on_a_worker():
     """Where chunks share storage: of two stretches, which hold less than two of 48 chunks and a run each."""
     plain, shared = plan_of(), plan_of(n_rows=100 * N, n_chunks=32_000)
-    shared = replace(shared, memory_model=replace(shared.memory_model, shared_bytes=16 * MIB))
+    reading = replace(shared.memory_model.reading, shared_bytes=16 * MIB)
+    shared = replace(shared, memory_model=replace(shared.memory_model, reading=reading))
     by_turns, by_stretches = (forecast(plan, RATES, Cluster(2)).worker_memory for plan in (plain, shared))
     label_bytes, chunk_rows = 4, N / 320
     more = by_stretches["assign"] - by_turns["assign"]
     assert (2 * 24 - 2 * 16) * label_bytes * chunk_rows <= more <= 2 * 64 * label_bytes * chunk_rows + 40 * 8 * K * D
     assert forecast(shared, RATES, Cluster(1)).worker_memory["assign"] <= by_turns["assign"] + 4 * 3 * 16 * chunk_rows
     longer = replace(shared, n_chunks=64_000, n_rows=200 * N)
-    longer = replace(longer, memory_model=replace(longer.memory_model, n_rows=200 * N, n_chunks=64_000))
+    given = longer.memory_model
+    rows, reading = replace(given.rows, n_rows=200 * N), replace(given.reading, n_chunks=64_000)
+    longer = replace(longer, memory_model=replace(given, rows=rows, reading=reading))
     assert forecast(longer, RATES, Cluster(2)).worker_memory == by_stretches  # not more for more rows
 
 
@@ -355,7 +358,7 @@ def test_sparse_rows_are_measured(wide):
     found = kmeans.forecast(wide, Cluster(200), 10**9)
     assert found.plan.sketch == "countsketch"
     assert found.plan.n_rows == 10**9
-    assert found.plan.n_chunks == found.plan.memory_model.n_chunks
+    assert found.plan.n_chunks == found.plan.memory_model.reading.n_chunks
     assert stage(found, "assign").client_bytes > 4 * 10**9
     assert 0 < kmeans.estimate_seconds(wide) < 60
     with pytest.raises(InvalidInputError, match="n_clusters=4000"):

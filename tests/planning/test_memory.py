@@ -26,11 +26,11 @@ from streamkm import StreamKMeans, open_documents
 from streamkm.cluster.model import Model
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
+from streamkm.engine.memory import waiting_calls
 from streamkm.passes.assign import assign_pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_sinks import GatheredLabels
 from streamkm.passes.reader import RowReader
-from streamkm.planning.memory import waiting_calls
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Rows, RowSource
@@ -515,7 +515,7 @@ def test_pieces_of_a_stream_wait_one_a_call(k):
 
     reader = RowReader(Pieces(), 80_000, "euclidean", "raise")
     model = Model(np.random.default_rng(0).random((k, 200)), 200, "euclidean", "original", IdentitySketch(200))
-    assert StreamKMeans(k).plan(Pieces()).memory_model.streams
+    assert StreamKMeans(k).plan(Pieces()).memory_model.reading.streams
     with open_executor(2) as workers:
         context, chunk_rows = PassContext(executor=workers, reader=reader), np.full(60, 100)
         assign_pass(context, model, chunk_rows, Stage("assign"), sink=GatheredLabels(chunk_rows, context.writer))

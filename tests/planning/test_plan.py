@@ -22,6 +22,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.core.memory import is_given, memory_limit_bytes
 from streamkm.estimators.fit_summary import summarize
 from streamkm.kernels.intrinsics.lanes import LANES
+from streamkm.passes.assign import LABEL_BYTES
 from streamkm.planning import memory, memory_budget, process
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.kernel_plan import plan_kernel_fit
@@ -31,7 +32,8 @@ from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
 from streamkm.sources.chunking import default_chunk_bytes
-from tests.limits import PROCESS_MEMORY, limited
+from streamkm.stores.write import StoredRows
+from tests.limits import PROCESS_MEMORY, limited, memory_model
 from tests.passes.test_passes import StreamedSource
 from tests.tables import cases
 
@@ -306,7 +308,7 @@ def test_no_number_of_threads_changes_a_sweep_or_a_store(limit):
     source = UnreadSource(400_000, 500)
     for planned in (
         partial(plan_sweep, source, ("pca", 50), (5_000, 50_000, 2_000), (20, 10), chunk_bytes="auto"),
-        partial(plan_store, source, ("pca", 50), 10_000),
+        partial(plan_store, source, ("pca", 50), 10_000, stored=StoredRows.memory),
     ):
         got = [planned(memory_limit=limited(limit), n_threads=n_threads) for n_threads in (1, 2, 4, 8)]
         assert len({(each.chunk_bytes, each.sample_rows, each.space_for(500)) for each in got}) == 1
@@ -407,7 +409,7 @@ def test_what_sketches_make_of_sparse_rows_is_projected(kind, dtype):
     kmeans = StreamKMeans(3, sketch=kind, n_components=size, progress=False, random_state=0).fit(X)
     sketched = kmeans.sketch_.apply(X)
     held = sketched.nbytes if isinstance(sketched, np.ndarray) else sketched.data.nbytes + sketched.indices.nbytes
-    assert kmeans.plan_.memory_model.block_row_bytes >= 0.9 * held / 400
+    assert kmeans.plan_.memory_model.rows.block_row_bytes >= 0.9 * held / 400
 
 
 def test_centers_that_do_not_fit_are_kept_in_the_sketch():
@@ -447,11 +449,11 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
 def test_centers_of_few_documents_are_planned_by_what_may_occur():
     """At most as many features as there are entries, where the sample has all rows."""
     few, many = (UnreadSource(n_rows, 1 << 20, sparse=True) for n_rows in (1000, 60_000))
-    assert plan(few, n_clusters=50).memory_model.center_features <= 1000 * 75  # of 8 bytes
+    assert plan(few, n_clusters=50).memory_model.rows.center_features <= 1000 * 75  # of 8 bytes
     peaks = [plan(source, n_clusters=50, memory_limit="64 GiB").peak_bytes for source in (few, many)]
     assert peaks[0] < peaks[1] - 3 * 50 * 8 * (1 << 19)
-    assert plan(many, n_clusters=50).memory_model.center_features == 1 << 20
-    assert plan(few, n_clusters=50, sketch="svd").memory_model.center_features == 1 << 20
+    assert plan(many, n_clusters=50).memory_model.rows.center_features == 1 << 20
+    assert plan(few, n_clusters=50, sketch="svd").memory_model.rows.center_features == 1 << 20
 
 
 @pytest.mark.parametrize(("times", "cluster_on"), [(0.5, "sample"), (2, "blocks"), (9, "blocks"), (11, "sample")])
@@ -620,7 +622,7 @@ def made_needs(**changed):
         "n_threads": 4, "row_bytes": 400, "block_row_bytes": 120, "sample_floats": 0, "largest_chunk": 1 << 20,
         "itemsize": 4, "read_factor": 2.0, "fitted": False, "n_chunks": 36, "coreset_rows": 10_000,
     }  # fmt: skip
-    return memory.MemoryModel(**{**sizes, **changed})
+    return memory_model(**{**sizes, **changed})
 
 
 def assigning(**changed):
@@ -628,14 +630,14 @@ def assigning(**changed):
 
 
 def test_bytes_of_labels_maps_and_neighbours():
-    assert assigning() - assigning(labels=False) == memory.LABEL_BYTES * 90_000
+    assert assigning() - assigning(labels=False) == LABEL_BYTES * 90_000
     padded = -(-30 // LANES) * LANES
     assert made_needs(fitted=True).maps() == 4 * 4 * 100 * padded
     assert made_needs().maps() == 0
-    assert made_needs(n_clusters=5000).near(100) == 0
+    assert made_needs(n_clusters=5000).centers(100).near_bytes() == 0
     for width in (2, 100, 3000):
         most = max(index_bytes(5000, width, 4), neighbours_bytes(5000, width, 4))
-        assert made_needs(n_clusters=5000, dense=True).near(width) == most
+        assert made_needs(n_clusters=5000, dense=True).centers(width).near_bytes() == most
 
 
 @cases("n_features, n_components, wanted", [(10, 3, 10_000), (1 << 20, 3, 32), (1 << 20, 50, 50)])

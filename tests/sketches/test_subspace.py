@@ -272,9 +272,9 @@ def test_wide_rows_are_not_squared():
     assert subspaces.subspace_passes(10**6, 2) == 3
     assert subspaces.subspace_passes(100, 2) == 1
     state = fit.step(None, sp.csr_array(np.eye(4, 3000)), NO_WEIGHTS)
-    assert subspaces.subspace_bytes(3, 3000)[0] == state.product.nbytes
+    assert subspaces.subspace_bytes(3, 3000).state == state.product.nbytes
     state = GramFit(3, keep_subspace).step(None, np.eye(4, 300), NO_WEIGHTS)
-    assert subspaces.subspace_bytes(3, 300)[0] == state.product.nbytes
+    assert subspaces.subspace_bytes(3, 300).state == state.product.nbytes
 
 
 @pytest.mark.parametrize(("options", "message"), [({"n_components": 0}, "n_comp"), ({"power_steps": -1}, "power_st")])

@@ -27,8 +27,8 @@ from pyarrow import dataset, feather, ipc, parquet
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
+from streamkm.fitting.documents import open_documents
 from streamkm.kernels.text import csv_numbers
-from streamkm.passes.idf import open_documents
 from streamkm.sources import open_source
 from streamkm.sources.registry import file_format
 from streamkm.sources.tables import csv_tables

@@ -26,8 +26,8 @@ from streamkm.core.exceptions import (
 )
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import open_executor
-from streamkm.passes.assign import map_rows, nearest_labels
 from streamkm.passes.context import PassContext
+from streamkm.passes.predict import map_rows, nearest_labels
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
 from streamkm.sources import open_source
 from streamkm.stores import write as store_pass

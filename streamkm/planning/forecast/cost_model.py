@@ -48,10 +48,12 @@ from dataclasses import dataclass
 
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.engine.memory import READ_BYTES
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
 from streamkm.engine.turns import Reading
+from streamkm.passes.assign import LABEL_BYTES
 from streamkm.planning.forecast.values import Cluster, Cost, Forecast, Rates, Step
-from streamkm.planning.memory import LABEL_BYTES, READ_BYTES, MemoryModel
+from streamkm.planning.memory import MemoryModel
 from streamkm.planning.plan import Plan
 from streamkm.sketches.registry import DATA_DEPENDENT
 
@@ -130,8 +132,8 @@ class _Model:
     @property
     def width(self) -> int:
         """Features of the space that rows are assigned in."""
-        original = self.plan.space_for(self.memory_model.n_features) == "original"
-        return self.memory_model.center_features if original else self.memory_model.n_components
+        original = self.plan.space_for(self.memory_model.rows.n_features) == "original"
+        return self.memory_model.rows.center_features if original else self.memory_model.rows.n_components
 
     @property
     def state_bytes(self) -> int:
@@ -161,11 +163,11 @@ class _Model:
         if "polish" in seconds:
             found.append(Step("polish", seconds["polish"], "client"))
         sketch_bytes = (
-            8 * self.memory_model.n_features * self.memory_model.n_components
+            8 * self.memory_model.rows.n_features * self.memory_model.rows.n_components
             if self.plan.sketch in DATA_DEPENDENT
             else 0
         )
-        shared = self.state_bytes + self.memory_model.table(self.width) + sketch_bytes
+        shared = self.state_bytes + self.memory_model.centers(self.width).table_bytes + sketch_bytes
         load = _Load(
             count_runs(self.n_chunks, self._fewest_runs), shared, 4 * self.n_rows, self.state_bytes,
             self.plan.stored_bytes or 0,
@@ -179,20 +181,20 @@ class _Model:
         if self.plan.cluster_on != "coreset":
             return 0
         part_rows = min(self.memory_model.coreset_rows, self.n_rows / self.n_chunks)
-        return int(self.n_chunks * part_rows * (16 + self.memory_model.block_row_bytes))
+        return int(self.n_chunks * part_rows * (16 + self.memory_model.rows.block_row_bytes))
 
     def _gather(self, name: str, cost: Cost, returned: int = 0) -> Step:
         """A pass that returns candidates for the sample, and `returned` bytes beside them."""
         rows = min(self.n_rows, max(SPARE * self.plan.sample_rows, FEWEST_CANDIDATES * self.n_chunks))
-        returned += int(rows) * (self.memory_model.row_bytes + 16)
+        returned += int(rows) * (self.memory_model.rows.row_bytes + 16)
         gathered = self.n_chunks * self.rates.gather_s
         load = _Load(count_runs(self.n_chunks, RUNS), 0, returned, 0, self.plan.stored_bytes or 0, gathered)
         return self._pass(name, cost, load)
 
     def _lloyd(self) -> Step:
         """All steps on all rows sketched."""
-        state = 8 * self.memory_model.n_clusters * self.memory_model.n_components
-        shared = state + self.memory_model.table(self.memory_model.n_components)
+        state = 8 * self.memory_model.n_clusters * self.memory_model.rows.n_components
+        shared = state + self.memory_model.centers(self.memory_model.rows.n_components).table_bytes
         one = self._pass("lloyd", self.rates.step, _Load(count_runs(self.n_chunks, RUNS), shared, 0, state, None))
         steps = self.rates.iterations
         return Step(
@@ -242,13 +244,17 @@ class _Model:
         that are joined and their total.
         """
         memory_model, threads = self.memory_model, self.cluster.threads
-        reading = threads * (int(memory_model.read_factor * memory_model.largest_chunk) + READ_BYTES)
+        reading = threads * (int(memory_model.reading.read_factor * memory_model.reading.largest_chunk) + READ_BYTES)
         chunk_rows = self.n_rows / self.n_chunks
-        kept = int(self.n_rows * (8 + memory_model.block_row_bytes) / self.cluster.workers) if self.keeps_blocks else 0
+        kept = (
+            int(self.n_rows * (8 + memory_model.rows.block_row_bytes) / self.cluster.workers)
+            if self.keeps_blocks
+            else 0
+        )
         candidates = max(SPARE * self.plan.sample_rows / self.n_chunks, FEWEST_CANDIDATES)
-        returned = min(chunk_rows, candidates) * (memory_model.row_bytes + 16)
+        returned = min(chunk_rows, candidates) * (memory_model.rows.row_bytes + 16)
         if self.plan.cluster_on == "coreset":
-            returned += min(chunk_rows, memory_model.coreset_rows) * (16 + memory_model.block_row_bytes)
+            returned += min(chunk_rows, memory_model.coreset_rows) * (16 + memory_model.rows.block_row_bytes)
         labels = 4 * chunk_rows * run_length(self.n_chunks, self._fewest_runs)
         waiting = self._waiting(self._fewest_runs)
         states = (waiting + ARITY + 1) * self.state_bytes
@@ -256,12 +262,14 @@ class _Model:
         return {
             "sketch": self.plan.base_bytes + reading + kept + int(self._waiting(RUNS) * run * returned),
             "assign": self.plan.base_bytes + reading + kept + int(waiting * labels) + states + self.state_bytes
-            + memory_model.table(self.width),
+            + memory_model.centers(self.width).table_bytes,
         }  # fmt: skip
 
     def _waiting(self, fewest_runs: int) -> int:
         """Calls of a worker that run, or whose results wait there."""
-        reading = Reading(self.n_chunks, self.memory_model.largest_chunk, self.memory_model.shared_bytes)
+        reading = Reading(
+            self.n_chunks, self.memory_model.reading.largest_chunk, self.memory_model.reading.shared_bytes
+        )
         stretch = reading.stretch(count_runs(self.n_chunks, fewest_runs), self.cluster.workers)
         threads = self.cluster.threads
         return max(threads + max(1, threads // 2), 2 * stretch)

@@ -1,36 +1,32 @@
 """Text and string features as rows: `open_documents`, and document frequencies counted in a pass of their own.
 
-Responsible for telling what documents are, and for the pass. tf-idf scales features before a sketch mixes them, so the
-frequencies have to be known when rows are sketched: they take one pass before the fit's, three with its two. May
-import reader and below.
+tf-idf scales features before a sketch mixes them, so the frequencies have to be known when rows are sketched: they take
+one pass before the fit's, three with its two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.core.matrix import Matrix
 from streamkm.core.memory import is_given, memory_limit_bytes, resident_bytes, trim_heap
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import local_threads, open_executor, under_limit
-from streamkm.engine.passes import Pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import ReadItem, RowReader
+from streamkm.passes.frequencies import COUNTING_COPIES, CountFeatures
+from streamkm.passes.reader import RowReader
 from streamkm.planning.line_room import with_line_room
-from streamkm.planning.memory_budget import MemoryBudget
+from streamkm.planning.memory_budget import MemoryBudget, reading_of
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.documents.hashed import hashed
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.documents.weighted import TfIdfRows, weighted
 from streamkm.sources.open import is_collection, open_source
-from streamkm.text import FeatureHashing, IdfFit, TfIdf, WordCounts, WordTable
-from streamkm.text.tfidf import Frequencies
+from streamkm.text import FeatureHashing, IdfFit, TfIdf, WordTable
 
-COUNTING_COPIES = 24  # of the rows that documents become: texts, words, and entries, by two threads
 PARTS = 2  # of the room that a limit leaves: for these rows, and for a long line that no plan knows of
 FEWEST_BYTES = 1 << 18  # of rows that are made of documents at a time
 
@@ -204,7 +200,7 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         budget = MemoryBudget.of(memory_limit, source)
         room = limit_bytes - max(resident_bytes(), budget.base_bytes)
         target_bytes = min(target_bytes, max(FEWEST_BYTES, room // PARTS // COUNTING_COPIES))
-        reading = COUNTING_COPIES * target_bytes
+        reading = reading_of(source, 1, target_bytes).peak(CountFeatures.memory(target_bytes))
         budget.check_lines(source, reading)
         peak = budget.base_bytes + reading
         source = with_line_room(source, memory_limit, peak, target_bytes, local_threads(executor))
@@ -237,43 +233,6 @@ def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
     """
     _check_sublinear(source, tfidf.sublinear_tf)
     return weighted(source, tfidf)
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """Counts of the pass: rows in which each feature occurs, and documents in which each word occurs."""
-
-    frequencies: Frequencies | None
-    words: WordCounts
-
-
-@dataclass(frozen=True, slots=True)
-class CountFeatures(Pass[_Counted, None, _Counted]):
-    """In how many rows each feature occurs, and in how many documents each word."""
-
-    fit: IdfFit
-
-    def start(self) -> _Counted:
-        """Nothing counted."""
-        return _Counted(None, WordCounts())
-
-    def read(self, reader: RowReader, item: ReadItem) -> tuple[Matrix, Mapping[str, int]]:
-        """The valid rows of a chunk, and its words."""
-        rows = reader.rows(item[0])
-        return reader.checked(rows.X, rows.places).X, rows.words or {}
-
-    def step(self, state: _Counted, rows: tuple[Matrix, Mapping[str, int]]) -> tuple[_Counted, None]:
-        """Count the rows of a chunk."""
-        X, words = rows
-        state.words.add(words)
-        return _Counted(self.fit.step(state.frequencies, X), state.words), None
-
-    def join(self, first: _Counted, second: _Counted) -> _Counted:
-        """Add up."""
-        assert first.frequencies is not None
-        assert second.frequencies is not None  # runs have chunks
-        frequencies = self.fit.join([first.frequencies, second.frequencies])
-        return _Counted(frequencies, WordCounts.joined([first.words, second.words]))
 
 
 def _check_sublinear(source: RowSource, sublinear_tf: bool) -> None:

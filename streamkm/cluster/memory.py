@@ -1,0 +1,115 @@
+"""Memory of clustering, by sizes: centers as they are laid out, steps of Lloyd's algorithm, the search for centers.
+
+Pure arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamkm.cluster.centers.cells import cells_bytes
+from streamkm.cluster.centers.index import FEWEST_CENTERS, held_index_bytes, index_bytes
+from streamkm.cluster.centers.neighbours import held_neighbours_bytes, neighbours_bytes
+from streamkm.kernels.intrinsics.lanes import LANES
+
+MIB = 1 << 20
+PLACED_ROW_BYTES = 16  # of a row of a coreset, or drawn: its weight and its place
+SEARCH_COPIES = 12  # of the centers
+SEARCH_SETS = 5  # of rows that starts are searched on: drawn, joined, shuffled, around their mean
+ALL_SETS = 4  # of all rows in blocks, where starts are searched on them, or on most as clusters are split later
+DRAWING_BYTES = 22 * MIB  # what each thread leaves that draws them, two at most; measured
+PORTION_SETS, PORTION_ROW_BYTES = 1.5, 128  # of rows that starts are searched on in portions: rows, and numbers of each
+STEP_CENTERS = 3  # of many clusters, while a step gathers sums: those it began with, means of the last, those to start
+STEP_LABELS = 3  # labels of a row in a step of Lloyd's algorithm with many centers: the last, the new, one of a sum
+LAYOUT_ROWS = 3  # of float64, while centers are laid out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CenterSizes:
+    """Sizes that the memory of centers follows from.
+
+    Attributes
+    ----------
+    n_clusters, width : int
+        k, and features of a center.
+    itemsize : int
+        Bytes of a number in products of rows and centers.
+    n_threads : int
+    dense : bool
+        Whether rows are dense: many centers of such rows have an index and neighbours.
+    """
+
+    n_clusters: int
+    width: int
+    itemsize: int
+    n_threads: int
+    dense: bool
+
+    @property
+    def many(self) -> bool:
+        """Whether there are so many centers of dense rows that most are not looked at."""
+        return self.dense and self.n_clusters >= FEWEST_CENTERS
+
+    @property
+    def double_bytes(self) -> int:
+        """Of the centers, or of sums, in float64."""
+        return 8 * self.n_clusters * self.width
+
+    @property
+    def table_bytes(self) -> int:
+        """Of centers laid out for kernels."""
+        return self.width * self.itemsize * -(-self.n_clusters // LANES) * LANES
+
+    def near_bytes(self, *, held: bool = False) -> int:
+        """Of the index of many centers: while it is made, or once it is."""
+        if not self.many:
+            return 0
+        given = (self.n_clusters, self.width, self.n_threads)
+        cells = cells_bytes(*given[:2])
+        if held:
+            return max(held_index_bytes(*given), cells, held_neighbours_bytes(*given))
+        return max(index_bytes(*given), cells, neighbours_bytes(*given))
+
+    def step_bytes(self, n_rows: int, n_sums: int, *, in_blocks: bool = False) -> int:
+        """Of a step of Lloyd's algorithm beside its rows: centers, sums, means, the table, and where it is laid out."""
+        centers, table = self.double_bytes, self.table_bytes + LAYOUT_ROWS * 8 * self.width
+        if not self.many:
+            return 4 * centers + table
+        labels = (STEP_LABELS - in_blocks) * 4 * n_rows
+        gathering = STEP_CENTERS * centers + n_sums * centers + self.near_bytes(held=True)
+        return max(gathering, STEP_CENTERS * centers + self.near_bytes()) + table + labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSizes:
+    """Sizes that the memory of a search for centers follows from.
+
+    Attributes
+    ----------
+    drawn_rows : int
+        Rows that starts are searched on, where these are drawn from all that are held.
+    n_portions : int
+        Of these rows, searched one after the other.
+    row_bytes : int
+        Of a row.
+    """
+
+    drawn_rows: int
+    n_portions: int
+    row_bytes: int
+
+    def bytes(self, centers: CenterSizes, n_rows: int) -> int:
+        """Of a search on so many rows: rows drawn from those held, halves of clusters, of two rounds, and centers."""
+        if self.n_portions > 1:
+            return self._in_portions(centers, n_rows)
+        drawn = self.drawn_rows if self.drawn_rows < n_rows else 0
+        left = DRAWING_BYTES * min(2, centers.n_threads) * (drawn > 0)
+        return SEARCH_COPIES * centers.double_bytes + SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.row_bytes) + left
+
+    def _in_portions(self, centers: CenterSizes, n_rows: int) -> int:
+        k, width = -(-centers.n_clusters // self.n_portions), centers.width
+        rows = -(-min(self.drawn_rows, n_rows) // self.n_portions)
+        found = centers.double_bytes + 2 * n_rows  # beside labels of coarse clusters
+        found += rows * int(PORTION_SETS * self.row_bytes + PORTION_ROW_BYTES)
+        near = max(index_bytes(k, width, 1), neighbours_bytes(k, width, centers.n_threads))
+        return found + SEARCH_COPIES * 8 * k * width + near

@@ -1,0 +1,113 @@
+"""Memory of a pass: what the pass says of itself, and the one sum that every plan makes of it.
+
+Pure arithmetic; what stands for readers was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamkm.engine.reduction import FEW_RUNS, RUNS, count_levels, count_runs, run_length
+from streamkm.engine.threads import STATES_AHEAD
+
+MIB = 1 << 20
+READ_BYTES = 8 * MIB  # a thread that reads: kernels, buffers, decoders' threads beyond what goes with its chunk
+STREAM_PIECES = 2  # of a source that streams, beside those that wait for threads: one being made of another
+IN_FLIGHT = 4  # states joined, being joined and being returned, beyond those that threads work on and ahead
+TOLD_COPIES = 3  # of what a call of a worker tells the client: arriving, being taken, and the next one's
+
+
+def waiting_calls(n_threads: int) -> int:
+    """Calls that have been started and whose results have not been taken yet; see `engine.base`."""
+    return n_threads + max(2, n_threads // 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassMemory:
+    """Bytes that a pass takes beside the rows that its calls read.
+
+    Attributes
+    ----------
+    kept : int
+        From its beginning to its end: tables that it needs, outputs that stay, what was there before.
+    state : int
+        Of a state of a fold.
+    n_states : int or None
+        States that exist at a time; None: as many as calls that wait, and those that are joined.
+    call : int
+        Of a call, beside its chunk.
+    output : int
+        Of a call's output, which waits to be taken.
+    told : float
+        Of what a call of a worker of a cluster tells the client.
+    end : int
+        While a state is finished, when no rows are read.
+    reads : bool
+        Whether rows of the source are read, and not rows that are held.
+    """
+
+    kept: int = 0
+    state: int = 0
+    n_states: int | None = None
+    call: int = 0
+    output: int = 0
+    told: float = 0.0
+    end: int = 0
+    reads: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingMemory:
+    """How rows are read, as far as memory goes; see `RowSource` for what a source says of itself.
+
+    Attributes
+    ----------
+    n_threads : int
+    read_factor : float
+        Bytes that reading takes for each byte of a chunk.
+    largest_chunk : int
+        Decoded bytes of the largest chunk.
+    n_chunks : int
+    producer_bytes, shared_bytes : int
+        Of the source.
+    streams, sequential : bool
+        Of the source. One that streams has pieces that wait for threads.
+    on_cluster : bool
+        Whether workers of a Dask cluster read, and tell this process what they found.
+    """
+
+    n_threads: int
+    read_factor: float
+    largest_chunk: int
+    n_chunks: int = 1
+    producer_bytes: int = 0
+    shared_bytes: int = 0
+    streams: bool = False
+    sequential: bool = False
+    on_cluster: bool = False
+
+    @property
+    def resident_bytes(self) -> int:
+        """Of reading alone."""
+        pieces = (waiting_calls(self.n_threads) + STREAM_PIECES) * self.largest_chunk if self.streams else 0
+        return self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES) + pieces + self.producer_bytes
+
+    @property
+    def usual_states(self) -> int:
+        """States of a fold at a time, whatever their size."""
+        return waiting_calls(self.n_threads) + IN_FLIGHT
+
+    def large_states(self, state_bytes: int) -> int:
+        """States of so many bytes at a time, where each counts: being gathered, or waiting to be joined."""
+        is_large = state_bytes > self.largest_chunk
+        each = self.streams or (self.sequential and not is_large)
+        n_runs = self.n_chunks if each else count_runs(self.n_chunks, FEW_RUNS if is_large else RUNS)
+        return self.n_threads + STATES_AHEAD + count_levels(n_runs)
+
+    def peak(self, memory: PassMemory) -> int:
+        """Bytes of a pass at its peak, beside what the process holds."""
+        n_states = self.usual_states if memory.n_states is None else memory.n_states
+        calls = self.n_threads * memory.call + waiting_calls(self.n_threads) * memory.output
+        told = int(TOLD_COPIES * run_length(self.n_chunks, RUNS) * memory.told) if self.on_cluster else 0
+        passing = self.resident_bytes * memory.reads + n_states * memory.state + calls + told
+        return memory.kept + max(passing, memory.end)

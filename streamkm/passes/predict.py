@@ -1,0 +1,119 @@
+"""Passes that give values of each row: predictions, and distances to centers.
+
+Each function here reads every row once. Knows nothing of parameters' defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.model import Model
+from streamkm.cluster.rows import batch_rows, row_d2
+from streamkm.core.matrix import Matrix, rows_between
+from streamkm.core.progress import Stage
+from streamkm.engine.memory import PassMemory
+from streamkm.engine.passes import Map
+from streamkm.metrics.distances import euclidean_distances
+from streamkm.passes.context import PassContext
+from streamkm.passes.reader import ValidRows
+
+FEWEST_AT_ONCE = 64  # dense rows whose distances to all centers are taken together
+LABELLED_BYTES = 32  # of a row that gets a label: its number, norm, distance and label
+CENTER_COPIES = 3  # of a model that labels: its centers, the estimator's, those laid out for kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Values(Map[NDArray[Any]]):
+    """A function's values of the rows in the model's space; -1 or NaN for invalid rows.
+
+    Attributes
+    ----------
+    model : Model
+    table : NearestCenters
+        The model's.
+    function : callable
+        Of a matrix (v, m) and a NearestCenters; gives one value, or one row of values, for each row.
+    """
+
+    model: Model
+    table: NearestCenters
+    function: Callable[..., Any]
+
+    @staticmethod
+    def memory(n_rows: int, chunk_rows: int, centers_bytes: int, n_columns: int = 0) -> PassMemory:
+        """Centers, and a label and so many values of each row."""
+        kept = CENTER_COPIES * centers_bytes + (8 + 8 * n_columns) * n_rows
+        return PassMemory(kept=kept, output=chunk_rows * labelled_bytes(n_columns))
+
+    def output(self, rows: ValidRows) -> NDArray[Any]:
+        """The values of a chunk."""
+        values = np.asarray(self.function(self.model.place(rows.X), self.table))
+        return rows.spread(values, -1 if values.dtype.kind == "i" else np.nan)
+
+
+class WideValues(Values):
+    """As `Values`, of functions that give so many values for each row that few chunks' may wait."""
+
+    large = True
+
+
+def map_rows(
+    context: PassContext, model: Model, function: Callable[..., Any], stage: Stage, *, wide: bool = False
+) -> Iterator[NDArray[Any]]:
+    """Read all rows once; yield ``function(X in the model's space, table)`` for each chunk, in order.
+
+    Parameters
+    ----------
+    context : PassContext
+    model : Model
+    function : callable
+        See `Values`.
+    stage : Stage
+    wide : bool
+        Whether it gives a row of values for each row.
+    """
+    values = (WideValues if wide else Values)(model, model.table(), function)
+    for part in context.outputs(values, stage):
+        stage.rows += len(part)
+        yield part
+
+
+def labelled_bytes(n_columns: int) -> int:
+    """Of a row, while its label and so many values are found."""
+    return LABELLED_BYTES + 8 * n_columns
+
+
+def nearest_labels(X: Matrix, table: NearestCenters) -> NDArray[np.int32]:
+    """Labels of rows (v,), for `map_rows`."""
+    return table.labels(X)
+
+
+def nearest_d2(X: Matrix, table: NearestCenters) -> NDArray[np.float64]:
+    """Squared distances of rows to their nearest centers (v,), for `map_rows`."""
+    return row_d2(X, table.labels(X), table)
+
+
+def distances(X: Matrix, table: NearestCenters) -> NDArray[Any]:
+    """Distances of rows to all centers (v, k), for `map_rows`.
+
+    Those to the nearest are by differences: products cancel where a row is (almost) a center.
+    """
+    dtype = np.float64 if X.dtype == np.float64 else np.float32
+    if not X.shape[0]:
+        return np.empty((0, table.n_clusters), dtype)
+    centers = table.centers.astype(dtype, copy=False)  # as `cluster_centers_` has them
+    found = np.empty((X.shape[0], len(centers)), dtype)
+    given = centers.astype(np.float64, copy=False)
+    step = max(FEWEST_AT_ONCE, batch_rows(X.shape[1])) if isinstance(X, np.ndarray) else X.shape[0]
+    for start in range(0, len(found), step):  # few dense rows are copied to float64 at a time
+        found[start : start + step] = euclidean_distances(rows_between(X, start, start + step), given)
+    nearest = found.argmin(axis=1)
+    d2 = row_d2(X, nearest.astype(np.int32), NearestCenters.build(given, dtype))
+    found[np.arange(len(found)), nearest] = np.sqrt(d2)
+    return found

@@ -1,0 +1,147 @@
+"""Sizes of a fit, as far as they are known before its first read: what passes say their memory by.
+
+Pure values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from streamkm.cluster.memory import CenterSizes, SearchSizes
+from streamkm.cluster.model import Space
+from streamkm.engine.memory import ReadingMemory
+
+ClusterOn: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a plan chooses by itself, beside `cluster_on` and space: for one thread, as all of it changes results."""
+
+    chunk_bytes: int
+    sample_rows: int
+    drawn_rows: int = 0  # that a call draws in the pass that assigns rows
+    keeps_sample: bool = False  # whether the row sample is kept for rounds that look further
+    # rows that starts are searched on, where these are drawn from all that are held; and how many it takes
+    searched_rows: int = 0
+    fewest_searched: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSizes:
+    """Sizes of the rows.
+
+    Attributes
+    ----------
+    n_rows, n_features, n_components : int
+    row_bytes, block_row_bytes : int
+        Of a row as read, and as sketched.
+    sample_floats : int
+        Bytes of a sampled row in its original features as floats, where it has to be converted; else 0.
+    itemsize : int
+        Of products with centers.
+    dense : bool
+        Whether rows are dense where they are clustered and assigned.
+    n_occurring : int
+        Features that occur, about, which the first pass notes; 0: any may.
+    """
+
+    n_rows: int
+    n_features: int
+    n_components: int
+    row_bytes: int
+    block_row_bytes: int
+    sample_floats: int = 0
+    itemsize: int = 4
+    dense: bool = False
+    n_occurring: int = 0
+
+    @property
+    def center_features(self) -> int:
+        """Features of centers in the original space."""
+        return self.n_occurring or self.n_features
+
+    def float_bytes(self, space: Space) -> int:
+        """Of a row as floats, where it is assigned."""
+        return self.block_row_bytes if space == "sketch" else max(self.row_bytes, self.sample_floats)
+
+    def double_bytes(self, space: Space) -> int:
+        """The same in float64, dense rows."""
+        floats = self.float_bytes(space)
+        return floats * 8 // self.itemsize if floats >= self.itemsize * self.n_features else floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitSizes:
+    """Sizes of a fit.
+
+    Attributes
+    ----------
+    n_clusters : int
+    rows : RowSizes
+    reading : ReadingMemory
+    chosen : Sizes
+    coreset_rows : int
+        Rows of a coreset, if there is to be one.
+    fitted : bool
+        Whether the sketch is found on sampled rows.
+    n_portions : int
+        Of the rows that starts are searched on, one after the other.
+    directions : int
+        Singular vectors that are found in a pass of their own; 0: none are.
+    sums_bytes : int
+        Of sums that a pass before gathers, by which rows are prepared; 0: there is none.
+    once : bool
+        Whether rows can be walked once only: labels are those of the sketched rows that are kept.
+    labels : bool
+        Whether labels are gathered in this process.
+    """
+
+    n_clusters: int
+    rows: RowSizes
+    reading: ReadingMemory
+    chosen: Sizes
+    coreset_rows: int
+    fitted: bool = False
+    n_portions: int = 1
+    directions: int = 0
+    sums_bytes: int = 0
+    once: bool = False
+    labels: bool = True
+
+    @property
+    def kept_rows(self) -> int:
+        """Rows of the sample."""
+        return min(self.rows.n_rows, self.chosen.sample_rows)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Of the row sample."""
+        return self.kept_rows * self.rows.row_bytes
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows of a chunk, about."""
+        return max(1, self.reading.largest_chunk // self.rows.row_bytes)
+
+    @property
+    def search(self) -> SearchSizes:
+        """Of a search among sketched rows."""
+        return SearchSizes(
+            drawn_rows=self.chosen.searched_rows, n_portions=self.n_portions, row_bytes=self.rows.block_row_bytes
+        )
+
+    def width(self, space: Space) -> int:
+        """Features of centers in a space."""
+        return self.rows.center_features if space == "original" else self.rows.n_components
+
+    def centers(self, width: int) -> CenterSizes:
+        """Of centers of so many features."""
+        return CenterSizes(
+            n_clusters=self.n_clusters,
+            width=width,
+            itemsize=self.rows.itemsize,
+            n_threads=self.reading.n_threads,
+            dense=self.rows.dense,
+        )
