@@ -1,0 +1,154 @@
+"""The peak of each pass by itself, in a fresh process, against what that pass says of its memory."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.fresh import run_compiled
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are reset by /proc")
+MEASURED = """
+import json, sys
+from contextlib import contextmanager
+import numpy as np
+from streamkm import StreamKMeans, sweep
+from streamkm.core.progress import Progress
+from streamkm.engine.memory import ReadingMemory
+from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
+from streamkm.model_selection import sweep as sweeping
+from streamkm.cli.main import main
+from streamkm.stores import planned as storing
+from click.testing import CliRunner
+
+def peak():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["VmHWM"].split()[0]) * 1024
+
+peaks, stage_of, peak_of, sums, plans = {}, Progress.stage, ReadingMemory.peak, [], []
+
+@contextmanager
+def measured(self, name, *args, **kwargs):
+    with stage_of(self, name, *args, **kwargs) as stage:
+        open("/proc/self/clear_refs", "w").write("5")
+        yield stage
+        peaks[name] = max(peak(), peaks.get(name, 0))
+
+def summed(self, memory):
+    sums.append(peak_of(self, memory))
+    return sums[-1]
+
+def watched(function):
+    def plan(*args, **kwargs):
+        plans.append(function(*args, **kwargs))
+        return plans[-1]
+    return plan
+
+Progress.stage, ReadingMemory.peak = measured, summed
+sweeping.plan_sweep, storing.plan_store = watched(sweeping.plan_sweep), watched(storing.plan_store)
+path, limit, given, out = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4]
+settings = {"memory_limit": limit, "progress": False, "random_state": 0, "executor": 2}
+
+def say(memory, base):
+    print(json.dumps({"peaks": peaks, "said": {name: size - base for name, size in memory.items()}}))
+"""
+FIT = """
+fitted = StreamKMeans(**settings, **given).fit(path)
+say(fitted.plan_.memory, fitted.plan_.base_bytes)
+"""
+KERNEL_FIT = """
+fitted = StreamKernelKMeans(**settings, **given).fit(path)
+say(fitted.plan_.memory, fitted.plan_.base_bytes)
+"""
+PREDICT = """
+few = np.load(path, mmap_mode="r")[:2000]
+fitted = StreamKMeans(**settings, n_clusters=20).fit(np.array(few))
+peaks.clear()
+getattr(fitted, given["method"])(path)
+say({given["method"]: sums[-1]}, 0)
+"""
+STORE = """
+ended = CliRunner().invoke(main, ["sketch", path, "-o", out, "--memory-limit", limit], catch_exceptions=False)
+assert ended.exit_code == 0
+say(plans[-1].memory, plans[-1].base_bytes)
+"""
+SWEEP = """
+sweep(path, [5, 10, 20], memory_limit=limit, random_state=0, executor=2)
+say(plans[-1].memory, plans[-1].base_bytes)
+"""
+PASS_OF = {"standardize": "prepare", "seed": "cluster", "lloyd": "cluster", "epochs": "cluster", "refine": "assign"}
+NARROW, WIDE = (1_500_000, 16), (100_000, 784)
+FEW = 1000
+
+
+@pytest.fixture(scope="module")
+def rows(disk):
+    """A function that writes rows of a shape once, and gives their file."""
+
+    @cache
+    def written(shape):
+        path = disk / f"rows{shape[0]}x{shape[1]}.npy"
+        array = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+        rng = np.random.default_rng(0)
+        for start in range(0, shape[0], 100_000):
+            part = array[start : start + 100_000]
+            part[:] = rng.standard_normal(part.shape, np.float32)
+        del array
+        return path
+
+    return written
+
+
+def run(program, path, limit, given, out):
+    return run_compiled(MEASURED + program, [str(path), limit, json.dumps(given), str(out)])
+
+
+def measured(rows, out, program, shape, limit, **given):
+    """Of each pass and search: the peak, and what was said, beside what the process holds in a fit of few rows."""
+    few = run(FIT, rows((FEW, shape[1])), limit, {"n_clusters": 20}, out)
+    held, got, found = max(few["peaks"].values()), run(program, rows(shape), limit, given, out / "store.zarr"), {}
+    for stage, peak in got["peaks"].items():
+        name = PASS_OF.get(stage.split("-")[0], stage)
+        if name in got["said"]:
+            found[stage] = (peak, held + got["said"][name])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("program", "shape", "limit", "given", "said"),
+    [
+        pytest.param(FIT, WIDE, "1 GiB", {"n_clusters": 20}, {"sketch", "seed", "lloyd", "polish", "assign"}, id="fit"),
+        pytest.param(PREDICT, NARROW, "1 GiB", {"method": "predict"}, {"predict"}, id="predict"),
+        *(
+            pytest.param(*case, id=name, marks=pytest.mark.slow)
+            for name, *case in [
+                ("blocks", FIT, NARROW, "1 GiB", {"n_clusters": 20}, {"sketch", "seed", "lloyd", "assign"}),
+                ("spilled", FIT, NARROW, "400 MiB", {"n_clusters": 20, "coreset": None}, {"sketch", "lloyd", "assign"}),
+                ("coreset", FIT, NARROW, "1 GiB", {"n_clusters": 20, "coreset": "sensitivity"}, {"sketch", "assign"}),
+                (
+                    "prepared", FIT, WIDE, "1 GiB",
+                    {"n_clusters": 20, "sketch": "pca", "sketch_fit": "all", "preprocess": ["standardize"]},
+                    {"standardize", "sketch", "directions", "lloyd", "assign"},
+                ),
+                ("many clusters", FIT, WIDE, "2 GiB", {"n_clusters": 2000}, {"sketch", "epochs", "assign"}),
+                (
+                    "kernel", KERNEL_FIT, WIDE, "1 GiB", {"n_clusters": 20, "fit_on": "all"},
+                    {"sample", "landmarks", "gram", "features", "lloyd", "assign"},
+                ),
+                ("transform", PREDICT, NARROW, "1 GiB", {"method": "transform"}, {"transform"}),
+                ("store", STORE, WIDE, "1 GiB", {}, {"sketch"}),
+                ("sweep", SWEEP, WIDE, "1 GiB", {}, {"sample", "draw", "sketch", "sweep"}),
+            ]
+        ),
+    ],
+)  # fmt: skip
+def test_a_pass_takes_about_what_it_says(rows, disk_path, program, shape, limit, given, said):
+    found = measured(rows, disk_path, program, shape, limit, **given)
+    assert set(found) >= said
+    for stage, (peak, told) in found.items():
+        assert peak <= 1.25 * told, stage  # what was there before is not always given back
+        assert told <= 1.65 * peak, stage
