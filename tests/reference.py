@@ -1,4 +1,7 @@
-"""The reference of the API as HTML pages, made of the docstrings: ``python -m tests.reference [FOLDER]``."""
+"""The guide and the reference of the API as HTML pages: ``python -m tests.reference [FOLDER]``.
+
+The reference is made of the docstrings, in a folder of its own; `tests.guide` makes the guide.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import scipy.sparse as sp
 from sklearn.base import BaseEstimator
 
 import streamkm
+from tests import guide
 
 MODULES = (
     "streamkm",
@@ -32,16 +36,19 @@ def build(folder: Path) -> list[str]:
     for name, module in list(sys.modules.items()):
         if name.startswith("streamkm"):
             vars(module).setdefault("sp", sp)  # which the annotation `Matrix` names, wherever it stands
-    pdoc.render.configure(docformat="numpy")
+    pdoc.render.configure(docformat="numpy", template_directory=guide.SITE / "reference")
     for name in MODULES:
         complete(pdoc.doc.Module.from_name(name))
-    pdoc.pdoc(*MODULES, output_directory=folder)
+    pdoc.pdoc(*MODULES, output_directory=folder / "reference")
+    guide.build(folder, with_reference=True)
     return list(MODULES)
 
 
 def complete(module: pdoc.doc.Module) -> None:
-    """Put estimators first in a module, and on the page of each class also what it inherits."""
-    members = sorted(module.members.items(), key=lambda item: not is_estimator(item[1].obj))
+    """Put `StreamKMeans` first in a module, then other estimators; on the page of each class also what it inherits."""
+    members = sorted(
+        module.members.items(), key=lambda item: (item[0] != "StreamKMeans", not is_estimator(item[1].obj))
+    )
     module.members.clear()
     module.members.update(members)
     for member in module.members.values():
@@ -64,4 +71,4 @@ def as_text(docstring: str) -> str:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1] if len(sys.argv) > 1 else "out/reference"))
+    build(Path(sys.argv[1] if len(sys.argv) > 1 else "out/site"))

@@ -1,4 +1,4 @@
-"""The reference of the API: every public method is on its estimator's page, and links lead somewhere."""
+"""The site of guide and reference: every public method is on its estimator's page, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ class Page(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.anchors, self.links, self.text = set(), set(), ""
+        self.anchors, self.order, self.links, self.text = set(), [], set(), ""
         self.feed(html)
 
     def handle_starttag(self, tag, attrs):
         named = dict(attrs)
         self.anchors.add(named.get("id"))
+        self.order.append(named.get("id"))
         if tag == "a" and "href" in named:
             self.links.add(named["href"])
 
@@ -58,16 +59,23 @@ def test_the_page_of_an_estimator_has_every_public_method(first_page, name):
 
 
 def test_links_lead_somewhere(pages):
-    dead = []
+    dead, crossed = [], set()
     for path, page in pages.items():
         for link in page.links:
             place, _, anchor = link.partition("#")
             if re.match(r"[a-z]+:", link):
                 continue
             target = pages.get((path.parent / place).resolve() if place else path)
+            crossed.add((path.parent.name == "reference", place.rpartition("/")[0]))
             if target is None or (anchor and anchor not in target.anchors):
                 dead.append((path.name, link))
     assert not dead
+    assert {(False, "reference"), (True, "..")} <= crossed  # from the guide to the reference, and back
+
+
+def test_the_reference_begins_with_the_estimator(first_page):
+    names = [name for name in first_page.order if name in streamkm.__all__]
+    assert names[0] == "StreamKMeans"
 
 
 def test_formulas_are_shown(first_page):

@@ -1,0 +1,157 @@
+"""The user guide: its code runs and prints what it says, its commands are known, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import tempfile
+from html.parser import HTMLParser
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+
+import streamkm
+from streamkm.cli.main import main
+from tests.guide import FENCE, GUIDE, SITE, blocks, build, page_names, read_page, reference_link, text_of_page
+from tests.guide_outputs import NOTEBOOKS, cells_of
+
+PAGES = page_names()
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def commands(code, prompt=""):
+    """The commands of streamkm in a block, a word an entry."""
+    lines = code.replace("\\\n", " ").splitlines()
+    words = [shlex.split(line.removeprefix(prompt), comments=True) for line in lines if line.startswith(prompt)]
+    return [line[1:] for line in words if line[:1] == ["streamkm"]]
+
+
+def promised(code):
+    """What a block says that it prints: the comment behind a print."""
+    return re.findall(r"^\s*print\(.*\)  # (.+)$", code, re.MULTILINE)
+
+
+def assert_known(words):
+    command = main.commands[words[0]]
+    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    given = {word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word)}
+    assert given <= known | {"-h", "--help"}, words
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    page = ModuleType("page")
+    for at, (language, code) in enumerate(blocks(name)):
+        if language == "python":
+            exec(compile(code, f"{name}.md, block {at}", "exec"), page.__dict__)
+            printed, start = capsys.readouterr().out, 0
+            for text in promised(code):
+                found = printed.find(text, start)
+                assert found >= 0, f"{text!r} is not in {printed!r} from {start}"
+                start = found + len(text)
+        elif language == "console":
+            for words in commands(code, "$ "):
+                done = CliRunner().invoke(main, words, catch_exceptions=False)
+                assert done.exit_code == 0, (words, done.output)
+        elif language == "py":
+            ast.parse(code)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_of_a_page_are_known(name):
+    for language, code in blocks(name):
+        assert language in ("python", "py", "console", "sh", "text", "yaml"), language
+        for words in commands(code, "$ " if language == "console" else ""):
+            assert_known(words)
+
+
+@pytest.mark.parametrize("name", ["README", *PAGES])
+def test_links_of_a_page_lead_somewhere(name):
+    for link in LINK.findall(FENCE.sub("", text_of_page(name))):
+        if re.match(r"https?://", link):
+            continue
+        place, _, anchor = link.partition("#")
+        target = (GUIDE / place) if place else GUIDE / f"{name}.md"
+        assert target.is_file(), link
+        if anchor:
+            assert anchor in {section.anchor for section in read_page(target.stem, lambda code: None).sections}, link
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_sentences_are_short(name):
+    prose = re.sub(r"^([|#!].*|)$", "\n", FENCE.sub("\n\n", text_of_page(name)), flags=re.MULTILINE)
+    for paragraph in re.split(r"\n\s*\n|\n- |\n\d+\. ", prose):
+        for sentence in re.split(r"(?<=[.:;?!])\s+", paragraph):
+            assert len(sentence.split()) <= 30, sentence
+
+
+def test_each_page_is_listed_and_each_file_is_used():
+    assert {path.stem for path in GUIDE.glob("*.md")} == {"README", *PAGES}
+    shown = {link for name in PAGES for link in LINK.findall(text_of_page(name))}
+    assert {path.name for path in GUIDE.iterdir() if path.suffix in (".png", ".svg")} <= shown
+
+
+def test_every_public_name_is_mentioned():
+    text = "\n".join(map(text_of_page, PAGES))
+    missing = [name for name in streamkm.__all__ if not name.startswith("_") and f"`{name}" not in text]
+    assert not missing
+
+
+class Site(HTMLParser):
+    """The anchors and links of a page, and what it loads."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.anchors, self.links, self.loaded = set(), set(), set()
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        self.anchors.add(named.get("id"))
+        if tag == "a":
+            self.links.add(named["href"])
+        elif tag in ("link", "script", "img"):
+            self.loaded.add(named.get("href") or named.get("src"))
+
+
+def test_the_site_is_whole_and_asks_no_other_host(tmp_path):
+    written = build(tmp_path / "site")
+    assert written == ["index.html", *(f"{name}.html" for name in PAGES)]
+    pages = {name: Site((tmp_path / "site" / name).read_text("utf-8")) for name in written}
+    for name, page in pages.items():
+        for loaded in page.loaded - {"data:,"}:
+            assert (tmp_path / "site" / loaded).is_file(), (name, loaded)
+        for link in page.links:
+            if re.match(r"https?://", link):
+                continue
+            place, _, anchor = link.partition("#")
+            assert place in pages or not place, (name, link)
+            assert not anchor or anchor in pages[place or name].anchors, (name, link)
+    assert "prefers-color-scheme: dark" in (tmp_path / "site" / "style.css").read_text("utf-8")
+    assert not re.search(r"https?:", "".join(path.read_text("utf-8") for path in SITE.rglob("*.*")))
+
+
+def test_names_of_the_reference_are_links():
+    assert reference_link("StreamKMeans") == "reference/streamkm.html#StreamKMeans"
+    assert reference_link("StreamKMeans.plan(X)") == "reference/streamkm.html#StreamKMeans.plan"
+    assert reference_link("StreamKMeans.nothing") is None
+    assert reference_link("labels_") is None
+
+
+def test_the_search_is_short():
+    assert len((SITE / "search.js").read_text("utf-8").splitlines()) <= 60
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks_have_the_code_of_their_pages(name):
+    notebook = json.loads((GUIDE / f"{name}.ipynb").read_text("utf-8"))
+    told = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    assert told == cells_of(name), "python -m tests.guide_outputs makes the notebooks anew"
+    assert all(
+        cell["outputs"] for cell in notebook["cells"] if "print(" in "".join(cell["source"]) and "outputs" in cell
+    )
