@@ -73,7 +73,9 @@ def build(folder: Path, *, with_reference: bool = False) -> list[str]:
     sections = [vars(section) for page in pages[1:] for section in page.sections]
     (folder / "sections.js").write_text(f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n", "utf-8")
     loader = FileSystemLoader(SITE)
-    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("page.html.jinja")
+    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template(
+        "page.html.jinja"
+    )
     for at, page in enumerate(pages):
         values = {
             "page": page,

@@ -6,6 +6,8 @@ import ast
 import json
 import re
 import shlex
+import shutil
+import subprocess
 import tempfile
 from html.parser import HTMLParser
 from types import ModuleType
@@ -15,6 +17,7 @@ from click.testing import CliRunner
 
 import streamkm
 from streamkm.cli.main import main
+from streamkm.reports.page import _HEADS, _cards
 from tests.guide import FENCE, GUIDE, SITE, blocks, build, page_names, read_page, reference_link, text_of_page
 from tests.guide_outputs import NOTEBOOKS, cells_of
 
@@ -86,7 +89,7 @@ def test_links_of_a_page_lead_somewhere(name):
 def test_sentences_are_short(name):
     prose = re.sub(r"^([|#!].*|)$", "\n", FENCE.sub("\n\n", text_of_page(name)), flags=re.MULTILINE)
     for paragraph in re.split(r"\n\s*\n|\n- |\n\d+\. ", prose):
-        for sentence in re.split(r"(?<=[.:;?!])\s+", paragraph):
+        for sentence in re.split(r"(?<=[.?!])\s+", paragraph):
             assert len(sentence.split()) <= 30, sentence
 
 
@@ -141,6 +144,46 @@ def test_names_of_the_reference_are_links():
     assert reference_link("StreamKMeans.plan(X)") == "reference/streamkm.html#StreamKMeans.plan"
     assert reference_link("StreamKMeans.nothing") is None
     assert reference_link("labels_") is None
+
+
+def test_each_part_of_a_report_is_explained():
+    result = {
+        "objective": 2.0, "objective_per_row": 1.0, "explained": 0.5, "silhouette": 0.5, "possible_gain": 0.1,
+        "expected_inertia": 2.0, "expected_inertia_error": 0.1, "distortion": 1.5, "converged": False, "n_iter": 3,
+    }  # fmt: skip
+    tiles = [tile[0] for tile in _cards(result)]
+    assert len(tiles) == 7
+    for head in (*tiles, *(head for head, _ in _HEADS.values()), "words"):
+        assert f"\n| {head} |" in text_of_page("report"), head
+
+
+SEARCH = """
+class Item {
+  constructor() { this.kids = []; }
+  append(...kids) { this.kids = kids; }
+  replaceChildren(...kids) { this.kids = kids; }
+}
+const parts = {"#search": new Item(), "#found": new Item(), "#pages": new Item()};
+parts["#search"].value = "Missing values";
+parts["#search"].addEventListener = () => {};
+globalThis.document = {querySelector: name => parts[name], createElement: () => new Item()};
+globalThis.matchMedia = () => ({matches: false});
+const run = name => require("vm").runInThisContext(require("fs").readFileSync(name, "utf8"));
+run("sections.js");
+run("search.js");
+console.log(JSON.stringify(parts["#found"].kids.map(item => item.kids[0].href)));
+"""
+
+
+def test_the_search_finds_headings_first(tmp_path):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("needs node")
+    build(tmp_path)
+    done = subprocess.run([node, "-e", SEARCH], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    found = json.loads(done.stdout)
+    assert set(found[:2]) == {"scaling.html#scaling-and-missing-values", "scaling.html#missing-values"}
+    assert 2 < len(found) <= 12
 
 
 def test_the_search_is_short():
