@@ -69,7 +69,7 @@ def build(folder: Path, *, with_reference: bool = False) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted([*SITE.glob("*.js"), *(path for path in GUIDE.iterdir() if path.suffix in PICTURES)]):
         shutil.copyfile(path, folder / path.name)
-    (folder / "style.css").write_text((SITE / "style.css").read_text("utf-8") + code_colours(), "utf-8")
+    (folder / "style.css").write_text((SITE / "style.css").read_text("utf-8") + code_colours("pre"), "utf-8")
     sections = [vars(section) for page in pages[1:] for section in page.sections]
     (folder / "sections.js").write_text(f"const SECTIONS = {json.dumps(sections, ensure_ascii=False)};\n", "utf-8")
     loader = FileSystemLoader(SITE)
@@ -131,9 +131,9 @@ def coloured(code: str, language: str, attributes: str) -> str:
     return highlight(code, get_lexer_by_name(LEXERS.get(language, language)), HtmlFormatter(nowrap=True))
 
 
-def code_colours() -> str:
+def code_colours(selector: str) -> str:
     """The style sheet of the colours, for light and dark screens."""
-    light, dark = (HtmlFormatter(style=COLOURS[name]).get_style_defs("pre") for name in ("light", "dark"))
+    light, dark = (HtmlFormatter(style=COLOURS[name]).get_style_defs(selector) for name in ("light", "dark"))
     return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
 
 

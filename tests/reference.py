@@ -37,6 +37,7 @@ def build(folder: Path) -> list[str]:
         if name.startswith("streamkm"):
             vars(module).setdefault("sp", sp)  # which the annotation `Matrix` names, wherever it stands
     pdoc.render.configure(docformat="numpy", template_directory=guide.SITE / "reference")
+    pdoc.render.env.globals["code_colours"] = guide.code_colours(".pdoc-code")
     for name in MODULES:
         complete(pdoc.doc.Module.from_name(name))
     pdoc.pdoc(*MODULES, output_directory=folder / "reference")

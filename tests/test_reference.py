@@ -39,6 +39,9 @@ def pages(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("reference")
     build(folder)
+    shown = (folder / "reference" / "streamkm.html").read_text("utf-8")
+    assert "prefers-color-scheme" in shown
+    assert not re.search(r"<(?:link|script|img)[^>]*https?:", shown)
     return {path.resolve(): Page(path.read_text("utf-8")) for path in folder.rglob("*.html")}
 
 
