@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.fitting.documents import fit_idf, open_documents, weight_rows
     from streamkm.model_selection.sweep import sweep
-    from streamkm.sketches import CountSketch, PCASketch
+    from streamkm.sketches import PCA, CountSketch, PCASketch, SketchOptions
     from streamkm.sketches.theory.bounds import sizing
     from streamkm.sources import open_source
     from streamkm.text import FeatureHashing, IdfFit, TfIdf
@@ -28,7 +28,9 @@ _HOMES = {
     "FeatureHashing": "streamkm.text",
     "IdfFit": "streamkm.text",
     "IncrementalKMeans": "streamkm.estimators.incremental",
+    "PCA": "streamkm.sketches",
     "PCASketch": "streamkm.sketches",
+    "SketchOptions": "streamkm.sketches",
     "StreamKMeans": "streamkm.estimators.kmeans",
     "StreamKernelKMeans": "streamkm.estimators.kernel_kmeans",
     "StreamkmError": "streamkm.core.exceptions",
@@ -43,11 +45,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "PCA",
     "CountSketch",
     "FeatureHashing",
     "IdfFit",
     "IncrementalKMeans",
     "PCASketch",
+    "SketchOptions",
     "StreamKMeans",
     "StreamKernelKMeans",
     "StreamkmError",

@@ -49,7 +49,7 @@ def kernels():
 
 def fits():
     """Fits of narrow dense rows and of sparse rows."""
-    from streamkm import StreamKMeans
+    from streamkm import SketchOptions, StreamKMeans
 
     found = {}
     for name, X, options in (
@@ -58,7 +58,7 @@ def fits():
         ("dense u1", (rows(4_000, 16, "f8") * 20).astype(np.uint8), {"sample_weight": True}),
         ("sparse f4", sp.csr_array(np.where(rows(4_000, 60, "f4") > 6, 1, 0).astype(np.float32)), {}),
         ("sparse f8, cosine", sp.csr_array(np.maximum(rows(4_000, 60, "f8") - 5, 0)), {"metric": "cosine"}),
-        ("signs", rows(2_000, 200, "f4"), {"sketch": "signs", "n_components": 32}),
+        ("signs", rows(2_000, 200, "f4"), {"sketch": SketchOptions("signs", 32)}),
     ):
         weights = np.random.default_rng(2).integers(0, 4, X.shape[0]) if options.pop("sample_weight", False) else None
         fit = StreamKMeans(12, random_state=0, progress=False, **options).fit(X, sample_weight=weights)

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 from distributed import Client, LocalCluster
 
-from streamkm import StreamKernelKMeans, StreamKMeans, sweep
+from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans, sweep
 
 COMMON = {"random_state": 0, "max_iter": 2, "progress": False, "chunk_bytes": 100_000}
 
@@ -38,7 +38,7 @@ def main(n_workers: int) -> None:
     ):
         for X, sketch in cases():
             options = {} if sketch == "identity" else {"n_components": 20}
-            StreamKMeans(3, executor=client, sketch=sketch, **options, **COMMON).fit(X)
+            StreamKMeans(3, executor=client, sketch=SketchOptions(sketch, **options), **COMMON).fit(X)
             if sketch != "identity":
                 StreamKernelKMeans(3, executor=client, n_landmarks=40, rank=10, **COMMON).fit(X)
         sweep(X, [2, 3], executor=client, random_state=0, progress=False)

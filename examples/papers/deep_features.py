@@ -29,7 +29,7 @@ import numpy as np
 from sparse_embedded import METHODS, by_kept_entries
 from threadpoolctl import threadpool_limits
 
-from streamkm import StreamKMeans, open_source
+from streamkm import SketchOptions, StreamKMeans, open_source
 from streamkm.metrics import normalized_mutual_info
 
 N_CLASSES, N_FEATURES, FEW, ALL, COMPONENTS = 1000, 2048, 30_000, 1_200_000, 256
@@ -109,9 +109,7 @@ def streamed(rows, n_rows, method, m):  # noqa: ARG001
     """One method on all rows, out of core, as a row of the table."""
     estimator = StreamKMeans(
         rows.n_classes,
-        sketch=LARGE[method],
-        n_components=m,
-        assign_space="sketch",
+        sketch=SketchOptions(LARGE[method], m, assign_space="sketch"),
         refine=0,
         memory_limit=LIMIT,
         executor=1,

@@ -39,6 +39,7 @@ import numpy as np
 import scipy.sparse as sp
 from claims import Claims, by_seed, case, difference, paired, ratio
 
+from streamkm import SketchOptions
 from streamkm.metrics import clustering_accuracy, objective_ratio
 from streamkm.sketches import CountSketch, FeatureSelection, PreconditionedSampling, SignProjection, TruncatedSVDSketch
 from streamkm.sketches.subspace import fit_rows
@@ -132,7 +133,7 @@ def measure(name, X, classes, sizes, n_seeds):
         found["objective"] = objective_ratio(X, labels, reference)
         rows.append({"data": name, "method": method, "m": m, "seed": seed, **found})
 
-    fits = {m: partial(common.cluster, sketch="countsketch", n_components=m) for m in sizes}
+    fits = {m: partial(common.cluster, sketch=SketchOptions("countsketch", m)) for m in sizes}
     default = partial(common.cluster, sketch="auto")
     for fit in (common.cluster, default, fits[min(sizes)], fits[max(sizes)]):
         fit(X[:500], k, 0)  # compiles

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from streamkm.cli.data import TABLE, TEXT, Opened, open_configured, read_table_settings, read_text_settings
-from streamkm.cli.schema import SECTIONS, Output, shown, validate
+from streamkm.cli.schema import OPTIONS, SECTIONS, Output, shown, validate
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError
 from streamkm.core.secrets import MASK
 from streamkm.engine import ClusterSettings
@@ -136,11 +136,21 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
 def _estimator(sections: dict[str, Any]) -> StreamKMeans | StreamKernelKMeans:
     """The estimator that is described: of kernel k-means where there is a section for it."""
     if "kernel" not in sections:
-        return StreamKMeans(**sections["estimator"].model_dump())
+        return StreamKMeans(**_with_options(sections["estimator"].model_dump()))
     known = inspect.signature(StreamKernelKMeans).parameters
     given = sections["estimator"].model_dump(exclude_unset=True)  # its defaults are those of the other estimator
     shared = {name: value for name, value in given.items() if name in known}
     return StreamKernelKMeans(**(shared | sections["kernel"].model_dump()))
+
+
+def _with_options(values: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of an estimator, those of options gathered in them; a name alone where nothing else is said."""
+    for name, options in OPTIONS.items():
+        if name in values:
+            full = options(**{key: values.pop(key) for key in inspect.signature(options).parameters})
+            alone = getattr(full, name)
+            values[name] = alone if full == options(**{name: alone}) else full
+    return values
 
 
 def _cluster(given: dict[str, Any], origin: str, threads: int | str) -> ClusterSettings | None:

@@ -25,11 +25,14 @@ from streamkm.estimators.kernel_validation import ALIASES
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import CHOICES
 from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
+from streamkm.sketches import SketchOptions
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.text import FeatureHashing
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 3, 60
+
+OPTIONS: dict[str, type[Any]] = {"sketch": SketchOptions}  # what parameters are in full, as keys of their own
 
 # Types of the estimator's parameters; their names and defaults are those of its signature.
 ESTIMATOR_TYPES: dict[str, Any] = {
@@ -133,8 +136,17 @@ class Output(_Section):
     overwrite: bool = False  # whether results of an earlier run may be replaced
 
 
+def flat_parameters(estimator: type[Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of an estimator, those that are said in `OPTIONS` behind the one that takes these."""
+    found: dict[str, inspect.Parameter] = {}
+    for name, parameter in inspect.signature(estimator).parameters.items():
+        found[name] = parameter
+        found |= inspect.signature(OPTIONS[name]).parameters if name in OPTIONS else {}
+    return found
+
+
 def _section_of(estimator: type[Any], types: Mapping[str, Any]) -> type[_Section]:
-    parameters = inspect.signature(estimator).parameters
+    parameters = flat_parameters(estimator)
     fields: dict[str, Any] = {
         name: (types[name], parameter.default) for name, parameter in parameters.items() if name in types
     }
@@ -166,6 +178,7 @@ SECTIONS: dict[str, type[_Section]] = {
 }
 OPTIONAL = ("kernel",)  # there only where they are given
 FORMER = {  # keys of the estimator by their former names
+    "sketch_fit": "estimator.fit_on",
     "spherical": "estimator.metric with the value spherical",
     "steps": "estimator.preprocess",
     "verbose": "estimator.progress",
@@ -214,7 +227,7 @@ def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], 
             for key, kind in found.items():
                 problems.append(_problem((name, key), _explain(name, key, kind, given.get(key)), origins, where))
     if "kernel" in sections and "estimator" in sections:
-        of_no_use = set(ESTIMATOR_TYPES) - set(inspect.signature(StreamKernelKMeans).parameters) | set(KERNEL_TYPES)
+        of_no_use = set(ESTIMATOR_TYPES) - set(flat_parameters(StreamKernelKMeans)) | set(KERNEL_TYPES)
         for key, value in sections["estimator"].model_dump(exclude_defaults=True).items():
             if key in of_no_use:
                 problem = f"estimator.{key}={value!r} does not apply to kernel k-means; leave out this key or kernel"

@@ -14,7 +14,7 @@ _FITS = ("fit", "plan", "cluster")
 _OPTIONS: dict[str, dict[str, str]] = {
     **{
         command: {"n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}",
-                  "image_shape": "--image-shape {}"}
+                  "image_shape": "--image-shape {}", "fit_on": "--set kernel.fit_on={}"}
         for command in _FITS
     },
     "report": {"image_shape": "--image-shape {}"},
@@ -48,8 +48,9 @@ _PHRASES = (
     ("or start anew", "or begin anew with --restart"),
 )  # fmt: skip
 _YAML = {"None": "null", "True": "true", "False": "false"}
-# a parameter with its value, which a message may leave to the reader; FeatureHashing(...) is the section text
-_GIVEN = re.compile(r"""(FeatureHashing\()?(?<![\w./-])([a-z]\w*)=("[^"]*"|'[^']*'|[\w.+-]*\w|)(?(1)\))""")
+_OF = {"FeatureHashing": "text", "SketchOptions": "estimator"}  # sections that stand for their arguments
+# a parameter with its value, which a message may leave to the reader
+_GIVEN = re.compile(rf"""(?:({"|".join(_OF)})\()?(?<![\w./-])([a-z]\w*)=("[^"]*"|'[^']*'|[\w.+-]*\w|)(?(1)\))""")
 _NAMED = re.compile(r"(?<![\w./=-])[a-z]+_[a-z_]+(?![\w./=(-])")
 
 
@@ -70,13 +71,13 @@ def in_words_of(command: str, text: str) -> str:
     keys = dict(_keys(command))
 
     def given(found: re.Match[str]) -> str:
-        of_text, name, value = found.groups()
+        of, name, value = found.groups()
         value = _YAML.get(value, value.strip("\"'"))
-        if name in options and not of_text:
+        if name in options and not of:
             return options[name].format(shlex.quote(value) if value else "").rstrip()
         if "\\" in value:  # YAML reads it in double quotes alone
             value = f'"{value}"'
-        key = f"text.{name}" if of_text else keys.get(name)
+        key = f"{_OF[of]}.{name}" if of else keys.get(name)
         return found.group() if key is None else f"--set {shlex.quote(f'{key}={value}')}"
 
     def named(found: re.Match[str]) -> str:

@@ -97,7 +97,7 @@ class Described(Assigner):
         if deviations is None:
             raise InvalidInputError(
                 "summary() needs means of the original features, which a fit leaves: not IncrementalKMeans, nor labels "
-                'of the sketch (assign_space="original" asks for those of the original features)'
+                'of the sketch (SketchOptions(assign_space="original") asks for those of the original features)'
             )
         names = getattr(self, "feature_names_in_", None)
 

@@ -379,7 +379,7 @@ def incremental_from(fitted: StreamKMeans, *, half_life: float | None, first_row
     if fitted.assign_space_ != "original":
         raise InvalidInputError(
             "the clusters of the fit are known in the space of the sketch alone, where no stream goes on; fit with "
-            'assign_space="original", or call partial_fit of a new IncrementalKMeans'
+            'SketchOptions(assign_space="original"), or call partial_fit of a new IncrementalKMeans'
         )
     shared = [name for name in IncrementalKMeans().get_params(deep=False) if name in vars(given)]
     options = {name: getattr(given, name) for name in shared}

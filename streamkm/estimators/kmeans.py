@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
-from streamkm.cluster.model import Space
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import available_memory, is_given
 from streamkm.core.progress import Progress
@@ -32,6 +31,7 @@ from streamkm.estimators.validation import (
     drawn_seed,
     is_sketch,
     row_metric,
+    sketch_options,
 )
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import run_fit
@@ -43,7 +43,7 @@ from streamkm.passes.prepare import find_preparation
 from streamkm.passes.reader import OnInvalid
 from streamkm.planning.plan import Plan
 from streamkm.preparation import Preparation, check_steps
-from streamkm.sketches import Sketch
+from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import sketch_class
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
@@ -60,32 +60,11 @@ class StreamKMeans(Described, Planned):
     ----------
     n_clusters : int, default=8
         Number of clusters.
-    sketch : str or Sketch, default="auto"
-        How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
-        principal directions ("pca": Lloyd then runs along them, see `coreset`). By name:
-        "countsketch", "sparse-jl" (8 non-zeros a feature, or as many as the theorem of `eps` asks for), "signs",
-        "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows can be given to; "pca",
-        "svd", "leverage" and "laplacian", which are found on rows: see `sketch_fit`. Or a sketch that is made already,
-        such as ``CountSketch(2048, seed=0, nnz_per_feature=4)`` or ``PreconditionedSampling(0.1, d, 0)``.
-    sketch_fit : {"sample", "all"}, default="sample"
-        What a sketch that depends on the data is found on. "sample": the row sample, which the first pass keeps anyway.
-        "all": all rows, in one more pass, for "pca", "svd" and "leverage": sums of d x d numbers up to 2,048 features,
-        exact but for rounding; above, of d x 1.5 m by a randomized range finder.
-    n_components : int or "auto", default="auto"
-        m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing); 256 for dense ones; for
-        "pca" 48, and 96 for more than 128 clusters.
-    eps : float, optional
-        In place of `n_components`: so many components that a theorem keeps the objective of every clustering within
-        1 +- eps, for all but a share `delta` of seeds (definition 2 of Liu et al.); `plan` names it. Where that takes
-        as many components as there are features, rows are taken as they are. It is not the loss of the clusters that
-        are found: those that are best in the sketch cost up to 1 + 2 eps / (1 - eps) times the least, so that a loss
-        needs about half of it as eps, and four times the components: `streamkm.sketches.theory.bounds.eps_of_loss`. Two
-        sketches promise less: "leverage" that the best clustering of the sketch costs at most 3 + eps times the least;
-        "svd" and "pca" that objectives are within 1 + eps up to a constant that all clusterings share, for directions
-        of all rows, exact ones (``sketch_fit="all"``; those of a sample come near). None: the sizes that serve in
-        practice.
-    delta : float, default=0.1
-        See `eps`. Components of "countsketch" grow with 1 / delta and the square of k.
+    sketch : str, Sketch or SketchOptions, default="auto"
+        How features are shrunk: a name, a sketch such as ``CountSketch(2048)``, or `SketchOptions`, which also set the
+        number of components, the rows that the sketch is found on, and where rows are assigned. Short forms of options
+        are ``PCA(64, fit_on="all")`` and ``CountSketch.for_error(eps=0.1)``. "auto": not at all where features are few;
+        CountSketch for sparse rows; principal directions for wide dense rows.
     init : {"k-means++", "k-means||", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         "k-means++": greedy k-means++ on all rows that are held, or on rows drawn from all of them by their share of the
         objective, then split-and-merge search there. "k-means||": such rows, seeded by their weights, without a search.
@@ -131,9 +110,6 @@ class StreamKMeans(Described, Planned):
         say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
         more pass assigns; twice at most, and never where `init` gives the centers or draws them at random. A number
         never looks further: it warns.
-    assign_space : {"auto", "original", "sketch"}, default="auto"
-        Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a
-        quarter of the memory.
     coreset : {"auto", "sensitivity", "lightweight", "uniform"} or None, default="auto"
         What stands for the rows while they are clustered. "uniform": the row sample; "sensitivity" and "lightweight":
         weighted rows, drawn by importance, that also hold small clusters far away; None: all rows, sketched, which
@@ -249,15 +225,16 @@ class StreamKMeans(Described, Planned):
 
     See Also
     --------
+    SketchOptions : What can be said of the sketch.
     IncrementalKMeans : For rows that keep coming.
     sklearn.cluster.KMeans : For data in memory.
 
     Notes
     -----
-    Methods of the papers, which take the labels of the sketch (``assign_space="sketch", refine=0``) where the defaults
-    assign the rows themselves: sparse embedding (Liu et al.) is "countsketch" with `n_components`; random signs
-    (Boutsidis et al.) "signs"; draws of features by leverage "leverage"; singular vectors "svd" with
-    ``sketch_fit="all"``; Laplacian scores "laplacian"; preconditioned sparsification a `PreconditionedSampling`. For
+    Methods of the papers, which take the labels of the sketch where the defaults assign the rows themselves:
+    ``sketch=SketchOptions(name, m, assign_space="sketch"), refine=0``. Sparse embedding (Liu et al.) is "countsketch";
+    random signs (Boutsidis et al.) "signs"; draws of features by leverage "leverage"; singular vectors "svd" with
+    ``fit_on="all"``; Laplacian scores "laplacian"; preconditioned sparsification a `PreconditionedSampling`. For
     hashed words (Senuma) rows come from `streamkm.FeatureHashing`, with "identity". `streamkm.sizing` gives the
     components by the name of a theorem.
 
@@ -282,11 +259,7 @@ class StreamKMeans(Described, Planned):
         self,
         n_clusters: int = 8,
         *,
-        sketch: str | Sketch = "auto",
-        sketch_fit: str = "sample",
-        n_components: int | str = "auto",
-        eps: float | None = None,
-        delta: float = 0.1,
+        sketch: str | Sketch | SketchOptions = "auto",
         init: str | ArrayLike | Callable[..., Any] = "k-means++",
         n_init: int | str = "auto",
         max_iter: int = 100,
@@ -295,7 +268,6 @@ class StreamKMeans(Described, Planned):
         max_cluster_size: int | float | None = None,
         preprocess: Sequence[str] | None = None,
         refine: int | str = "auto",
-        assign_space: Space | Literal["auto"] = "auto",
         coreset: str | None = "auto",
         memory_limit: int | float | str | Mapping[str, Any] = "auto",
         chunk_bytes: int | str = "auto",
@@ -307,10 +279,6 @@ class StreamKMeans(Described, Planned):
     ):
         self.n_clusters = n_clusters
         self.sketch = sketch
-        self.sketch_fit = sketch_fit
-        self.n_components = n_components
-        self.eps = eps
-        self.delta = delta
         self.init = init
         self.n_init = n_init
         self.max_iter = max_iter
@@ -319,7 +287,6 @@ class StreamKMeans(Described, Planned):
         self.max_cluster_size = max_cluster_size
         self.preprocess = preprocess
         self.refine = refine
-        self.assign_space = assign_space
         self.coreset = coreset
         self.memory_limit = memory_limit
         self.chunk_bytes = chunk_bytes
@@ -369,9 +336,9 @@ class StreamKMeans(Described, Planned):
 
         Notes
         -----
-        Two passes over the data, `refine` more, one for ``sketch_fit="all"``, and one where a `coreset` of rows, or all
-        of them, is sketched by what was found on rows. O(nnz) for the sketch, O(nnz * k) for each assignment; memory
-        for n sketched rows, the sample and the centers.
+        Two passes over the data, `refine` more, one for ``fit_on="all"`` of a sketch, and one where a `coreset` of
+        rows, or all of them, is sketched by what was found on rows. O(nnz) for the sketch, O(nnz * k) for each
+        assignment; memory for n sketched rows, the sample and the centers.
         """
         check_parameters(self)
         source = self._open(X, reset=True)
@@ -489,7 +456,8 @@ class StreamKMeans(Described, Planned):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        asked: Any = self.sketch if is_sketch(self.sketch) else sketch_class(str(self.sketch))
+        sketch = sketch_options(self.sketch).sketch
+        asked: Any = sketch if is_sketch(sketch) else sketch_class(str(sketch))
         tags.input_tags.sparse = asked.takes_sparse
         return tags
 

@@ -16,7 +16,7 @@ from streamkm.estimators.input_rows import InputRows
 from streamkm.estimators.registry import name_of
 from streamkm.estimators.validation import OF_THIS_RUN, given_start, plain, plain_list
 from streamkm.preparation import Preparation
-from streamkm.sketches import Sketch
+from streamkm.sketches import Sketch, SketchOptions, sketch_from_dict
 
 # what a model file keeps of a fit, and the attributes that hold it
 _KEPT = {
@@ -81,9 +81,9 @@ class SavedModel(InputRows):
         Raises ModelFileError if the file is no saved model, or damaged.
         """
         model, parameters = Model.load(path)
-        if isinstance(parameters.get("sketch"), dict):
-            parameters["sketch"] = model.sketch  # it was given, made already
         try:
+            if "sketch" in parameters:
+                parameters["sketch"] = _read_sketch(parameters["sketch"], model.sketch)
             estimator = cls(**parameters)
         except TypeError as error:
             raise InvalidParameterError(f"{os.fspath(path)} was saved by another estimator: {error}") from error
@@ -111,3 +111,13 @@ class SavedModel(InputRows):
     def _restore_state(self, path: str | os.PathLike[str], arrays: dict[str, Any], header: Any) -> None:
         """Take what `_saved_state` gave."""
         raise ModelFileError(f"{os.fspath(path)} keeps a stream, and {type(self).__name__} has none")
+
+
+def _read_sketch(given: Any, made: Sketch) -> Any:
+    """The parameter `sketch` of what a file keeps of it; a sketch that was given with its seed is the model's."""
+    if not isinstance(given, dict):
+        return given
+    if "kind" not in given:
+        return SketchOptions(**(given | {"sketch": _read_sketch(given.get("sketch", "auto"), made)}))
+    lacks = None in (given.get("seed", 0), given.get("n_features", 0))
+    return sketch_from_dict(given, {}, made=False) if lacks else made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -136,13 +137,8 @@ class Planned(Assigner):
         planned = partial(
             plan_fit,
             rows,
-            sketch=given.sketch,
-            sketch_fit=given.sketch_fit,
-            n_components=given.n_components,
-            eps=given.eps,
-            delta=given.delta,
+            sketch=replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch,
             refine=given.refine,
-            assign_space="original" if given.metric == "spherical" else given.assign_space,
             coreset=given.coreset,
             chunk_bytes=given.chunk_bytes,
             memory_limit=given.memory_limit if memory_limit is None else memory_limit,
@@ -159,7 +155,7 @@ class Planned(Assigner):
             key=lambda plan: plan.threadless_bytes,
         )
         stored = None
-        if plan.memory_model is not None and not is_dense(rows, given.sketch, plan.sketch, plan.n_components):
+        if plan.memory_model is not None and not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
             stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
         return plan.with_epochs(self._settings(0), stored=stored)
 
@@ -193,7 +189,7 @@ class Planned(Assigner):
     def _settings(self, seed: int) -> Settings:
         init, seeds = self._given(seed)
         given = parameters_of(self)
-        sketch = None if isinstance(given.sketch, str) else given.sketch
+        sketch = None if isinstance(given.sketch.sketch, str) else given.sketch.sketch
         return Settings(
             n_clusters=given.n_clusters,
             init=init,

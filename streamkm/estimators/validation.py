@@ -9,7 +9,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
@@ -25,7 +25,7 @@ from streamkm.cluster.seeding.init import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import check_unmasked
 from streamkm.preparation import check_steps
-from streamkm.sketches import Sketch
+from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
 from streamkm.sources.bfloat16 import is_bfloat16
 from streamkm.sources.open import is_collection
@@ -35,9 +35,9 @@ ClusterMetric = Literal[Metric, "spherical"]
 STARTS = ("k-means++", "k-means||", "random", "ls++")
 CHOICES = {
     "sketch": ("auto", *OBLIVIOUS, *DATA_DEPENDENT),
-    "sketch_fit": ("sample", "all"),
-    "metric": get_args(ClusterMetric),
+    "fit_on": ("sample", "all"),
     "assign_space": ("auto", "original", "sketch"),
+    "metric": get_args(ClusterMetric),
     "on_invalid": ("raise", "skip"),
     "coreset": ("auto", "sensitivity", "lightweight", "uniform", None),
 }
@@ -50,17 +50,13 @@ def check_parameters(estimator: Any) -> None:
     if estimator.refine != "auto":
         check_integer("refine", estimator.refine, 0)
     check_progress(estimator.progress)
-    for name in ("eps", "delta"):
-        value = getattr(estimator, name)
-        if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
-            raise InvalidParameterError(f"{name}={value!r}; needed: a number between 0 and 1")
-    for name, smallest in (("n_components", 1), ("n_init", 1), ("chunk_bytes", 1)):
+    for name in ("n_init", "chunk_bytes"):
         if getattr(estimator, name) != "auto":
-            check_integer(name, getattr(estimator, name), smallest, or_auto=True)
+            check_integer(name, getattr(estimator, name), 1, or_auto=True)
     check_tol(estimator.tol)
-    for name in CHOICES:
+    for name in ("metric", "on_invalid", "coreset"):
         check_choice(name, getattr(estimator, name))
-    check_spherical(estimator)
+    check_sketch(sketch_options(estimator.sketch), spherical=estimator.metric == "spherical")
     check_size_cap(estimator.max_cluster_size)
     check_steps(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
@@ -92,19 +88,39 @@ def check_tol(tol: Any) -> None:
 
 
 def check_choice(name: str, value: Any) -> None:
-    """Refuse what a parameter with given choices cannot be; a sketch may be made already."""
+    """Refuse what a parameter with given choices cannot be."""
     choices = CHOICES[name]
-    if not (is_sketch(value) if name == "sketch" and not isinstance(value, str) else value in choices):
+    if value not in choices:
         raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
 
 
-def check_spherical(estimator: Any) -> None:
-    """Refuse centers on the sphere where rows are assigned in a sketch of them."""
-    if estimator.metric == "spherical" and estimator.assign_space == "sketch":
+def check_sketch(options: SketchOptions, *, spherical: bool) -> None:
+    """Refuse options of a sketch that are out of range, and rows assigned in it for centers on the sphere."""
+    named = isinstance(options.sketch, str) and options.sketch in CHOICES["sketch"]
+    if not named and not is_sketch(options.sketch):
+        names = ", ".join(map(repr, CHOICES["sketch"]))
         raise InvalidParameterError(
-            'metric="spherical" keeps centers of original features at unit length; pass assign_space="auto" or '
-            '"original"'
+            f"sketch={options.sketch!r}; needed: one of {names}, a sketch such as CountSketch(2048), or SketchOptions"
         )
+    if options.n_components != "auto":
+        check_integer("n_components", options.n_components, 1, or_auto=True)
+    for name, value in (("eps", options.eps), ("delta", options.delta)):
+        if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
+            raise InvalidParameterError(f"{name}={value!r}; needed: a number between 0 and 1")
+    for name in ("fit_on", "assign_space"):
+        check_choice(name, getattr(options, name))
+    if spherical and options.assign_space == "sketch":
+        raise InvalidParameterError(
+            'metric="spherical" keeps centers of original features at unit length; pass '
+            'SketchOptions(assign_space="original")'
+        )
+
+
+def sketch_options(sketch: Any) -> SketchOptions:
+    """What is given as `sketch`, in full: options, the name of a sketch, or a sketch."""
+    options = sketch if isinstance(sketch, SketchOptions) else SketchOptions(sketch)
+    numbers = {name: value.item() for name, value in vars(options).items() if isinstance(value, np.generic)}
+    return replace(options, **numbers)
 
 
 def row_metric(metric: ClusterMetric) -> Metric:
@@ -175,10 +191,10 @@ def as_number(value: Any) -> float:
 def parameters_of(estimator: Any) -> Any:
     """The parameters of an estimator as attributes, NumPy's numbers as Python's, which files and plans can hold.
 
-    Those that a subclass sets itself and does not take too, which `get_params` leaves out.
+    `sketch` in full. Those that a subclass sets itself and does not take too, which `get_params` leaves out.
     """
-    values = vars(estimator).items()
-    return SimpleNamespace(**{name: value.item() if isinstance(value, np.generic) else value for name, value in values})
+    values = {name: value.item() if isinstance(value, np.generic) else value for name, value in vars(estimator).items()}
+    return SimpleNamespace(**values | ({"sketch": sketch_options(values["sketch"])} if "sketch" in values else {}))
 
 
 def check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:
@@ -272,6 +288,8 @@ def plain_list(value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """A NumPy scalar as Python's, a sketch as what tells it from others, a function as its name; others as they are."""
+    if isinstance(value, SketchOptions):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if is_sketch(value):
         return {**value.to_dict(), **{name: digest(array) for name, array in value.arrays().items()}}
     if callable(value):

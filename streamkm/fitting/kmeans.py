@@ -151,7 +151,7 @@ def _in_the_sketch(context: FitContext, n_features: int) -> str:
         f"labels, objective and centers are those of the sketch, of {context.plan.n_components:,} components: "
         f"{context.settings.n_clusters:,} centers of {n_features:,} features have no room below the limit of "
         f"{human_bytes(context.plan.limit_bytes)}; raise memory_limit for labels in the original space, or pass "
-        f'assign_space="sketch" if these are meant'
+        f'SketchOptions(assign_space="sketch") if these are meant'
     )
 
 

@@ -82,7 +82,7 @@ def _framed_block(held: Held, frame: Normalization) -> tuple[Block, tuple[float,
 def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:
     """The sketch that was given or that a plan names; None for one that is found on rows."""
     if settings.sketch is not None:
-        return settings.sketch
+        return settings.sketch.made(settings.seed64("sketch"), n_features)
     if plan.sketch in DATA_DEPENDENT:
         return None
     return make_sketch(plan.sketch, plan.n_components, settings.seed64("sketch"), n_features, plan.nnz_per_feature)

@@ -59,7 +59,7 @@ from streamkm.planning.memory import pca_rows
 from streamkm.planning.sample_plan import SamplePlan, plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import check_steps
-from streamkm.sketches import Sketch
+from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch, sketch_class
 from streamkm.sources import open_source
 from streamkm.sources.fingerprints import fingerprint
@@ -107,7 +107,10 @@ def sweep(
         Every k, in any order.
     seeds : int, default=2
         Runs, each from a start of its own; stability needs two.
-    sketch, n_components, metric, preprocess, memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
+    sketch : str, default="auto"
+    n_components : int or "auto", default="auto"
+        As of `SketchOptions`.
+    metric, preprocess, memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
         As of `StreamKMeans`. Clusterings are scored, and their centers given, in the units of the prepared rows.
     sample_rows : int or "auto", default="auto"
         Rows that are clustered and scored, at most. "auto": 200 for each of the most clusters, from 10,000 to 50,000.
@@ -166,7 +169,7 @@ def sweep(
         )
     if source.n_rows is not None:
         check_clusters(wanted[-1], source.n_rows)
-    kind, m, _ = choose_sketch(source, sketch, check_count("n_components", n_components), wanted[-1])
+    kind, m, _ = choose_sketch(source, SketchOptions(sketch, check_count("n_components", n_components)), wanted[-1])
     n_clustered, n_kept = sample_sizes(source, wanted[-1], check_count("sample_rows", sample_rows))
     check_seeds(seeds)
     n_judged = min(n_clustered, MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * wanted[-1]))

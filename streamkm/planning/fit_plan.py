@@ -6,7 +6,7 @@ Pure functions of the source's description, the parameters and the memory that m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from streamkm.planning.memory_budget import FEWEST_DRAWN, MemoryBudget, checked,
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.planning.sketch_choice import choose_sketch, wanted_nnz
-from streamkm.sketches import Sketch, SketchAnswers
+from streamkm.sketches import SketchAnswers, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions, sketch_class
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import RowSource
@@ -53,18 +53,13 @@ def plan_fit(
     source: RowSource,
     *,
     n_clusters: int,
-    sketch: str | Sketch,
-    n_components: int | str,
-    eps: float | None,
-    delta: float,
+    sketch: SketchOptions,
     refine: int | str,
-    assign_space: Space | Literal["auto"],
     coreset: str | None,
     chunk_bytes: int | str,
     memory_limit: Any,
     n_threads: int,
     weighted: bool = False,
-    sketch_fit: str = "sample",
     gathers_labels: bool = True,
     keeps_rows: bool = False,
     refuses: bool = True,
@@ -78,8 +73,6 @@ def plan_fit(
         See `core.memory.memory_limit_bytes`.
     n_threads : int
         Threads of this process that may read; as many do as have room beside what is planned for one.
-    sketch_fit : "sample" or "all"
-        What a sketch that depends on the data is found on.
     gathers_labels : bool
         Whether this process holds the labels of all rows.
     keeps_rows : bool
@@ -100,21 +93,16 @@ def plan_fit(
         If the projected memory exceeds the limit.
     """
     row_bytes = decoded_row_bytes(source)
-    kind, components, why = choose_sketch(
-        source, sketch, n_components, n_clusters, eps=eps, delta=delta, sketch_fit=sketch_fit
-    )
+    kind, components, why = choose_sketch(source, sketch, n_clusters)
     budget = MemoryBudget.of(memory_limit, source, on_cluster=on_cluster)
-    per_feature = wanted_nnz(kind, n_components, n_clusters, eps=eps, delta=delta)
     asked = _Asked(
         source=source,
         n_clusters=n_clusters,
-        sketch=sketch,
+        options=sketch,
         kind=kind,
         n_components=components,
-        nnz_per_feature=per_feature,
-        found_on_all=sketch_fit == "all",
+        nnz_per_feature=wanted_nnz(kind, sketch, n_clusters),
         refine=refine,
-        assign_space=assign_space,
         coreset=coreset,
         row_bytes=row_bytes,
     )
@@ -219,14 +207,11 @@ class _Asked:
 
     source: RowSource
     n_clusters: int
-    sketch: str | Sketch
-    # of the sketch
-    kind: str
+    options: SketchOptions
+    kind: str  # of the sketch
     n_components: int
     nnz_per_feature: int | None
-    found_on_all: bool  # whether a sketch that depends on the data is to be found on all rows
     refine: int | str
-    assign_space: Space | Literal["auto"]
     coreset: str | None
     row_bytes: int  # of a row as read, about
 
@@ -238,17 +223,17 @@ class _Asked:
     @property
     def sketch_answers(self) -> SketchAnswers | type[SketchAnswers]:
         """Who answers for the sketch: itself if it is made already, else its class."""
-        return sketch_class(self.kind) if isinstance(self.sketch, str) else self.sketch
+        return sketch_class(self.kind) if isinstance(self.options.sketch, str) else self.options.sketch
 
     @property
     def found(self) -> bool:
         """Whether the sketch is found on rows."""
-        return self.kind in DATA_DEPENDENT and isinstance(self.sketch, str)
+        return self.kind in DATA_DEPENDENT and isinstance(self.options.sketch, str)
 
     @property
     def streamed(self) -> bool:
         """Whether it is found on all rows, in passes of its own."""
-        return self.found and self.found_on_all and self.kind in FIT_BY_PASS
+        return self.found and self.options.fit_on == "all" and self.kind in FIT_BY_PASS
 
     @property
     def fit_passes(self) -> int:
@@ -292,9 +277,9 @@ class _Asked:
     def spaces(self) -> tuple[Space, ...]:
         """Where rows may be assigned, best first."""
         as_they_are = self.sketch_answers.is_identity
-        if self.once or (as_they_are and self.assign_space == "auto"):
+        if self.once or (as_they_are and self.options.assign_space == "auto"):
             return ("original",) if as_they_are else ("sketch",)
-        return ("original", "sketch") if self.assign_space == "auto" else (self.assign_space,)
+        return ("original", "sketch") if self.options.assign_space == "auto" else (self.options.assign_space,)
 
     @property
     def _n_features(self) -> int:
@@ -315,7 +300,7 @@ class _Asked:
         """Refuse parameters that need more than one pass."""
         refused = {
             f"refine={self.refine}": self.refinements > 0,
-            'assign_space="original"': self.assign_space == "original" and not self.sketch_answers.is_identity,
+            'assign_space="original"': self.options.assign_space == "original" and not self.sketch_answers.is_identity,
             f'sketch="{self.kind}"': self.found,
         }
         for parameter, wanted in refused.items():
@@ -328,7 +313,7 @@ class _Asked:
     def memory_model(self, first: Sizes, *, gathers_labels: bool, on_cluster: bool) -> MemoryModel:
         """What the projection of memory is made of, but for the sizes that are still to be chosen."""
         source, kind, n_components = self.source, self.kind, self.n_components
-        block = block_row_bytes(source, self.row_bytes, self.sketch, kind, n_components, self.nnz_per_feature)
+        block = block_row_bytes(source, self.row_bytes, self.options.sketch, kind, n_components, self.nnz_per_feature)
         rows = RowSizes(
             n_rows=source.estimated_rows or first.sample_rows,
             n_features=self._n_features,
@@ -384,7 +369,7 @@ class _Asked:
     @property
     def _is_polished(self) -> bool:
         """Whether centers are found in a sketch, and polished on the sample in the original space."""
-        return not self.sketch_answers.is_identity and self.assign_space != "sketch"
+        return not self.sketch_answers.is_identity and self.options.assign_space != "sketch"
 
     def _sampled(self, sample_rows: int, spilled: str) -> dict[ClusterOn, str]:
         """The row sample, where it serves or was asked for."""

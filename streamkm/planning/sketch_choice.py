@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches import Sketch, SketchAnswers
+from streamkm.sketches import Sketch, SketchAnswers, SketchOptions
 from streamkm.sketches.registry import (
     DATA_DEPENDENT,
     FIT_BY_PASS,
@@ -33,29 +33,9 @@ SPARSE_ENTRY = 12  # bytes of a stored entry, about
 PCA_COMPONENTS, PCA_FEW_CLUSTERS = 48, 128  # twice as many directions for more clusters than that
 
 
-def choose_sketch(
-    source: RowSource,
-    sketch: str | Sketch,
-    n_components: int | str,
-    n_clusters: int,
-    *,
-    eps: float | None = None,
-    delta: float = 0.1,
-    sketch_fit: str = "sample",
-) -> tuple[str, int, str]:
-    """Kind, m, and the reason in words.
-
-    Parameters
-    ----------
-    sketch : str or Sketch
-        "auto", a name, or a sketch that is made already.
-    sketch_fit : "sample" or "all"
-        What a sketch that depends on the data is found on.
-    eps, delta : float
-        Where they are given, m is what a theorem asks for, so that the objective of every clustering is kept within
-        1 + eps for all but a share delta of seeds; see `sketches.theory.bounds`. Where that is d or more, rows are
-        taken as they are.
-    """
+def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) -> tuple[str, int, str]:
+    """Kind, m, and the reason in words."""
+    sketch, n_components = options.sketch, options.n_components
     d, why = source.n_features, "as asked for"
     if source.is_sketched:
         named = isinstance(sketch, str) and (sketch == "auto" or sketch_class(sketch).is_identity)
@@ -66,7 +46,7 @@ def choose_sketch(
             )
         return "identity", int(d or 0), "the rows of a store are sketched already"
     if not isinstance(sketch, str):
-        return _given_sketch(source, sketch, n_components, eps)
+        return _given_sketch(source, sketch, options)
     if sketch == "auto":
         sketch, why = _auto_sketch(source, n_components)
     if sketch_class(sketch).is_identity:
@@ -78,24 +58,22 @@ def choose_sketch(
         if why == "as asked for" and n_components not in ("auto", d):
             raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
         return sketch, d, why
-    _check_fits(source, sketch, sketch_fit)
-    if sketch_fit == "all" and sketch in FIT_BY_PASS:
+    _check_fits(source, sketch, options.fit_on)
+    if options.fit_on == "all" and sketch in FIT_BY_PASS:
         why += "; found on all rows, in a pass of its own"
-    if n_components == "auto" and eps is not None:
-        return _by_theorem(source, sketch, n_clusters, eps, delta)
+    if n_components == "auto" and options.eps is not None:
+        return _by_theorem(source, sketch, n_clusters, options.eps, options.delta)
     usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS
     if sketch in DATA_DEPENDENT:
         usual = PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS
     return sketch, min(usual, most_components(sketch, d)) if n_components == "auto" else int(n_components), why
 
 
-def wanted_nnz(
-    kind: str, n_components: int | str, n_clusters: int, *, eps: float | None, delta: float = 0.1
-) -> int | None:
+def wanted_nnz(kind: str, options: SketchOptions, n_clusters: int) -> int | None:
     """Non-zeros a feature that a theorem asks for; None for sketches of one each, and where m is given."""
-    if sketch_class(kind).usual_entries == 1 or eps is None or n_components != "auto":
+    if sketch_class(kind).usual_entries == 1 or options.eps is None or options.n_components != "auto":
         return None
-    return nnz_per_feature(n_clusters=n_clusters, eps=eps, delta=delta)
+    return nnz_per_feature(n_clusters=n_clusters, eps=options.eps, delta=options.delta)
 
 
 def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, delta: float) -> tuple[str, int, str]:
@@ -114,22 +92,22 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
         logger.info("no sketch: %s", why)
         return bound.sketch, m, why
     if sketch in OBLIVIOUS:
-        per_feature = wanted_nnz(sketch, "auto", n_clusters, eps=eps, delta=delta)
+        per_feature = wanted_nnz(sketch, SketchOptions(sketch, eps=eps, delta=delta), n_clusters)
         make_sketch(sketch, m, 0, d, per_feature)  # refuses what would be too large before anything is read
     if bound.less:
         why += f"; fewer do for {', '.join(f'{name} ({size:,})' for name, size in bound.less)}"
     return sketch, m, why
 
 
-def _given_sketch(
-    source: RowSource, sketch: Sketch, n_components: int | str, eps: float | None
-) -> tuple[str, int, str]:
-    """Kind, m and reason of a sketch that was made by the caller."""
+def _given_sketch(source: RowSource, sketch: Sketch, options: SketchOptions) -> tuple[str, int, str]:
+    """Kind, m and reason of a sketch that the caller gives."""
     m, d = int(sketch.n_components), source.n_features
-    if n_components not in ("auto", m) or eps is not None:
-        asked = f"n_components={n_components!r}" if eps is None else f"eps={eps}"
+    if options.n_components not in ("auto", m) or options.eps is not None:
+        asked = f"n_components={options.n_components!r}" if options.eps is None else f"eps={options.eps}"
         raise InvalidParameterError(f"{asked} with a {sketch.kind} sketch of {m:,} components; leave it out")
     _check_sparse(source, sketch, sketch.kind)
+    if not sketch.made(0, d).is_made:  # which refuses what is too large before anything is read
+        _check_width(source, sketch.kind)
     if d is not None and not sketch.fits_features(d):
         raise InvalidParameterError(
             f"the {sketch.kind} sketch is for other rows than the {d:,} features of {source.name}"
@@ -143,18 +121,23 @@ def _check_sparse(source: RowSource, sketch: SketchAnswers | type[SketchAnswers]
         raise InvalidParameterError(f'sketch="{kind}" takes dense rows; {source.name} is sparse: use "countsketch"')
 
 
-def _check_fits(source: RowSource, sketch: str, sketch_fit: str) -> None:
+def _check_width(source: RowSource, kind: str) -> None:
+    """Refuse rows of an unknown width for a sketch that is made for one."""
+    if needs_n_features(kind) and source.n_features is None:
+        raise InvalidParameterError(
+            f"sketch={kind!r} needs the number of features beforehand, which {source.name} does not tell"
+        )
+
+
+def _check_fits(source: RowSource, sketch: str, fit_on: str) -> None:
     """Refuse a sketch that these rows cannot be given to, or that cannot be found so."""
     _check_sparse(source, sketch_class(sketch), sketch)
-    if sketch_fit == "all" and sketch in DATA_DEPENDENT and sketch not in FIT_BY_PASS:
+    if fit_on == "all" and sketch in DATA_DEPENDENT and sketch not in FIT_BY_PASS:
         raise InvalidParameterError(
-            f'sketch_fit="all" with sketch={sketch!r}, which is found on sampled rows only; pass sketch_fit="sample", '
-            f"or one of {', '.join(FIT_BY_PASS)}"
+            f'SketchOptions(fit_on="all") with sketch={sketch!r}, which is found on sampled rows only; pass '
+            f'SketchOptions(fit_on="sample"), or one of {", ".join(FIT_BY_PASS)}'
         )
-    if needs_n_features(sketch) and source.n_features is None:
-        raise InvalidParameterError(
-            f"sketch={sketch!r} needs the number of features beforehand, which {source.name} does not tell"
-        )
+    _check_width(source, sketch)
 
 
 def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from streamkm.sketches.hadamard import HadamardCountSketch, SubsampledHadamard
 from streamkm.sketches.identity import IdentitySketch
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import GramFit, KernelMap
+from streamkm.sketches.options import PCA, SketchOptions
 from streamkm.sketches.pca import PCASketch
 from streamkm.sketches.projections import GaussianProjection, SparseProjection
 from streamkm.sketches.sampling import PreconditionedSampling
@@ -46,8 +47,8 @@ SKETCHES: dict[str, type[Any]] = {
 }
 
 
-def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Sketch:
-    """Make a sketch from what its `to_dict` and `arrays` gave.
+def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]], *, made: bool = True) -> Sketch:
+    """Make a sketch from what its `to_dict` and `arrays` gave; unless `made`, it may lack its seed.
 
     Raises
     ------
@@ -61,12 +62,15 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]])
     try:
         sketch: Sketch = SKETCHES[kind](**values, **arrays)
         sketch.n_components + 0  # a number, not what looks like one
+        if made and not sketch.is_made:
+            raise InvalidParameterError("the seed or the number of features is missing")
     except (TypeError, AttributeError, InvalidParameterError) as error:
         raise ModelFileError(f"the {kind} sketch cannot be made of {values} and {sorted(arrays)}: {error}") from error
     return sketch
 
 
 __all__ = [
+    "PCA",
     "SKETCHES",
     "CountSketch",
     "FeatureSelection",
@@ -85,6 +89,7 @@ __all__ = [
     "Sketch",
     "SketchAnswers",
     "SketchFit",
+    "SketchOptions",
     "SparseJL",
     "SparseProjection",
     "SubsampledHadamard",

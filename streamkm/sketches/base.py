@@ -107,6 +107,15 @@ class SketchAnswers(Protocol):
         """Give the same projection with another center; the same sketch if it has none."""
         return self
 
+    @property
+    def is_made(self) -> bool:
+        """Whether it can be applied; a sketch without a seed is made by the estimator that it is given to."""
+        return True
+
+    def made(self, seed: int, n_features: int | None) -> Self:  # noqa: ARG002
+        """Give the sketch with the seed and the number of features that it lacks; the same sketch if it is made."""
+        return self
+
     def writable(self) -> Self:
         """Give the sketch as files can hold it: the same unless it calls a Python function."""
         return self

@@ -18,8 +18,8 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.hashing import hash_features, stream_seed
 from streamkm.kernels.sketch import countsketch as kernels
-from streamkm.sketches.base import SketchAnswers
-from streamkm.sketches.validation import check_components, check_seed
+from streamkm.sketches.seeded import SeededSketch
+from streamkm.sketches.validation import check_components
 
 MAX_COMPONENTS = 1 << 31  # buckets are 32-bit indices
 MAX_PER_FEATURE = 64
@@ -28,15 +28,16 @@ BATCH_ENTRIES = 1 << 17  # of dense rows that are converted at once, so that the
 
 
 @dataclass(frozen=True, slots=True)
-class CountSketch(SketchAnswers):
+class CountSketch(SeededSketch):
     """CountSketch with a stateless hash.
 
     Parameters
     ----------
     n_components : int
         m, from 1 to 2^31.
-    seed : int
-        From 0 to 2^64 - 1. Buckets and signs of feature j depend on (seed, j) alone.
+    seed : int, optional
+        From 0 to 2^64 - 1. Buckets and signs of feature j depend on (seed, j) alone. None: the estimator that the
+        sketch is given to sets it, by its `random_state`.
     nnz_per_feature : int, default 1
         s, from 1 to 64: the components are split into s blocks of m / s, and a feature is added to one component of
         each, scaled by 1 / sqrt(s). Costs s times as much, and sparse rows keep s entries for each stored one.
@@ -61,7 +62,7 @@ class CountSketch(SketchAnswers):
     """
 
     n_components: int
-    seed: int
+    seed: int | None = None
     nnz_per_feature: int = 1
     kind: ClassVar[str] = "countsketch"
     passes_to_fit: ClassVar[int] = 0
@@ -70,7 +71,7 @@ class CountSketch(SketchAnswers):
 
     def __post_init__(self) -> None:
         check_components(self.n_components, MAX_COMPONENTS)
-        check_seed(self.seed)
+        self._check_seed()
         if not 1 <= self.nnz_per_feature <= min(MAX_PER_FEATURE, self.n_components):
             raise InvalidParameterError(
                 f"nnz_per_feature={self.nnz_per_feature} with n_components={self.n_components}; needed: 1 to "
@@ -92,6 +93,11 @@ class CountSketch(SketchAnswers):
             For dense rows (float64 where float32 cannot hold the input), and for CSR rows if m is small.
         csr_array (n, m), float32
             For other CSR rows. Entries that meet in a component stay side by side.
+
+        Raises
+        ------
+        InvalidParameterError
+            If the sketch has no seed.
         """
         if isinstance(X, np.ndarray):
             return self._apply_dense(X)
@@ -103,7 +109,7 @@ class CountSketch(SketchAnswers):
         narrow = n_stored <= np.iinfo(np.int32).max
         indptr = X.indptr.astype(np.int32 if narrow else np.int64)  # not shared: callers may merge entries in place
         if self.nnz_per_feature == 1:
-            seed, size = np.uint64(self.seed), np.uint64(self.n_components)
+            seed, size = np.uint64(self._seed), np.uint64(self.n_components)
             kernels.sketch_csr(seed, size, X.indices[: X.nnz], X.data[: X.nnz], indices, data)  # arrays may be longer
         else:
             scale = np.float32(self.scale)
@@ -162,7 +168,7 @@ class CountSketch(SketchAnswers):
     def _blocks(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Seeds (s,) and bounds (s + 1,) of the blocks of components."""
         s = self.nnz_per_feature
-        seeds = [stream_seed(np.uint64(self.seed), np.uint64(r)) for r in range(s)]
+        seeds = [stream_seed(np.uint64(self._seed), np.uint64(r)) for r in range(s)]
         return np.array(seeds, np.uint64), np.array([r * self.n_components // s for r in range(s + 1)], np.uint64)
 
     def _apply_dense(self, X: NDArray[Any], first_feature: int = 0) -> NDArray[Any]:
@@ -184,7 +190,7 @@ class CountSketch(SketchAnswers):
         data = as_working(X.data)
         if self.nnz_per_feature == 1:
             kernels.sketch_csr_to_dense(
-                np.uint64(self.seed), np.uint64(self.n_components), X.indptr, X.indices, data, out
+                np.uint64(self._seed), np.uint64(self.n_components), X.indptr, X.indices, data, out
             )
         else:
             scale = data.dtype.type(self.scale)

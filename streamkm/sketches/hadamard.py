@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,8 @@ from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.hashing import hash_features, hash_places, stream_seed
 from streamkm.kernels.sketch import hadamard as kernels
 from streamkm.kernels.sketch.countsketch import sketch_dense
-from streamkm.sketches.base import SketchAnswers
 from streamkm.sketches.countsketch import CountSketch
+from streamkm.sketches.seeded import SeededSketch
 from streamkm.sketches.validation import check_components, check_seed, check_width
 
 LEAST_WIDTH = 16  # a vector of float32
@@ -100,18 +100,40 @@ class Rotation:
         return signs
 
 
+class _RotatedSketch(SeededSketch):
+    """A sketch of rotated rows, whose number of features may be left to the estimator, too."""
+
+    __slots__ = ()
+    n_features: int | None
+
+    @property
+    def is_made(self) -> bool:
+        return self.seed is not None and self.n_features is not None
+
+    def made(self, seed: int, n_features: int | None) -> Self:
+        width = n_features if self.n_features is None else self.n_features
+        return replace(self, seed=seed if self.seed is None else self.seed, n_features=width)  # type: ignore[type-var]
+
+    def fits_features(self, n_features: int) -> bool:
+        return self.n_features is None or self.n_features >= n_features  # narrower rows lack their last features
+
+    @property
+    def _rotation(self) -> Rotation:
+        return Rotation(self._known("n_features", self.n_features), self._seed)
+
+
 @dataclass(frozen=True, slots=True)
-class SubsampledHadamard(SketchAnswers):
+class SubsampledHadamard(_RotatedSketch):
     """Subsampled randomized Hadamard transform: m of the p rotated components, scaled by sqrt(p / m).
 
     Parameters
     ----------
     n_components : int
         m, at most the padded width p.
-    n_features : int
-        d, from 1 to 2^30.
-    seed : int
-        From 0 to 2^64 - 1; decides about signs and components.
+    n_features : int, optional
+        d, from 1 to 2^30. None: the estimator that the sketch is given to sets it.
+    seed : int, optional
+        From 0 to 2^64 - 1; decides about signs and components. None: the estimator sets it, by its `random_state`.
 
     Notes
     -----
@@ -127,13 +149,15 @@ class SubsampledHadamard(SketchAnswers):
     """
 
     n_components: int
-    n_features: int
-    seed: int
+    n_features: int | None = None
+    seed: int | None = None
     kind: ClassVar[str] = "hadamard"
     passes_to_fit: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        check_components(self.n_components, Rotation(self.n_features, self.seed).n_padded)
+        self._check_seed()
+        limit = MAX_FEATURES if self.n_features is None else Rotation(self.n_features, 0).n_padded
+        check_components(self.n_components, limit)
 
     def apply(self, X: Matrix) -> NDArray[Any]:
         """Sketch rows.
@@ -152,22 +176,21 @@ class SubsampledHadamard(SketchAnswers):
         ------
         InvalidInputError
             If rows are wider than `n_features`.
+        InvalidParameterError
+            If the sketch has no seed or no number of features.
         """
         out = np.empty((X.shape[0], self.n_components), working_dtype(X.dtype))
         components, scale = self.components(), out.dtype.type(1 / math.sqrt(self.n_components))
-        for rows, rotated in Rotation(self.n_features, self.seed).batches(X):
+        for rows, rotated in self._rotation.batches(X):
             kernels.pick(rotated, components, scale, out[rows])
         return out
 
     def components(self) -> NDArray[np.int64]:
         """The rotated components that are taken, ascending: those with the lowest hash."""
-        n_padded = Rotation(self.n_features, self.seed).n_padded
+        n_padded = self._rotation.n_padded
         order = np.empty(n_padded, np.int64)
-        hash_places(np.uint64(stream_seed(np.uint64(self.seed), np.uint64(1))), np.arange(n_padded), order)
+        hash_places(np.uint64(stream_seed(np.uint64(self._seed), np.uint64(1))), np.arange(n_padded), order)
         return np.sort(np.argpartition(order, self.n_components - 1)[: self.n_components])
-
-    def fits_features(self, n_features: int) -> bool:
-        return self.n_features >= n_features  # narrower rows lack their last features
 
     def to_dict(self) -> dict[str, Any]:
         described = {"kind": self.kind, "n_components": self.n_components, "seed": self.seed}
@@ -178,7 +201,7 @@ class SubsampledHadamard(SketchAnswers):
 
 
 @dataclass(frozen=True, slots=True)
-class HadamardCountSketch(SketchAnswers):
+class HadamardCountSketch(_RotatedSketch):
     """CountSketch of rotated rows.
 
     A class of its own and not an option of CountSketch: it needs d beforehand, costs O(p log p) a row and makes
@@ -188,10 +211,10 @@ class HadamardCountSketch(SketchAnswers):
     ----------
     n_components : int
         m, from 1 to 2^31.
-    n_features : int
-        d, from 1 to 2^30.
-    seed : int
-        From 0 to 2^64 - 1.
+    n_features : int, optional
+        d, from 1 to 2^30. None: the estimator that the sketch is given to sets it.
+    seed : int, optional
+        From 0 to 2^64 - 1. None: the estimator sets it, by its `random_state`.
     nnz_per_feature : int, default 1
         s, as of `CountSketch`.
 
@@ -209,15 +232,17 @@ class HadamardCountSketch(SketchAnswers):
     """
 
     n_components: int
-    n_features: int
-    seed: int
+    n_features: int | None = None
+    seed: int | None = None
     nnz_per_feature: int = 1
     kind: ClassVar[str] = "hadamard-countsketch"
     passes_to_fit: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        Rotation(self.n_features, self.seed)
-        self.countsketch()
+        self._check_seed()
+        if self.n_features is not None:
+            Rotation(self.n_features, 0)
+        CountSketch(self.n_components, nnz_per_feature=self.nnz_per_feature)
 
     def apply(self, X: Matrix) -> NDArray[Any]:
         """Sketch rows.
@@ -236,9 +261,11 @@ class HadamardCountSketch(SketchAnswers):
         ------
         InvalidInputError
             If rows are wider than `n_features`.
+        InvalidParameterError
+            If the sketch has no seed or no number of features.
         """
         out = np.zeros((X.shape[0], self.n_components), working_dtype(X.dtype))
-        rotation, sketch = Rotation(self.n_features, self.seed), self.countsketch()
+        rotation, sketch = self._rotation, self.countsketch()
         hashes = [sketch.hash(0, rotation.n_padded, block) for block in range(self.nnz_per_feature)]
         scale = sketch.scale / math.sqrt(rotation.n_padded)
         scaled = [(buckets, signs.astype(out.dtype) * out.dtype.type(scale)) for buckets, signs in hashes]
@@ -249,11 +276,8 @@ class HadamardCountSketch(SketchAnswers):
 
     def countsketch(self) -> CountSketch:
         """What the rotated rows are sketched by."""
-        seed = stream_seed(np.uint64(self.seed), np.uint64(1))
+        seed = stream_seed(np.uint64(self._seed), np.uint64(1))
         return CountSketch(self.n_components, int(seed), self.nnz_per_feature)
-
-    def fits_features(self, n_features: int) -> bool:
-        return self.n_features >= n_features  # narrower rows lack their last features
 
     def to_dict(self) -> dict[str, Any]:
         described = {"kind": self.kind, "n_components": self.n_components, "seed": self.seed}

@@ -2,7 +2,7 @@
 
 Few directions hold most of what distinguishes clusters of images and embeddings, so Lloyd costs a tenth there. Found by
 scikit-learn's randomized SVD on the sample that pass 1 keeps: no pass of its own. `first_round` finds those of all
-rows, in one more: ``StreamKMeans(sketch="pca", sketch_fit="all")``.
+rows, in one more: ``StreamKMeans(sketch=PCA(fit_on="all"))``.
 """
 
 from __future__ import annotations

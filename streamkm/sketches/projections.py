@@ -19,8 +19,8 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.sketch import entries as kernels
-from streamkm.sketches.base import SketchAnswers
-from streamkm.sketches.validation import check_components, check_seed
+from streamkm.sketches.seeded import SeededSketch
+from streamkm.sketches.validation import check_components
 
 MAX_COMPONENTS = 1 << 24
 BLOCK_ENTRIES = 1 << 18
@@ -31,7 +31,7 @@ FEW = 1 / 16
 """Density up to which zeros of the map are left out of products."""
 
 
-class _Projection(SketchAnswers):
+class _Projection(SeededSketch):
     """Products of rows with blocks of entries: what the projections of this module share."""
 
     __slots__ = ()
@@ -58,6 +58,11 @@ class _Projection(SketchAnswers):
         Returns
         -------
         ndarray (n, m), float32, or float64 where float32 cannot hold the input
+
+        Raises
+        ------
+        InvalidParameterError
+            If the sketch has no seed.
         """
         out = np.zeros((X.shape[0], self.n_components), working_dtype(X.dtype))
         if isinstance(X, np.ndarray):
@@ -111,8 +116,9 @@ class GaussianProjection(_Projection):
     ----------
     n_components : int
         m, from 1 to 2^24.
-    seed : int
-        From 0 to 2^64 - 1. Entry (j, c) depends on (seed, j, c) alone.
+    seed : int, optional
+        From 0 to 2^64 - 1. Entry (j, c) depends on (seed, j, c) alone. None: the estimator that the sketch is given to
+        sets it, by its `random_state`.
 
     Notes
     -----
@@ -126,13 +132,13 @@ class GaussianProjection(_Projection):
     """
 
     n_components: int
-    seed: int
+    seed: int | None = None
     kind: ClassVar[str] = "gaussian"
     passes_to_fit: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         check_components(self.n_components, MAX_COMPONENTS)
-        check_seed(self.seed)
+        self._check_seed()
 
     @property
     def scale(self) -> float:
@@ -145,7 +151,7 @@ class GaussianProjection(_Projection):
         return {}
 
     def _fill(self, features: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        kernels.fill_normals(np.uint64(self.seed), features, out)
+        kernels.fill_normals(np.uint64(self._seed), features, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +162,9 @@ class SparseProjection(_Projection):
     ----------
     n_components : int
         m, from 1 to 2^24.
-    seed : int
-        From 0 to 2^64 - 1. Entry (j, c) depends on (seed, j, c) alone.
+    seed : int, optional
+        From 0 to 2^64 - 1. Entry (j, c) depends on (seed, j, c) alone. None: the estimator that the sketch is given to
+        sets it, by its `random_state`.
     density : float, default 1/3
         From 2^-31 to 1, rounded to a multiple of 2^-31. 1/3 is Achlioptas' choice, 1 / sqrt(d) that of Li, Hastie and
         Church; scikit-learn's "auto" is the latter.
@@ -176,14 +183,14 @@ class SparseProjection(_Projection):
     """
 
     n_components: int
-    seed: int
+    seed: int | None = None
     density: float = 1 / 3
     kind: ClassVar[str] = "sparse"
     passes_to_fit: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         check_components(self.n_components, MAX_COMPONENTS)
-        check_seed(self.seed)
+        self._check_seed()
         if not 2.0**-31 <= self.density <= 1:
             raise InvalidParameterError(f"density={self.density}; needed: 2^-31 to 1, such as 1/3 or 1 / sqrt(d)")
 
@@ -203,7 +210,7 @@ class SparseProjection(_Projection):
         return {}
 
     def _fill(self, features: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        kernels.fill_sparse(np.uint64(self.seed), np.uint64(self._limit), features, out)
+        kernels.fill_sparse(np.uint64(self._seed), np.uint64(self._limit), features, out)
 
     def _add_block(self, *arrays: NDArray[Any]) -> None:
         (kernels.add_few if self.density <= FEW else kernels.add_columns)(*arrays)

@@ -21,6 +21,7 @@ from streamkm.sketches import (
 )
 from streamkm.sketches.base import SketchAnswers, SketchFit
 from streamkm.sketches.hadamard import Rotation
+from streamkm.sketches.seeded import SeededSketch
 from streamkm.sketches.sparse_jl import USUAL_PER_FEATURE
 from streamkm.sketches.subspace import fit_rows
 from streamkm.sketches.svd import TruncatedSVDSketch
@@ -35,8 +36,7 @@ NO_WEIGHTS = np.empty(0)
 
 def is_oblivious(kind: str) -> bool:
     """Whether a size, a seed and the number of features make the sketch."""
-    needed = {field.name for field in dataclasses.fields(SKETCHES[kind]) if field.default is dataclasses.MISSING}
-    return kind == IdentitySketch.kind or {"n_components", "seed"} <= needed <= {"n_components", "n_features", "seed"}
+    return kind == IdentitySketch.kind or issubclass(SKETCHES[kind], SeededSketch)
 
 
 OBLIVIOUS = tuple(kind for kind in SKETCHES if is_oblivious(kind))

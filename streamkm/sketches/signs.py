@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.sketch import signs as kernels
-from streamkm.sketches.base import SketchAnswers
-from streamkm.sketches.validation import check_components, check_seed
+from streamkm.sketches.seeded import SeededSketch
+from streamkm.sketches.validation import check_components
 
 MAX_COMPONENTS = 1 << 24
 PACKED_WORDS = 1 << 18
@@ -23,15 +23,16 @@ BATCH_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SignProjection(SketchAnswers):
+class SignProjection(SeededSketch):
     """Projection with independent entries +-1 / sqrt(m), made block by block, 64 to a word.
 
     Parameters
     ----------
     n_components : int
         m, from 1 to 2^24.
-    seed : int
-        From 0 to 2^64 - 1. The sign of feature j in component c depends on (seed, j, c) alone.
+    seed : int, optional
+        From 0 to 2^64 - 1. The sign of feature j in component c depends on (seed, j, c) alone. None: the estimator that
+        the sketch is given to sets it, by its `random_state`.
 
     Notes
     -----
@@ -61,13 +62,13 @@ class SignProjection(SketchAnswers):
     """
 
     n_components: int
-    seed: int
+    seed: int | None = None
     kind: ClassVar[str] = "signs"
     passes_to_fit: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         check_components(self.n_components, MAX_COMPONENTS)
-        check_seed(self.seed)
+        self._check_seed()
 
     def apply(self, X: Matrix) -> NDArray[Any]:
         """Sketch rows.
@@ -81,6 +82,11 @@ class SignProjection(SketchAnswers):
         Returns
         -------
         ndarray (n, m), float32, or float64 where float32 cannot hold the input
+
+        Raises
+        ------
+        InvalidParameterError
+            If the sketch has no seed.
         """
         out = np.zeros((X.shape[0], self.n_components), working_dtype(X.dtype))
         if isinstance(X, np.ndarray):
@@ -107,7 +113,7 @@ class SignProjection(SketchAnswers):
         for start in range(0, X.shape[1], n_features):
             stop = min(start + n_features, X.shape[1])
             packed = np.empty((-(-(stop - start) // 64), n_words), np.uint64)
-            kernels.pack_signs(np.uint64(self.seed), start, packed)
+            kernels.pack_signs(np.uint64(self._seed), start, packed)
             for first in range(0, len(X), n_batch):
                 batch = np.ascontiguousarray(as_working(X[first : first + n_batch, start:stop]))
                 kernels.project_dense(batch, packed, out[first : first + n_batch])
@@ -115,4 +121,4 @@ class SignProjection(SketchAnswers):
 
     def _apply_csr(self, X: sp.csr_array, out: NDArray[Any]) -> None:
         scale = out.dtype.type(self.scale)
-        kernels.project_csr(np.uint64(self.seed), scale, X.indptr, X.indices, as_working(X.data), out)
+        kernels.project_csr(np.uint64(self._seed), scale, X.indptr, X.indices, as_working(X.data), out)

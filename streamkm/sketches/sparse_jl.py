@@ -23,10 +23,10 @@ class SparseJL(CountSketch):
     ----------
     n_components : int
         m, from 1 to 2^31.
-    seed : int
-        From 0 to 2^64 - 1. Buckets and signs of feature j depend on (seed, j) alone.
+    seed : int, optional
+        From 0 to 2^64 - 1. Buckets and signs of feature j depend on (seed, j) alone. None: as of `CountSketch`.
     nnz_per_feature : int, default 8
-        s, from 1 to 64 and at most m. `StreamKMeans(sketch="sparse-jl", eps=...)` takes the number of the theorem,
+        s, from 1 to 64 and at most m. `SparseJL.for_error(eps)` takes the number of the theorem,
         ``ln(2 k / delta) / eps``; sparse rows keep s entries for each stored one.
 
     References

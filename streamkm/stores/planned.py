@@ -24,7 +24,7 @@ from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
-from streamkm.sketches import Sketch
+from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
@@ -74,7 +74,7 @@ def reader_for_store(
         preparation = Preparation(preprocess)
         check_replayable(source, preparation)
         source = prepared(source, preparation)
-    kind, m, _ = choose_sketch(source, *sketch, PCA_FEW_CLUSTERS)
+    kind, m, _ = choose_sketch(source, SketchOptions(*sketch), PCA_FEW_CLUSTERS)
     found_on = PCA_ROWS if kind in DATA_DEPENDENT or "robust" in preprocess else 0
     n_threads = local_threads(executor)
     stored = StoredRows.memory
@@ -117,7 +117,7 @@ def choose_store_sketch(
     InvalidParameterError
         What does not fit the source.
     """
-    kind, m, why = choose_sketch(reader.source, sketch, n_components, PCA_FEW_CLUSTERS)
+    kind, m, why = choose_sketch(reader.source, SketchOptions(sketch, n_components), PCA_FEW_CLUSTERS)
     logger.info("sketch: %s, %d components: %s", kind, m, why)
     if kind not in DATA_DEPENDENT:
         return make_sketch(kind, m, seed, reader.source.n_features)

@@ -16,6 +16,7 @@ from streamkm.core.exceptions import ConfigError, SourceNotFoundError
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
+from streamkm.sketches import SketchOptions
 from streamkm.sources import open_source
 from streamkm.text import FeatureHashing
 from tests.tables import cases
@@ -44,7 +45,7 @@ def refused(folder, text, *overrides):
 
 
 def test_estimator_section_is_the_estimators_signature():
-    parameters = inspect.signature(StreamKMeans).parameters
+    parameters = {**inspect.signature(StreamKMeans).parameters, **inspect.signature(SketchOptions).parameters}
     assert set(ESTIMATOR_TYPES) == set(parameters)
     fields = SECTIONS["estimator"].model_fields
     assert {name: field.default for name, field in fields.items()} == {
@@ -155,8 +156,6 @@ def test_sections_without_keys_are_their_defaults(folder):
         ("tol: 1e-4", "tol", 1e-4),
         ("tol: 0", "tol", 0.0),
         ("n_clusters: 1_000", "n_clusters", 1000),
-        ("n_components: auto", "n_components", "auto"),
-        ("n_components: 64", "n_components", 64),
         ("progress: false", "progress", False),
         ("random_state: null", "random_state", None),
         ("random_state: ~", "random_state", None),
@@ -174,6 +173,21 @@ DATA = "data:\n  path: x.svm\n"
 
 
 @cases(
+    "text, wanted",
+    [
+        ("n_components: auto", "auto"),
+        ("sketch: signs", "signs"),
+        ("{sketch: countsketch, n_components: 64}", SketchOptions("countsketch", 64)),
+        ("{eps: 0.5, delta: 0.2}", SketchOptions(eps=0.5, delta=0.2)),
+        ("{sketch: svd, fit_on: all, assign_space: sketch}", SketchOptions("svd", fit_on="all", assign_space="sketch")),
+    ],
+)
+def test_keys_of_the_sketch(folder, text, wanted):
+    run = load_run(write(folder, f"data: {{path: x.svm}}\nestimator: {{{text.strip('{}')}}}\n"))
+    assert run.estimator.get_params() == StreamKMeans(sketch=wanted).get_params()
+
+
+@cases(
     "text, message",
     [
         (DATA + "estimator:\n  n_cluster: 5\n", "c.yaml:4: unknown key estimator.n_cluster; did you mean n_clusters?"),
@@ -181,6 +195,7 @@ DATA = "data:\n  path: x.svm\n"
         (DATA + "n_clusters: 5\n", "c.yaml:3: unknown section n_clusters; did you mean estimator.n_clusters?"),
         (DATA + "  metric: cosine\n", "c.yaml:3: unknown key data.metric; did you mean estimator.metric?"),
         (DATA + "estimator: {steps: [unit]}\n", "c.yaml:3: unknown key estimator.steps; use estimator.preprocess"),
+        (DATA + "estimator:\n  sketch_fit: all\n", "c.yaml:4: unknown key estimator.sketch_fit; use estimator.fit_on"),
         (
             DATA + "estimator:\n  spherical: true\n",
             "c.yaml:4: unknown key estimator.spherical; use estimator.metric with the value spherical",

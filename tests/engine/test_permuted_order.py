@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkm import StreamKernelKMeans, StreamKMeans, sweep
+from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans, sweep
 from streamkm.cluster import in_memory
 from streamkm.core.progress import Stage
 from streamkm.engine import open as opening
@@ -142,13 +142,15 @@ def stored(folder):
 
 
 REGIMES = {
-    "sample": lambda folder: fit(dense(600, 40), sketch="pca", n_components=6),
-    "uniform": lambda folder: fit(sparse(), coreset="uniform", n_components=64),
-    "all rows": lambda folder: fit(sparse(), coreset=None, n_components=64, refine=1),
-    "all rows, found on all": lambda folder: fit(dense(), sketch="svd", sketch_fit="all", n_components=6, coreset=None),
+    "sample": lambda folder: fit(dense(600, 40), sketch=SketchOptions("pca", 6)),
+    "uniform": lambda folder: fit(sparse(), coreset="uniform", sketch=SketchOptions(n_components=64)),
+    "all rows": lambda folder: fit(sparse(), coreset=None, sketch=SketchOptions(n_components=64), refine=1),
+    "all rows, found on all": lambda folder: fit(dense(), sketch=SketchOptions("svd", 6, fit_on="all"), coreset=None),
     "as they are": lambda folder: fit(dense(), coreset=None),
     "coreset": lambda folder: fit(dense(), coreset="sensitivity"),
-    "assigned in the sketch": lambda folder: fit(sparse(), assign_space="sketch", n_components=32),
+    "assigned in the sketch": lambda folder: fit(
+        sparse(), sketch=SketchOptions(n_components=32, assign_space="sketch")
+    ),
     "once": lambda folder: fit(iter(np.array_split(dense(), 30))),
     "kernel": lambda folder: kernel(),
     "kernel, all rows": lambda folder: kernel(fit_on="all"),

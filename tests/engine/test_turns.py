@@ -13,7 +13,7 @@ from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm import StreamKMeans, engine
+from streamkm import SketchOptions, StreamKMeans, engine
 from streamkm.core.progress import Stage
 from streamkm.engine.reduction import FEW_RUNS, RUNS, count_runs, run_lengths
 from streamkm.engine.turns import LARGE_BYTES, SHARE, Reading, Turns
@@ -65,7 +65,13 @@ def test_fits_and_predictions_read_storage_chunks_once_but_for_few(workers, stor
     source, arrays = stored
     chunk_bytes = 8 * n_units * arrays[0].unit_rows
     kmeans = StreamKMeans(
-        3, n_components=16, refine=0, random_state=0, chunk_bytes=chunk_bytes, progress=False, executor=workers
+        3,
+        sketch=SketchOptions(n_components=16),
+        refine=0,
+        random_state=0,
+        chunk_bytes=chunk_bytes,
+        progress=False,
+        executor=workers,
     )
     kmeans.fit(source)
     assert len(source.chunks(chunk_bytes)) * n_units >= N_CHUNKS

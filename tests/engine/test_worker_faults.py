@@ -16,7 +16,7 @@ import pytest
 from distributed import Client
 from sklearn.base import clone
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import ClusterError, SourceNotFoundError
 from streamkm.core.progress import Progress
 from streamkm.engine import dask as dask_cluster
@@ -108,7 +108,7 @@ def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "number"), [("sketch", 8), ("sketch-all", 8), ("lloyd-2", 5)])
 def test_workers_killed_where_a_sketch_is_found_first(cluster, at, data, stage, number):
-    kmeans = StreamKMeans(10, sketch="pca", n_components=8, coreset=None, **PARAMETERS)
+    kmeans = StreamKMeans(10, sketch=SketchOptions("pca", 8), coreset=None, **PARAMETERS)
     wanted = clone(kmeans).set_params(executor=1).fit(data)
     started, client = cluster
     seen = at(stage, number, lambda: [started.kill(worker) for worker in started.living()[: N_WORKERS - 1]])

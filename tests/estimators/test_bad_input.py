@@ -24,7 +24,7 @@ from click.testing import CliRunner
 from sklearn.datasets import load_svmlight_file
 from sklearn.exceptions import ConvergenceWarning
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmError
 from tests.programs import run_program
@@ -391,7 +391,7 @@ def test_fewer_distinct_rows_than_clusters(folder, kind):
         ({"n_clusters": 0}, "^n_clusters=0; needed: an integer from 1"),
         ({"n_clusters": -1}, "^n_clusters=-1; needed: an integer from 1"),
         ({"n_clusters": 2.5}, "^n_clusters=2.5; needed: an integer from 1"),
-        ({"n_components": 0}, '^n_components=0; needed: an integer from 1 or "auto"'),
+        ({"sketch": SketchOptions(n_components=0)}, '^n_components=0; needed: an integer from 1 or "auto"'),
         ({"on_invalid": "drop"}, "^on_invalid='drop'; needed: one of 'raise', 'skip'"),
     ],
 )

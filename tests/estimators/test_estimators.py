@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +33,7 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
-from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, StreamkmError
+from streamkm import IncrementalKMeans, SketchOptions, StreamKernelKMeans, StreamKMeans, StreamkmError
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import PCASketch
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
@@ -180,7 +181,7 @@ def test_parameters_are_left_as_given():
     np.testing.assert_array_equal(init, X[:5])
 
 
-@cases("options", [{}, {"n_components": 3, "assign_space": "sketch"}])
+@cases("options", [{}, {"sketch": SketchOptions(n_components=3, assign_space="sketch")}])
 @cases("kind", [*KINDS, "uint8", "float16", "csr float32"])
 def test_centers_have_the_dtype_of_the_data(kind, options):
     """As scikit-learn's, but that float16 rows are read as float32. What labels rows is not rounded."""
@@ -264,12 +265,12 @@ def test_from_the_same_centers_it_is_scikit_learns_kmeans(kind, spread):
 ASSIGNMENTS = (
     {},
     {"refine": 2},
-    {"n_components": 3},
-    {"n_components": 3, "assign_space": "sketch"},
-    {"sketch": "countsketch", "n_components": 4},
-    {"sketch": "countsketch", "n_components": 4, "assign_space": "sketch"},
+    {"sketch": SketchOptions(n_components=3)},
+    {"sketch": SketchOptions(n_components=3, assign_space="sketch")},
+    {"sketch": SketchOptions("countsketch", 4)},
+    {"sketch": SketchOptions("countsketch", 4, assign_space="sketch")},
     {"metric": "cosine"},
-    {"metric": "cosine", "n_components": 4},
+    {"metric": "cosine", "sketch": SketchOptions(n_components=4)},
 )
 
 
@@ -281,7 +282,7 @@ def test_attributes_are_exact(options, kind, weighted):
     weights = np.random.default_rng(0).integers(0, 4, 600).astype(float) if weighted else None
     fitted = kmeans(**options).fit(X, sample_weight=weights)
     rows = naive.dense(normalize(naive.dense(X))) if "metric" in options else naive.dense(X)
-    tolerance = 1e-6 if "metric" in options or "assign_space" in options else 1e-12
+    tolerance = 1e-6 if "metric" in options or "space" in str(options) else 1e-12
     if fitted.assign_space_ == "sketch":
         rows = naive.dense(fitted.sketch_.apply(rows))
     centers = fitted.model_.centers  # not rounded
@@ -322,7 +323,7 @@ def test_sparse_rows_on_the_border_get_one_label_whatever_comes_along():
     rng = np.random.default_rng(0)
     X = np.where(rng.random((400, 300)) < 0.5, rng.random((400, 300)), 0).astype(np.float32)
     X[:200, 10:] = 0
-    fitted = kmeans(2, n_components=64, assign_space="sketch").fit(sp.csr_array(X))
+    fitted = kmeans(2, sketch=SketchOptions(n_components=64, assign_space="sketch")).fit(sp.csr_array(X))
     first, second = fitted.cluster_centers_
     # rows scaled so that they are as far from one center as from the other, but for rounding
     sketched = naive.dense(fitted.sketch_.apply(X[:200]))
@@ -334,20 +335,24 @@ def test_sparse_rows_on_the_border_get_one_label_whatever_comes_along():
     np.testing.assert_array_equal(fitted.predict(rows[:200]), whole[:200])
 
 
-@cases("options", [{}, {"metric": "cosine"}, {"n_components": 64}, {"sketch": "pca"}])
+@cases(
+    "options",
+    [{}, {"metric": "cosine"}, {"sketch": SketchOptions("countsketch", 64)}, {"sketch": SketchOptions("pca", 256)}],
+)
 @cases("sparse", [False, True])
 @cases("weighted", [False, True])
 def test_distortion_is_what_sketching_all_rows_gives(small_topics, options, sparse, weighted):
-    if sparse and "sketch" in options:
+    projected = "sketch" in options and options["sketch"].sketch == "pca"
+    if sparse and projected:
         pytest.skip("takes dense rows only")
     X = small_topics.X[:400] * 3
     X = X if sparse else X.toarray()
     weights = np.random.default_rng(0).random(400) if weighted else None
-    fitted = kmeans(**{"sketch": "countsketch", "n_components": 256, **options}).fit(X, sample_weight=weights)
+    fitted = kmeans(**{"sketch": SketchOptions("countsketch", 256), **options}).fit(X, sample_weight=weights)
     rows = normalize(X) if "metric" in options else X
     sketched = fitted.sketch_.apply(sp.csr_array(rows) if sparse else rows)
     in_sketch, original = naive.within(sketched, fitted.labels_, weights), naive.within(rows, fitted.labels_, weights)
-    if "sketch" in options:  # what a projection loses of all clusterings alike is no distortion
+    if projected:  # what a projection loses of all clusterings alike is no distortion
         one = np.zeros(400, int)
         in_sketch += naive.within(rows, one, weights) - naive.within(sketched, one, weights)
     wanted = in_sketch / original
@@ -356,15 +361,18 @@ def test_distortion_is_what_sketching_all_rows_gives(small_topics, options, spar
 
 def test_distortion_is_one_without_a_sketch_and_nears_it_with_more_components(small_topics):
     np.testing.assert_allclose(kmeans().fit(blobs()[0]).distortion_, 1, rtol=1e-12)
-    assert abs(kmeans(10, n_components=2048).fit(small_topics.X).distortion_ - 1) < 0.05
-    assert kmeans(n_components=8, assign_space="sketch").fit(small_topics.X[:100]).distortion_ is None
+    assert abs(kmeans(10, sketch=SketchOptions(n_components=2048)).fit(small_topics.X).distortion_ - 1) < 0.05
+    assert (
+        kmeans(sketch=SketchOptions(n_components=8, assign_space="sketch")).fit(small_topics.X[:100]).distortion_
+        is None
+    )
 
 
 @pytest.mark.filterwarnings("ignore:the objective could be")  # four components show too little
 @cases("kind", KINDS)
 def test_refinement_lowers_the_inertia(kind):
     X = as_kind(blobs(n=2000, k=5, d=40, cluster_std=8.0)[0], kind)
-    fits = [kmeans(20, n_components=4, max_iter=1, refine=refine).fit(X) for refine in range(4)]
+    fits = [kmeans(20, sketch=SketchOptions(n_components=4), max_iter=1, refine=refine).fit(X) for refine in range(4)]
     inertias = [fitted.inertia_ for fitted in fits]
     assert all(after < before for before, after in pairwise(inertias))
     np.testing.assert_allclose(fits[1].model_.centers, fits[0].cluster_means_, rtol=1e-12)
@@ -391,7 +399,12 @@ def test_whole_weights_are_repeated_rows(kind, n_components):
     X, _ = blobs(n=300, cluster_std=3.0)
     weights = np.random.default_rng(0).integers(0, 4, 300)
     repeated = np.repeat(X, weights, axis=0)
-    options = {"init": X[[1, 50, 100, 150, 200]], "tol": 0, "max_iter": 300, "n_components": n_components}
+    options = {
+        "init": X[[1, 50, 100, 150, 200]],
+        "tol": 0,
+        "max_iter": 300,
+        "sketch": SketchOptions(n_components=n_components),
+    }
     got = kmeans(**options).fit(as_kind(X, kind), sample_weight=weights)
     wanted = kmeans(**options).fit(as_kind(repeated, kind))
     np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-5)
@@ -467,6 +480,9 @@ def test_wrong_weights_are_refused(weights, message):
         {"n_clusters": True},
         {"n_components": 0},
         {"n_components": "many"},
+        {"eps": 1.0},
+        {"delta": None},
+        {"fit_on": "some"},
         {"max_iter": 0},
         {"tol": -1e-3},
         {"tol": np.nan},
@@ -487,6 +503,8 @@ def test_wrong_weights_are_refused(weights, message):
 )
 def test_wrong_parameters_are_refused_by_name(parameters):
     (name,) = parameters
+    if name in {field.name for field in fields(SketchOptions)}:
+        parameters = {"sketch": SketchOptions(**parameters)}
     with pytest.raises(InvalidParameterError, match=name) as caught:
         kmeans(**parameters).fit(blobs()[0])
     assert isinstance(caught.value, ValueError)
@@ -586,8 +604,7 @@ def test_several_starts_from_given_centers_are_one():
 
 NUMBERS = {
     "n_clusters": 5,
-    "n_components": 4,
-    "delta": 0.5,
+    "sketch": SketchOptions(n_components=4, delta=0.5),
     "n_init": 2,
     "max_iter": 7,
     "tol": 0.25,
@@ -601,7 +618,8 @@ NUMBERS = {
 @pytest.mark.parametrize("size", [(np.int32, np.float32), (np.uint64, np.float64)], ids=["32", "64"])
 def test_numbers_of_numpy_are_numbers(tmp_path, size):
     X, _ = blobs()
-    cast = {name: size[isinstance(value, float)](value) for name, value in NUMBERS.items()}
+    cast = {name: size[isinstance(value, float)](value) for name, value in NUMBERS.items() if name != "sketch"}
+    cast["sketch"] = SketchOptions(n_components=size[0](4), delta=size[1](0.5))
     cast |= {"memory_limit": size[1](0.5), "progress": np.bool_(False)}
     wanted = StreamKMeans(**NUMBERS, progress=False).fit(X)
     fitted = StreamKMeans(**cast, checkpoint=tmp_path / "checkpoint").fit(X)
@@ -620,7 +638,9 @@ def test_numbers_of_numpy_are_numbers(tmp_path, size):
         stream.partial_fit(X)
     np.testing.assert_array_equal(streams[0].cluster_centers_, streams[1].cluster_centers_)
     json.dumps(streams[0].stream_.state()[1])
-    by_theorem = [kmeans(sketch="countsketch", eps=eps).fit(X).n_components_ for eps in (size[1](0.5), 0.5)]
+    by_theorem = [
+        kmeans(sketch=SketchOptions("countsketch", eps=eps)).fit(X).n_components_ for eps in (size[1](0.5), 0.5)
+    ]
     assert by_theorem[0] == by_theorem[1]
 
 
@@ -658,7 +678,7 @@ def test_fewer_distinct_rows_than_clusters(kind, init, n_components):
     X = as_kind(np.repeat([[1.1, 2, 0], [4, 0.3, 0], [0, 0, 3.7]], 20, axis=0), kind)
     start = naive.dense(X)[[0, 1, 20, 21, 40]] if init == "array" else init
     with pytest.warns(ConvergenceWarning, match="found 3 clusters instead of 5"):
-        fitted = kmeans(init=start, n_components=n_components).fit(X)
+        fitted = kmeans(init=start, sketch=SketchOptions(n_components=n_components)).fit(X)
     assert fitted.cluster_centers_.shape == (3, 3)
     assert sorted(fitted.counts_) == [20, 20, 20]
     assert fitted.inertia_ == pytest.approx(0, abs=1e-9)
@@ -717,7 +737,7 @@ def test_saved_models_predict_alike(tmp_path, options, kind):
 
 def test_saving_takes_numpy_numbers(tmp_path):
     X, _ = blobs()
-    fitted = kmeans(np.int64(5), tol=np.float32(1e-3), n_components=np.int32(4)).fit(X)
+    fitted = kmeans(np.int64(5), tol=np.float32(1e-3), sketch=SketchOptions(n_components=np.int32(4))).fit(X)
     fitted.save(tmp_path / "m")
     assert StreamKMeans.load(tmp_path / "m").n_clusters == 5
 
@@ -743,7 +763,7 @@ def inputs(tmp_path_factory, small_topics):
 
 @pytest.mark.usefixtures("small_pieces")
 @cases("kind", ["dense", "csr", "svmlight"])
-@cases("options", [{}, {"n_components": 24, "refine": 1}])
+@cases("options", [{}, {"sketch": SketchOptions(n_components=24), "refine": 1}])
 def test_threads_and_processes_give_the_same_bits(inputs, client, kind, options):
     X = inputs[kind]
     weights = np.random.default_rng(0).random(2000) if options else None
@@ -797,7 +817,10 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_another_start(inputs
 def test_chunk_sizes_give_the_same_clusters(sparse, n_components):
     X, y = blobs(n=400, k=6, d=20, cluster_std=0.5)
     X = sp.csr_array(X) if sparse else X
-    fits = [kmeans(6, n_components=n_components, chunk_bytes=size).fit(X) for size in (1 << 30, 30_000, 2_000, 1)]
+    fits = [
+        kmeans(6, sketch=SketchOptions(n_components=n_components), chunk_bytes=size).fit(X)
+        for size in (1 << 30, 30_000, 2_000, 1)
+    ]
     for other in fits[1:]:
         np.testing.assert_array_equal(other.labels_, fits[0].labels_)
         np.testing.assert_allclose(other.inertia_, fits[0].inertia_, rtol=1e-9)
@@ -807,7 +830,7 @@ def test_chunk_sizes_give_the_same_clusters(sparse, n_components):
 @cache
 def whole_fit(sparse, n_components):
     X, _ = blobs(n=300, k=4, cluster_std=0.5)
-    return kmeans(4, n_components=n_components).fit(sp.csr_array(X) if sparse else X)
+    return kmeans(4, sketch=SketchOptions(n_components=n_components)).fit(sp.csr_array(X) if sparse else X)
 
 
 @given(cuts=st.sets(st.integers(1, 299), max_size=12), sparse=st.booleans(), n_components=st.sampled_from(["auto", 5]))
@@ -818,7 +841,7 @@ def test_chunks_cut_anywhere_give_the_whole(cuts, sparse, n_components):
     chunks = [X[start:stop] for start, stop in pairwise(bounds)]
     wanted = whole_fit(sparse, n_components)
     for given_as in (chunks, lambda: iter(chunks)):
-        got = kmeans(4, n_components=n_components).fit(given_as)
+        got = kmeans(4, sketch=SketchOptions(n_components=n_components)).fit(given_as)
         np.testing.assert_array_equal(got.labels_, wanted.labels_)
         np.testing.assert_allclose(got.inertia_, wanted.inertia_, rtol=1e-9)
 
@@ -886,7 +909,10 @@ def test_quality_on_digits(seed, best_on_digits):
 
 def test_quality_of_an_image_like_sketch(small_digits):
     best = best_of_scikit_learn(small_digits.X.astype(np.float64), 10)
-    assert quality(small_digits.X, kmeans(10, n_init="auto", n_components=24).fit(small_digits.X)) <= 1.002 * best
+    assert (
+        quality(small_digits.X, kmeans(10, n_init="auto", sketch=SketchOptions(n_components=24)).fit(small_digits.X))
+        <= 1.002 * best
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -916,7 +942,7 @@ def test_every_sketch_by_name(name, sparse):
     labels = rng.integers(0, 4, 400)
     X = (centers[labels] + rng.normal(0, 0.3, (400, 600))).astype(np.float32)
     size = "auto" if name == "identity" else 40
-    fitted = kmeans(4, sketch=name, n_components=size).fit(sp.csr_array(X) if sparse else X)
+    fitted = kmeans(4, sketch=SketchOptions(name, size)).fit(sp.csr_array(X) if sparse else X)
     assert normalized_mutual_info_score(labels, fitted.labels_) > 0.99
     assert fitted.sketch_.kind == ("selection" if name in ("leverage", "laplacian") else name)
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
@@ -938,7 +964,7 @@ def test_every_sketch_of_narrow_rows(name, sparse):
 
 def test_components_by_a_theorem():
     X = sp.random_array((300, 100_000), density=1e-4, format="csr", rng=np.random.default_rng(0))
-    fitted = kmeans(3, eps=0.5, delta=0.2).fit(X)
+    fitted = kmeans(3, sketch=SketchOptions(eps=0.5, delta=0.2)).fit(X)
     assert fitted.n_components_ == n_components(
         "countsketch", n_clusters=3, eps=0.5, delta=0.2, n_rows=300, n_features=100_000
     )
@@ -954,7 +980,7 @@ def test_a_bound_of_as_many_components_as_features_takes_rows_as_they_are(sparse
         if sparse and sketch == "pca":
             continue
         for seed in range(3):
-            kmeans = StreamKMeans(10, sketch=sketch, eps=0.1, random_state=seed, progress=False)
+            kmeans = StreamKMeans(10, sketch=SketchOptions(sketch, eps=0.1), random_state=seed, progress=False)
             plan, fitted = kmeans.plan(given), kmeans.fit(given)
             assert (plan.sketch, plan.n_components) == (fitted.sketch_.kind, fitted.n_components_)
             # eleven rows have eleven singular vectors, which keep the objective too
@@ -967,7 +993,7 @@ def test_a_bound_beyond_what_a_sketch_can_have_is_refused_by_the_plan(tmp_path):
     path = tmp_path / "rows.svm"
     path.write_text("".join(f"0 {i + 1}:1\n" for i in range(40)))
     with pytest.raises(InvalidParameterError, match="n_components=9300000000"):
-        StreamKMeans(30, sketch="countsketch", eps=0.001, progress=False).plan(path)
+        StreamKMeans(30, sketch=SketchOptions("countsketch", eps=0.001), progress=False).plan(path)
 
 
 @pytest.mark.parametrize("refine", [0, 2])

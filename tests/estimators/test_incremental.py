@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from streamkm import IncrementalKMeans, StreamKMeans
+from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.fitting.streams.numbering import order_like
 from tests.tables import cases
@@ -209,7 +209,7 @@ def test_a_stream_after_a_fit_knows_all_rows():
 
 def test_a_fit_that_no_stream_goes_on_from(tmp_path):
     X, _ = rows(400)
-    in_sketch = batch(n_components=2, assign_space="sketch").fit(X)
+    in_sketch = batch(sketch=SketchOptions(n_components=2, assign_space="sketch")).fit(X)
     with pytest.raises(InvalidInputError, match="in the space of the sketch alone"):
         in_sketch.incremental()
     with pytest.raises(NotFittedError):

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.engine import saving
 from streamkm.planning.forecast import Cluster
 from streamkm.planning.process import AUTO_BYTES
@@ -38,7 +38,7 @@ def kmeans(n_clusters=K, **parameters):
 def test_rows_are_read_once_more(kind, sparse, coreset, refine):
     X, y = groups()
     source = CountingSource(sp.csr_array(X) if sparse else X)
-    fitted = kmeans(3, sketch=kind, n_components=3, coreset=coreset, refine=refine).fit(source)
+    fitted = kmeans(3, sketch=SketchOptions(kind, 3), coreset=coreset, refine=refine).fit(source)
     assert set(source.read_rows.values()) == {3 + refine}
     assert fitted.n_passes_ == fitted.plan_.passes == 3 + refine
     assert fitted.plan_.cluster_on == ("spilled" if coreset is None else "coreset")  # it does not say how many rows
@@ -50,7 +50,7 @@ def test_rows_are_read_once_more(kind, sparse, coreset, refine):
 @pytest.mark.parametrize("kind", ["pca", "svd"])
 def test_directions_of_all_rows_take_a_pass_of_their_own(kind):
     source = CountingSource(groups()[0])
-    estimator = kmeans(3, sketch=kind, n_components=3, sketch_fit="all")
+    estimator = kmeans(3, sketch=SketchOptions(kind, 3, fit_on="all"))
     planned = estimator.plan(source)
     assert not source.read_rows
     assert (planned.passes, planned.cluster_on) == (4, "spilled")
@@ -67,7 +67,7 @@ def test_along_the_directions_centers_are_means_of_all_rows(small_sample, kind, 
     """Lloyd's fixed point, by a naive step on all rows; the means of 300 sampled rows are far from it."""
     X = wide_rows()
     weights = np.random.default_rng(1).integers(0, 3, len(X)) if weighted else np.ones(len(X))
-    fitted = kmeans(sketch=kind, n_components=5, tol=0, max_iter=500).fit(X, sample_weight=weights)
+    fitted = kmeans(sketch=SketchOptions(kind, 5), tol=0, max_iter=500).fit(X, sample_weight=weights)
     assert fitted.converged_
     sketched, centers = fitted.sketch_.apply(X), fitted.sketch_.apply(fitted.cluster_centers_)
     labels = pairwise_distances_argmin(sketched, centers)
@@ -76,7 +76,9 @@ def test_along_the_directions_centers_are_means_of_all_rows(small_sample, kind, 
     inertia = weights @ np.square(sketched - means[labels]).sum(axis=1)
     (last,) = [entry["inertia"] for entry in fitted.history_ if entry["stage"] == "lloyd"][-1:]
     np.testing.assert_allclose(last, inertia, rtol=1e-9)
-    sampled = kmeans(sketch=kind, n_components=5, coreset="uniform", tol=0, max_iter=500).fit(X, sample_weight=weights)
+    sampled = kmeans(sketch=SketchOptions(kind, 5), coreset="uniform", tol=0, max_iter=500).fit(
+        X, sample_weight=weights
+    )
     there = sampled.sketch_.apply(sampled.cluster_means_) - sampled.sketch_.apply(sampled.cluster_centers_)
     assert np.abs(there).max() > 0.1
 
@@ -87,7 +89,7 @@ def test_off_the_directions_centers_are_means_of_the_sample(small_sample):
     y = rng.integers(0, 2, 3000)
     X = np.outer(2 * y - 1, [100.0, 0, 10]) + rng.normal(0, 1, (3000, 3)) @ np.diag([1, 0.1, 0.1])
     X = np.hstack([X, rng.normal(0, 30, (3000, 1))])
-    fitted = kmeans(2, sketch="pca", n_components=2).fit(X)
+    fitted = kmeans(2, sketch=SketchOptions("pca", 2)).fit(X)
     means = np.stack([X[fitted.labels_ == label].mean(axis=0) for label in range(2)])
     assert np.abs(means[0] - means[1])[2] > 19
     np.testing.assert_allclose(fitted.cluster_centers_[:, 2], means[:, 2], atol=0.5)
@@ -98,7 +100,8 @@ def test_off_the_directions_centers_are_means_of_the_sample(small_sample):
 def test_all_rows_give_better_clusters_than_a_sample(small_sample, kind, seed):
     X = wide_rows(seed=seed)
     whole, sampled = (
-        kmeans(sketch=kind, n_components=5, coreset=coreset, random_state=seed).fit(X) for coreset in (None, "uniform")
+        kmeans(sketch=SketchOptions(kind, 5), coreset=coreset, random_state=seed).fit(X)
+        for coreset in (None, "uniform")
     )
     assert whole.inertia_ < sampled.inertia_
 
@@ -106,7 +109,7 @@ def test_all_rows_give_better_clusters_than_a_sample(small_sample, kind, seed):
 def test_all_rows_in_the_sample_get_the_whole_algorithm():
     """The last stage is Lloyd on the original rows, to its fixed point."""
     X = wide_rows(900)
-    fitted = kmeans(sketch="pca", n_components=5, tol=0, max_iter=500).fit(X)
+    fitted = kmeans(sketch=SketchOptions("pca", 5), tol=0, max_iter=500).fit(X)
     np.testing.assert_allclose(fitted.cluster_centers_, fitted.cluster_means_, rtol=1e-9)
     assert fitted.history_[-1]["stage"] == "polish"
 
@@ -117,7 +120,7 @@ def test_all_rows_in_the_sample_get_the_whole_algorithm():
 def test_threads_and_processes_give_the_same_bits(client, small_sample, kind, sparse, coreset):
     X = np.random.default_rng(0).normal(size=(1000, 30)).astype(np.float32)
     X = sp.csr_array(X * (X > 0)) if sparse else X
-    options = {"sketch": kind, "n_components": 6, "coreset": coreset, "chunk_bytes": 26_000, "max_iter": 3, "n_init": 2}
+    options = {"sketch": SketchOptions(kind, 6), "coreset": coreset, "chunk_bytes": 26_000, "max_iter": 3, "n_init": 2}
     one, *others = (kmeans(executor=executor, **options).fit(X) for executor in (1, 4, client))
     for other in others:
         np.testing.assert_array_equal(other.labels_, one.labels_)
@@ -131,7 +134,7 @@ def test_rows_that_are_counted_first(small_sample, kind):
     X = wide_rows(1000)
     weights = np.random.default_rng(1).random(1000)
     streamed, array = (
-        kmeans(4, sketch=kind, n_components=5).fit(source, sample_weight=weights) for source in (StreamedSource(X), X)
+        kmeans(4, sketch=SketchOptions(kind, 5)).fit(source, sample_weight=weights) for source in (StreamedSource(X), X)
     )
     np.testing.assert_array_equal(streamed.labels_, array.labels_)
     np.testing.assert_allclose(streamed.inertia_, array.inertia_, rtol=1e-9)
@@ -141,7 +144,7 @@ def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monk
     X = np.random.default_rng(0).normal(size=(20_000, 600)).astype(np.float32)
     path = tmp_path / "x.npy"
     np.save(path, X)
-    roomy = kmeans(sketch="pca", n_components=256, max_iter=3, n_init=1, chunk_bytes=1 << 20)
+    roomy = kmeans(sketch=SketchOptions("pca", 256), max_iter=3, n_init=1, chunk_bytes=1 << 20)
     needed = roomy.plan(str(path)).peak_bytes
     (tmp_path / "spill").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "spill"))
@@ -160,7 +163,7 @@ def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
     source = tmp_path / "x.npy"
     np.save(source, wide_rows(4000))
     how = "all" if record == "directions" else "sample"
-    estimator = kmeans(sketch="pca", n_components=5, sketch_fit=how, chunk_bytes=100_000, n_init=2)
+    estimator = kmeans(sketch=SketchOptions("pca", 5, fit_on=how), chunk_bytes=100_000, n_init=2)
     wanted = clone(estimator).fit(str(source))
     estimator.set_params(checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
@@ -182,7 +185,7 @@ def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sket
     path = tmp_path / "x.npy"
     np.save(path, wide_rows(24_000)[:, :40])  # more than a coreset has
     size = "auto" if sketch == "identity" else 5
-    estimator = kmeans(4, sketch=sketch, coreset="sensitivity", n_components=size, chunk_bytes=800_000)
+    estimator = kmeans(4, sketch=SketchOptions(sketch, size), coreset="sensitivity", chunk_bytes=800_000)
     wanted = clone(estimator).fit(str(path))
     assert wanted.plan_.cluster_on == "coreset"
     estimator.set_params(checkpoint=tmp_path / "state")
@@ -241,7 +244,7 @@ def test_wide_sparse_rows_are_all_clustered_by_default(small_sample):
 
 def test_the_plain_pipeline_gives_the_same_bits_on_threads_and_on_a_cluster(client):
     """Sketched chunks together, k-means++ and Lloyd on all of them, as the README asks for it."""
-    X, given = topic_rows(), {"sketch": "countsketch", "n_components": 512, "chunk_bytes": 64_000}
+    X, given = topic_rows(), {"sketch": SketchOptions("countsketch", 512), "chunk_bytes": 64_000}
     here = kmeans(**given).fit(X)
     assert here.plan_.cluster_on == "blocks"
     assert "as asked for" in dict(here.plan_.lines())["clustering"]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
@@ -361,7 +361,7 @@ def test_rounds_give_the_same_bits_by_threads_and_processes(client, small_sample
     X = rare_rows(12_000)
     np.save(tmp_path / "x.npy", X)
     csr = sp.csr_array(np.maximum(X, 0))
-    for rows, options in ((str(tmp_path / "x.npy"), {}), (csr, {"sketch": "countsketch", "n_components": 4})):
+    for rows, options in ((str(tmp_path / "x.npy"), {}), (csr, {"sketch": SketchOptions("countsketch", 4)})):
         given = {"coreset": "uniform", "chunk_bytes": 30_000, "n_init": 2, "max_iter": 8, **options}
         one, *others = (kmeans(executor=executor, **given).fit(rows) for executor in (1, 3, client))
         assert one.n_passes_ > 2

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from tests.tables import cases
 
 N_ROWS = 3_000
@@ -149,7 +149,7 @@ def test_far_clusters_that_are_tight(dtype):
 def test_two_fits_at_once_give_the_bits_of_each_alone(small_digits):
     """Principal directions need LAPACK, whose bits depend on its threads: they are one while any fit runs."""
     rows = [small_digits.X.astype(np.float32), np.tile(small_digits.X, (3, 2))]
-    options = {"sketch": "pca", "n_components": 16, "random_state": 0, "progress": False}
+    options = {"sketch": SketchOptions("pca", 16), "random_state": 0, "progress": False}
     alone = [StreamKMeans(10, **options).fit(X) for X in rows]
     found = {}
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
 from streamkm.engine import saving
 from streamkm.estimators.fit_summary import summarize
@@ -66,7 +66,7 @@ def test_any_sketch_is_what_a_fit_takes(name, space, tmp_path):
     X, y = rows()
     sketch = SKETCHES[name]
     for data in (X,) if name == "pca" or space == "original" else (X, sp.csr_array(X)):
-        fitted = clone(kmeans(sketch, assign_space=space)).fit(data)
+        fitted = clone(kmeans(SketchOptions(sketch, assign_space=space))).fit(data)
         assert adjusted_rand_score(y, fitted.labels_) == 1
         assert fitted.sketch_.to_dict() == sketch.to_dict()
         assert (fitted.n_components_, fitted.plan_.n_components) == (sketch.n_components,) * 2
@@ -76,7 +76,7 @@ def test_any_sketch_is_what_a_fit_takes(name, space, tmp_path):
         fitted.save(tmp_path / "m.npz", overwrite=True)
         loaded = StreamKMeans.load(tmp_path / "m.npz")
         np.testing.assert_array_equal(loaded.predict(data), fitted.labels_)
-        assert loaded.sketch is loaded.sketch_
+        assert loaded.sketch.sketch is loaded.sketch_
         again = loaded.set_params(random_state=0, executor=2).fit(data)  # with the sketch that was given
         np.testing.assert_array_equal(again.labels_, fitted.labels_)
         json.dumps(summarize(fitted))
@@ -84,8 +84,8 @@ def test_any_sketch_is_what_a_fit_takes(name, space, tmp_path):
 
 def test_it_is_the_sketch_of_the_same_name_and_seed():
     X, _ = rows()
-    named = kmeans("countsketch", n_components=64, coreset=None, assign_space="sketch").fit(X)
-    given = kmeans(named.sketch_, coreset=None, assign_space="sketch").fit(X)
+    named = kmeans(SketchOptions("countsketch", 64, assign_space="sketch"), coreset=None).fit(X)
+    given = kmeans(SketchOptions(named.sketch_, assign_space="sketch"), coreset=None).fit(X)
     np.testing.assert_array_equal(given.labels_, named.labels_)
     assert given.inertia_ == named.inertia_
 
@@ -94,7 +94,7 @@ def test_it_is_the_sketch_of_the_same_name_and_seed():
 def test_directions_that_are_given_are_not_found_again(coreset):
     X, y = rows()
     source = CountingSource(X)
-    fitted = kmeans(SKETCHES["pca"], coreset=coreset, sketch_fit="all").fit(source)
+    fitted = kmeans(SketchOptions(SKETCHES["pca"], fit_on="all"), coreset=coreset).fit(source)
     assert set(source.read_rows.values()) == {2}
     assert fitted.sketch_ is SKETCHES["pca"]
     assert adjusted_rand_score(y, fitted.labels_) == 1
@@ -161,7 +161,7 @@ def test_memory_counts_the_entries_that_are_kept():
 )
 def test_what_does_not_fit_is_refused(sketch, options, message):
     with pytest.raises(InvalidParameterError, match=message):
-        kmeans(sketch, **options).fit(rows()[0])
+        kmeans(SketchOptions(sketch, **options)).fit(rows()[0])
 
 
 def test_principal_directions_are_for_dense_rows():

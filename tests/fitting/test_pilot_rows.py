@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from streamkm import StreamKMeans
+from streamkm import PCA, CountSketch, StreamKMeans
 from streamkm.engine import saving
 from streamkm.sources import open_source
 from tests.children import StoppedError, stopped_after
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the objective could be")  # no l
 
 
 def kmeans(n_clusters=5, **parameters):
-    given = {"sketch": "pca", "n_components": 8, "random_state": 0, "refine": 0, "executor": 2, "progress": False}
+    given = {"sketch": PCA(8), "random_state": 0, "refine": 0, "executor": 2, "progress": False}
     return StreamKMeans(n_clusters, **{**given, **parameters})
 
 
@@ -50,7 +50,12 @@ def test_few_rows_are_read_ahead_of_two_passes(small_sample, tmp_path):
 
 @pytest.mark.parametrize(
     ("parameters", "n"),
-    [({"coreset": "uniform"}, 2800), ({"sketch_fit": "all"}, 2800), ({"sketch": "countsketch"}, 2800), ({}, 200)],
+    [
+        ({"coreset": "uniform"}, 2800),
+        ({"sketch": PCA(8, fit_on="all")}, 2800),
+        ({"sketch": CountSketch(8)}, 2800),
+        ({}, 200),
+    ],
 )
 def test_nothing_is_read_ahead(small_sample, parameters, n):
     assert not kmeans(**parameters).plan(open_source(rows(n))).reads_ahead
@@ -116,7 +121,7 @@ def test_weights_and_rows_left_out_are_respected(small_sample):
 def test_where_hardly_any_row_is_valid_directions_are_found_on_a_sample_of_all(small_sample):
     X = rows()
     X[np.random.default_rng(4).random(len(X)) < 0.99] = np.nan
-    fitted = kmeans(3, n_components=20, on_invalid="skip").fit(X)
+    fitted = kmeans(3, sketch=PCA(20), on_invalid="skip").fit(X)
     assert fitted.plan_.reads_ahead
     assert "sketch-all" in [stage.name for stage in fitted.stages_]
     assert fitted.n_passes_ == 3

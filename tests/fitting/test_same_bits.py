@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 from distributed import Client, LocalCluster
 
-from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.seeding.search_set import SMALL_ENTRIES, SMALLEST_SEARCH_ROWS
 from streamkm.engine.reduction import RUN_LENGTH, RUNS
@@ -97,14 +97,16 @@ CASES = {
     "sample, many clusters": Case("sample", n_rows=70_000, width=16, n_clusters=MANY, parameters=FEW_STEPS | UNIFORM),
     "blocks": Case("blocks", parameters=in_chunks(LONG)),
     "blocks, f8": Case("blocks", "f8", parameters=in_chunks(LONG // 2)),
-    "blocks, sketched": Case("blocks", parameters=in_chunks(LONG, coreset=None, sketch="countsketch", n_components=32)),
+    "blocks, sketched": Case(
+        "blocks", parameters=in_chunks(LONG, coreset=None, sketch=SketchOptions("countsketch", 32))
+    ),
     "blocks, many clusters": Case("blocks", n_rows=70_000, width=16, n_clusters=MANY, parameters=FEW_STEPS),
     "blocks, drawn from": Case("blocks", parameters=in_chunks(LONG, coreset=None), sample_rows=2_000),
-    "blocks, read ahead": Case("blocks", parameters=in_chunks(50, sketch="pca", n_components=16), sample_rows=2_000),
+    "blocks, read ahead": Case("blocks", parameters=in_chunks(50, sketch=SketchOptions("pca", 16)), sample_rows=2_000),
     "spilled": Case(
         "spilled",
         width=600,
-        parameters=in_chunks(50, 600, sketch="countsketch", n_components=256, max_iter=3, n_init=1, coreset=None),
+        parameters=in_chunks(50, 600, sketch=SketchOptions("countsketch", 256), max_iter=3, n_init=1, coreset=None),
         sample_rows=300,
         spare_bytes=12 << 20,
     ),

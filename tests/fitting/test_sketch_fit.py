@@ -12,7 +12,7 @@ from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.metrics import adjusted_rand_score
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.engine import saving
 from streamkm.sketches.registry import FIT_BY_PASS
@@ -25,9 +25,7 @@ KINDS = [(kind, sparse) for kind in FIT_BY_PASS for sparse in (False, True) if n
 
 
 def kmeans(n_clusters=3, **parameters):
-    return StreamKMeans(
-        n_clusters, **{"sketch_fit": "all", "random_state": 0, "executor": 2, "progress": False, **parameters}
-    )
+    return StreamKMeans(n_clusters, **{"random_state": 0, "executor": 2, "progress": False, **parameters})
 
 
 def wide_rows(n=4000, d=60, seed=0):
@@ -48,7 +46,7 @@ def angle(ours, theirs):
 def test_every_row_is_read_once_more(kind, sparse, refine):
     X, y = groups()
     source = CountingSource(sp.csr_array(X) if sparse else X)
-    fitted = kmeans(sketch=kind, n_components=3, refine=refine).fit(source)
+    fitted = kmeans(sketch=SketchOptions(kind, 3, fit_on="all"), refine=refine).fit(source)
     assert set(source.read_rows.values()) == {3 + refine}
     assert len(source.read_rows) == len(X)
     assert fitted.n_passes_ == fitted.plan_.passes == 3 + refine
@@ -62,7 +60,7 @@ def test_every_row_is_read_once_more(kind, sparse, refine):
 @cases("kind", FIT_BY_PASS)
 def test_the_plan_says_so_before_anything_is_read(kind):
     source = CountingSource(groups()[0])
-    planned = kmeans(sketch=kind, n_components=3).plan(source)
+    planned = kmeans(sketch=SketchOptions(kind, 3, fit_on="all")).plan(source)
     assert not source.read_rows
     lines = dict(planned.lines())
     assert lines["passes"] == "3, up to 2 more if the sample missed something"
@@ -70,7 +68,7 @@ def test_the_plan_says_so_before_anything_is_read(kind):
     assert lines["clustering"] == "on the row sample"
     assert lines["bytes read"].endswith("(3 x 1000 B)")
     assert json.loads(json.dumps(planned.to_dict()))["fit_passes"] == 1
-    on_sample = kmeans(sketch=kind, n_components=3, sketch_fit="sample").plan(source)
+    on_sample = kmeans(sketch=SketchOptions(kind, 3, fit_on="sample")).plan(source)
     assert (on_sample.passes, on_sample.fit_passes) == (2, 0)
     assert dict(on_sample.lines())["clustering"].endswith("which its directions are found on")
 
@@ -79,11 +77,11 @@ def test_the_plan_says_so_before_anything_is_read(kind):
 def test_singular_vectors_are_those_of_all_rows(small_sample, weighted):
     X = sp.csr_array(wide_rows() * (np.random.default_rng(1).random((4000, 60)) < 0.5))
     weights = np.random.default_rng(2).integers(0, 3, 4000) if weighted else np.ones(4000, int)
-    fitted = kmeans(sketch="svd", n_components=6).fit(X, sample_weight=weights if weighted else None)
+    fitted = kmeans(sketch=SketchOptions("svd", 6, fit_on="all")).fit(X, sample_weight=weights if weighted else None)
     repeated = X[np.repeat(np.arange(4000), weights)]
     theirs = TruncatedSVD(6, algorithm="arpack", random_state=0).fit(repeated).components_.T
     assert angle(fitted.sketch_.directions, theirs) < 1e-9
-    sampled = kmeans(sketch="svd", n_components=6, sketch_fit="sample").fit(X)
+    sampled = kmeans(sketch=SketchOptions("svd", 6, fit_on="sample")).fit(X)
     assert angle(sampled.sketch_.directions, theirs) > 1e-2
 
 
@@ -94,17 +92,17 @@ def test_principal_directions_are_those_of_all_rows(small_sample, on_invalid):
     rows = X
     if on_invalid == "skip":
         rows = np.insert(X, [0, 1000, 4000], np.nan, axis=0)
-    fitted = kmeans(sketch="pca", n_components=5, on_invalid=on_invalid).fit(rows)
+    fitted = kmeans(sketch=SketchOptions("pca", 5, fit_on="all"), on_invalid=on_invalid).fit(rows)
     assert angle(fitted.sketch_.directions, theirs.components_.T) < 1e-9
     np.testing.assert_allclose(fitted.sketch_.mean, theirs.mean_, rtol=1e-12)
-    sampled = kmeans(sketch="pca", n_components=5, sketch_fit="sample").fit(X)
+    sampled = kmeans(sketch=SketchOptions("pca", 5, fit_on="sample")).fit(X)
     assert angle(sampled.sketch_.directions, theirs.components_.T) > 1e-2
 
 
 def test_more_features_than_a_gram_matrix_is_made_for(small_topics):
     """Above 2,048 features: what the range finder leaves is near the least that so many directions can leave."""
     X = small_topics.X
-    fitted = kmeans(10, sketch="svd", n_components=20).fit(X)
+    fitted = kmeans(10, sketch=SketchOptions("svd", 20, fit_on="all")).fit(X)
     assert fitted.n_passes_ == 3
     found = fitted.sketch_.directions.astype(float)
     best = TruncatedSVD(20, algorithm="arpack", random_state=0).fit(X).components_.T
@@ -119,7 +117,7 @@ def test_leverage_draws_are_of_all_rows(small_sample):
     X = np.zeros((6000, 40))
     X[:, :38] = rng.normal(0, 0.1, (6000, 38))
     X[2500:2503, 38:] = rng.normal(0, 1, (3, 2)) + 300
-    fitted = kmeans(2, sketch="leverage", n_components=30).fit(X)
+    fitted = kmeans(2, sketch=SketchOptions("leverage", 30, fit_on="all")).fit(X)
     vectors = np.linalg.svd(X, full_matrices=False)[2]
     likely = np.square(vectors[:1]).sum(axis=0) > 0.4
     np.testing.assert_array_equal(np.flatnonzero(likely), [38, 39])
@@ -131,7 +129,7 @@ def test_distortion_leaves_out_what_the_projection_costs_all_partitions(sparse):
     """As for PCA, around the origin: J'(P) + c over J(P), c the squared lengths that the projection cuts off."""
     X = wide_rows(600)
     X = sp.csr_array(X) if sparse else X
-    fitted = kmeans(4, sketch="svd", n_components=5, assign_space="original").fit(X)
+    fitted = kmeans(4, sketch=SketchOptions("svd", 5, fit_on="all", assign_space="original")).fit(X)
     full = X.toarray() if sparse else X
     sketched = fitted.sketch_.apply(X)
     costs = []
@@ -147,7 +145,7 @@ def test_distortion_leaves_out_what_the_projection_costs_all_partitions(sparse):
 def test_threads_and_processes_give_the_same_bits(client, kind, sparse):
     X = np.random.default_rng(0).normal(size=(1500, 30)).astype(np.float32)
     X = sp.csr_array(X * (X > 0)) if sparse else X
-    options = {"sketch": kind, "n_components": 6, "chunk_bytes": 30_000, "max_iter": 5, "n_init": 2}
+    options = {"sketch": SketchOptions(kind, 6, fit_on="all"), "chunk_bytes": 30_000, "max_iter": 5, "n_init": 2}
     one, *others = (kmeans(executor=executor, **options).fit(X) for executor in (1, 4, client))
     for other in others:
         assert pickle.dumps(other.sketch_.arrays()) == pickle.dumps(one.sketch_.arrays())
@@ -157,13 +155,13 @@ def test_threads_and_processes_give_the_same_bits(client, kind, sparse):
 
 def test_auto_finds_principal_directions_on_all_rows_too():
     X = np.random.default_rng(0).normal(size=(500, 700)).astype(np.float32)
-    fitted = kmeans(sketch="auto").fit(X)
+    fitted = kmeans(sketch=SketchOptions(fit_on="all")).fit(X)
     assert (fitted.sketch_.kind, fitted.n_passes_) == ("pca", 3)
 
 
 def test_sketches_that_need_no_rows_take_no_pass():
     source = CountingSource(groups()[0])
-    fitted = kmeans(sketch="countsketch", n_components=3).fit(source)
+    fitted = kmeans(sketch=SketchOptions("countsketch", 3, fit_on="all")).fit(source)
     assert fitted.n_passes_ == 2
     assert set(source.read_rows.values()) == {2}
 
@@ -171,10 +169,10 @@ def test_sketches_that_need_no_rows_take_no_pass():
 def test_a_saved_model_predicts_alike(tmp_path):
     X = wide_rows(500)
     for kind in FIT_BY_PASS:
-        fitted = kmeans(sketch=kind, n_components=5, assign_space="sketch").fit(X)
+        fitted = kmeans(sketch=SketchOptions(kind, 5, fit_on="all", assign_space="sketch")).fit(X)
         fitted.save(tmp_path / "m.npz", overwrite=True)
         loaded = StreamKMeans.load(tmp_path / "m.npz")
-        assert loaded.sketch_fit == "all"
+        assert loaded.sketch == fitted.sketch
         np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
 
 
@@ -182,8 +180,8 @@ def test_directions_that_were_found_are_not_found_again(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     X = wide_rows(2000)
-    wanted = kmeans(sketch="svd", n_components=5, chunk_bytes=100_000).fit(X)
-    again = kmeans(sketch="svd", n_components=5, chunk_bytes=100_000, checkpoint=tmp_path / "state")
+    wanted = kmeans(sketch=SketchOptions("svd", 5, fit_on="all"), chunk_bytes=100_000).fit(X)
+    again = kmeans(sketch=SketchOptions("svd", 5, fit_on="all"), chunk_bytes=100_000, checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
         stopped_after(patched, "directions")
         with pytest.raises(StoppedError):
@@ -197,19 +195,19 @@ def test_directions_that_were_found_are_not_found_again(tmp_path, monkeypatch):
 
 def test_what_cannot_be():
     X = groups()[0]
-    with pytest.raises(InvalidParameterError, match=r'sketch_fit="all" with sketch=\'laplacian\'.*sketch_fit="sample"'):
-        kmeans(sketch="laplacian", n_components=3).fit(X)
-    with pytest.raises(InvalidParameterError, match=r"sketch_fit='some'; needed: one of 'sample', 'all'"):
-        kmeans(sketch="svd", sketch_fit="some").fit(X)
+    with pytest.raises(InvalidParameterError, match=r'fit_on="all".* with sketch=\'laplacian\'.*fit_on="sample"'):
+        kmeans(sketch=SketchOptions("laplacian", 3, fit_on="all")).fit(X)
+    with pytest.raises(InvalidParameterError, match=r"fit_on='some'; needed: one of 'sample', 'all'"):
+        kmeans(sketch=SketchOptions("svd", fit_on="some")).fit(X)
     with pytest.raises(InvalidInputError, match=r'walked once only, and sketch="svd" needs another pass'):
-        kmeans(sketch="svd", n_components=3).fit(iter([X]))
-    assert kmeans(sketch="svd", n_components=3).fit(StreamedSource(X)).n_passes_ == 3
+        kmeans(sketch=SketchOptions("svd", 3, fit_on="all")).fit(iter([X]))
+    assert kmeans(sketch=SketchOptions("svd", 3, fit_on="all")).fit(StreamedSource(X)).n_passes_ == 3
 
 
 def test_memory_of_the_sums_is_projected():
     """Sums of d x 1.5 m numbers for every state: some of them are there at once."""
     source = CountingSource(np.zeros((10, 3)), n_features=200_000)
-    estimator = kmeans(sketch="svd", n_components=200, memory_limit="64 GiB")
+    estimator = kmeans(sketch=SketchOptions("svd", 200, fit_on="all"), memory_limit="64 GiB")
     planned = estimator.plan(source)
     assert planned.memory["directions"] - planned.base_bytes > 3 * 8 * 200_000 * 300
     with pytest.raises(MemoryLimitError, match="stage 'directions'"):

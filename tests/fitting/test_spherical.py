@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.cluster import KMeans
 
-from streamkm import CountSketch, StreamKMeans
+from streamkm import CountSketch, SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import IdentitySketch
 from tests.stores.test_storing import do, write_store
@@ -142,8 +142,8 @@ def test_stores_of_original_rows_can_be_clustered(tmp_path):
 
 
 def test_labels_of_a_sketch_are_refused():
-    with pytest.raises(InvalidParameterError, match='assign_space="auto" or "original"'):
-        spherical(assign_space="sketch").fit(directions(50))
+    with pytest.raises(InvalidParameterError, match='assign_space="original"'):
+        spherical(sketch=SketchOptions(assign_space="sketch")).fit(directions(50))
 
 
 def test_other_metrics_are_refused_with_those_there_are():

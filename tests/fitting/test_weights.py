@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import (
     check_sample_weight_equivalence_on_sparse_data,
 )
 
-from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
+from streamkm import IncrementalKMeans, SketchOptions, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from tests.tables import cases
 
@@ -23,8 +23,8 @@ FITS = {
     "dense": (StreamKMeans, X, {}),
     "float32": (StreamKMeans, X.astype(np.float32), {}),
     "sparse": (StreamKMeans, sp.csr_array(X), {}),
-    "sample": (StreamKMeans, X, {"sketch": "pca", "n_components": 5}),
-    "sketch's space": (StreamKMeans, sp.csr_array(X), {"n_components": 8, "assign_space": "sketch"}),
+    "sample": (StreamKMeans, X, {"sketch": SketchOptions("pca", 5)}),
+    "sketch's space": (StreamKMeans, sp.csr_array(X), {"sketch": SketchOptions(n_components=8, assign_space="sketch")}),
     "coreset": (StreamKMeans, X, {"coreset": "sensitivity"}),
     "random": (StreamKMeans, X, {"init": "random", "refine": 1}),
     "once": (StreamKMeans, iter, {}),

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.exceptions import NotFittedError
 
-from streamkm import IncrementalKMeans, StreamKMeans, open_documents
+from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans, open_documents
 from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.fit_summary import summarize
@@ -85,7 +85,7 @@ def test_clusters_without_features_are_refused():
     with pytest.raises(NotFittedError):
         StreamKMeans().summary()
     streamed = IncrementalKMeans(2, random_state=0, progress=False).partial_fit(X)
-    in_sketch = fitted(np.tile(X, 30), sketch="signs", n_components=8, assign_space="sketch")
+    in_sketch = fitted(np.tile(X, 30), sketch=SketchOptions("signs", 8, assign_space="sketch"))
     for each in (streamed, in_sketch):
         with pytest.raises(InvalidInputError, match="needs means of the original features"):
             each.summary()

@@ -15,7 +15,7 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 from sklearn.preprocessing import StandardScaler
 
-from streamkm import StreamKMeans, sweep
+from streamkm import SketchOptions, StreamKMeans, sweep
 from streamkm.cli.report import write_sweep
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample
@@ -98,7 +98,7 @@ def test_as_good_as_independent_fits_of_sketched_rows(small_topics, sketch):
     ks = [2, 5, 10, 20]
     result = sweep(X, ks, sketch=sketch, n_components=512, **QUIET)
     for k in ks:
-        fit = StreamKMeans(k, sketch=sketch, n_components=512, **QUIET).fit(X)
+        fit = StreamKMeans(k, sketch=SketchOptions(sketch, 512), **QUIET).fit(X)
         centers = result.centers(k)
         assert centers.shape == (k, X.shape[1])
         _, d2 = naive.nearest(X, centers)

@@ -22,7 +22,7 @@ import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner
 
-from streamkm import StreamKMeans, open_source
+from streamkm import SketchOptions, StreamKMeans, open_source
 from streamkm.cli.main import main
 from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDependencyError, OutputError, SourceError
 from streamkm.passes.label_tables import COLUMNS, write_table
@@ -52,7 +52,7 @@ def test_tables_hold_what_loops_find(suffix, kind, tmp_path):
         X[[3, 499], 1] = np.nan
         given["on_invalid"] = "skip"
     if kind == "in the sketch":
-        X, given = np.tile(X, 30), {"sketch": "signs", "n_components": 8, "assign_space": "sketch"}
+        X, given = np.tile(X, 30), {"sketch": SketchOptions("signs", 8, assign_space="sketch")}
     source = sp.csr_array(X) if kind == "sparse" else X
     model = fitted(source, 1 if kind == "one cluster" else 3, **given)
     path = tmp_path / f"labels{suffix}"

@@ -12,7 +12,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, OutputError
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
@@ -39,9 +39,9 @@ MADE = {
     "refined": (dense_matrix, {"refine": 2}),
     "cosine": (lambda: dense_matrix() + 1, {"metric": "cosine"}),
     "skipped": (spoiled, {"on_invalid": "skip"}),
-    "uint8": (lambda: dense_matrix().astype("u1"), {"n_components": 3, "sketch": "countsketch"}),
+    "uint8": (lambda: dense_matrix().astype("u1"), {"sketch": SketchOptions("countsketch", 3)}),
     "csr": (sparse_matrix, {}),
-    "sketch": (sparse_matrix, {"assign_space": "sketch", "n_components": 9}),
+    "sketch": (sparse_matrix, {"sketch": SketchOptions(n_components=9, assign_space="sketch")}),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.metrics import normalized_mutual_info_score
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 from tests import naive
@@ -109,9 +109,9 @@ def kmeans(**parameters):
     "options",
     [
         {},
-        {"n_components": 3},
+        {"sketch": SketchOptions(n_components=3)},
         {"sketch": "countsketch"},
-        {"assign_space": "sketch", "n_components": 4},
+        {"sketch": SketchOptions(n_components=4, assign_space="sketch")},
         {"metric": "cosine"},
     ],
 )
@@ -293,7 +293,7 @@ def test_wide_rows_that_are_seen_once_get_the_sketchs_labels(sparse):
     X[7, 3] = np.nan
     X = sp.csr_array(X) if sparse else X
     chunks = (X[i : i + 30] for i in range(0, X.shape[0], 30))
-    once = kmeans(on_invalid="skip", n_components=64).fit(chunks)
+    once = kmeans(on_invalid="skip", sketch=SketchOptions(n_components=64)).fit(chunks)
     assert (once.n_passes_, once.assign_space_, once.cluster_centers_.shape[1]) == (1, "sketch", 64)
     assert once.labels_[7] == -1
     np.testing.assert_array_equal(once.labels_, once.predict(X))
@@ -384,10 +384,10 @@ def test_skipped_rows_change_nothing_for_the_others(sparse, weighted, n_componen
     dirty[bad, 1] = np.nan
     wrap = sp.csr_array if sparse else np.asarray
     init = X[[1, 2, 4]]
-    skipping = kmeans(init=init, on_invalid="skip", n_components=n_components)
+    skipping = kmeans(init=init, on_invalid="skip", sketch=SketchOptions(n_components=n_components))
     got = skipping.fit(CountingSource(wrap(dirty)), sample_weight=weights)
     kept = None if weights is None else weights[~bad]
-    wanted = kmeans(init=init, n_components=n_components).fit(wrap(X[~bad]), None, kept)
+    wanted = kmeans(init=init, sketch=SketchOptions(n_components=n_components)).fit(wrap(X[~bad]), None, kept)
     np.testing.assert_array_equal(got.labels_[bad], -1)
     np.testing.assert_array_equal(got.labels_[~bad], wanted.labels_)
     np.testing.assert_allclose(got.cluster_centers_, wanted.cluster_centers_, rtol=1e-6, atol=1e-6)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import human_bytes
@@ -336,7 +336,7 @@ def test_what_cannot_be_scaled(file):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"coreset": "sensitivity"}, {"sketch": "pca", "n_components": 8}, {"refine": 1, "coreset": None}]
+    "options", [{}, {"coreset": "sensitivity"}, {"sketch": SketchOptions("pca", 8)}, {"refine": 1, "coreset": None}]
 )
 def test_what_is_measured_is_the_fit(file, options):
     kmeans = StreamKMeans(8, random_state=0, memory_limit="8 GiB", **options)

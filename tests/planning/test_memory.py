@@ -251,14 +251,15 @@ def test_documents_are_counted_and_clustered_within_the_limit(disk_path, reduced
 
 LONG = """
 import json, sys
-from streamkm import StreamKMeans, open_documents, open_source
+from streamkm import SketchOptions, StreamKMeans, open_documents, open_source
 from streamkm.core.exceptions import MemoryLimitError
 path, limit, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 said = ""
 try:
     source = open_source(path) if options is None else open_documents(path, memory_limit=limit, **options)
     # labels in the sketch, of fewer numbers: what a wide line takes is then most of the peak
-    StreamKMeans(3, assign_space="sketch", memory_limit=limit, progress=False, random_state=0).fit(source)
+    sketch = SketchOptions(assign_space="sketch")
+    StreamKMeans(3, sketch=sketch, memory_limit=limit, progress=False, random_state=0).fit(source)
 except MemoryLimitError as error:
     said = str(error)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from click.testing import CliRunner
 from sklearn.datasets import dump_svmlight_file
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.cli.summary import result_lines
 from streamkm.cluster.centers.index import index_bytes
@@ -21,6 +21,7 @@ from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import is_given, memory_limit_bytes
 from streamkm.estimators.fit_summary import summarize
+from streamkm.estimators.validation import sketch_options
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES
 from streamkm.planning import memory, memory_budget, process
@@ -68,11 +69,7 @@ def plan(source, **changed):
     parameters = {
         "n_clusters": 10,
         "sketch": "auto",
-        "n_components": "auto",
-        "eps": None,
-        "delta": 0.1,
         "refine": 0,
-        "assign_space": "auto",
         "coreset": "auto",
         "chunk_bytes": "auto",
         "memory_limit": 8 * GIB,
@@ -81,7 +78,7 @@ def plan(source, **changed):
     parameters |= changed
     if is_given(parameters["memory_limit"]):
         parameters["memory_limit"] = limited(parameters["memory_limit"])
-    return plan_fit(source, **parameters)
+    return plan_fit(source, **parameters | {"sketch": sketch_options(parameters["sketch"])})
 
 
 def test_few_features_need_no_sketch():
@@ -99,19 +96,19 @@ def test_many_features_are_sketched_to_fewer():
 
 def test_components_as_asked_for():
     for kind in ("countsketch", "pca"):
-        got = plan(UnreadSource(1000, 20), n_components=7, sketch=kind)
+        got = plan(UnreadSource(1000, 20), sketch=SketchOptions(kind, 7))
         assert (got.sketch, got.n_components) == (kind, 7)
-    assert plan(UnreadSource(1000, 20, sparse=True), n_components=7).n_components == 7
+    assert plan(UnreadSource(1000, 20, sparse=True), sketch=SketchOptions(n_components=7)).n_components == 7
     # nothing to gain where d <= m
-    assert plan(UnreadSource(1000, 20), n_components=20).sketch == "identity"
-    assert plan(UnreadSource(1000, 20), n_components=21).n_components == 20
-    assert plan(UnreadSource(1000, 20), n_components=20, sketch="countsketch").sketch == "countsketch"
+    assert plan(UnreadSource(1000, 20), sketch=SketchOptions(n_components=20)).sketch == "identity"
+    assert plan(UnreadSource(1000, 20), sketch=SketchOptions(n_components=21)).n_components == 20
+    assert plan(UnreadSource(1000, 20), sketch=SketchOptions("countsketch", 20)).sketch == "countsketch"
     assert plan(UnreadSource(1000, 5000), sketch="identity").n_components == 5000
 
 
 def test_identity_refuses_other_components():
     with pytest.raises(InvalidParameterError, match=r"n_components=7.*20"):
-        plan(UnreadSource(1000, 20), sketch="identity", n_components=7)
+        plan(UnreadSource(1000, 20), sketch=SketchOptions("identity", 7))
 
 
 def test_pca_refuses_sparse_rows():
@@ -150,7 +147,7 @@ def test_work_is_shared_even_where_the_data_are_few():
 @pytest.mark.parametrize("space", ["original", "sketch"])
 def test_refuses_what_does_not_fit_before_reading(sparse, space):
     source = UnreadSource(1_000_000, 10_000, sparse=sparse)
-    fixed = {"assign_space": space, "chunk_bytes": 1 << 20, "n_clusters": 5000}
+    fixed = {"sketch": SketchOptions(assign_space=space), "chunk_bytes": 1 << 20, "n_clusters": 5000}
     needed = plan(source, memory_limit=1 << 60, **fixed).peak_bytes
     assert plan(source, memory_limit=needed, **fixed).limit_bytes == needed
     with pytest.raises(
@@ -199,7 +196,7 @@ def test_rows_that_do_not_fit_get_a_coreset():
     assert (roomy.cluster_on, tight.cluster_on, tight.sketch) == ("blocks", "coreset", "identity")
     assert "would not fit" in dict(tight.lines())["clustering"]
     assert tight.peak_bytes <= tight.limit_bytes
-    sketched = plan(source, sketch="countsketch", n_components=50, assign_space="sketch")
+    sketched = plan(source, sketch=SketchOptions("countsketch", 50, assign_space="sketch"))
     assert (sketched.cluster_on, sketched.assign_space) == ("coreset", "sketch")
 
 
@@ -406,7 +403,7 @@ def test_projection_covers_what_must_be_held():
 def test_what_sketches_make_of_sparse_rows_is_projected(kind, dtype):
     X = sp.random_array((400, 3000), density=0.01, format="csr", dtype=dtype, rng=np.random.default_rng(0))
     size = 256 if isinstance(kind, str) else "auto"
-    kmeans = StreamKMeans(3, sketch=kind, n_components=size, progress=False, random_state=0).fit(X)
+    kmeans = StreamKMeans(3, sketch=SketchOptions(kind, size), progress=False, random_state=0).fit(X)
     sketched = kmeans.sketch_.apply(X)
     held = sketched.nbytes if isinstance(sketched, np.ndarray) else sketched.data.nbytes + sketched.indices.nbytes
     assert kmeans.plan_.memory_model.rows.block_row_bytes >= 0.9 * held / 400
@@ -418,7 +415,7 @@ def test_centers_that_do_not_fit_are_kept_in_the_sketch():
     got = plan(source, n_clusters=1000)
     assert got.assign_space == "sketch"
     assert got.peak_bytes < GIB
-    assert plan(source, n_clusters=10, assign_space="sketch").assign_space == "sketch"
+    assert plan(source, n_clusters=10, sketch=SketchOptions(assign_space="sketch")).assign_space == "sketch"
     assert plan(source, n_clusters=1000, memory_limit=1 << 50).assign_space == "original"
 
 
@@ -426,7 +423,9 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     """Before the last pass, and in plan, log and summary by their right name."""
     X = sp.random_array((300, 3000), density=1.0, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
     X.resize((300, 2_000_000))
-    estimator = StreamKMeans(30, memory_limit=limited("600 MiB"), n_components=64, random_state=0, progress=False)
+    estimator = StreamKMeans(
+        30, memory_limit=limited("600 MiB"), sketch=SketchOptions(n_components=64), random_state=0, progress=False
+    )
     said = dict(estimator.plan(X).lines())["assignment"]
     assert said == "in the sketch space: the centers of the original one have no room below the limit"
     with pytest.warns(
@@ -436,7 +435,9 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     assert fitted.assign_space_ == "sketch"
     told = dict(result_lines(summarize(fitted)))
     assert "to the nearest center in the sketch space; " in told["objective"]
-    asked = StreamKMeans(30, assign_space="sketch", n_components=64, random_state=0, progress=False).fit(X)
+    asked = StreamKMeans(
+        30, sketch=SketchOptions(n_components=64, assign_space="sketch"), random_state=0, progress=False
+    ).fit(X)
     assert asked.assign_space_ == "sketch"  # no warning: it was asked for
     # of text, only the first pass tells: the plan says what it takes for granted
     lines = (f"1 {row + 1}:1 {1_999_000 + row}:2\n" for row in range(300))
@@ -536,7 +537,7 @@ def test_space_is_settled_when_the_features_are_known(tmp_path):
 def test_sample_holds_many_rows_of_a_cluster_but_not_all_memory():
     got = plan(UnreadSource(10_000_000, 100), n_clusters=50)
     assert got.sample_rows >= 50 * 100
-    wide = plan(UnreadSource(100_000, 100_000), n_clusters=50, n_components=16)
+    wide = plan(UnreadSource(100_000, 100_000), n_clusters=50, sketch=SketchOptions(n_components=16))
     assert 50 <= wide.sample_rows <= GIB // (100_000 * 4)
 
 
@@ -549,7 +550,7 @@ def test_a_stream_that_cannot_be_replayed_gets_one_pass():
     wide = plan(once(5000))
     assert (wide.passes, wide.cluster_on, wide.assign_space, wide.sketch) == (1, "spilled", "sketch", "countsketch")
     assert "walked once only" in wide.why_regime
-    for impossible in ({"refine": 1}, {"sketch": "pca"}, {"assign_space": "original"}):
+    for impossible in ({"refine": 1}, {"sketch": "pca"}, {"sketch": SketchOptions(assign_space="original")}):
         with pytest.raises(InvalidInputError, match=r"walked once only, and .* needs another pass; pass a list"):
             plan(once(5000), **impossible)
     assert plan(open_source(lambda: iter([np.zeros((3, 2))]))).n_rows is None
@@ -723,6 +724,9 @@ def sparse_rows(n_features):
     )
 
 
+NARROW, NARROW_LABELS = SketchOptions(n_components=64), SketchOptions(n_components=64, assign_space="sketch")
+
+
 @pytest.mark.parametrize(
     ("X", "options", "epochs"),
     [
@@ -737,18 +741,16 @@ def sparse_rows(n_features):
         pytest.param(rows_of_groups(5000), {"n_clusters": 70, "max_iter": 7}, 5, id="bounded"),
         pytest.param(rows_of_groups(5000), {"n_clusters": 63, "max_cluster_size": 70}, 0, id="more-by-splits"),
         pytest.param(rows_of_groups(5000), {"n_clusters": 70, "coreset": None}, 8, id="blocks"),
-        pytest.param(rows_of_groups(5000, 300), {"n_clusters": 70, "sketch": "pca", "n_components": 16}, 8, id="pca"),
-        pytest.param(rows_of_groups(3000, 90), {"n_clusters": 70, "sketch": "svd", "n_components": 16}, 0, id="svd"),
+        pytest.param(rows_of_groups(5000, 300), {"n_clusters": 70, "sketch": SketchOptions("pca", 16)}, 8, id="pca"),
+        pytest.param(rows_of_groups(3000, 90), {"n_clusters": 70, "sketch": SketchOptions("svd", 16)}, 0, id="svd"),
         pytest.param(
-            rows_of_groups(5000, 90), {"n_clusters": 70, "sketch": "countsketch", "n_components": 32}, 0, id="polished"
+            rows_of_groups(5000, 90), {"n_clusters": 70, "sketch": SketchOptions("countsketch", 32)}, 0, id="polished"
         ),
         pytest.param(sparse_rows(40), {"n_clusters": 70}, 0, id="sparse"),
         pytest.param(sparse_rows(900), {"n_clusters": 70}, 0, id="sparse-sketched"),
+        pytest.param(sparse_rows(900), {"n_clusters": 70, "sketch": NARROW_LABELS}, 8, id="sparse-narrow"),
         pytest.param(
-            sparse_rows(900), {"n_clusters": 70, "n_components": 64, "assign_space": "sketch"}, 8, id="sparse-narrow"
-        ),
-        pytest.param(
-            sparse_rows(900), {"n_clusters": 70, "n_components": 64, "coreset": None}, 8, id="sparse-narrow-blocks"
+            sparse_rows(900), {"n_clusters": 70, "sketch": NARROW, "coreset": None}, 8, id="sparse-narrow-blocks"
         ),
         pytest.param(rows_of_groups(9000), {"n_clusters": 64, "coreset": "sensitivity"}, 4, id="coreset"),
     ],

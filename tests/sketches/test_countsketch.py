@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.metrics import adjusted_rand_score
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import CountSketch, IdentitySketch, SparseJL, sketch_from_dict
 from tests import naive
@@ -125,18 +125,19 @@ def test_sparse_jl_by_name(sparse):
     y = rng.integers(0, 3, 200)
     X = np.zeros((200, 60_000), np.float32)
     X[np.arange(200)[:, None], 20 * y[:, None] + np.arange(20)] = rng.random((200, 20)) + 1
-    rows, given = sp.csr_array(X) if sparse else X, {"sketch": "sparse-jl", "random_state": 0, "progress": False}
-    fitted = StreamKMeans(3, n_components=300, **given).fit(rows)
+    rows, given = sp.csr_array(X) if sparse else X, {"random_state": 0, "progress": False}
+    fitted = StreamKMeans(3, sketch=SketchOptions("sparse-jl", 300), **given).fit(rows)
     assert isinstance(fitted.sketch_, SparseJL)
     assert (fitted.sketch_.n_components, fitted.sketch_.nnz_per_feature) == (300, 8)
     assert adjusted_rand_score(y, fitted.labels_) == 1
-    by_theorem = StreamKMeans(3, eps=0.5, **given).fit(rows)
+    by_theorem = StreamKMeans(3, sketch=SparseJL.for_error(0.5), **given).fit(rows)
     m, s = 197, 9  # 4 k ln(2 k / delta) / eps^2, ln(2 k / delta) / eps
     assert (by_theorem.sketch_.n_components, by_theorem.sketch_.nnz_per_feature) == (m, s)
     assert by_theorem.plan_.nnz_per_feature == s
-    assert StreamKMeans(3, n_components=5, **given).fit(rows).sketch_.nnz_per_feature == 5
+    few = StreamKMeans(3, sketch=SketchOptions("sparse-jl", 5), **given).fit(rows)
+    assert few.sketch_.nnz_per_feature == 5
     with pytest.raises(InvalidParameterError, match="nnz_per_feature=82"):
-        StreamKMeans(3, eps=0.05, **given).plan(rows)
+        StreamKMeans(3, sketch=SparseJL.for_error(0.05), **given).plan(rows)
 
 
 def test_models_without_the_field_hold_one_bucket():

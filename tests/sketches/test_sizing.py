@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from scipy.stats import binomtest
 from threadpoolctl import threadpool_limits
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sketches import CountSketch, LeverageSampling, SignProjection, SparseJL
 from streamkm.sketches.subspace import Subspace
@@ -329,11 +329,11 @@ def test_sketches_that_would_do_are_named_beside_identity(caplog):
     assert "take them all, or signs with 825 components" in caplog.text
     X = sp.random_array((2000, 47_236), density=75 / 47_236, format="csr", rng=np.random.default_rng(0))
     with caplog.at_level(logging.INFO, "streamkm"):
-        plan = StreamKMeans(50, eps=0.3, progress=False).plan(X)
+        plan = StreamKMeans(50, sketch=SketchOptions(eps=0.3), progress=False).plan(X)
     assert plan.sketch == "identity"
     assert plan.why_sketch.endswith("signs with 825 components keeps the same promise")
     assert f"no sketch: {plan.why_sketch}" in caplog.text
-    narrow = StreamKMeans(50, sketch="signs", eps=0.1, progress=False).plan(np.eye(60))
+    narrow = StreamKMeans(50, sketch=SketchOptions("signs", eps=0.1), progress=False).plan(np.eye(60))
     assert narrow.sketch == "identity"
     assert "promise" not in narrow.why_sketch  # nothing would do
 
@@ -419,7 +419,7 @@ def test_sizing_of_sketches_of_the_kernel_matrix(method):
     with pytest.raises(InvalidParameterError, match="needs n_rows"):
         sizing(method, n_clusters=10, eps=0.5)
     with pytest.raises(InvalidParameterError, match="needed: one of"):
-        StreamKMeans(10, sketch=method, eps=0.5).plan(np.eye(20))
+        StreamKMeans(10, sketch=SketchOptions(method, eps=0.5)).plan(np.eye(20))
 
 
 def test_columns_of_nystroem_features():

@@ -1,0 +1,90 @@
+"""What a fit is asked for of a sketch: which, how large, found on what, and whether rows are assigned in it.
+
+Values as they are given; estimators check them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Literal
+
+from streamkm.sketches.base import Sketch
+
+
+@dataclass(frozen=True)
+class SketchOptions:
+    """The parameter `sketch` of `StreamKMeans` in full. The estimator checks the values.
+
+    Parameters
+    ----------
+    sketch : str or Sketch, default="auto"
+        How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
+        principal directions ("pca": Lloyd then runs along them, see `coreset` of `StreamKMeans`). By name:
+        "countsketch", "sparse-jl" (8 non-zeros a feature, or as many as the theorem of `eps` asks for), "signs",
+        "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows can be given to; "pca",
+        "svd", "leverage" and "laplacian", which are found on rows: see `fit_on`. Or a sketch, such as
+        ``CountSketch(2048, nnz_per_feature=4)`` or ``PreconditionedSampling(0.1, d, 0)``. A sketch without a seed gets
+        one from the estimator's `random_state`.
+    n_components : int or "auto", default="auto"
+        m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing); 256 for dense ones; for "pca" 48, and
+        96 for more than 128 clusters.
+    eps : float, optional
+        In place of `n_components`: so many components that a theorem keeps the objective of every clustering within
+        1 +- eps, for all but a share `delta` of seeds (definition 2 of Liu et al.); `plan` names it. Where that takes
+        as many components as there are features, rows are taken as they are. It is not the loss of the clusters that
+        are found: those that are best in the sketch cost up to 1 + 2 eps / (1 - eps) times the least, so that a loss
+        needs about half of it as eps, and four times the components: `streamkm.sketches.theory.bounds.eps_of_loss`. Two
+        sketches promise less: "leverage" that the best clustering of the sketch costs at most 3 + eps times the least;
+        "svd" and "pca" that objectives are within 1 + eps up to a constant that all clusterings share, for directions
+        of all rows, exact ones (``fit_on="all"``; those of a sample come near). None: the sizes that serve in practice.
+    delta : float, default=0.1
+        See `eps`. Components of "countsketch" grow with 1 / delta and the square of k.
+    fit_on : {"sample", "all"}, default="sample"
+        What a sketch that depends on the data is found on. "sample": the row sample, which the first pass keeps anyway.
+        "all": all rows, in one more pass, for "pca", "svd" and "leverage": sums of d x d numbers up to 2,048 features,
+        exact but for rounding; above, of d x 1.5 m by a randomized range finder.
+    assign_space : {"auto", "original", "sketch"}, default="auto"
+        Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a
+        quarter of the memory.
+
+    See Also
+    --------
+    PCA : The same for principal directions.
+    streamkm.sketches.CountSketch.for_error : The same by a theorem, for sketches that a seed makes.
+
+    Examples
+    --------
+    >>> from streamkm import SketchOptions, StreamKMeans
+    >>> kmeans = StreamKMeans(50, sketch=SketchOptions("countsketch", 512, assign_space="sketch"))
+    >>> kmeans.sketch.n_components
+    512
+    """
+
+    sketch: str | Sketch = "auto"
+    n_components: int | str = "auto"
+    _: KW_ONLY
+    eps: float | None = None
+    delta: float = 0.1
+    fit_on: str = "sample"
+    assign_space: Literal["auto", "original", "sketch"] = "auto"
+
+
+@dataclass(frozen=True)
+class PCA(SketchOptions):
+    """Principal directions: ``SketchOptions("pca", n_components, ...)``.
+
+    Parameters
+    ----------
+    n_components : int or "auto", default="auto"
+        Directions: 48, and 96 for more than 128 clusters.
+    eps, delta, fit_on, assign_space
+        As of `SketchOptions`.
+
+    Examples
+    --------
+    >>> from streamkm import PCA, StreamKMeans
+    >>> StreamKMeans(50, sketch=PCA(64, fit_on="all")).sketch.sketch
+    'pca'
+    """
+
+    sketch: str = field(default="pca", init=False, repr=False)

@@ -1,0 +1,208 @@
+"""The parameter `sketch` in full: each way of writing it is the same fit, and goes into files and out of them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+
+from streamkm import PCA, CountSketch, SketchOptions, StreamKMeans
+from streamkm.core.exceptions import CheckpointError, InvalidParameterError
+from streamkm.engine import saving
+from streamkm.estimators.fit_summary import summarize
+from streamkm.estimators.validation import plain
+from streamkm.sketches import (
+    GaussianProjection,
+    HadamardCountSketch,
+    SignProjection,
+    SparseJL,
+    SparseProjection,
+    SubsampledHadamard,
+)
+from tests.children import StoppedError, stopped_after
+from tests.tables import cases
+
+D = 90
+SEEDED = (
+    CountSketch,
+    GaussianProjection,
+    HadamardCountSketch,
+    SignProjection,
+    SparseJL,
+    SparseProjection,
+    SubsampledHadamard,
+)
+
+
+def rows(n=200):
+    rng = np.random.default_rng(0)
+    return (rng.normal(size=(4, D)) * 5)[rng.integers(0, 4, n)] + rng.normal(size=(n, D))
+
+
+def kmeans(sketch, **parameters):
+    return StreamKMeans(4, sketch=sketch, **{"random_state": 3, "executor": 1, "progress": False, **parameters})
+
+
+def same_fit(got, wanted):
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    assert got.inertia_ == wanted.inertia_
+    assert got.sketch_.to_dict() == wanted.sketch_.to_dict()
+
+
+def test_the_constructor_takes_18_parameters():
+    assert len(inspect.signature(StreamKMeans).parameters) == 18
+
+
+# ---- ways of writing
+
+
+@cases("kind", SEEDED)
+@cases("space", ["auto", "sketch"])
+def test_a_sketch_without_a_seed_is_the_sketch_of_its_name(kind, space):
+    X = sp.csr_array(rows()) if kind is CountSketch else rows()
+    given = kmeans(SketchOptions(kind(16), assign_space=space)).fit(X)
+    same_fit(given, kmeans(SketchOptions(kind.kind, 16, assign_space=space)).fit(X))
+    assert given.sketch_.is_made
+    assert given.plan(X).peak_bytes == given.plan_.peak_bytes
+    if space == "auto":
+        same_fit(kmeans(kind(16)).fit(X), given)
+        same_fit(kmeans(given.sketch_).fit(X), given)
+
+
+def test_what_else_a_sketch_is_given_is_kept():
+    fitted = kmeans(CountSketch(16, nnz_per_feature=4)).fit(rows())
+    assert fitted.sketch_.nnz_per_feature == 4
+    assert fitted.sketch_.seed == kmeans(CountSketch(16)).fit(rows()).sketch_.seed
+    assert kmeans(SparseProjection(16, density=0.25)).fit(rows()).sketch_.density == 0.25
+    assert kmeans(HadamardCountSketch(16, seed=5)).fit(rows()).sketch_ == HadamardCountSketch(16, D, 5)
+    wider = kmeans(SubsampledHadamard(16, 200)).fit(rows()).sketch_
+    assert (wider.n_features, wider.is_made) == (200, True)
+
+
+def test_random_state_draws_the_seed():
+    seeds = [kmeans(CountSketch(16), random_state=seed).fit(rows()).sketch_.seed for seed in (3, 3, 4)]
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+@cases("fit_on", ["sample", "all"])
+def test_principal_directions(fit_on):
+    got = kmeans(PCA(6, fit_on=fit_on)).fit(rows())
+    wanted = kmeans(SketchOptions("pca", 6, fit_on=fit_on)).fit(rows())
+    same_fit(got, wanted)
+    assert got.n_passes_ == wanted.n_passes_
+    np.testing.assert_array_equal(got.sketch_.directions, wanted.sketch_.directions)
+    assert "pca" not in repr(PCA(6))
+
+
+@cases("kind", SEEDED)
+def test_components_by_a_theorem(kind):
+    asked = kind.for_error(0.5, delta=0.2)
+    assert asked == SketchOptions(kind.kind, eps=0.5, delta=0.2)
+    X = np.ones((3, 5000), np.float32)
+    planned = StreamKMeans(2, sketch=asked).plan(X)
+    assert "eps=0.5, delta=0.2" in planned.why_sketch
+    assert planned == StreamKMeans(2, sketch=SketchOptions(kind.kind, eps=0.5, delta=0.2)).plan(X)
+
+
+def test_a_name_is_its_options():
+    same_fit(kmeans("signs").fit(rows()), kmeans(SketchOptions("signs")).fit(rows()))
+    same_fit(kmeans("auto").fit(rows()), kmeans(SketchOptions()).fit(rows()))
+
+
+# ---- files
+
+WRITTEN = {
+    "name": "signs",
+    "options": SketchOptions("countsketch", 16, delta=0.5, fit_on="all", assign_space="sketch"),
+    "numpy": SketchOptions("countsketch", np.int32(16), delta=np.float32(0.5)),
+    "theorem": SketchOptions("signs", eps=0.9),
+    "pca": PCA(6, fit_on="all"),
+    "seeded": CountSketch(16, seed=9, nnz_per_feature=2),
+    "unseeded": CountSketch(16, nnz_per_feature=2),
+    "width left open": SubsampledHadamard(16, seed=7),
+    "seed left open": HadamardCountSketch(16, 100),
+    "options of one with a seed": SketchOptions(SparseProjection(16, 4), assign_space="sketch"),
+    "options of one without": SketchOptions(SparseProjection(16), assign_space="sketch"),
+}
+
+
+@cases("name", WRITTEN)
+def test_parameters_go_round(name, tmp_path):
+    sketch = WRITTEN[name]
+    estimator = clone(kmeans(sketch))
+    assert estimator.get_params()["sketch"] == sketch
+    assert estimator.set_params(sketch="auto").set_params(sketch=sketch).sketch is sketch
+    assert "sketch=" in repr(estimator)
+    fitted = estimator.fit(rows())
+    fitted.save(tmp_path / "model.npz")
+    loaded = StreamKMeans.load(tmp_path / "model.npz")
+    assert plain(loaded.sketch) == plain(sketch)
+    np.testing.assert_array_equal(loaded.predict(rows()), fitted.labels_)
+    same_fit(clone(loaded).set_params(random_state=3, executor=1).fit(rows()), fitted)
+    assert json.loads(json.dumps(summarize(fitted)["parameters"]))["sketch"] == plain(sketch)
+
+
+@cases("name", WRITTEN)
+def test_a_checkpoint_is_of_one_sketch(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    sketch, state = WRITTEN[name], tmp_path / "state"
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "found")
+        with pytest.raises(StoppedError):
+            kmeans(sketch, checkpoint=state).fit(rows())
+    with pytest.raises(CheckpointError, match="sketch"):
+        kmeans(SketchOptions("gaussian", 16), checkpoint=state).fit(rows())
+    same_fit(kmeans(sketch, checkpoint=state).fit(rows()), kmeans(sketch).fit(rows()))
+
+
+# ---- what is refused
+
+
+@cases("kind", SEEDED)
+def test_a_sketch_without_a_seed_is_not_applied(kind):
+    message = "has no (seed|n_features); pass .*StreamKMeans.*which sets"
+    for X in (rows(3), sp.csr_array(rows(3))):
+        with pytest.raises(InvalidParameterError, match=message):
+            kind(16).apply(X)
+        with pytest.raises(InvalidParameterError, match=message):
+            kind(300).apply(X)
+    with pytest.raises(InvalidParameterError, match="n_components=0; needed"):
+        kind(0)
+    with pytest.raises(InvalidParameterError, match="seed=-1; needed"):
+        kind(16, seed=-1)
+
+
+@cases(
+    "sketch, message",
+    [
+        ("gauss", "sketch='gauss'; needed: one of 'auto', .* CountSketch.2048., or SketchOptions"),
+        (CountSketch, "sketch=<class .*; needed: one of"),
+        (SketchOptions(SketchOptions()), "sketch=SketchOptions.*; needed: one of"),
+        (SketchOptions(n_components=0), '^n_components=0; needed: an integer from 1 or "auto"'),
+        (SketchOptions(eps=1), "^eps=1; needed: a number between 0 and 1"),
+        (SketchOptions(delta=None), "^delta=None; needed: a number between 0 and 1"),
+        (SketchOptions(fit_on="some"), "^fit_on='some'; needed: one of 'sample', 'all'"),
+        (SketchOptions(assign_space="moon"), "^assign_space='moon'; needed: one of 'auto', 'original', 'sketch'"),
+        (SketchOptions(CountSketch(16), 8), "n_components=8 with a countsketch sketch of 16 components; leave it out"),
+        (SketchOptions(CountSketch(16), eps=0.5), "eps=0.5 with a countsketch sketch of 16 components; leave it out"),
+        (SubsampledHadamard(200), "n_components=200; needed: 1 to 128"),
+        (SubsampledHadamard(16, 40), "the hadamard sketch is for other rows than the 90 features"),
+    ],
+)
+def test_wrong_options_are_refused(sketch, message):
+    with pytest.raises(InvalidParameterError, match=message):
+        kmeans(sketch).fit(rows())
+
+
+def test_rows_of_an_unknown_width(tmp_path):
+    (tmp_path / "x.svm").write_text("0 1:1\n1 3:2\n")
+    with pytest.raises(InvalidParameterError, match="needs the number of features beforehand"):
+        StreamKMeans(2, sketch=SubsampledHadamard(2)).plan(tmp_path / "x.svm")
+    wide = StreamKMeans(2, sketch=SubsampledHadamard(2, 20), random_state=0, progress=False).fit(tmp_path / "x.svm")
+    assert wide.sketch_.n_features == 20
