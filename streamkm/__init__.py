@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.fitting.documents import fit_idf, open_documents, weight_rows
     from streamkm.model_selection.sweep import sweep
-    from streamkm.sketches import PCA, CountSketch, PCASketch, SketchOptions
+    from streamkm.sketches import PCA, CountSketch, KernelOptions, Nystroem, PCASketch, SketchOptions
     from streamkm.sketches.theory.bounds import sizing
     from streamkm.sources import open_source
     from streamkm.text import FeatureHashing, IdfFit, TfIdf
@@ -28,6 +28,8 @@ _HOMES = {
     "FeatureHashing": "streamkm.text",
     "IdfFit": "streamkm.text",
     "IncrementalKMeans": "streamkm.estimators.incremental",
+    "KernelOptions": "streamkm.sketches",
+    "Nystroem": "streamkm.sketches",
     "PCA": "streamkm.sketches",
     "PCASketch": "streamkm.sketches",
     "SketchOptions": "streamkm.sketches",
@@ -50,6 +52,8 @@ __all__ = [
     "FeatureHashing",
     "IdfFit",
     "IncrementalKMeans",
+    "KernelOptions",
+    "Nystroem",
     "PCASketch",
     "SketchOptions",
     "StreamKMeans",

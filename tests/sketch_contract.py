@@ -70,6 +70,12 @@ class SketchContract:
 
         check()  # inside, because hypothesis does not let classes share a test
 
+    def test_made_is_itself(self, sketch):
+        assert sketch.is_made
+        made = sketch.made(12345, N_FEATURES)
+        assert made.to_dict() == sketch.to_dict()
+        np.testing.assert_array_equal(dense(made.apply(whole_numbers())), dense(sketch.apply(whole_numbers())))
+
     def test_a_row_does_not_depend_on_the_others(self, sketch):
         X = whole_numbers(0.5)
         order = np.random.default_rng(0).permutation(N_ROWS)

@@ -19,7 +19,7 @@ import common
 import numpy as np
 from claims import Claims, by_seed, case, difference, paired
 
-from streamkm import StreamKernelKMeans
+from streamkm import Nystroem, StreamKernelKMeans
 from streamkm.metrics import normalized_mutual_info
 
 K, SIGMA, SEEDS, ROWS, QUICK_ROWS = 10, 1840, 8, 60_000, 3000
@@ -50,7 +50,7 @@ def measure(name, X, classes, grid, n_seeds):
                 gamma=gamma,
                 n_landmarks=c,
                 rank=s,
-                landmark_rank=max(s, c // 2),
+                method=Nystroem(landmark_rank=max(s, c // 2)),
                 refine=0,
                 random_state=seed,
                 executor=1,

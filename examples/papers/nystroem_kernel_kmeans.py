@@ -33,7 +33,7 @@ from scipy.linalg import eigvalsh
 from sklearn.datasets import make_circles, make_moons
 from sklearn.metrics.pairwise import rbf_kernel
 
-from streamkm import StreamKernelKMeans
+from streamkm import KernelOptions, Nystroem, StreamKernelKMeans
 from streamkm.fitting.kernel.papers.exact import exact_objective, leading_features, power_features, spectral_features
 from streamkm.metrics import clustering_accuracy, normalized_mutual_info
 from streamkm.sketches import Kernel
@@ -48,9 +48,9 @@ CUT, TWICE, WHOLE = "kernel k-means, s = k", "kernel k-means, s = 2 k", "kernel 
 SPECTRAL = "spectral, s = k"
 FOURIER, TWO_STEP, OURS, LINEAR = "random Fourier", "two-step", "ours", "k-means"
 SAMPLINGS = {
-    "uniform": {"landmarks": "uniform"},
-    "leverage": {"landmarks": "rank-leverage"},
-    "ridge leverage": {"landmarks": "leverage"},
+    "uniform": {"method": Nystroem("uniform")},
+    "leverage": {"method": Nystroem("rank-leverage")},
+    "ridge leverage": {"method": Nystroem("leverage")},
     "gaussian": {"method": "gaussian"},
     "srht": {"method": "srht"},
     "countsketch": {"method": "countsketch"},
@@ -260,7 +260,9 @@ def widths(data, quick, claims):
     told = []
     for factor in (1, 2):
         fits = [
-            StreamKernelKMeans(10, gamma_factor=factor, random_state=seed, executor=1, progress=False).fit(X)
+            StreamKernelKMeans(
+                10, kernel=KernelOptions(gamma_factor=factor), random_state=seed, executor=1, progress=False
+            ).fit(X)
             for seed in range(1 if quick else SEEDS)
         ]
         found = [normalized_mutual_info(classes, fit.labels_, average_method="geometric") for fit in fits]

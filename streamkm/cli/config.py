@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from streamkm.cli.data import TABLE, TEXT, Opened, open_configured, read_table_settings, read_text_settings
-from streamkm.cli.schema import OPTIONS, SECTIONS, Output, shown, validate
+from streamkm.cli.schema import SECTIONS, Output, flat_parameters, shown, validate
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError
 from streamkm.core.secrets import MASK
 from streamkm.engine import ClusterSettings
@@ -28,6 +28,7 @@ from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
 from streamkm.planning.forecast import HypotheticalSource
 from streamkm.planning.plan import Plan
+from streamkm.sketches import OPTIONS
 from streamkm.sources import RowSource
 
 CLUSTER_FILES = ("tls_ca_file", "tls_cert", "tls_key", "report")
@@ -137,10 +138,10 @@ def _estimator(sections: dict[str, Any]) -> StreamKMeans | StreamKernelKMeans:
     """The estimator that is described: of kernel k-means where there is a section for it."""
     if "kernel" not in sections:
         return StreamKMeans(**_with_options(sections["estimator"].model_dump()))
-    known = inspect.signature(StreamKernelKMeans).parameters
+    known = flat_parameters(StreamKernelKMeans)
     given = sections["estimator"].model_dump(exclude_unset=True)  # its defaults are those of the other estimator
     shared = {name: value for name, value in given.items() if name in known}
-    return StreamKernelKMeans(**(shared | sections["kernel"].model_dump()))
+    return StreamKernelKMeans(**_with_options(shared | sections["kernel"].model_dump()))
 
 
 def _with_options(values: dict[str, Any]) -> dict[str, Any]:

@@ -25,14 +25,12 @@ from streamkm.estimators.kernel_validation import ALIASES
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import CHOICES
 from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
-from streamkm.sketches import SketchOptions
+from streamkm.sketches import OPTIONS
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.text import FeatureHashing
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 3, 60
-
-OPTIONS: dict[str, type[Any]] = {"sketch": SketchOptions}  # what parameters are in full, as keys of their own
 
 # Types of the estimator's parameters; their names and defaults are those of its signature.
 ESTIMATOR_TYPES: dict[str, Any] = {

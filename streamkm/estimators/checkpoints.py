@@ -20,6 +20,7 @@ from streamkm.engine.checkpoint import Checkpoint, load_record
 from streamkm.engine.saving import PROCESS, CheckpointWriter, is_worth_resuming
 from streamkm.estimators.validation import OF_THIS_RUN, digest, given_start, plain
 from streamkm.planning.plan import Plan
+from streamkm.sketches import OPTIONS, full_options
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 
@@ -81,7 +82,8 @@ def open_checkpoint(
     init = given_start(parameters["init"])
     parameters["init"] = digest(init) if isinstance(init, np.ndarray) else init
     chosen = ("chunk_bytes", "sketch", "n_components", "cluster_on", "sample_rows", "assign_space")
-    settings = {name: plain(value) for name, value in parameters.items()}
+    full = {name: full_options(name, parameters[name]) for name in OPTIONS if name in parameters}
+    settings = {name: plain(value) for name, value in (parameters | full).items()}
     settings |= {f"chosen {name}": getattr(plan, name) for name in chosen}
     settings |= {"random_state": int(seed) if isinstance(seed, Integral) else None, "weights": digest(weights)}
     settings |= more

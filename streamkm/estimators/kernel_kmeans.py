@@ -33,6 +33,7 @@ from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
+from streamkm.sketches import KernelOptions, Nystroem, full_options
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
 from streamkm.sources.cached import kept_rows
@@ -50,24 +51,17 @@ class StreamKernelKMeans(Assigner):
     ----------
     n_clusters : int, default=8
         Number of clusters.
-    kernel : str or callable, default="rbf"
-        "rbf", "laplacian", "linear", "polynomial" or "poly", "cosine", "sigmoid", "chi2": functions of two rows as in
-        `sklearn.metrics.pairwise`. "precomputed": X holds kernel values, of the n rows with each other in a fit, of
-        other rows with those n afterwards. A callable takes rows (v, d) and landmarks (c, d) and gives values (v, c);
-        such a model cannot be saved.
+    kernel : str, callable or KernelOptions, default="rbf"
+        "rbf", "laplacian", "linear", "polynomial", "cosine", "sigmoid", "chi2", "precomputed", or a function of rows
+        and landmarks. `KernelOptions` describes each, and has `gamma_factor`, `degree` and `coef0`.
     gamma : float or "scale", optional
-        Of the kernel. "scale": one over d times the variance of the sampled values. None: `gamma_factor` over twice the
-        mean squared distance of sampled rows for "rbf", over the mean distance for "laplacian" and "chi2", over the
-        mean squared norm for "polynomial" and "sigmoid". A row of weight w counts as w rows.
-    gamma_factor : float, default=1.0
-        More makes clusters more local.
-    degree : int, default=3
-        Of "polynomial".
-    coef0 : float, default=1.0
-        Of "polynomial" and "sigmoid".
-    method : str, default="nystroem"
-        "nystroem": rank-restricted Nystroem features. "two-step": k-means on the landmarks alone, whatever `rank`.
-        "fourier", "orthogonal-fourier": random Fourier features ("rbf" only) cut to `rank`. Yin et al.'s features are
+        Of the kernel. "scale": one over d times the variance of the sampled values. None: the kernel's `gamma_factor`
+        over twice the mean squared distance of sampled rows for "rbf", over the mean distance for "laplacian" and
+        "chi2", over the mean squared norm for "polynomial" and "sigmoid". A row of weight w counts as w rows.
+    method : str or Nystroem, default="nystroem"
+        "nystroem": rank-restricted Nystroem features; `Nystroem` says which rows are landmarks. "two-step": k-means on
+        the landmarks alone, whatever `rank`. "fourier", "orthogonal-fourier": random Fourier features ("rbf" only) cut
+        to `rank`. Yin et al.'s features are
         values against drawn rows, without the root of the rows' own matrix and without a rank: "sampled-columns" (their
         Nystroem), as they are; "sub-gaussian", few of them added up with one random sign a row of the sketch, as
         printed, which gets worse with more landmarks than sqrt(n); "sub-gaussian-entries", with a sign an entry, which
@@ -77,9 +71,6 @@ class StreamKernelKMeans(Assigner):
     n_landmarks : int or "auto", default="auto"
         Landmarks, random features or columns of the sketch. "auto": 8 times `rank` or the root of n, the larger, up to
         2,048, but at least twice the rank; for Yin et al.'s features the root of n. For "ros" the next power of 2.
-    landmarks : {"uniform", "leverage", "rank-leverage", "kmeans"}, default="uniform"
-        Which rows are landmarks of "nystroem": sampled ones; those of high ridge leverage, or of high leverage in the
-        `rank` leading directions; or means of a short k-means.
     rank : int or "auto", default="auto"
         Features that the truncated SVD keeps. "auto": k / eps; without `eps`, sqrt(k c) for c landmarks that were
         given, else 10 k up to 256. `plan` says which.
@@ -87,9 +78,6 @@ class StreamKernelKMeans(Assigner):
         The share of the best objective by which that of `rank` features may be larger: k / eps of them keep it, where
         landmarks are many enough. "auto" takes as many as theory asks for, up to 2,048 or twice the rank. Where that
         is too few, the plan says what holds, and `fit` warns of landmarks left to "auto". None: what `rank` says.
-    landmark_rank : int, optional
-        Rank that the pseudo-inverse of the landmarks' kernel matrix is cut to, p in Wang et al.'s algorithm 2. None:
-        what float32 values determine.
     fit_on : {"sample", "all"}, default="sample"
         Rows that the truncated SVD and Lloyd see. "all": all rows, as in Wang et al.'s algorithms 2 and 3, for two
         passes more (one more for Yin et al.'s features). "sample": the row sample, 5,000 of its rows or 6 a landmark
@@ -143,14 +131,15 @@ class StreamKernelKMeans(Assigner):
 
     See Also
     --------
+    KernelOptions, Nystroem : What can be said of the kernel and of the method.
     sklearn.kernel_approximation.Nystroem : For data in memory.
 
     Notes
     -----
     Settings of the papers. Wang et al., as their published script has them for MNIST8M: ``StreamKernelKMeans(10,
-    n_landmarks=400, rank=20, landmark_rank=200, gamma_factor=2, fit_on="all")``; what they compare with: "fourier" and
-    "two-step". Yin et al.: ``method="sub-gaussian"``, "ros" or "sampled-columns" with ``init="ls++", fit_on="all"``.
-    None of them looks further: ``refine=0``.
+    kernel=KernelOptions(gamma_factor=2), method=Nystroem(landmark_rank=200), n_landmarks=400, rank=20, fit_on="all")``;
+    what they compare with: "fourier" and "two-step". Yin et al.: ``method="sub-gaussian"``, "ros" or "sampled-columns"
+    with ``init="ls++", fit_on="all"``. None of them looks further: ``refine=0``.
     Landmarks by theory: `streamkm.sketches.theory.bounds.nystroem_columns` and `kernel_columns`.
 
     References
@@ -175,17 +164,12 @@ class StreamKernelKMeans(Assigner):
         self,
         n_clusters: int = 8,
         *,
-        kernel: str | KernelFunction = "rbf",
+        kernel: str | KernelFunction | KernelOptions = "rbf",
         gamma: float | str | None = None,
-        gamma_factor: float = 1.0,
-        degree: int = 3,
-        coef0: float = 1.0,
-        method: str = "nystroem",
+        method: str | Nystroem = "nystroem",
         n_landmarks: int | str = "auto",
-        landmarks: str = "uniform",
         rank: int | str = "auto",
         eps: float | None = None,
-        landmark_rank: int | None = None,
         fit_on: str = "sample",
         init: str | ArrayLike | Callable[..., Any] = "k-means++",
         n_init: int | str = "auto",
@@ -203,15 +187,10 @@ class StreamKernelKMeans(Assigner):
         self.n_clusters = n_clusters
         self.kernel = kernel
         self.gamma = gamma
-        self.gamma_factor = gamma_factor
-        self.degree = degree
-        self.coef0 = coef0
         self.method = method
         self.n_landmarks = n_landmarks
-        self.landmarks = landmarks
         self.rank = rank
         self.eps = eps
-        self.landmark_rank = landmark_rank
         self.fit_on = fit_on
         self.init = init
         self.n_init = n_init
@@ -340,7 +319,7 @@ class StreamKernelKMeans(Assigner):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float32"]  # of the features
-        tags.input_tags.pairwise = isinstance(self.kernel, str) and self.kernel == "precomputed"
+        tags.input_tags.pairwise = full_options("kernel", self.kernel).kernel == "precomputed"
         return tags
 
     def plan(self, X: Any) -> Plan:
@@ -361,18 +340,18 @@ class StreamKernelKMeans(Assigner):
             raise InvalidInputError(
                 f"{source.name} is a sketch store; kernels need original rows: pass the data that it was made of"
             )
-        if isinstance(self.kernel, str) and self.kernel == "precomputed":
-            check_square(source)
         given = parameters_of(self)
+        if given.kernel.kernel == "precomputed":
+            check_square(source)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
         sizes = self._sizes(source)
         plan = plan_kernel_fit(
             source,
             n_clusters=given.n_clusters,
-            method=given.method,
+            method=given.method.method,
             sizes=sizes,
-            how=self._how(),
+            how=_how(given.method),
             all_rows=self._all_rows(),
             chunk_bytes=given.chunk_bytes,
             memory_limit=given.memory_limit if memory_limit is None else memory_limit,
@@ -385,22 +364,20 @@ class StreamKernelKMeans(Assigner):
         return plan.with_epochs(self._settings(sizes, 0), stored=None)
 
     def _all_rows(self) -> bool:
-        return self.fit_on == "all" and self.method not in ("two-step", *COLUMN_SKETCHES)
-
-    def _how(self) -> str:
-        """How landmarks are chosen, where the method leaves a choice."""
-        return self.landmarks if self.method == "nystroem" else "uniform"
+        method = full_options("method", self.method).method
+        return self.fit_on == "all" and method not in ("two-step", *COLUMN_SKETCHES)
 
     def _sizes(self, source: RowSource) -> KernelSizes:
         given = parameters_of(self)
         wanted = (given.n_clusters, given.n_landmarks, given.rank, given.eps)
-        return kernel_sizes(*wanted, source.estimated_rows, method=given.method)
+        return kernel_sizes(*wanted, source.estimated_rows, method=given.method.method)
 
     def _settings(self, sizes: KernelSizes, seed: int) -> KernelSettings:
         init, seeds = self._given(seed)
         given = parameters_of(self)
-        kernel = KernelRule(
-            kernel_name(given.kernel), given.gamma, given.gamma_factor, given.degree, float(given.coef0)
+        kernel, method = given.kernel, given.method
+        rule = KernelRule(
+            kernel_name(kernel.kernel), given.gamma, kernel.gamma_factor, kernel.degree, float(kernel.coef0)
         )
         return KernelSettings(
             n_clusters=given.n_clusters,
@@ -410,10 +387,15 @@ class StreamKernelKMeans(Assigner):
             tol=given.tol,
             refine=given.refine,
             seeds=seeds,
-            kernel=kernel,
-            map=MapRule(given.method, Choice(self._how(), sizes.n_landmarks, sizes.rank), given.landmark_rank),
+            kernel=rule,
+            map=MapRule(method.method, Choice(_how(method), sizes.n_landmarks, sizes.rank), method.landmark_rank),
             all_rows=self._all_rows(),
         )
+
+
+def _how(method: Nystroem) -> str:
+    """How landmarks are chosen, where the method leaves a choice."""
+    return method.landmarks if method.method == "nystroem" else "uniform"
 
 
 def check_square(source: RowSource) -> None:

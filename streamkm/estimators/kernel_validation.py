@@ -11,9 +11,9 @@ import numpy as np
 
 from streamkm.cluster.seeding.init import FEW_CLUSTERS, Starts
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.estimators.validation import as_number, check_init, check_integer, check_progress
+from streamkm.estimators.validation import as_number, check_init, check_integer, check_progress, check_tol
 from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
-from streamkm.sketches import Kernel
+from streamkm.sketches import Kernel, full_options
 
 STARTS = Starts(least=10, most=30)  # for few clusters
 ALIASES = {"poly": "polynomial"}  # as scikit-learn's other estimators call it
@@ -23,45 +23,40 @@ def check_kernel_parameters(estimator: Any) -> None:
     """Refuse parameters of a kernel estimator that are out of range, saying what is needed."""
     check_integer("n_clusters", estimator.n_clusters, 1)
     check_integer("max_iter", estimator.max_iter, 1)
-    check_integer("degree", estimator.degree, 1)
+    kernel, method = full_options("kernel", estimator.kernel), full_options("method", estimator.method)
+    check_integer("degree", kernel.degree, 1)
     check_progress(estimator.progress)
-    if estimator.landmark_rank is not None:
-        check_integer("landmark_rank", estimator.landmark_rank, 1)
+    if method.landmark_rank is not None:
+        check_integer("landmark_rank", method.landmark_rank, 1)
     for name, smallest in (("n_landmarks", 1), ("rank", 1), ("n_init", 1), ("chunk_bytes", 1), ("refine", 0)):
         if getattr(estimator, name) != "auto":
             check_integer(name, getattr(estimator, name), smallest, or_auto=True)
-    for name, above_zero in (("tol", False), ("eps", True), ("gamma_factor", True)):
-        value = getattr(estimator, name)
-        if value is None and name == "eps":
-            continue
-        number = as_number(value)
-        if not 0 <= number < np.inf or (above_zero and number == 0):
-            raise InvalidParameterError(f"{name}={value!r}; needed: a number {'above' if above_zero else 'from'} 0")
-    choices = {
-        "method": tuple(METHODS),
-        "landmarks": LANDMARKS,
-        "fit_on": ("sample", "all"),
-        "on_invalid": ("raise", "skip"),
-    }
-    for name, known in choices.items():
-        if getattr(estimator, name) not in known:
-            raise InvalidParameterError(
-                f"{name}={getattr(estimator, name)!r}; needed: one of {', '.join(map(repr, known))}"
-            )
+    check_tol(estimator.tol)
+    for name, value in (("eps", estimator.eps), ("gamma_factor", kernel.gamma_factor)):
+        if not (value is None and name == "eps") and not 0 < as_number(value) < np.inf:
+            raise InvalidParameterError(f"{name}={value!r}; needed: a number above 0")
+    for name, value, known in (
+        ("method", method.method, tuple(METHODS)),
+        ("landmarks", method.landmarks, LANDMARKS),
+        ("fit_on", estimator.fit_on, ("sample", "all")),
+        ("on_invalid", estimator.on_invalid, ("raise", "skip")),
+    ):
+        if value not in known:
+            raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, known))}")
     gamma = estimator.gamma
     if isinstance(gamma, str) and gamma != "scale":
         raise InvalidParameterError(f'gamma={gamma!r}; needed: a finite number above 0, "scale", or None')
     Kernel(
-        kernel_name(estimator.kernel),
+        kernel_name(kernel.kernel),
         1.0 if gamma is None or isinstance(gamma, str) else gamma,
-        int(estimator.degree),
-        float(estimator.coef0),
+        int(kernel.degree),
+        float(kernel.coef0),
     )
-    if isinstance(estimator.kernel, str) and estimator.kernel == "precomputed":
+    if kernel.kernel == "precomputed":
         for name, known in (("method", ("nystroem", "two-step")), ("landmarks", ("uniform",))):
-            if getattr(estimator, name) not in known:
+            if getattr(method, name) not in known:
                 raise InvalidParameterError(
-                    f'{name}={getattr(estimator, name)!r} with kernel="precomputed"; needed: one of '
+                    f'{name}={getattr(method, name)!r} with kernel="precomputed"; needed: one of '
                     f"{', '.join(map(repr, known))}: other rows than those of the fit have no kernel values"
                 )
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)

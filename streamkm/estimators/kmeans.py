@@ -31,7 +31,6 @@ from streamkm.estimators.validation import (
     drawn_seed,
     is_sketch,
     row_metric,
-    sketch_options,
 )
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import run_fit
@@ -43,7 +42,7 @@ from streamkm.passes.prepare import find_preparation
 from streamkm.passes.reader import OnInvalid
 from streamkm.planning.plan import Plan
 from streamkm.preparation import Preparation, check_steps
-from streamkm.sketches import Sketch, SketchOptions
+from streamkm.sketches import Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_class
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
@@ -456,7 +455,7 @@ class StreamKMeans(Described, Planned):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        sketch = sketch_options(self.sketch).sketch
+        sketch = full_options("sketch", self.sketch).sketch
         asked: Any = sketch if is_sketch(sketch) else sketch_class(str(sketch))
         tags.input_tags.sparse = asked.takes_sparse
         return tags

@@ -16,7 +16,7 @@ from streamkm.estimators.input_rows import InputRows
 from streamkm.estimators.registry import name_of
 from streamkm.estimators.validation import OF_THIS_RUN, given_start, plain, plain_list
 from streamkm.preparation import Preparation
-from streamkm.sketches import Sketch, SketchOptions, sketch_from_dict
+from streamkm.sketches import OPTIONS, Sketch, sketch_from_dict
 
 # what a model file keeps of a fit, and the attributes that hold it
 _KEPT = {
@@ -82,8 +82,7 @@ class SavedModel(InputRows):
         """
         model, parameters = Model.load(path)
         try:
-            if "sketch" in parameters:
-                parameters["sketch"] = _read_sketch(parameters["sketch"], model.sketch)
+            parameters |= {name: _read_options(name, value, model.sketch) for name, value in parameters.items()}
             estimator = cls(**parameters)
         except TypeError as error:
             raise InvalidParameterError(f"{os.fspath(path)} was saved by another estimator: {error}") from error
@@ -113,11 +112,11 @@ class SavedModel(InputRows):
         raise ModelFileError(f"{os.fspath(path)} keeps a stream, and {type(self).__name__} has none")
 
 
-def _read_sketch(given: Any, made: Sketch) -> Any:
-    """The parameter `sketch` of what a file keeps of it; a sketch that was given with its seed is the model's."""
-    if not isinstance(given, dict):
+def _read_options(name: str, given: Any, made: Sketch) -> Any:
+    """A parameter of what a file keeps of it, options in full; a sketch that was given with its seed is the model's."""
+    if name not in OPTIONS or not isinstance(given, dict):
         return given
     if "kind" not in given:
-        return SketchOptions(**(given | {"sketch": _read_sketch(given.get("sketch", "auto"), made)}))
+        return OPTIONS[name](**{key: _read_options(key, value, made) for key, value in given.items()})
     lacks = None in (given.get("seed", 0), given.get("n_features", 0))
     return sketch_from_dict(given, {}, made=False) if lacks else made

@@ -9,7 +9,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
@@ -25,7 +25,7 @@ from streamkm.cluster.seeding.init import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import check_unmasked
 from streamkm.preparation import check_steps
-from streamkm.sketches import Sketch, SketchOptions
+from streamkm.sketches import OPTIONS, KernelOptions, Nystroem, Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
 from streamkm.sources.bfloat16 import is_bfloat16
 from streamkm.sources.open import is_collection
@@ -56,7 +56,7 @@ def check_parameters(estimator: Any) -> None:
     check_tol(estimator.tol)
     for name in ("metric", "on_invalid", "coreset"):
         check_choice(name, getattr(estimator, name))
-    check_sketch(sketch_options(estimator.sketch), spherical=estimator.metric == "spherical")
+    check_sketch(full_options("sketch", estimator.sketch), spherical=estimator.metric == "spherical")
     check_size_cap(estimator.max_cluster_size)
     check_steps(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
@@ -114,13 +114,6 @@ def check_sketch(options: SketchOptions, *, spherical: bool) -> None:
             'metric="spherical" keeps centers of original features at unit length; pass '
             'SketchOptions(assign_space="original")'
         )
-
-
-def sketch_options(sketch: Any) -> SketchOptions:
-    """What is given as `sketch`, in full: options, the name of a sketch, or a sketch."""
-    options = sketch if isinstance(sketch, SketchOptions) else SketchOptions(sketch)
-    numbers = {name: value.item() for name, value in vars(options).items() if isinstance(value, np.generic)}
-    return replace(options, **numbers)
 
 
 def row_metric(metric: ClusterMetric) -> Metric:
@@ -191,10 +184,10 @@ def as_number(value: Any) -> float:
 def parameters_of(estimator: Any) -> Any:
     """The parameters of an estimator as attributes, NumPy's numbers as Python's, which files and plans can hold.
 
-    `sketch` in full. Those that a subclass sets itself and does not take too, which `get_params` leaves out.
+    Options in full. Those that a subclass sets itself and does not take too, which `get_params` leaves out.
     """
     values = {name: value.item() if isinstance(value, np.generic) else value for name, value in vars(estimator).items()}
-    return SimpleNamespace(**values | ({"sketch": sketch_options(values["sketch"])} if "sketch" in values else {}))
+    return SimpleNamespace(**values | {name: full_options(name, values[name]) for name in OPTIONS if name in values})
 
 
 def check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:
@@ -288,7 +281,7 @@ def plain_list(value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """A NumPy scalar as Python's, a sketch as what tells it from others, a function as its name; others as they are."""
-    if isinstance(value, SketchOptions):
+    if isinstance(value, SketchOptions | KernelOptions | Nystroem):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if is_sketch(value):
         return {**value.to_dict(), **{name: digest(array) for name, array in value.arrays().items()}}

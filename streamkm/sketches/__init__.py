@@ -17,10 +17,11 @@ from streamkm.sketches.hadamard import HadamardCountSketch, SubsampledHadamard
 from streamkm.sketches.identity import IdentitySketch
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import GramFit, KernelMap
-from streamkm.sketches.options import PCA, SketchOptions
+from streamkm.sketches.options import OPTIONS, PCA, KernelOptions, Nystroem, SketchOptions, full_options
 from streamkm.sketches.pca import PCASketch
 from streamkm.sketches.projections import GaussianProjection, SparseProjection
 from streamkm.sketches.sampling import PreconditionedSampling
+from streamkm.sketches.seeded import SeededSketch
 from streamkm.sketches.selection import FeatureSelection, LeverageSampling
 from streamkm.sketches.signs import SignProjection
 from streamkm.sketches.sparse_jl import SparseJL
@@ -70,6 +71,7 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]],
 
 
 __all__ = [
+    "OPTIONS",
     "PCA",
     "SKETCHES",
     "CountSketch",
@@ -82,9 +84,12 @@ __all__ = [
     "Kernel",
     "KernelColumns",
     "KernelMap",
+    "KernelOptions",
     "LeverageSampling",
+    "Nystroem",
     "PCASketch",
     "PreconditionedSampling",
+    "SeededSketch",
     "SignProjection",
     "Sketch",
     "SketchAnswers",
@@ -94,5 +99,6 @@ __all__ = [
     "SparseProjection",
     "SubsampledHadamard",
     "TruncatedSVDSketch",
+    "full_options",
     "sketch_from_dict",
 ]

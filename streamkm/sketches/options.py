@@ -1,12 +1,15 @@
-"""What a fit is asked for of a sketch: which, how large, found on what, and whether rows are assigned in it.
+"""What a fit is asked for of a sketch, of a kernel, and of the features that are made of it.
 
 Values as they are given; estimators check them.
 """
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
 
 from streamkm.sketches.base import Sketch
 
@@ -88,3 +91,76 @@ class PCA(SketchOptions):
     """
 
     sketch: str = field(default="pca", init=False, repr=False)
+
+
+@dataclass(frozen=True)
+class KernelOptions:
+    """The parameter `kernel` of `StreamKernelKMeans` in full. The estimator checks the values.
+
+    Parameters
+    ----------
+    kernel : str or callable, default="rbf"
+        "rbf", "laplacian", "linear", "polynomial" or "poly", "cosine", "sigmoid", "chi2": functions of two rows as in
+        `sklearn.metrics.pairwise`. "precomputed": X holds kernel values, of the n rows with each other in a fit, of
+        other rows with those n afterwards. A callable takes rows (v, d) and landmarks (c, d) and gives values (v, c);
+        such a model cannot be saved.
+    gamma_factor : float, default=1.0
+        What the gamma that a fit finds is multiplied by; see `gamma` there. More makes clusters more local.
+    degree : int, default=3
+        Of "polynomial".
+    coef0 : float, default=1.0
+        Of "polynomial" and "sigmoid".
+
+    Examples
+    --------
+    >>> from streamkm import KernelOptions, StreamKernelKMeans
+    >>> kmeans = StreamKernelKMeans(50, kernel=KernelOptions("polynomial", degree=2))
+    >>> kmeans.kernel.coef0
+    1.0
+    """
+
+    kernel: str | Callable[..., Any] = "rbf"
+    _: KW_ONLY
+    gamma_factor: float = 1.0
+    degree: int = 3
+    coef0: float = 1.0
+
+
+@dataclass(frozen=True)
+class Nystroem:
+    """The parameter `method` of `StreamKernelKMeans` in full. The estimator checks the values.
+
+    Parameters
+    ----------
+    landmarks : {"uniform", "leverage", "rank-leverage", "kmeans"}, default="uniform"
+        Which rows are landmarks of "nystroem": sampled ones; those of high ridge leverage, or of high leverage in the
+        leading directions, as many as `rank`; or means of a short k-means.
+    landmark_rank : int, optional
+        Rank that the pseudo-inverse of the landmarks' kernel matrix is cut to, p in Wang et al.'s algorithm 2. None:
+        what float32 values determine.
+    method : str, default="nystroem"
+        As of `StreamKernelKMeans`. "gaussian", "signs", "srht" and "countsketch" have a matrix to be cut, too.
+
+    Examples
+    --------
+    >>> from streamkm import Nystroem, StreamKernelKMeans
+    >>> kmeans = StreamKernelKMeans(50, method=Nystroem(landmarks="leverage", landmark_rank=200))
+    >>> kmeans.method.method
+    'nystroem'
+    """
+
+    landmarks: str = "uniform"
+    landmark_rank: int | None = None
+    _: KW_ONLY
+    method: str = "nystroem"
+
+
+OPTIONS: dict[str, type[Any]] = {"sketch": SketchOptions, "kernel": KernelOptions, "method": Nystroem}
+"""What parameters of estimators are in full; each has a field of the parameter's name."""
+
+
+def full_options(parameter: str, value: Any) -> Any:
+    """What is given as a parameter, in full, NumPy's numbers as Python's."""
+    options = value if isinstance(value, OPTIONS[parameter]) else OPTIONS[parameter](**{parameter: value})
+    numbers = {name: number.item() for name, number in vars(options).items() if isinstance(number, np.generic)}
+    return replace(options, **numbers)

@@ -15,13 +15,13 @@ from streamkm.sketches import (
     IdentitySketch,
     LeverageSampling,
     PCASketch,
+    SeededSketch,
     Sketch,
     SparseJL,
     SubsampledHadamard,
 )
 from streamkm.sketches.base import SketchAnswers, SketchFit
 from streamkm.sketches.hadamard import Rotation
-from streamkm.sketches.seeded import SeededSketch
 from streamkm.sketches.sparse_jl import USUAL_PER_FEATURE
 from streamkm.sketches.subspace import fit_rows
 from streamkm.sketches.svd import TruncatedSVDSketch

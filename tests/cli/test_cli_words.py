@@ -110,6 +110,9 @@ def test_advice_is_known_to_the_command_line():
     [
         ('pass FeatureHashing(input="tokens")', "pass --set text.input=tokens"),
         ("pass FeatureHashing(norm=None)", "pass --set text.norm=null"),
+        ('pass SketchOptions(fit_on="sample")', "pass --set estimator.fit_on=sample"),
+        ('SketchOptions(assign_space="sketch") if these', "--set estimator.assign_space=sketch if these"),
+        ('a smaller rank, or fit_on="sample"', "a smaller rank, or --set kernel.fit_on=sample"),
         ("use fewer threads (executor=1), or raise memory_limit", None),
         ("x.h5:/chunk_bytes=3/n_clusters: truncated", "x.h5:/chunk_bytes=3/n_clusters: truncated"),
         ("or start anew", "or begin anew with --restart"),

@@ -16,7 +16,7 @@ from streamkm.core.exceptions import ConfigError, SourceNotFoundError
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.sketches import SketchOptions
+from streamkm.sketches import KernelOptions, Nystroem, SketchOptions
 from streamkm.sources import open_source
 from streamkm.text import FeatureHashing
 from tests.tables import cases
@@ -67,7 +67,11 @@ def test_text_section_is_the_signature_of_hashing_and_of_opening():
 
 
 def test_kernel_section_is_what_the_kernel_estimator_has_besides():
-    parameters = inspect.signature(StreamKernelKMeans).parameters
+    parameters = {
+        name: parameter
+        for made in (StreamKernelKMeans, KernelOptions, Nystroem)
+        for name, parameter in inspect.signature(made).parameters.items()
+    }
     fields = SECTIONS["kernel"].model_fields
     assert {name: field.default for name, field in fields.items()} == {
         name: parameters[name].default for name in KERNEL_TYPES
@@ -83,6 +87,11 @@ def test_a_kernel_section_makes_it_kernel_kmeans(folder):
     wanted = StreamKernelKMeans(3, tol=0.0, refine=2, kernel="chi2", eps=0.2, n_landmarks=50)
     assert isinstance(run.estimator, StreamKernelKMeans)
     assert run.estimator.get_params() == wanted.get_params()
+    flat = "{kernel: poly, degree: 2, gamma_factor: 2.0, landmarks: leverage, landmark_rank: 9}"
+    full = StreamKernelKMeans(
+        kernel=KernelOptions("poly", degree=2, gamma_factor=2.0), method=Nystroem("leverage", landmark_rank=9)
+    )
+    assert load_run(write(folder, DATA + f"kernel: {flat}\n")).estimator.get_params() == full.get_params()
     assert isinstance(load_run(write(folder, DATA + "kernel:\n")).estimator, StreamKMeans)
     assert isinstance(load_run(write(folder, DATA + "kernel: {}\n")).estimator, StreamKernelKMeans)
     with_all = write(folder, (TOP / "config.yaml").read_text().replace("examples/data/pendigits", "x"), "all.yaml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -14,13 +15,16 @@ import zarr
 from sklearn.base import clone
 from sklearn.datasets import dump_svmlight_file, make_blobs, make_circles
 from sklearn.metrics import adjusted_rand_score
-from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 from sklearn.model_selection import cross_val_score
 from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from streamkm import StreamKernelKMeans, StreamKMeans, open_source
+from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
+from streamkm.estimators.fit_summary import summarize
+from streamkm.estimators.validation import plain
+from streamkm.fitting.kernel.papers.exact import kernel_objective
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, METHODS
 from tests.estimators.test_estimators import EXPECTED_FAILURES
 from tests.passes.test_passes import CountingSource
@@ -69,7 +73,7 @@ def test_passes_of_every_method(small_digits, method, fit_on, weighted):
 
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(
-    "options", [{}, {"fit_on": "all"}, {"method": "signs"}, {"method": "ros"}, {"landmarks": "kmeans"}]
+    "options", [{}, {"fit_on": "all"}, {"method": "signs"}, {"method": "ros"}, {"method": Nystroem("kmeans")}]
 )
 def test_threads_and_processes_give_the_same_bits(inputs, client, options):
     inputs = inputs[:600]
@@ -155,7 +159,7 @@ def test_sorted_rows_are_as_good(small_digits):
 @pytest.mark.parametrize("method", ["nystroem", "srht"])
 def test_the_pseudo_inverse_is_cut_at_a_rank(small_digits, method):
     X = small_digits.X[:300]
-    cut = kernel_kmeans(method=method, rank=40, landmark_rank=7).fit(X)
+    cut = kernel_kmeans(method=Nystroem(method=method, landmark_rank=7), rank=40).fit(X)
     assert np.linalg.matrix_rank(cut.sketch_.apply(X).astype(float), tol=1e-3) == cut.n_components_ == 7
     assert cut.trace_residual_ > kernel_kmeans(method=method, rank=40).fit(X).trace_residual_
 
@@ -241,15 +245,15 @@ def test_refuses_what_does_not_fit_in_memory(small_digits):
         ({"kernel": "rfb"}, "kernel='rfb'; needed: one of rbf"),
         ({"gamma": 0}, "gamma=0; needed"),
         ({"gamma": "auto"}, "gamma='auto'; needed: a finite number above 0, \"scale\", or None"),
-        ({"gamma_factor": -1}, "gamma_factor=-1; needed: a number above 0"),
+        ({"kernel": KernelOptions(gamma_factor=-1)}, "gamma_factor=-1; needed: a number above 0"),
         ({"eps": 0}, "eps=0; needed: a number above 0"),
-        ({"degree": 0}, "degree=0"),
+        ({"kernel": KernelOptions(degree=0)}, "degree=0"),
         ({"method": "nystrom"}, "method='nystrom'; needed: one of 'nystroem'"),
-        ({"landmarks": "best"}, "landmarks='best'"),
+        ({"method": Nystroem("best")}, "landmarks='best'"),
         ({"fit_on": "some"}, "fit_on='some'"),
         ({"rank": 0}, 'rank=0; needed: an integer from 1 or "auto"'),
         ({"n_landmarks": 1.5}, "n_landmarks=1.5"),
-        ({"landmark_rank": 0}, "landmark_rank=0"),
+        ({"method": Nystroem(landmark_rank=0)}, "landmark_rank=0"),
         ({"init": "ls"}, "init='ls'; needed: one of 'k-means\\+\\+', 'k-means\\|\\|', 'random', 'ls\\+\\+'"),
         ({"init": np.zeros((3, 2))}, "n_clusters=10"),
         ({"init": np.full((10, 2), np.nan)}, "finite centers"),
@@ -331,7 +335,7 @@ def test_precomputed_values_are_cut_on_both_sides():
         ({}, (20, 19), "kernel values of all rows with each other; array is 20 x 19"),
         ({"method": "fourier"}, (20, 20), "method='fourier' with kernel=\"precomputed\"; needed: one of 'nystroem'"),
         ({"method": "srht"}, (20, 20), "method='srht'"),
-        ({"landmarks": "kmeans"}, (20, 20), "landmarks='kmeans' with"),
+        ({"method": Nystroem("kmeans")}, (20, 20), "landmarks='kmeans' with"),
     ],
 )
 def test_what_cannot_be_precomputed(options, shape, message):
@@ -341,7 +345,7 @@ def test_what_cannot_be_precomputed(options, shape, message):
 
 def test_linear_is_plain_kmeans():
     X, _ = make_blobs(400, 5, centers=4, random_state=0)
-    linear = kernel_kmeans(4, kernel="linear", gamma=7.0, coef0=3.0, n_init="auto").fit(X)
+    linear = kernel_kmeans(4, kernel=KernelOptions("linear", coef0=3.0), gamma=7.0, n_init="auto").fit(X)
     plain = StreamKMeans(4, random_state=0, progress=False).fit(X)
     assert adjusted_rand_score(linear.labels_, plain.labels_) == 1
     assert linear.inertia_ == pytest.approx(plain.inertia_, rel=1e-5)
@@ -359,7 +363,7 @@ def test_poly_is_polynomial(tmp_path):
 @cases("make", [np.asarray, sp.csr_array])
 def test_gamma_by_scale_is_scikit_learns(kernel, make):
     X = np.random.default_rng(0).normal(1, 2, (300, 7)) * (np.random.default_rng(1).random((300, 7)) < 0.6)
-    fitted = kernel_kmeans(2, kernel=kernel, gamma="scale", gamma_factor=9.0).fit(make(X))
+    fitted = kernel_kmeans(2, kernel=KernelOptions(kernel, gamma_factor=9.0), gamma="scale").fit(make(X))
     assert fitted.kernel_.gamma == pytest.approx(SVC(kernel=kernel, gamma="scale").fit(X, X[:, 0] > 0)._gamma)
     same = kernel_kmeans(2, gamma="scale").fit(np.eye(4)[[0] * 30 + [1] * 30])
     assert same.kernel_.gamma == pytest.approx(1 / (4 * 3 / 16))
@@ -380,11 +384,17 @@ def test_gamma_sees_weights(options, make):
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
     X, _ = rings()
-    numbers = {"gamma": 5.0, "degree": 2, "coef0": 0.5, "n_landmarks": 40, "rank": 8, "landmark_rank": 30, "tol": 0.125}
-    numbers |= {"n_clusters": 2, "eps": 0.25, "gamma_factor": 2.0, "n_init": 3, "max_iter": 9, "chunk_bytes": 4096}
-    cast = {name: (np.float32 if isinstance(value, float) else np.int64)(value) for name, value in numbers.items()}
-    for kernel in ("rbf", "polynomial"):
-        wanted, fitted = (kernel_kmeans(kernel=kernel, **given).fit(X) for given in (numbers, cast))
+    numbers = {"gamma": 5.0, "n_landmarks": 40, "rank": 8, "tol": 0.125}
+    numbers |= {"n_clusters": 2, "eps": 0.25, "n_init": 3, "max_iter": 9, "chunk_bytes": 4096}
+    of_kernel = {"degree": 2, "coef0": 0.5, "gamma_factor": 2.0}
+
+    def cast(given):
+        return {name: (np.float32 if isinstance(value, float) else np.int64)(value) for name, value in given.items()}
+
+    for name in ("rbf", "polynomial"):
+        pythons = {"kernel": KernelOptions(name, **of_kernel), "method": Nystroem(landmark_rank=30), **numbers}
+        numpys = {"kernel": KernelOptions(name, **cast(of_kernel)), "method": Nystroem(landmark_rank=np.int64(30))}
+        wanted, fitted = (kernel_kmeans(**given).fit(X) for given in (pythons, numpys | cast(numbers)))
         np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
         np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
         fitted.save(tmp_path / "model.npz", overwrite=True)
@@ -398,3 +408,54 @@ def test_every_kernel_clusters(small_digits, kernel):
     assert adjusted_rand_score(small_digits.y[:800], dense.labels_) > 0.9
     assert adjusted_rand_score(dense.labels_, sparse.labels_) > 0.95
     assert clone(dense).get_params()["kernel"] == kernel
+
+
+# ---- parameters in full
+
+
+def test_the_constructor_takes_20_parameters():
+    assert len(inspect.signature(StreamKernelKMeans).parameters) == 20
+
+
+def same_fit(got, wanted):
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    assert got.inertia_ == wanted.inertia_
+    assert got.kernel_ == wanted.kernel_
+
+
+@cases("name", ["rbf", "polynomial", "poly"])
+@cases("method", ["nystroem", "two-step", "ros", "srht"])
+def test_names_are_options_with_nothing_else_said(small_digits, name, method):
+    X = small_digits.X[:300]
+    wanted = kernel_kmeans(3, kernel=name, method=method).fit(X)
+    same_fit(kernel_kmeans(3, kernel=KernelOptions(name), method=Nystroem(method=method)).fit(X), wanted)
+    if method == "nystroem":
+        same_fit(kernel_kmeans(3, kernel=KernelOptions(name, degree=3, coef0=1.0), method=Nystroem()).fit(X), wanted)
+
+
+def test_options_of_the_kernel_are_those_of_its_values(small_digits):
+    X = small_digits.X[:300]
+    usual, local = (kernel_kmeans(3, kernel=KernelOptions(gamma_factor=factor)).fit(X) for factor in (1, 4))
+    assert local.kernel_.gamma == pytest.approx(4 * usual.kernel_.gamma)
+    fitted = kernel_kmeans(3, kernel=KernelOptions("polynomial", degree=2, coef0=0.5), gamma=0.25).fit(X)
+    assert (fitted.kernel_.gamma, fitted.kernel_.degree, fitted.kernel_.coef0) == (0.25, 2, 0.5)
+    K = polynomial_kernel(X, degree=2, coef0=0.5, gamma=0.25)
+    assert fitted.exact_inertia(X) == pytest.approx(kernel_objective(K, fitted.labels_), rel=1e-4)
+
+
+@cases("kernel", ["chi2", KernelOptions("poly", degree=2, coef0=0.5), KernelOptions("rbf", gamma_factor=np.float32(2))])
+@cases("method", ["nystroem", Nystroem("leverage", landmark_rank=9), Nystroem(method="srht", landmark_rank=9)])
+def test_parameters_go_round(small_digits, kernel, method, tmp_path):
+    X = small_digits.X[:300]
+    estimator = clone(kernel_kmeans(3, kernel=kernel, method=method))
+    assert (estimator.kernel, estimator.method) == (kernel, method)
+    assert "kernel=" in repr(estimator) or kernel == "rbf"
+    fitted = estimator.fit(X)
+    fitted.save(tmp_path / "model.npz", overwrite=True)
+    loaded = StreamKernelKMeans.load(tmp_path / "model.npz")
+    assert (plain(loaded.kernel), plain(loaded.method)) == (plain(kernel), plain(method))
+    np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
+    same_fit(clone(loaded).set_params(random_state=0, executor=2).fit(X), fitted)
+    said = json.loads(json.dumps(summarize(fitted)["parameters"]))
+    assert (said["kernel"], said["method"]) == (plain(kernel), plain(method))

@@ -13,7 +13,7 @@ from sklearn.datasets import load_svmlight_file, make_blobs, make_circles, make_
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.pairwise import chi2_kernel, euclidean_distances, manhattan_distances, pairwise_kernels, rbf_kernel
 
-from streamkm import StreamKernelKMeans
+from streamkm import Nystroem, StreamKernelKMeans
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.engine import open_executor
@@ -386,7 +386,7 @@ class TestFit:
     def test_every_choice_finds_the_blobs(self, blobs, landmarks, fit_on, sparse):
         X = np.abs(blobs[0])
         fitted = StreamKernelKMeans(
-            5, n_landmarks=100, landmarks=landmarks, fit_on=fit_on, random_state=0, progress=False
+            5, n_landmarks=100, method=Nystroem(landmarks), fit_on=fit_on, random_state=0, progress=False
         ).fit(sp.csr_array(X) if sparse else X)
         best = StreamKernelKMeans(5, n_landmarks=300, rank=300, random_state=0, progress=False).fit(X)
         K = rbf_kernel(X, gamma=best.kernel_.gamma)
@@ -592,7 +592,7 @@ class TestRankLeverage:
         X = np.concatenate([rng.normal(size=(2940, 2)), 0.5 * rng.normal(size=(60, 2)) + 40]).astype(np.float32)
         drawn = {}
         for how in ("uniform", "rank-leverage"):
-            given = {"gamma": 0.05, "landmarks": how, "n_landmarks": 200, "rank": 10}
+            given = {"gamma": 0.05, "method": Nystroem(how), "n_landmarks": 200, "rank": 10}
             fits = [StreamKernelKMeans(3, random_state=s, progress=False, **given).fit(X) for s in range(5)]
             drawn[how] = np.mean([(fit.sketch_.landmarks > 20).all(axis=1).mean() for fit in fits])
         assert 0.01 < drawn["uniform"] < 0.03

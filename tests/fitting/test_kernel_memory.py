@@ -22,8 +22,9 @@ reads_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 FIT = """
 import json, sys
 path, k, limit, options = sys.argv[1:5]
-from streamkm import StreamKernelKMeans
+from streamkm import Nystroem, StreamKernelKMeans
 options = json.loads(options)
+options["method"] = Nystroem(options.pop("landmarks", "uniform"))
 fitted = StreamKernelKMeans(int(k), memory_limit=limit, progress=False, random_state=0, **options).fit(path)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 plan = fitted.plan_

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError
 from streamkm.engine import saving
 from streamkm.sources.binary.dense import DenseSource
@@ -22,7 +22,7 @@ from tests.tables import cases
 OPTIONS = {"kernel": "rbf", "n_clusters": 10, "random_state": 3, "n_init": 2, "tol": 0, "max_iter": 30}
 CASES = {
     "all rows": ("x.npy", {"fit_on": "all", "n_landmarks": 200, "rank": 30, "chunk_bytes": 80_000}),
-    "sample": ("x.npy", {"n_landmarks": 200, "rank": 20, "landmarks": "leverage", "chunk_bytes": 80_000}),
+    "sample": ("x.npy", {"n_landmarks": 200, "rank": 20, "method": Nystroem("leverage"), "chunk_bytes": 80_000}),
     "text": ("x.svm", {"fit_on": "all", "kernel": "cosine", "n_landmarks": 200, "rank": 20, "chunk_bytes": 50_000}),
 }
 
@@ -147,7 +147,7 @@ def of_any_map(folder):
         {"method": "ros"},
         {"method": "sub-gaussian", "fit_on": "all"},
         {"kernel": "polynomial"},
-        {"landmarks": "kmeans", "fit_on": "all"},
+        {"method": Nystroem("kmeans"), "fit_on": "all"},
     ],
 )
 @cases("record", ["landmarks", "map", "found"])
@@ -190,14 +190,20 @@ def test_other_settings_are_refused_by_name(folder, tmp_path, monkeypatch, eager
         stopped_after(patched, "map")
         with pytest.raises(StoppedError):
             kmeans.fit(X)
-    for changed in ({"gamma_factor": 2.0}, {"kernel": "laplacian"}, {"kernel": product}, {"rank": 7}):
+    for changed, name in (
+        ({"kernel": KernelOptions(gamma_factor=2.0)}, r"kernel\.gamma_factor"),
+        ({"kernel": "laplacian"}, r"kernel\.kernel"),
+        ({"kernel": product}, r"kernel\.kernel"),
+        ({"method": Nystroem(landmark_rank=5)}, r"method\.landmark_rank"),
+        ({"rank": 7}, "rank"),
+    ):
         before = {name: getattr(kmeans, name) for name in changed}
-        with pytest.raises(CheckpointError, match=next(iter(changed))):
+        with pytest.raises(CheckpointError, match=name):
             kmeans.set_params(**changed).fit(X)
         kmeans.set_params(**before)
     with pytest.raises(CheckpointError, match="of another run"):
         StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path).fit(X)
-    kmeans.set_params(executor=1, progress=True).fit(X)  # all the same to it
+    kmeans.set_params(kernel=KernelOptions(), executor=1, progress=True).fit(X)  # all the same to it
 
 
 def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch, eager):

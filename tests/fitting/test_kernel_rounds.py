@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 
-from streamkm import StreamKernelKMeans
+from streamkm import KernelOptions, StreamKernelKMeans
 from streamkm.core.exceptions import InvalidParameterError
 
 N_ROWS, FAR_ROWS = 60_000, 12
@@ -22,7 +22,7 @@ def with_far_rows():
 
 
 def fitted(X, **parameters):
-    given = {"kernel": "polynomial", "degree": 2, "rank": 40, "n_landmarks": 200, "random_state": 0}
+    given = {"kernel": KernelOptions("polynomial", degree=2), "rank": 40, "n_landmarks": 200, "random_state": 0}
     return StreamKernelKMeans(10, progress=False, **(given | parameters)).fit(X)
 
 

@@ -21,7 +21,6 @@ from streamkm.core import memory as limits
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import is_given, memory_limit_bytes
 from streamkm.estimators.fit_summary import summarize
-from streamkm.estimators.validation import sketch_options
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES
 from streamkm.planning import memory, memory_budget, process
@@ -29,7 +28,7 @@ from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import kernel_sizes
 from streamkm.planning.sample_plan import plan_store, plan_sweep
-from streamkm.sketches import CountSketch
+from streamkm.sketches import CountSketch, full_options
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
 from streamkm.sources.chunking import default_chunk_bytes
@@ -78,7 +77,7 @@ def plan(source, **changed):
     parameters |= changed
     if is_given(parameters["memory_limit"]):
         parameters["memory_limit"] = limited(parameters["memory_limit"])
-    return plan_fit(source, **parameters | {"sketch": sketch_options(parameters["sketch"])})
+    return plan_fit(source, **parameters | {"sketch": full_options("sketch", parameters["sketch"])})
 
 
 def test_few_features_need_no_sketch():
