@@ -100,6 +100,7 @@ class _Data(_Section):
     dataset: str | None = None
     key: str | None = None
     follow_external: bool | None = None
+    var_column: str | None = None
     n_features: int | None = None
     zero_based: bool | Literal["auto"] | None = None
     dtype: str | None = None

@@ -23,7 +23,7 @@ def with_labels(X: Any, column: str, predict: Predict, *, overwrite: bool = Fals
         return _in_file(X, column, predict, overwrite=overwrite)
     if hasattr(X, "obs") and hasattr(X, "n_obs"):
         _refuse_twice(column, X.obs.columns, overwrite=overwrite)
-        X.obs[column] = _categories(predict(X.X))
+        X.obs[column] = _categories(predict(X))
         return X
     # lazy frames of polars say their columns no other way without a warning
     columns = X.collect_schema().names() if hasattr(X, "collect_schema") else getattr(X, "columns", None)

@@ -24,6 +24,7 @@ from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.bfloat16 import BFLOAT16, Bfloat16Source
 from streamkm.sources.cached import CachedRows
+from streamkm.sources.memory.anndata import gene_names
 from streamkm.sources.memory.frames import is_frame, is_stream
 from streamkm.sources.registry import TABLES, file_format, folder_files, is_folder
 from streamkm.sources.remote import objects as remote
@@ -71,8 +72,8 @@ FORMATS = {
     "compressed": Reader(
         "svmlight text", "svmlight.compressed:CompressedSvmlightSource", ("n_features", "zero_based", "dtype")
     ),
-    "hdf5": Reader("HDF5", "binary.hdf5:open_hdf5", ("dataset", "follow_external"), words=True),
-    "zarr": Reader("Zarr", "binary.zarr:open_zarr", ("dataset",), words=True),
+    "hdf5": Reader("HDF5", "binary.hdf5:open_hdf5", ("dataset", "follow_external", "var_column"), words=True),
+    "zarr": Reader("Zarr", "binary.zarr:open_zarr", ("dataset", "var_column"), words=True),
     "store": Reader("a sketch store", "sketch_store:open_store"),
     "npy": Reader(".npy", "binary.numpy_files:open_npy", ("dtype",)),
     "npz": Reader(".npz", "binary.numpy_files:open_npz", ("key",)),
@@ -118,6 +119,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
           options are pickled along to workers, and written nowhere.
         - ``dataset`` : str. Path of an array or group inside HDF5 and Zarr.
         - ``follow_external`` : bool, default False. HDF5: follow links to other files.
+        - ``var_column`` : str. AnnData and 10x Genomics: the column of `var` (of `features`) that names genes. The
+          default is the index of `var`, and `name` of `features`. Repeated names get ``-1``, ``-2``, as in AnnData.
         - ``key`` : str. Name of an array in .npz.
         - ``n_features`` : int. svmlight and iterables of sparse chunks: number of features. Tables with hashed
           categories: number of features to which they are hashed, by default 1,024.
@@ -193,7 +196,9 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
         return X
     described = not is_package(X, "h5py", "zarr", "xarray") and not is_collection(X)
     if described and all(hasattr(X, name) for name in ("X", "obs", "var")):
-        return _open_object(X.X, options)  # AnnData
+        source = _open_object(X.X, {name: value for name, value in options.items() if name != "var_column"})
+        source.feature_names = gene_names(X, options.get("var_column"))
+        return source
     if is_package(X, "narwhals") and is_stream(X):
         return _open_object(X.to_native(), options)  # a lazy frame, of any kind
     group = getattr(X, "group", None)
@@ -226,9 +231,9 @@ def _is_iterable(value: Any) -> bool:
 _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (
         lambda X: is_package(X, "h5py"),
-        Reader("an h5py object", "binary.hdf5:open_hdf5_object", ("follow_external",), True),
+        Reader("an h5py object", "binary.hdf5:open_hdf5_object", ("follow_external", "var_column"), True),
     ),
-    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", "binary.zarr:open_zarr_object", words=True)),
+    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", "binary.zarr:open_zarr_object", ("var_column",), True)),
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", "memory.labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", "memory.labelled:open_collection")),
     (is_sparse, Reader("a sparse matrix", "memory.arrays:SparseSource")),

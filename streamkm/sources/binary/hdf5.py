@@ -12,19 +12,23 @@ from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.core.exceptions import SourceError, StreamkmError
 from streamkm.sources.base import ChunkedSource
+from streamkm.sources.binary.column_names import column_names
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.dense import DenseSource
 from streamkm.sources.binary.hdf5_arrays import Hdf5Array, open_file, remote_file
-from streamkm.sources.binary.layouts import Node, find_matrix, join
+from streamkm.sources.binary.layouts import MatrixLocation, Node, find_matrix, join
 from streamkm.sources.stored import opened_path
 
 _MOST_LINKS = 32
 
 
-def open_hdf5(path: str, *, dataset: str | None = None, follow_external: bool = False) -> ChunkedSource:
+def open_hdf5(
+    path: str, *, dataset: str | None = None, follow_external: bool = False, var_column: str | None = None
+) -> ChunkedSource:
     """Open the matrix of an HDF5 file.
 
     Parameters
@@ -36,6 +40,9 @@ def open_hdf5(path: str, *, dataset: str | None = None, follow_external: bool = 
         group with one of these in it. None searches the file, which must hold one matrix.
     follow_external : bool
         Whether links to, and data in, other files are read. A file of unknown origin could name any file.
+    var_column : str or None
+        Column of `var` of AnnData, or of `features` of 10x Genomics, that names the columns of the matrix; None is the
+        index of `var`, and `name` of `features`.
 
     Returns
     -------
@@ -46,16 +53,20 @@ def open_hdf5(path: str, *, dataset: str | None = None, follow_external: bool = 
     SourceError
         Missing or damaged file, missing dataset, or one that lies in another file.
     InvalidInputError
-        No matrix, several matrices, or one that is not of numbers.
+        No matrix, several matrices, or one that is not of numbers; a column without a name.
+    InvalidParameterError
+        No such `var_column`.
     MissingDependencyError
         Compressed with a filter that is not installed.
     """
     path = opened_path(path)
     with open_file(path, remote_file(path)) as file:
-        return _open_in(_Hdf5Tree(path, file, follow_external), dataset, handle=False)
+        return _open_in(_Hdf5Tree(path, file, follow_external), dataset, var_column, handle=False)
 
 
-def open_hdf5_object(node: h5py.Dataset | h5py.Group, *, follow_external: bool = False) -> ChunkedSource:
+def open_hdf5_object(
+    node: h5py.Dataset | h5py.Group, *, follow_external: bool = False, var_column: str | None = None
+) -> ChunkedSource:
     """Open the matrix that an open dataset or group is or holds.
 
     A file that is open for reading is opened again by its path, so the caller may close it. One that is open for
@@ -69,17 +80,23 @@ def open_hdf5_object(node: h5py.Dataset | h5py.Group, *, follow_external: bool =
     file = node.file
     path = os.fsdecode(file.filename)
     if file.mode == "r" and file.driver == "sec2" and os.path.isfile(path):
-        return open_hdf5(path, dataset=node.name, follow_external=follow_external)
+        return open_hdf5(path, dataset=node.name, follow_external=follow_external, var_column=var_column)
     file.flush()
-    return _open_in(_Hdf5Tree(path, file, follow_external), node.name, handle=True)
+    return _open_in(_Hdf5Tree(path, file, follow_external), node.name, var_column, handle=True)
 
 
-def _open_in(tree: _Hdf5Tree, dataset: str | None, *, handle: bool) -> ChunkedSource:
+def _open_in(tree: _Hdf5Tree, dataset: str | None, var_column: str | None, *, handle: bool) -> ChunkedSource:
     with _damage(tree.name):
         found = find_matrix(tree, dataset)
-        if found.kind == "dense":
-            return DenseSource(tree.array(found.path, handle))
-        data, indices, indptr = (tree.array(join(found.path, name), handle) for name in ("data", "indices", "indptr"))
+        source = _open_matrix(tree, found, handle=handle)
+        source.feature_names = column_names(tree, found, var_column)
+    return source
+
+
+def _open_matrix(tree: _Hdf5Tree, found: MatrixLocation, *, handle: bool) -> ChunkedSource:
+    if found.kind == "dense":
+        return DenseSource(tree.array(found.path, handle))
+    data, indices, indptr = (tree.array(join(found.path, name), handle) for name in ("data", "indices", "indptr"))
     shape = (found.shape[0], found.shape[1])
     return CsrSource(data, indices, indptr, shape=shape, name=f"{tree.name}:{found.path}", layout=found.layout)
 
@@ -130,7 +147,18 @@ class _Hdf5Tree:
             members=members,
         )
 
+    def attribute(self, path: str, name: str) -> str:
+        return _text(self._file[path].attrs.get(name))
+
+    def values(self, path: str) -> NDArray[Any]:
+        values = self._dataset(path)[...]
+        return np.asarray(values)
+
     def array(self, path: str, handle: bool) -> Hdf5Array:
+        return Hdf5Array(self.name, path, self._dataset(path), handle=handle)
+
+    def _dataset(self, path: str) -> h5py.Dataset:
+        """Give the dataset at `path`; refuses one whose values lie in another file."""
         if not self._exists(path):
             raise SourceError(f"{self.name} has no {path}")
         dataset = self._file[path]
@@ -145,7 +173,7 @@ class _Hdf5Tree:
                     f"{self.name}:{path} has its values in another file ({others[0]}); pass follow_external=True if "
                     f"you trust this file to name files to read"
                 )
-        return Hdf5Array(self.name, path, dataset, handle=handle)
+        return dataset
 
     def _exists(self, path: str) -> bool:
         """Whether every link on the way leads somewhere; refuses to leave the file."""

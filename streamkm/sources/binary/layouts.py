@@ -9,9 +9,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceNotFoundError
 
@@ -47,6 +48,12 @@ class Tree(Protocol):
 
     def paths(self) -> Iterable[str]:
         """Paths of everything in the file."""
+
+    def attribute(self, path: str, name: str) -> str:
+        """Give an attribute of the node at `path` as text, "" if there is none."""
+
+    def values(self, path: str) -> NDArray[Any]:
+        """Read all values of an array, such as a column of names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,12 @@ from zarr.core.sync import collect_aiterator
 from zarr.errors import BaseZarrError
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
-from streamkm.core.exceptions import SourceError, SourceNotFoundError, StreamkmError
+from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.base import ChunkedSource
+from streamkm.sources.binary.column_names import column_names
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.dense import DenseSource
-from streamkm.sources.binary.layouts import Node, find_matrix, join
+from streamkm.sources.binary.layouts import MatrixLocation, Node, find_matrix, join
 from streamkm.sources.binary.local_files import WatchedFiles
 from streamkm.sources.binary.zarr_sync import read_rows
 from streamkm.sources.local import unchanged
@@ -45,7 +46,7 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-def open_zarr(path: str, *, dataset: str | None = None) -> ChunkedSource:
+def open_zarr(path: str, *, dataset: str | None = None, var_column: str | None = None) -> ChunkedSource:
     """Open the matrix of a Zarr store.
 
     Parameters
@@ -55,20 +56,26 @@ def open_zarr(path: str, *, dataset: str | None = None) -> ChunkedSource:
     dataset : str or None
         An array of shape (n, d), a CSR group, an AnnData object (its X), or a group with one of these in it. None
         searches the store, which must hold one matrix.
+    var_column : str or None
+        Column of `var` of AnnData that names the columns of the matrix; None is its index.
 
     Raises
     ------
     SourceError
         No such store, or one that cannot be read; no such array in it.
     InvalidInputError
-        No matrix, several matrices, or one that is not of numbers.
+        No matrix, several matrices, or one that is not of numbers; a column without a name.
+    InvalidParameterError
+        No such `var_column`.
     """
     root = open_root(path)
     if isinstance(root, zarr.Array):
         if dataset is not None and dataset.strip("/"):
             raise SourceNotFoundError(f"{path} is one array and has no {dataset}; leave dataset out")
+        if var_column is not None:
+            raise InvalidParameterError(f"var_column={var_column!r} does not apply to {path}, which is one array")
         return DenseSource(ZarrArray(root, path))
-    return _open_in(_ZarrTree(path, root), dataset)
+    return _open_in(_ZarrTree(path, root), dataset, var_column)
 
 
 def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
@@ -93,13 +100,15 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
         raise SourceError(f"{path} is no Zarr store that can be read: {error}") from error
 
 
-def open_zarr_object(node: zarr.Array[Any] | zarr.Group) -> ChunkedSource:
+def open_zarr_object(node: zarr.Array[Any] | zarr.Group, *, var_column: str | None = None) -> ChunkedSource:
     """Open the matrix that an open array or group is or holds. Raises SourceError, InvalidInputError as `open_zarr`."""
     store = _store_name(node.store)
     inner = f"/{node.path}" if node.path else ""
     if isinstance(node, zarr.Array):
+        if var_column is not None:
+            raise InvalidParameterError(f"var_column={var_column!r} does not apply to an array; pass the group of X")
         return DenseSource(ZarrArray(node, f"{store}:{inner}" if inner else store))
-    return _open_in(_ZarrTree(f"{store}:{inner}" if inner else store, node), None)
+    return _open_in(_ZarrTree(f"{store}:{inner}" if inner else store, node), None, var_column)
 
 
 class ZarrArray(StoredArray):
@@ -179,8 +188,14 @@ class ZarrArray(StoredArray):
         self._files.check(itertools.chain(_METADATA, keys))
 
 
-def _open_in(tree: _ZarrTree, dataset: str | None) -> ChunkedSource:
+def _open_in(tree: _ZarrTree, dataset: str | None, var_column: str | None) -> ChunkedSource:
     found = find_matrix(tree, dataset)
+    source = _open_matrix(tree, found)
+    source.feature_names = column_names(tree, found, var_column)
+    return source
+
+
+def _open_matrix(tree: _ZarrTree, found: MatrixLocation) -> ChunkedSource:
     if found.kind == "dense":
         return DenseSource(tree.array(found.path))
     data, indices, indptr = (tree.array(join(found.path, name)) for name in ("data", "indices", "indptr"))
@@ -213,11 +228,23 @@ class _ZarrTree:
             self._nodes[path] = self._look(path)
         return self._nodes[path]
 
+    def attribute(self, path: str, name: str) -> str:
+        return str(self._item(path).attrs.get(name, ""))
+
+    def values(self, path: str) -> NDArray[Any]:
+        try:
+            return np.asarray(self._array(path)[...])
+        except (BaseZarrError, *_DAMAGE) as error:
+            raise SourceError(f"{self.name}:{path} cannot be read or decoded: {error}") from error
+
     def array(self, path: str) -> ZarrArray:
+        return ZarrArray(self._array(path), f"{self.name}:{path}")
+
+    def _array(self, path: str) -> zarr.Array[Any]:
         item = self._item(path)
         if not isinstance(item, zarr.Array):
             raise SourceError(f"{self.name}:{path} is no array of a type that zarr can read")
-        return ZarrArray(item, f"{self.name}:{path}")
+        return item
 
     def _item(self, path: str) -> Any:
         """Give the member at `path`, an error if it cannot be read, or None if it is not there."""

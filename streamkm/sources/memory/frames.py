@@ -134,8 +134,9 @@ def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | 
             f"the feature names of {what} are in another order than those of {before}: column {at} is {names[at]!r}, "
             f"needed {wanted[at]!r}; select the columns in that order"
         )
-    missing = [name for name in wanted if name not in names]
-    unknown = [name for name in names if name not in wanted]
+    here, there = set(names), set(wanted)
+    missing = [name for name in wanted if name not in here]
+    unknown = [name for name in names if name not in there]
     parts = [
         f"{text} {', '.join(map(repr, few[:5]))}" for text, few in (("without", missing), ("with", unknown)) if few
     ]

@@ -1,0 +1,31 @@
+"""AnnData objects: the names of their genes. Only what such objects offer is used, so that anndata is not imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.sources.binary.column_names import unique_names
+
+
+def gene_names(adata: Any, column: str | None) -> tuple[str, ...] | None:
+    """Names of the columns of X: `column` of `var`, by default its index if there is one; repeated ones made unique.
+
+    Raises InvalidParameterError: `var` has no such column. Raises InvalidInputError: a gene without a name.
+    """
+    if column is not None and column not in adata.var:
+        raise InvalidParameterError(
+            f"var of the AnnData object has no column {column!r}, which var_column= names; it has "
+            f"{', '.join(map(str, adata.var)) or 'none'}"
+        )
+    names = getattr(adata, "var_names", None) if column is None else adata.var[column]
+    if names is None:  # of what looks like AnnData
+        return None
+    place = "var_names" if column is None else f"var[{column!r}]"
+    missing = names.isna()
+    if missing.any():
+        raise InvalidInputError(
+            f"{place} of the AnnData object has no name for column {missing.argmax():,}; choose another column as "
+            f"var_column="
+        )
+    return unique_names(map(str, names))
