@@ -101,7 +101,7 @@ def open_configured(
 
 def is_documents(form: Any) -> bool:
     """Whether a format is one of documents."""
-    return form in ("lines", "jsonl", "csv", "parquet")
+    return form in ("lines", "files", "jsonl", "csv", "parquet")
 
 
 def write_text_settings(directory: Path, source: RowSource, text: Mapping[str, Any]) -> None:

@@ -114,8 +114,8 @@ def fit(
 
     DATA are files, folders or globs of one format: tables (CSV, Parquet, Arrow), svmlight text (plain or compressed),
     HDF5, Zarr, .npy or .npz; FILE:/path names a dataset inside a file. Documents are hashed: .jsonl, .csv and .parquet
-    with --set text.field=NAME, lines of text with --set data.format=lines. What the command line says wins over the
-    configuration.
+    with --set text.field=NAME, lines of text with --set data.format=lines, folders of .txt files with a document
+    each (other files with --set data.format=files). What the command line says wins over the configuration.
     """
     _check_usage(inputs, settings, options["n_clusters"])
     with Talk(quiet=quiet, verbose=verbose) as talk:
@@ -124,7 +124,7 @@ def fit(
         from streamkm.cli.results import check_target, prepare_labels, write_results
         from streamkm.cli.summary import result_lines
         from streamkm.engine.checkpoint import records
-        from streamkm.estimators.fit_summary import summarize
+        from streamkm.estimators.fit_summary import shown_clusters, summarize
         from streamkm.estimators.kmeans import StreamKMeans
         from streamkm.reports.pictures import check_image_shape
 
@@ -148,6 +148,8 @@ def fit(
                 kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
             estimator.set_params(checkpoint=saved).fit(source, **kept)
             summary = summarize(estimator)
+            if source.id_column is not None and summary["clusters"] is not None:
+                summary["clusters"] = shown_clusters(estimator, summary["clusters"], source, None)
             fitted, labels = (source, run.data.text), run.output.labels
             write_results(run.output.directory, estimator, summary, labels_format=labels, data=fitted)
             if run.output.report:

@@ -49,6 +49,8 @@ def open_documents(
     X : path or object
         - a path or glob, or a list of `pathlib.Path`: lines of text, JSON lines, CSV, all plain or compressed (gzip,
           bzip2, xz, zstd), or Parquet
+        - a folder: each file in it and below it is a document, named by its path in the folder; files whose names begin
+          with . or _ are left out
         - a sequence of documents in memory (a list of str is that, not a list of paths), an array or series of them
         - an iterable of documents, or a callable that returns an iterator of documents
         - a Dask bag or series of documents, hashed by dask-ml where its partitions are; no partition may be empty
@@ -70,8 +72,11 @@ def open_documents(
     **options
         Those that are None count as not given.
 
-        format : {"auto", "lines", "jsonl", "csv", "parquet"}
-            Of paths; "auto" goes by the suffix, and takes any other for lines of text.
+        format : {"auto", "lines", "files", "jsonl", "csv", "parquet"}
+            Of paths; "auto" goes by the suffix, and takes any other for lines of text. "files": each file is a document
+            of plain text, as in a folder.
+        id_column : str
+            JSON lines, CSV, Parquet: the field or column that names documents, in summaries and tables of labels.
         decode_error : {"strict", "ignore", "replace"}
             What becomes of bytes that are not UTF-8.
         delimiter : str

@@ -77,7 +77,9 @@ def row_ids(source: RowSource, wanted: Sequence[int]) -> dict[int, str]:
     first = at = 0
     for piece in source.ids():
         while at < len(wanted) and wanted[at] < first + len(piece):
-            found[wanted[at]] = str(piece[wanted[at] - first].as_py())
+            value = piece[wanted[at] - first]
+            if value is not None:
+                found[wanted[at]] = value if isinstance(value, str) else str(value.as_py())
             at += 1
         first += len(piece)
         if at == len(wanted):

@@ -105,7 +105,7 @@ def write_table(
         left empty without it.
     id_column : str, optional
         What the ids are called.
-    ids : iterable of pyarrow.ChunkedArray
+    ids : iterable of pyarrow.ChunkedArray, or of lists of str or None
         Of all rows, in order; in place of row numbers where there is an `id_column`.
     overwrite : bool or "any"
         As of `check_table_place`, which is asked once more at the end.
@@ -198,7 +198,7 @@ class _Ids:
 
     Parameters
     ----------
-    pieces : iterable of pyarrow.ChunkedArray
+    pieces : iterable of pyarrow.ChunkedArray, or of lists of str or None
     """
 
     def __init__(self, pieces: Iterable[Any]) -> None:
@@ -214,6 +214,8 @@ class _Ids:
                 raise InvalidInputError(
                     "there are fewer ids than rows; the data must not change while labels are written"
                 )
+            if isinstance(piece, list):
+                piece = pa.array(piece, pa.string())
             self._held += piece.chunks if isinstance(piece, pa.ChunkedArray) else [piece]
             self._n_held += len(piece)
         held = pa.chunked_array(self._held) if self._held else pa.chunked_array([], pa.string())

@@ -271,8 +271,8 @@ class RowSource(ABC):
 
         Yields
         ------
-        pyarrow.ChunkedArray
-            Of text, of what a CSV file holds; else of the column's own type.
+        pyarrow.ChunkedArray, or list of str or None
+            Lists for documents. Of text, of what a CSV file holds; else of the column's own type.
 
         Raises
         ------

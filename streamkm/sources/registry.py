@@ -118,7 +118,8 @@ def folder_files(path: str) -> list[str]:
     if not found:
         raise SourceError(
             f"{path} is a directory and no Zarr store (it has none of {', '.join(_ZARR_MARKS)}), nor has it tables; "
-            f"for other files in it pass a glob such as {os.path.join(path, '*')}"
+            f"for other files in it pass a glob such as {os.path.join(path, '*')}; if each file is a document, use "
+            f"open_documents, or data.format: files in a configuration"
         )
     return sorted(found)
 

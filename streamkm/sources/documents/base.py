@@ -39,7 +39,8 @@ class Batch:
 class Documents(ABC):
     """Documents in order; cheap to pickle unless they are in memory.
 
-    `name`, `n_rows`, `n_bytes`, `replayable`, `held_bytes`, `in_process`, `files`, `libraries`: as of `RowSource`.
+    `name`, `n_rows`, `n_bytes`, `replayable`, `held_bytes`, `in_process`, `files`, `libraries`, `id_column`: as of
+    `RowSource`.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Documents(ABC):
     in_process: bool = False
     files: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ("words",)  # what takes texts apart
+    id_column: str | None = None
 
     @abstractmethod
     def stream(self, text_bytes: int) -> Iterator[Batch]:
@@ -66,6 +68,10 @@ class Documents(ABC):
     def with_line_room(self, room: LineRoom, cost: LineCost) -> Documents:  # noqa: ARG002
         """Give the same documents; of files, lines that take too much are refused; see `RowSource.with_line_room`."""
         return self
+
+    def ids(self) -> Iterator[list[str | None]]:
+        """Yield ids of the documents in order, None for each without one; nothing where there is no `id_column`."""
+        return iter(())
 
     def details(self) -> dict[str, str]:
         """See `RowSource.details`."""

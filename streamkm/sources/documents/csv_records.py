@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,10 @@ class CsvRecords:
             else:
                 text = "\n".join(cells)
                 yield position, text if self.input == "text" else text.split()
+
+    def of_ids(self, column: str | int) -> CsvRecords:
+        """Give the format whose documents are the cells of a column; see `TextFormat.of_ids`."""
+        return replace(self, input="text", fields=(column,))
 
     def starts(self, fill: Fill, size: int, step: int) -> NDArray[np.int64]:
         """Find where records start; see `TextFormat.starts`. O(size)."""

@@ -32,6 +32,9 @@ from streamkm.sources.text_positions import PLACE_BITS, Fill, line_number, part_
 PROBES = 8
 """Places of plain text that are looked at, where its format allows to start anywhere."""
 
+IDS_BYTES = 1 << 22
+"""Text of which ids are taken at a time."""
+
 STEP_BYTES, STEPS = 1 << 16, 1 << 16
 """Text between places where files of records with quoted line feeds can be cut: so much, or a part in so many."""
 
@@ -90,6 +93,20 @@ class TextFiles(Documents, ABC):
         except MalformedTextError as problem:
             where = f"{self.paths[part]}, line {self._line_number(part, problem.byte):,} (byte {problem.byte:,})"
             raise InvalidInputError(f"{where}: {problem.text}") from None
+
+    def name_by(self, column: str | int) -> None:
+        """Take a field or column for the documents' names. Raises InvalidInputError: the first documents have none."""
+        self.id_column = str(column)
+        self._ids = copy(self)
+        self._ids.text_format, self._ids._columns = self.text_format.of_ids(column), {}
+        first = next(self.ids(SAMPLE_BYTES), [])
+        if first and all(each is None for each in first):
+            raise InvalidInputError(f"{self.name}: the first {len(first):,} documents have no field {column!r}")
+
+    def ids(self, text_bytes: int = IDS_BYTES) -> Iterator[list[str | None]]:
+        """See `Documents.ids`: one pass over the text."""
+        for batch in self._ids.stream(text_bytes):
+            yield batch.documents
 
     def with_line_room(self, room: LineRoom, cost: LineCost) -> Documents:
         """Bound lines; see `Documents.with_line_room`."""

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.sources.documents.records import Lines, MalformedTextError
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.sources.documents.records import Lines, MalformedTextError, TextFormat
 from streamkm.sources.text_positions import Fill
 from streamkm.text.feature_hashing import Input
 
@@ -33,6 +34,10 @@ class LineFormat:
 
     def columns(self, lines: Lines) -> None:
         """There are none."""
+
+    def of_ids(self, column: str | int) -> TextFormat:
+        """Give the format whose documents are ids; lines have none."""
+        raise InvalidParameterError(f"id_column={column!r} does not apply to {self.name}")
 
     def starts(self, fill: Fill, size: int, step: int) -> NDArray[np.int64]:  # noqa: ARG002
         """Every line starts a record, so multiples of `step` serve as they are."""
@@ -65,7 +70,11 @@ class JsonLines(LineFormat):
                 text = decoded(line, position, self.decode_error)
                 yield position, self._document(text, position)
 
-    def _document(self, text: str, position: int) -> Any:
+    def of_ids(self, column: str | int) -> JsonIds:
+        """Give the format whose documents are the values of a field; see `TextFormat.of_ids`."""
+        return JsonIds("text", self.decode_error, (str(column),))
+
+    def _record(self, text: str, position: int) -> dict[str, Any]:
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -74,6 +83,10 @@ class JsonLines(LineFormat):
             raise MalformedTextError(
                 f"JSON {_shown(record)} is no object; needed: {{{', '.join(self.fields)}: ...}}", position
             )
+        return record
+
+    def _document(self, text: str, position: int) -> Any:
+        record = self._record(text, position)
         for field in self.fields:
             if field not in record:
                 known = ", ".join(map(str, record)) or "none"
@@ -82,6 +95,14 @@ class JsonLines(LineFormat):
             return document_of({field: record[field] for field in self.fields}, self.input)
         except ValueError as error:
             raise MalformedTextError(str(error), position) from None
+
+
+class JsonIds(JsonLines):
+    """The values of one field as text, None where it is missing or null."""
+
+    def _document(self, text: str, position: int) -> str | None:
+        value = self._record(text, position).get(self.fields[0])
+        return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def document_of(values: Mapping[str, Any], kind: Input) -> Any:

@@ -122,6 +122,10 @@ class HashedText(RowSource):
         bounded.documents = self.documents.with_line_room(room, cost)
         return bounded
 
+    def ids(self) -> Iterator[list[str | None]]:
+        """Yield the documents' ids; see `RowSource.ids`."""
+        return super().ids() if self.id_column is None else self.documents.ids()
+
     def describe(self, place: int) -> str:
         """Say where a row is; see `RowSource.describe`."""
         return self.documents.describe(place)

@@ -15,9 +15,11 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.documents.base import DocumentList, Documents, DocumentStream
 from streamkm.sources.documents.csv_records import CsvRecords
 from streamkm.sources.documents.files import CompressedTextFiles, PlainTextFiles, compression
-from streamkm.sources.documents.formats import JsonLines, TextLines
+from streamkm.sources.documents.formats import DecodeError, JsonLines, TextLines
 from streamkm.sources.documents.records import TextFormat
+from streamkm.sources.documents.whole_files import WholeFiles, is_folder_of_texts
 from streamkm.sources.open import locate
+from streamkm.sources.registry import is_folder
 from streamkm.text.feature_hashing import Input
 
 _PACKED = {".gz", ".bz2", ".xz", ".zst"}
@@ -32,9 +34,10 @@ _SUFFIXES = {
 }
 _FORMATS = {
     "lines": ("decode_error",),
-    "jsonl": ("decode_error",),
-    "csv": ("decode_error", "delimiter", "header"),
-    "parquet": (),
+    "files": ("decode_error",),
+    "jsonl": ("decode_error", "id_column"),
+    "csv": ("decode_error", "delimiter", "header", "id_column"),
+    "parquet": ("id_column",),
 }
 
 
@@ -69,7 +72,7 @@ def _open_paths(
     form = options.get("format", "auto")
     if form not in ("auto", *_FORMATS):
         raise InvalidParameterError(f"format={form!r} is unknown; known are auto, {', '.join(_FORMATS)}")
-    formats = {_suffix_format(path) if form == "auto" else form for path in found}
+    formats = {_own_format(path) if form == "auto" else form for path in found}
     if len(formats) > 1:
         raise InvalidInputError(f"{found[0]}: files of several formats ({', '.join(sorted(formats))}); open one kind")
     (form,) = formats
@@ -78,21 +81,51 @@ def _open_paths(
             raise InvalidParameterError(
                 f"{name}= does not apply to {form}; its options are {', '.join(_FORMATS[form]) or 'none'}"
             )
+    id_column = _id_column(options.get("id_column"), form)
+    if form == "files":
+        return _open_files(found, fields, kind, options)
     if form == "parquet":
         from streamkm.sources.documents.parquet import ParquetDocuments
 
-        return ParquetDocuments(found, _names(fields, form), kind)
+        table = ParquetDocuments(found, _names(fields, form), kind)
+        if isinstance(id_column, str):
+            table.name_by(id_column)
+        return table
     text_format = _text_format(form, fields, kind, options, tabbed=found[0].lower().find(".tsv") > 0)
     packed = any(compression(path) != "plain" for path in found)
-    return (CompressedTextFiles if packed else PlainTextFiles)(found, text_format)
+    text = (CompressedTextFiles if packed else PlainTextFiles)(found, text_format)
+    if id_column is not None:
+        text.name_by(id_column)
+    return text
+
+
+def _open_files(
+    paths: Sequence[str], fields: tuple[str | int, ...], kind: Input, options: Mapping[str, Any]
+) -> WholeFiles:
+    if fields:
+        raise InvalidParameterError(f"field={fields[0]!r} does not apply to files that are a document each")
+    if kind == "counts":
+        raise InvalidParameterError('files of text hold no mappings, as input="counts" needs; use JSON lines')
+    return WholeFiles(paths, kind, _decode_error(options))
+
+
+def _id_column(column: Any, form: str) -> str | int | None:
+    if column is None or isinstance(column, str) or (form == "csv" and type(column) is int and column >= 0):
+        return column
+    raise InvalidParameterError(f"id_column={column!r}; needed: the name of a field or column")
+
+
+def _decode_error(options: Mapping[str, Any]) -> DecodeError:
+    given: DecodeError = options.get("decode_error", "strict")
+    if given not in ("strict", "ignore", "replace"):
+        raise InvalidParameterError(f'decode_error={given!r}; needed: "strict", "ignore" or "replace"')
+    return given
 
 
 def _text_format(
     form: str, fields: tuple[str | int, ...], kind: Input, options: Mapping[str, Any], *, tabbed: bool
 ) -> TextFormat:
-    decode_error = options.get("decode_error", "strict")
-    if decode_error not in ("strict", "ignore", "replace"):
-        raise InvalidParameterError(f'decode_error={decode_error!r}; needed: "strict", "ignore" or "replace"')
+    decode_error = _decode_error(options)
     if form == "lines":
         if fields:
             raise InvalidParameterError(f"field={fields[0]!r} does not apply to lines of text, which have no fields")
@@ -136,12 +169,14 @@ def refuse_options(field: Any, options: Mapping[str, Any], what: str) -> None:
 
 
 def document_format(path: str) -> str | None:
-    """What a suffix alone tells of documents: "jsonl", "csv" or "parquet"; None for any other."""
+    """What a suffix alone tells of documents: "jsonl", "csv" or "parquet"; "files" of a folder of .txt; else None."""
+    if is_folder_of_texts(path):
+        return "files"
     stem, suffix = os.path.splitext(path.lower())
     if suffix in _PACKED:
         suffix = os.path.splitext(stem)[1]
     return _SUFFIXES.get(suffix)
 
 
-def _suffix_format(path: str) -> str:
-    return document_format(path) or "lines"
+def _own_format(path: str) -> str:
+    return "files" if is_folder(path) else document_format(path) or "lines"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,21 @@ class ParquetDocuments(ChunkedDocuments):
             table = file.read_row_groups(list(range(first, last + 1)), columns=list(self.fields), use_threads=False)
         n_bytes = int(self._text[chunk.part][first : last + 1].sum())
         return self._batch(table, chunk.part, chunk.start, n_bytes)
+
+    def name_by(self, column: str) -> None:
+        """Take a column for the documents' names. Raises InvalidInputError: a file has no such column."""
+        self.id_column = column
+        named = copy(self)
+        named.fields = (column,)
+        for part in range(len(self.paths)):
+            named._groups(part)
+
+    def ids(self) -> Iterator[list[str | None]]:
+        """See `Documents.ids`: one pass over that column."""
+        for part in range(len(self.paths)):
+            with self._open(part) as file:
+                for table in file.iter_batches(columns=[self.id_column], use_threads=False):
+                    yield [None if each is None else str(each) for each in table.column(0).to_pylist()]
 
     def sample(self) -> tuple[Batch, float | None]:
         """Look at the first rows of the first file that has any."""

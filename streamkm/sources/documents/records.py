@@ -87,5 +87,11 @@ class TextFormat(Protocol):
         Raises MalformedTextError.
         """
 
+    def of_ids(self, column: str | int) -> TextFormat:
+        """Give the format whose documents are the ids that a field or column holds, as text.
+
+        Raises InvalidParameterError where records have none.
+        """
+
     def starts(self, fill: Fill, size: int, step: int) -> NDArray[np.int64]:
         """Where the first record at or behind each multiple of `step` starts, up to `size`; reads the file once."""
