@@ -39,6 +39,7 @@ from streamkm.cli.common import (
 )
 from streamkm.cli.dedupe import dedupe
 from streamkm.cli.fit import fit, plan
+from streamkm.cli.metacells import metacells
 from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.sweep import distortion, sweep
 from streamkm.cli.wording import in_words_of
@@ -277,5 +278,5 @@ def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool)
         talk.say([("report", str(write_report(directory, image_shape)))])
 
 
-for _command in (fit, plan, inspect, assign, sketch, append, cluster, dedupe, sweep, distortion, report):
+for _command in (fit, plan, inspect, assign, sketch, append, cluster, dedupe, metacells, sweep, distortion, report):
     main.add_command(_command)

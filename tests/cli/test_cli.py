@@ -558,6 +558,7 @@ def test_version_and_help():
         "append",
         "cluster",
         "dedupe",
+        "metacells",
         "sweep",
         "distortion",
     }

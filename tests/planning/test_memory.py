@@ -710,6 +710,32 @@ def test_labels_in_a_file_of_cells_stay_within_the_limit(disk_path):
     assert got["peak"] <= got["limit"]
 
 
+METACELLS = """
+import json, sys
+from click.testing import CliRunner
+from streamkm.cli.main import main
+from streamkm.fitting.cluster_sums import SumsPlan
+from streamkm.sources import open_source
+path, k, out, limit = sys.argv[1:]
+done = CliRunner().invoke(main, ["metacells", path, "-k", k, "-o", out, "--memory-limit", limit, "-q"])
+assert done.exit_code == 0, done.output
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+plan = SumsPlan.of(open_source(path), int(k), memory_limit=limit)
+print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "projected": plan.peak_bytes}))
+"""
+
+
+def test_metacells_stay_within_the_limit(disk_path):
+    """Sums of 600 x 4,000 are 18 MiB in each of some places, more than a chunk of cells takes."""
+    pytest.importorskip("anndata")
+    small_h5ad(
+        disk_path / "cells.h5ad", sp.random_array((20_000, 4_000), density=0.01, format="csr", dtype="f4", rng=0)
+    )
+    got = run_compiled(METACELLS, [str(disk_path / "cells.h5ad"), "600", str(disk_path / "m.h5ad"), "700 MiB"])
+    assert got["peak"] <= 700 << 20
+    assert got["projected"] <= 700 << 20
+
+
 NEAR_DUPLICATES = """
 import json, sys
 from streamkm import StreamKMeans, dedupe
