@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from streamkm.sketches import PCA, CountSketch, KernelOptions, Nystroem, PCASketch, SketchOptions
     from streamkm.sketches.theory.bounds import sizing
     from streamkm.sources import open_source
+    from streamkm.sources.memory.raster import open_raster
     from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 _HOMES = {
@@ -40,6 +41,7 @@ _HOMES = {
     "dedupe": "streamkm.deduplication",
     "fit_idf": "streamkm.fitting.documents",
     "open_documents": "streamkm.fitting.documents",
+    "open_raster": "streamkm.sources.memory.raster",
     "open_source": "streamkm.sources",
     "sizing": "streamkm.sketches.theory.bounds",
     "sweep": "streamkm.model_selection.sweep",
@@ -64,6 +66,7 @@ __all__ = [
     "dedupe",
     "fit_idf",
     "open_documents",
+    "open_raster",
     "open_source",
     "sizing",
     "sweep",

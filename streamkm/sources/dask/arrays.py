@@ -314,6 +314,11 @@ def array_of_parts(
     return concatenate([from_delayed(delayed(values)(part), shape, dtype) for part in parts])
 
 
+def array_in_blocks(values: NDArray[Any], blocks: tuple[tuple[int, ...], ...]) -> Any:
+    """An array in memory as a Dask array in blocks of these lengths."""
+    return from_array(values, chunks=blocks)
+
+
 def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...], *, known: bool = True) -> Any:
     """Labels of a fit as a Dask array in blocks of the heights of those of the data.
 

@@ -37,7 +37,7 @@ class LineFormat:
 
     def of_ids(self, column: str | int) -> TextFormat:
         """Give the format whose documents are ids; lines have none."""
-        raise InvalidParameterError(f"id_column={column!r} does not apply to {self.name}")
+        raise InvalidParameterError(f"id_column={column!r} does not apply to lines of text")
 
     def starts(self, fill: Fill, size: int, step: int) -> NDArray[np.int64]:  # noqa: ARG002
         """Every line starts a record, so multiples of `step` serve as they are."""
