@@ -110,6 +110,11 @@ def test_a_value_for_each_band_and_values_that_no_band_holds():
     np.testing.assert_array_equal(next(open_raster(values, nodata=-9999).stream(1 << 20)).X, [[1, 2], [2, 1]])
 
 
+def test_a_value_that_single_precision_rounds():
+    values = np.array([[[0.1, 2]], [[2, 1]]], np.float32)
+    np.testing.assert_array_equal(next(open_raster(values, nodata=0.1).stream(1 << 20)).X, [[np.nan, np.nan], [2, 1]])
+
+
 def test_refusals():
     with pytest.raises(InvalidInputError, match=r"shape \(5,\); needed: \(bands, y, x\)"):
         open_raster(np.zeros(5))

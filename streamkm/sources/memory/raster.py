@@ -170,6 +170,8 @@ class RasterSource(ChunkedSource):
             raise InvalidParameterError(
                 f"nodata={nodata!r}; needed: one number, or one for each of the {self.n_features:,} bands"
             )
+        if np.dtype(self._array.dtype).kind == "f":  # as the bands hold it: 0.1 is another number in single precision
+            values = values.astype(self._array.dtype)
         return np.broadcast_to(values, (self.n_features,))
 
     def _chunk_lines(self) -> int:
