@@ -1,32 +1,39 @@
-"""What every sketch must keep, as a class that the sketches' tests inherit.
+"""What every sketch must keep, as pytest classes to inherit.
 
-A subclass overrides `make_sketch`; the tests come with the class. `SketchContract` is for every sketch,
-`HashedSketchContract` for linear ones that add features up, dense rows and CSR alike: whole numbers make their sums
-exact in float32 too, so that comparisons are for equality.
+A subclass makes the sketch in `make_sketch`; the tests come with the class::
+
+    class TestMySketch(SketchContract):
+        def make_sketch(self):
+            return MySketch(n_components=8)
+
+Its kind must be in `streamkm.sketches.SKETCHES`. `SketchContract` is for every sketch, `HashedSketchContract` for
+linear ones that add features up. Whole numbers make their sums exact in float32 too: comparisons are for equality.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
-from itertools import pairwise
-from typing import ClassVar
+from itertools import pairwise, product
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import Sketch, sketch_from_dict
-from tests.naive import dense
-from tests.tables import row, rows
+from streamkm.testing.cases import noted
 
 N_ROWS, N_FEATURES = 53, 40
 DENSITIES = (0.02, 0.2, 1.0)
 DTYPES = (np.uint8, np.int16, np.int64, np.float32, np.float64, np.bool_)
+
+
+def dense(X: Any) -> NDArray[np.float64]:
+    """Rows as a float64 array; CSR entries that repeat an index are added up."""
+    return (X.toarray() if sp.issparse(X) else np.asarray(X)).astype(np.float64)
 
 
 def whole_numbers(density: float = 0.2, seed: int = 0, n_rows: int = N_ROWS) -> NDArray[np.float64]:
@@ -54,14 +61,17 @@ class SketchContract:
     def sketch(self) -> Sketch:
         return self.make_sketch()
 
-    def test_chunked_is_whole(self):
+    def test_chunked_is_whole(self) -> None:
+        from hypothesis import given
+        from hypothesis import strategies as st
+
         sketch = self.make_sketch()
         values = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES)).astype(np.float32)
 
         cut_rows = st.sets(st.integers(1, N_ROWS - 1))
 
         @given(cuts=cut_rows, density=st.sampled_from([0.02, 0.2, 0.9]), sparse=st.sampled_from(self.sparse))
-        def check(cuts, density, sparse):
+        def check(cuts: set[int], density: float, sparse: bool) -> None:
             X = values * (whole_numbers(density) > 0)
             X = sp.csr_array(X) if sparse else X
             bounds = [0, *sorted(cuts), N_ROWS]
@@ -70,37 +80,37 @@ class SketchContract:
 
         check()  # inside, because hypothesis does not let classes share a test
 
-    def test_made_is_itself(self, sketch):
+    def test_made_is_itself(self, sketch: Sketch) -> None:
         assert sketch.is_made
         made = sketch.made(12345, N_FEATURES)
         assert made.to_dict() == sketch.to_dict()
         np.testing.assert_array_equal(dense(made.apply(whole_numbers())), dense(sketch.apply(whole_numbers())))
 
-    def test_a_row_does_not_depend_on_the_others(self, sketch):
+    def test_a_row_does_not_depend_on_the_others(self, sketch: Sketch) -> None:
         X = whole_numbers(0.5)
         order = np.random.default_rng(0).permutation(N_ROWS)
         np.testing.assert_array_equal(dense(sketch.apply(X[order])), dense(sketch.apply(X))[order])
 
-    def test_any_memory_layout(self, sketch):
+    def test_any_memory_layout(self, sketch: Sketch) -> None:
         X = whole_numbers(0.5)
         wanted = dense(sketch.apply(X))
         np.testing.assert_array_equal(dense(sketch.apply(np.asfortranarray(X))), wanted)
         np.testing.assert_array_equal(dense(sketch.apply(np.repeat(X, 2, axis=0)[::2])), wanted)
 
-    def test_input_is_not_changed_and_may_be_read_only(self, sketch):
+    def test_input_is_not_changed_and_may_be_read_only(self, sketch: Sketch) -> None:
         for sparse in self.sparse:
-            X = sp.csr_array(whole_numbers()) if sparse else whole_numbers()
+            X: Any = sp.csr_array(whole_numbers()) if sparse else whole_numbers()
             arrays = (X.data, X.indices, X.indptr) if sparse else (X,)
             before = [array.copy() for array in arrays]
             for array in arrays:
                 array.flags.writeable = False
-            with row(sparse=sparse):
+            with noted(sparse=sparse):
                 first = dense(sketch.apply(X))
                 for array, wanted in zip(arrays, before, strict=True):
                     np.testing.assert_array_equal(array, wanted)
                 np.testing.assert_array_equal(dense(sketch.apply(X)), first)
 
-    def test_indices_of_32_and_64_bits(self, sketch):
+    def test_indices_of_32_and_64_bits(self, sketch: Sketch) -> None:
         if True not in self.sparse:
             pytest.skip("takes dense rows only")
         for density in DENSITIES:
@@ -108,10 +118,10 @@ class SketchContract:
             assert narrow.indices.dtype == np.int32
             wide = narrow.copy()
             wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
-            with row(density=density):
+            with noted(density=density):
                 np.testing.assert_array_equal(dense(sketch.apply(wide)), dense(sketch.apply(narrow)))
 
-    def test_single_and_double_precision_dense_and_csr(self, sketch):
+    def test_single_and_double_precision_dense_and_csr(self, sketch: Sketch) -> None:
         X = whole_numbers(0.3)
         for dtype in (np.float32, np.float64):
             wanted = dense(sketch.apply(X if self.blind_to_precision else X.astype(dtype)))
@@ -121,12 +131,12 @@ class SketchContract:
                 assert Y.dtype in (np.float32, np.float64)
                 np.testing.assert_allclose(dense(Y), wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
-    def test_no_rows(self, sketch):
+    def test_no_rows(self, sketch: Sketch) -> None:
         for sparse in self.sparse:
             X = np.zeros((0, N_FEATURES))
             assert sketch.apply(sp.csr_array(X) if sparse else X).shape == (0, sketch.n_components)
 
-    def test_copies_are_the_same_sketch(self, sketch):
+    def test_copies_are_the_same_sketch(self, sketch: Sketch) -> None:
         X = whole_numbers()
         described = json.loads(json.dumps(sketch.to_dict()))
         made_again = sketch_from_dict(described, sketch.arrays())
@@ -134,15 +144,15 @@ class SketchContract:
             assert copy.n_components == sketch.n_components
             np.testing.assert_array_equal(dense(copy.apply(X)), dense(sketch.apply(X)))
 
-    def test_immutable(self, sketch):
+    def test_immutable(self, sketch: Sketch) -> None:
         # Python 3.11 raises TypeError for a property of a frozen class with slots
         with pytest.raises((AttributeError, TypeError)):
-            sketch.n_components = 3
+            sketch.n_components = 3  # type: ignore[misc]
 
-    def test_needs_no_pass_to_fit(self, sketch):
+    def test_needs_no_pass_to_fit(self, sketch: Sketch) -> None:
         assert sketch.passes_to_fit == 0
 
-    def test_says_what_becomes_of_zeros(self, sketch):
+    def test_says_what_becomes_of_zeros(self, sketch: Sketch) -> None:
         X = whole_numbers().astype(np.float32)
         assert sp.issparse(sketch.apply(X)) == sketch.sparsifies
         assert sketch.takes_sparse == (True in self.sparse)
@@ -151,7 +161,7 @@ class SketchContract:
                 sketch.apply(sp.csr_array(X))
             return
         leaves = type(sketch).leaves_zeros(sketch.n_components)
-        Y = sketch.apply(sp.csr_array(X))
+        Y: Any = sketch.apply(sp.csr_array(X))
         assert sp.issparse(Y) == (leaves or sketch.sparsifies)
         if leaves:
             assert Y.nnz <= np.count_nonzero(X) * sketch.entries_per_stored
@@ -159,12 +169,12 @@ class SketchContract:
         if sketch.sparse_as_single:
             assert sketch.apply(sp.csr_array(X.astype(np.float64) / 3)).dtype == np.float32
 
-    def test_says_if_it_is_the_identity(self, sketch):
+    def test_says_if_it_is_the_identity(self, sketch: Sketch) -> None:
         X = whole_numbers(0.5)
         Y = dense(sketch.apply(X))
         assert sketch.is_identity == (Y.shape == X.shape and bool((X == Y).all()))
 
-    def test_says_what_it_projects_on(self, sketch):
+    def test_says_what_it_projects_on(self, sketch: Sketch) -> None:
         basis, center = sketch.basis, sketch.center
         assert (basis is not None) == sketch.is_projection
         moved = sketch.with_center(np.arange(float(N_FEATURES)))
@@ -177,11 +187,10 @@ class SketchContract:
             X = whole_numbers(0.5)
             wanted = (X - (0 if center is None else center)) @ basis
             np.testing.assert_allclose(sketch.apply(X), wanted, atol=1e-4)
-            np.testing.assert_allclose(
-                moved.apply(X), (X - (moved.center if center is not None else 0)) @ basis, atol=1e-4
-            )
+            shifted = X - (0 if moved.center is None else moved.center)
+            np.testing.assert_allclose(moved.apply(X), shifted @ basis, atol=1e-4)
 
-    def test_says_if_it_moves_and_scales_with_rows(self, sketch):
+    def test_says_if_it_moves_and_scales_with_rows(self, sketch: Sketch) -> None:
         X = whole_numbers(0.5)
         Y = dense(sketch.apply(X))
         if sketch.moves_with_rows:
@@ -191,19 +200,19 @@ class SketchContract:
             larger = dense(sketch.apply(4 * X))
             np.testing.assert_allclose(larger - larger[0], 4 * (Y - Y[0]), atol=1e-4)
 
-    def test_says_if_it_inflates_lengths(self, sketch):
+    def test_says_if_it_inflates_lengths(self, sketch: Sketch) -> None:
         X = whole_numbers(0.5)
         if sketch.inflates_lengths:
             assert (dense(sketch.apply(X)) ** 2).sum() > 1.5 * (X**2).sum()
 
-    def test_says_which_rows_fit(self, sketch):
+    def test_says_which_rows_fit(self, sketch: Sketch) -> None:
         assert sketch.fits_features(N_FEATURES)
         for d in (N_FEATURES - 1, N_FEATURES + 1, 1000):
-            with row(d=d):
+            with noted(d=d):
                 if sketch.fits_features(d):
                     assert sketch.apply(np.ones((2, d))).shape == (2, sketch.n_components)
 
-    def test_says_if_features_are_sketched_apart(self, sketch):
+    def test_says_if_features_are_sketched_apart(self, sketch: Sketch) -> None:
         X = whole_numbers(0.5)
         if not sketch.adds_columns:
             with pytest.raises(InvalidParameterError):
@@ -212,7 +221,7 @@ class SketchContract:
         parts = dense(sketch.apply_columns(X[:, :15], 0)) + dense(sketch.apply_columns(X[:, 15:], 15))
         np.testing.assert_allclose(parts, dense(sketch.apply(X)), atol=1e-4)
 
-    def test_can_be_written(self, sketch):
+    def test_can_be_written(self, sketch: Sketch) -> None:
         writable = sketch.writable()
         json.dumps(writable.to_dict())
         np.testing.assert_array_equal(dense(writable.apply(whole_numbers())), dense(sketch.apply(whole_numbers())))
@@ -228,10 +237,10 @@ class HashedSketchContract(SketchContract):
         """Equal, up to the tolerance."""
         np.testing.assert_allclose(got, wanted, rtol=0, atol=self.tolerance * np.abs(wanted).max(initial=0))
 
-    def test_inflates_no_lengths(self, sketch):
+    def test_inflates_no_lengths(self, sketch: Sketch) -> None:
         assert not sketch.inflates_lengths
 
-    def test_a_small_value(self, sketch):
+    def test_a_small_value(self, sketch: Sketch) -> None:
         sketch.apply(whole_numbers())
         assert len(pickle.dumps(sketch)) < 500
         assert sketch.arrays() == {}
@@ -239,47 +248,47 @@ class HashedSketchContract(SketchContract):
             assert copy == sketch
             assert hash(copy) == hash(sketch)
 
-    def test_empty_rows(self, sketch):
+    def test_empty_rows(self, sketch: Sketch) -> None:
         X = np.zeros((3, N_FEATURES))
         for kind in (np.asarray, sp.csr_array):
-            with row(kind=kind):
+            with noted(kind=kind):
                 np.testing.assert_array_equal(dense(sketch.apply(kind(X))), 0)
 
-    def test_shape_and_type(self, sketch):
+    def test_shape_and_type(self, sketch: Sketch) -> None:
         assert isinstance(sketch, Sketch)
-        for case in rows(density=DENSITIES, kind=(np.asarray, sp.csr_array)):
-            with row(**case):
-                Y = sketch.apply(case["kind"](whole_numbers(case["density"]).astype(np.float32)))
+        for density, kind in product(DENSITIES, (np.asarray, sp.csr_array)):
+            with noted(density=density, kind=kind):
+                Y = sketch.apply(kind(whole_numbers(density).astype(np.float32)))
                 assert Y.shape == (N_ROWS, sketch.n_components)
                 assert isinstance(Y, sp.csr_array | np.ndarray)
                 assert Y.dtype == np.float32
 
-    def test_linear(self, sketch):
+    def test_linear(self, sketch: Sketch) -> None:
         X, Y = whole_numbers(0.3, seed=1), whole_numbers(0.05, seed=2)
         for kind in (np.asarray, sp.csr_array):
-            with row(kind=kind):
+            with noted(kind=kind):
                 got = dense(sketch.apply(kind(3 * X - 2 * Y)))
                 self.assert_same(got, 3 * dense(sketch.apply(kind(X))) - 2 * dense(sketch.apply(kind(Y))))
 
-    def test_dense_is_csr(self, sketch):
-        for case in rows(density=DENSITIES, dtype=DTYPES):
-            with row(**case):
-                exact = whole_numbers(case["density"])
-                X = exact.astype(case["dtype"])
+    def test_dense_is_csr(self, sketch: Sketch) -> None:
+        for density, dtype in product(DENSITIES, DTYPES):
+            with noted(density=density, dtype=dtype):
+                exact = whole_numbers(density)
+                X: NDArray[Any] = exact.astype(dtype)
                 stored = sp.csr_array(X)
-                assert stored.dtype == case["dtype"]
+                assert stored.dtype == dtype
                 wanted = dense(sketch.apply(exact if X.dtype != np.bool_ else X.astype(np.float64)))
                 self.assert_same(dense(sketch.apply(X)), wanted)
                 self.assert_same(dense(sketch.apply(stored)), wanted)
 
-    def test_real_values_keep_their_precision(self, sketch):
+    def test_real_values_keep_their_precision(self, sketch: Sketch) -> None:
         values = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES))
         for dtype in (np.float32, np.float64):
-            with row(dtype=dtype):
+            with noted(dtype=dtype):
                 X = values.astype(dtype)
                 Y = sketch.apply(X)
                 assert Y.dtype == dtype
-                tolerance, wanted = 30 * np.finfo(dtype).eps, X.astype(np.float64) @ self.matrix(sketch)
+                tolerance, wanted = 30 * float(np.finfo(dtype).eps), X.astype(np.float64) @ self.matrix(sketch)
                 np.testing.assert_allclose(dense(Y), wanted, atol=tolerance, rtol=tolerance)
 
     def matrix(self, sketch: Sketch) -> NDArray[np.float64]:
@@ -290,7 +299,7 @@ class HashedSketchContract(SketchContract):
 class UnboundedSketchContract(HashedSketchContract):
     """For rows of any width: what it does to a feature depends on the feature's number alone."""
 
-    def test_features_that_come_later_are_added(self, sketch):
+    def test_features_that_come_later_are_added(self, sketch: Sketch) -> None:
         X, later = whole_numbers(0.3), whole_numbers(0.1, seed=3)
         both = dense(sketch.apply(np.hstack([X, later])))
         shifted = sp.csr_array(np.hstack([np.zeros_like(X), later]))

@@ -1,4 +1,4 @@
-"""What every reader must keep, as pytest classes to inherit: for readers of this package and of others.
+"""What every reader must keep, as pytest classes to inherit.
 
 A subclass says what to open by overriding the fixture `opened`; the tests come with the class::
 
@@ -7,16 +7,13 @@ A subclass says what to open by overriding the fixture `opened`; the tests come 
         def opened(self, tmp_path):
             X = np.arange(12.0).reshape(6, 2)
             return Opened(MyReader(write(tmp_path, X)), X)
-
-Needs pytest, from version 9 on.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -28,6 +25,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.testing.cases import noted
 
 TARGETS = ("part of a row", 1_000, 1 << 40)
 """Bytes: less than a row, a few storage chunks, everything."""
@@ -81,16 +79,6 @@ def assert_same_rows(got: Rows, wanted: Rows) -> None:
         np.testing.assert_array_equal(getattr(got.X, name), getattr(wanted.X, name))
 
 
-@contextmanager
-def _noted(**named: Any) -> Iterator[None]:
-    """Name values in what fails within."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(", ".join(f"{name}={value!r}" for name, value in named.items()))
-        raise
-
-
 def chunked(opened: Opened) -> ChunkedSource:
     """The source, of which chunks can be read in any order."""
     assert isinstance(opened.source, ChunkedSource)
@@ -115,7 +103,7 @@ class RowSourceContract:
     def check_stream_gives_all_rows_in_order(self, opened: Opened) -> None:
         assert opened.source.replayable, "a source that can be read once only has the contract OnePassContract"
         for target in TARGETS:
-            with _noted(target=target):
+            with noted(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
                 np.testing.assert_array_equal(assemble(streamed, opened.X.shape[1]), opened.X)
 
@@ -219,7 +207,7 @@ class SourceContract(RowSourceContract):
     def check_chunks_are_in_order_and_disjoint(self, opened: Opened) -> None:
         source = chunked(opened)
         for target in TARGETS:
-            with _noted(target=target):
+            with noted(target=target):
                 chunks = source.chunks(opened.target_bytes(target))
                 assert chunks == source.chunks(opened.target_bytes(target))
                 assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
@@ -231,14 +219,14 @@ class SourceContract(RowSourceContract):
     def check_places_do_not_depend_on_the_chunks(self, opened: Opened) -> None:
         wanted = np.concatenate([rows.places for rows in opened.streamed(1 << 40)])
         for target in (*TARGETS, 300):
-            with _noted(target=target):
+            with noted(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
                 np.testing.assert_array_equal(np.concatenate([rows.places for rows in streamed]), wanted)
 
     def check_stream_is_the_chunks_in_order(self, opened: Opened) -> None:
         source = chunked(opened)
         for target in (*TARGETS, 300):
-            with _noted(target=target):
+            with noted(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
                 chunks = source.chunks(opened.target_bytes(target))
                 assert len(streamed) == len(chunks)
