@@ -27,6 +27,7 @@ from streamkm.estimators.validation import CHOICES
 from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
 from streamkm.sketches import OPTIONS
 from streamkm.sketches.kernel_columns import KERNELS
+from streamkm.sketches.registry import sketch_names
 from streamkm.text import FeatureHashing
 
 _SHORT = reprlib.Repr()
@@ -51,6 +52,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "checkpoint": str | None,
     "progress": bool | Literal["auto"],
     "random_state": int | None,
+    "sketch": Literal[("auto", *sketch_names())],
     **{name: Literal[choices] for name, choices in CHOICES.items()},
 }
 # Those of the kernel estimator's that the other has not, or means otherwise.

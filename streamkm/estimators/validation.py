@@ -26,7 +26,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import check_unmasked
 from streamkm.preparation import check_steps
 from streamkm.sketches import OPTIONS, KernelOptions, Nystroem, Sketch, SketchOptions, full_options
-from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
+from streamkm.sketches.registry import sketch_names
 from streamkm.sources.bfloat16 import is_bfloat16
 from streamkm.sources.open import is_collection
 
@@ -34,7 +34,6 @@ OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine;
 ClusterMetric = Literal[Metric, "spherical"]
 STARTS = ("k-means++", "k-means||", "random", "ls++")
 CHOICES = {
-    "sketch": ("auto", *OBLIVIOUS, *DATA_DEPENDENT),
     "fit_on": ("sample", "all"),
     "assign_space": ("auto", "original", "sketch"),
     "metric": get_args(ClusterMetric),
@@ -96,9 +95,10 @@ def check_choice(name: str, value: Any) -> None:
 
 def check_sketch(options: SketchOptions, *, spherical: bool) -> None:
     """Refuse options of a sketch that are out of range, and rows assigned in it for centers on the sphere."""
-    named = isinstance(options.sketch, str) and options.sketch in CHOICES["sketch"]
+    known = ("auto", *sketch_names())
+    named = isinstance(options.sketch, str) and options.sketch in known
     if not named and not is_sketch(options.sketch):
-        names = ", ".join(map(repr, CHOICES["sketch"]))
+        names = ", ".join(map(repr, known))
         raise InvalidParameterError(
             f"sketch={options.sketch!r}; needed: one of {names}, a sketch such as CountSketch(2048), or SketchOptions"
         )

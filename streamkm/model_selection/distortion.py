@@ -35,7 +35,14 @@ from streamkm.passes.sketch import sketch_pass
 from streamkm.sketches import (
     Sketch,
 )
-from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch, sizes_within, sketch_class
+from streamkm.sketches.registry import (
+    DATA_DEPENDENT,
+    find_sketch,
+    make_sketch,
+    sizes_within,
+    sketch_class,
+    sketch_names,
+)
 from streamkm.sources import open_source
 from streamkm.sources.chunking import default_chunk_bytes
 
@@ -259,7 +266,7 @@ class _Given:
 
 
 def _check_sketches(sketches: Sequence[str], *, sparse: bool) -> None:
-    known = [*OBLIVIOUS, *DATA_DEPENDENT]
+    known = sketch_names()
     for name in sketches:
         if name not in known:
             raise InvalidParameterError(f"sketch {name!r}; needed: one of {', '.join(map(repr, known))}")

@@ -60,7 +60,7 @@ from streamkm.planning.sample_plan import SamplePlan, plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import check_steps
 from streamkm.sketches import Sketch, SketchOptions
-from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch, sketch_class
+from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch, sketch_class, sketch_names
 from streamkm.sources import open_source
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import prepared
@@ -158,7 +158,7 @@ def sweep(
     (2, 0.0)
     """
     wanted = wanted_clusters(n_clusters)
-    check_choice("sketch", sketch, ("auto", *OBLIVIOUS, *DATA_DEPENDENT))
+    check_choice("sketch", sketch, ("auto", *sketch_names()))
     check_choice("metric", metric, get_args(Metric))
     check_choice("on_invalid", on_invalid, get_args(OnInvalid))
     given, steps = open_source(X), check_steps(preprocess)

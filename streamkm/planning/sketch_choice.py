@@ -12,7 +12,7 @@ from streamkm.sketches import Sketch, SketchAnswers, SketchOptions
 from streamkm.sketches.registry import (
     DATA_DEPENDENT,
     FIT_BY_PASS,
-    OBLIVIOUS,
+    is_oblivious,
     make_sketch,
     most_components,
     needs_n_features,
@@ -91,7 +91,7 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
             why += f"; {cheapest.sketch} with {cheapest.n_components:,} components keeps the same promise"
         logger.info("no sketch: %s", why)
         return bound.sketch, m, why
-    if sketch in OBLIVIOUS:
+    if is_oblivious(sketch):
         per_feature = wanted_nnz(sketch, SketchOptions(sketch, eps=eps, delta=delta), n_clusters)
         make_sketch(sketch, m, 0, d, per_feature)  # refuses what would be too large before anything is read
     if bound.less:

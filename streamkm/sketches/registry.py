@@ -12,10 +12,8 @@ from streamkm.core.matrix import Matrix
 from streamkm.sketches import (
     SKETCHES,
     FeatureSelection,
-    IdentitySketch,
     LeverageSampling,
     PCASketch,
-    SeededSketch,
     Sketch,
     SparseJL,
     SubsampledHadamard,
@@ -35,11 +33,21 @@ NO_WEIGHTS = np.empty(0)
 
 
 def is_oblivious(kind: str) -> bool:
-    """Whether a size, a seed and the number of features make the sketch."""
-    return kind == IdentitySketch.kind or issubclass(SKETCHES[kind], SeededSketch)
+    """Whether a size, a seed and the number of features make the sketch of a name."""
+    if kind not in SKETCHES:
+        return False
+    needed = {field.name for field in dataclasses.fields(SKETCHES[kind]) if field.default is dataclasses.MISSING}
+    return "n_components" in needed and needed <= {"n_components", "n_features", "seed"}
 
 
-OBLIVIOUS = tuple(kind for kind in SKETCHES if is_oblivious(kind))
+def oblivious_kinds() -> tuple[str, ...]:
+    """Names of the sketches that do not depend on the data."""
+    return tuple(kind for kind in SKETCHES if is_oblivious(kind))
+
+
+def sketch_names() -> tuple[str, ...]:
+    """All names of sketches that a fit can make or find."""
+    return (*oblivious_kinds(), *DATA_DEPENDENT)
 
 
 class _OtherSketch(SketchAnswers):
@@ -61,7 +69,7 @@ def make_sketch(
     Parameters
     ----------
     kind : str
-        One of `OBLIVIOUS`.
+        One of `oblivious_kinds`.
     n_features : int or None
         None only for those that need not know it.
     nnz_per_feature : int, optional
@@ -77,7 +85,7 @@ def make_sketch(
 
 def needs_n_features(kind: str) -> bool:
     """Whether the number of features must be known to make the sketch."""
-    return kind in OBLIVIOUS and "n_features" in {field.name for field in dataclasses.fields(SKETCHES[kind])}
+    return is_oblivious(kind) and "n_features" in {field.name for field in dataclasses.fields(SKETCHES[kind])}
 
 
 def most_components(kind: str, n_features: int | None) -> int:

@@ -1,7 +1,7 @@
 """`open_source`: which reader a value needs.
 
-Responsible for telling what a value or a file is, and for refusing options that it has no use for. A new kind of file
-is one reader module, one line in `FORMATS` and its first bytes in `registry`. Reads no rows.
+Responsible for telling what a value is, and for refusing options that are unknown. A new kind of file is one reader
+module and one line in `formats.FORMATS`. Reads no rows.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,8 +20,8 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
 from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import ChunkedSource, RowSource
-from streamkm.sources.bfloat16 import BFLOAT16, Bfloat16Source
 from streamkm.sources.cached import CachedRows
+from streamkm.sources.formats import COLUMNS, FORMATS, Reader
 from streamkm.sources.memory.anndata import gene_names
 from streamkm.sources.memory.frames import is_frame, is_stream
 from streamkm.sources.registry import TABLES, file_format, folder_files, is_folder
@@ -36,56 +34,6 @@ if TYPE_CHECKING:
 
 # the first part may be an address: s3://bucket/x.zarr
 _INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/(?!/)[^:]*)")
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """A function that opens a source, and the options that it has a use for.
-
-    `function` is ``module:name`` in this package; it is imported when it is needed. `what` is for messages. `words`
-    says whether 16-bit words in it may be bfloat16, which it has no type for, if ``dtype`` says so.
-    """
-
-    what: str
-    function: str
-    options: tuple[str, ...] = ()
-    words: bool = False
-
-    def open(self, X: Any, options: Mapping[str, Any]) -> RowSource:
-        """Open X, or raise InvalidParameterError for options that do not apply."""
-        if self.words and options.get("dtype") == BFLOAT16:
-            return Bfloat16Source(self.open(X, {key: value for key, value in options.items() if key != "dtype"}))
-        for name in options:
-            if name not in self.options:
-                raise InvalidParameterError(
-                    f"{name}= does not apply to {self.what}; its options are {', '.join(self.options) or 'none'}"
-                )
-        module, name = self.function.split(":")
-        opened: RowSource = getattr(import_module(f"streamkm.sources.{module}"), name)(X, **options)
-        return opened
-
-
-_COLUMNS = ("columns", "exclude", "id_column", "categories", "dtype", "n_features")
-_CSV = (*_COLUMNS, "delimiter", "header", "newlines_in_values", "null_values")
-FORMATS = {
-    "svmlight": Reader("svmlight text", "svmlight.source:SvmlightSource", ("n_features", "zero_based", "dtype")),
-    "compressed": Reader(
-        "svmlight text", "svmlight.compressed:CompressedSvmlightSource", ("n_features", "zero_based", "dtype")
-    ),
-    "hdf5": Reader("HDF5", "binary.hdf5:open_hdf5", ("dataset", "follow_external", "var_column"), words=True),
-    "zarr": Reader("Zarr", "binary.zarr:open_zarr", ("dataset", "var_column"), words=True),
-    "store": Reader("a sketch store", "sketch_store:open_store"),
-    "npy": Reader(".npy", "binary.numpy_files:open_npy", ("dtype",)),
-    "npz": Reader(".npz", "binary.numpy_files:open_npz", ("key",)),
-    "csv": Reader("CSV", "tables.open:open_csv", _CSV),
-    "parquet": Reader("Parquet", "tables.open:open_parquet", _COLUMNS, words=True),
-    "arrow": Reader("Arrow IPC", "tables.open:open_arrow", _COLUMNS, words=True),
-    "mtx": Reader("Matrix Market", "matrix_market.source:MatrixMarketSource"),
-}
-"""By format of file, as `file_format` tells it."""
-
-_OPTIONS = ("format", "storage_options", *sorted({name for reader in FORMATS.values() for name in reader.options}))
-_NAMED_FORMATS = ("auto", *(name for name in FORMATS if name != "compressed"))
 
 
 def open_source(X: Any, **options: Any) -> RowSource:
@@ -174,11 +122,10 @@ def open_source(X: Any, **options: Any) -> RowSource:
         rest = {str(key): value for key, value in X.items() if key != "path"}
         return open_source(X["path"], **{**rest, **options})
     options = {name: value for name, value in options.items() if value is not None}
+    known = ("format", "storage_options", *sorted({name for reader in FORMATS.values() for name in reader.options}))
     for name in options:
-        if name not in _OPTIONS:
-            raise InvalidParameterError(
-                f"unknown option {name}{_near(name, _OPTIONS)}; known are {', '.join(_OPTIONS)}"
-            )
+        if name not in known:
+            raise InvalidParameterError(f"unknown option {name}{_near(name, known)}; known are {', '.join(known)}")
     if isinstance(X, str | os.PathLike):
         return _open_paths([X], options)
     if isinstance(X, list | tuple):
@@ -231,19 +178,19 @@ def _is_iterable(value: Any) -> bool:
 _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (
         lambda X: is_package(X, "h5py"),
-        Reader("an h5py object", "binary.hdf5:open_hdf5_object", ("follow_external", "var_column"), True),
+        Reader("an h5py object", ".binary.hdf5:open_hdf5_object", ("follow_external", "var_column"), True),
     ),
-    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", "binary.zarr:open_zarr_object", ("var_column",), True)),
-    (lambda X: is_package(X, "xarray"), Reader("an xarray object", "memory.labelled:open_xarray")),
-    (is_collection, Reader("a Dask collection", "memory.labelled:open_collection")),
-    (is_sparse, Reader("a sparse matrix", "memory.arrays:SparseSource")),
-    (is_stream, Reader("a stream of record batches", "tables.streams:open_stream", _COLUMNS)),
-    (is_frame, Reader("a frame", "tables.streams:open_frame", _COLUMNS)),
+    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", ".binary.zarr:open_zarr_object", ("var_column",), True)),
+    (lambda X: is_package(X, "xarray"), Reader("an xarray object", ".memory.labelled:open_xarray")),
+    (is_collection, Reader("a Dask collection", ".memory.labelled:open_collection")),
+    (is_sparse, Reader("a sparse matrix", ".memory.arrays:SparseSource")),
+    (is_stream, Reader("a stream of record batches", ".tables.streams:open_stream", COLUMNS)),
+    (is_frame, Reader("a frame", ".tables.streams:open_frame", COLUMNS)),
     (
         lambda X: hasattr(X, "__array__") or isinstance(X, memoryview),
-        Reader("an array", "memory.arrays:open_array", ("dtype",)),
+        Reader("an array", ".memory.arrays:open_array", ("dtype",)),
     ),
-    (_is_iterable, Reader("an iterable", "memory.iterables:IterableSource", ("n_features",))),
+    (_is_iterable, Reader("an iterable", ".memory.iterables:IterableSource", ("n_features",))),
 )
 
 
@@ -258,7 +205,7 @@ def _open_list(X: list[Any] | tuple[Any, ...], options: dict[str, Any]) -> RowSo
         at = paths.index(not paths[0])
         raise InvalidInputError(f"item {at} of the list is no path while others are; pass paths only, or matrices only")
     if _is_row(X[0]):
-        return Reader("a list of rows", "memory.arrays:open_array").open(X, options)
+        return Reader("a list of rows", ".memory.arrays:open_array").open(X, options)
     parts = [_open_object(np.asarray(item) if isinstance(item, list | tuple) else item, options) for item in X]
     return _join(parts)
 
@@ -285,11 +232,9 @@ def _join(parts: list[RowSource]) -> RowSource:
 
 def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
     """Files of one source: svmlight text together, anything else one part a file."""
-    forced = options.pop("format", "auto")
-    if forced not in _NAMED_FORMATS:
-        raise InvalidParameterError(
-            f"format={forced!r} is unknown{_near(forced, _NAMED_FORMATS)}; known are {', '.join(_NAMED_FORMATS)}"
-        )
+    forced, known = options.pop("format", "auto"), ("auto", *(name for name in FORMATS if name != "compressed"))
+    if forced not in known:
+        raise InvalidParameterError(f"format={forced!r} is unknown{_near(forced, known)}; known are {', '.join(known)}")
     reached = options.pop("storage_options", None)
     if reached is not None and not isinstance(reached, Mapping):
         raise InvalidParameterError(f"storage_options must be a mapping of options, got {type(reached).__name__}")

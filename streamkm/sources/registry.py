@@ -13,30 +13,13 @@ import zipfile
 from contextlib import suppress
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
+from streamkm.sources.formats import FORMATS
 from streamkm.sources.remote.objects import Address, is_remote, look
 from streamkm.sources.signatures import COMPRESSED, signed
 from streamkm.sources.stored import open_binary
 
-_READ = ("hdf5", "npy", "parquet", "arrow", "mtx")  # by their first bytes alone
 TABLES = ("csv", "parquet", "arrow")
 """Formats of tables with named columns."""
-_SUFFIXES = {
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".h5ad": "hdf5",
-    ".npy": "npy",
-    ".npz": "npz",
-    ".zarr": "zarr",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".tab": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-    ".mtx": "mtx",
-}
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _READ_PACKED = ("csv", "mtx")  # beside svmlight text
 _ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
@@ -51,9 +34,9 @@ def file_format(path: str) -> str:
 
     Returns
     -------
-    {"hdf5", "zarr", "store", "npy", "npz", "csv", "parquet", "arrow", "mtx", "svmlight", "compressed"}
-        "compressed" is svmlight text in gzip, bzip2, xz or zstd; text that is nothing else is svmlight. CSV and Matrix
-        Market may be compressed too.
+    str
+        A key of `FORMATS`. "compressed" is svmlight text in gzip, bzip2, xz or zstd; text that is nothing else is
+        svmlight. CSV and Matrix Market may be compressed too.
 
     Raises
     ------
@@ -79,11 +62,11 @@ def _told_by(path: str, head: bytes) -> str:
     named, is_packed = suffix_format(path)
     if signature in COMPRESSED or (signature is None and is_packed):
         return named if named in _READ_PACKED else "compressed"
-    found = signature if signature in _READ else named
+    found = signature if signature in FORMATS else named
     if found is None and not _is_text(head):
         raise SourceError(
-            f"{path} is binary and of no format that streamkm reads (CSV, Parquet, Arrow, Matrix Market, svmlight, "
-            f"HDF5, Zarr, .npy, .npz); convert it to one of these"
+            f"{path} is binary and of no format that streamkm reads "
+            f"({', '.join(dict.fromkeys(reader.what for reader in FORMATS.values()))}); convert it to one of these"
         )
     return found or "svmlight"
 
@@ -94,7 +77,8 @@ def suffix_format(path: str) -> tuple[str | None, bool]:
     is_packed = suffix.lower() in _PACKED
     if is_packed:
         suffix = os.path.splitext(stem)[1]
-    return _SUFFIXES.get(suffix.lower()), is_packed
+    named = (name for name, reader in FORMATS.items() if suffix.lower() in reader.suffixes)
+    return next(named, None), is_packed
 
 
 def is_folder(path: str) -> bool:

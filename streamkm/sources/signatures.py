@@ -1,36 +1,32 @@
-"""First bytes of files, and what they say: the one table of them. Opens nothing."""
+"""First bytes of files, and what they say: those of `formats.FORMATS`, of compressions, archives and encodings."""
 
 from __future__ import annotations
 
-SIGNATURES = {
+from streamkm.sources.formats import FORMATS
+
+_OTHERS = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",
     b"\xfd7zXZ\x00": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
-    b"\x89HDF\r\n\x1a\n": "hdf5",
-    b"\x93NUMPY": "npy",
     b"PK\x03\x04": "zip",
     b"PK\x05\x06": "zip",  # an empty archive
-    b"PAR1": "parquet",
-    b"ARROW1": "arrow",
-    b"%%MatrixMarket": "mtx",
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
 COMPRESSED = frozenset({"gzip", "bzip2", "xz", "zstd"})
-NAMES = {
-    **{kind: f"{kind} data" for kind in COMPRESSED},
-    "hdf5": "an HDF5 file",
-    "npy": "a .npy file",
-    "zip": "a .zip file",
-    "parquet": "a Parquet file",
-    "arrow": "an Arrow IPC file",
-    "mtx": "a Matrix Market file",
-    "utf-16": "UTF-16 text",
-}
-"""For messages."""
 
 
 def signed(head: bytes) -> str | None:
     """What a file says of itself in its first bytes; None if nothing that is known."""
-    return next((kind for signature, kind in SIGNATURES.items() if head.startswith(signature)), None)
+    for name, reader in FORMATS.items():
+        if reader.signature and head.startswith(reader.signature):
+            return name
+    return next((kind for signature, kind in _OTHERS.items() if head.startswith(signature)), None)
+
+
+def data_name(signature: str) -> str:
+    """What `signed` told, for messages."""
+    if signature in FORMATS:
+        return f"{FORMATS[signature].what} data"
+    return {"zip": "a .zip file", "utf-16": "UTF-16 text"}.get(signature, f"{signature} data")

@@ -25,7 +25,7 @@ from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, SketchOptions
-from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS, find_sketch, make_sketch
+from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch, sketch_names
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
 from streamkm.stores.write import StoredRows
@@ -63,7 +63,7 @@ def reader_for_store(
     MemoryLimitError
         If the pass would not fit in memory.
     """
-    known = ("auto", *OBLIVIOUS, *DATA_DEPENDENT)
+    known = ("auto", *sketch_names())
     if sketch[0] not in known:
         raise InvalidParameterError(f"sketch={sketch[0]!r}; needed: one of {', '.join(map(repr, known))}")
     if preprocess and source.is_sketched:

@@ -36,7 +36,7 @@ from sklearn.utils.estimator_checks import (
 from streamkm import IncrementalKMeans, SketchOptions, StreamKernelKMeans, StreamKMeans, StreamkmError
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import PCASketch
-from streamkm.sketches.registry import DATA_DEPENDENT, OBLIVIOUS
+from streamkm.sketches.registry import sketch_names
 from streamkm.sketches.theory.bounds import FORMULAS, n_components
 from tests import naive
 from tests.benchmarks.make_topics import Topics
@@ -932,7 +932,7 @@ def test_no_warnings_on_plain_data():
         kmeans().fit(blobs()[0])
 
 
-@cases("name", [*OBLIVIOUS, *DATA_DEPENDENT])
+@cases("name", sketch_names())
 @cases("sparse", [False, True])
 def test_every_sketch_by_name(name, sparse):
     if name == "pca" and sparse:
@@ -950,7 +950,7 @@ def test_every_sketch_by_name(name, sparse):
 
 @cases(
     "name, sparse",
-    [(n, sparse) for n in (*OBLIVIOUS, *DATA_DEPENDENT) for sparse in (False, True) if (n, sparse) != ("pca", True)],
+    [(n, sparse) for n in sketch_names() for sparse in (False, True) if (n, sparse) != ("pca", True)],
 )
 def test_every_sketch_of_narrow_rows(name, sparse):
     """Sizes that nobody asked for fit whatever the rows are."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.signatures import NAMES, signed
+from streamkm.sources.signatures import data_name, signed
 from streamkm.sources.svmlight.lines import MAX_LINE_BYTES, LineReader
 from streamkm.sources.text_positions import Fill
 
@@ -63,7 +63,7 @@ class Lines:
             signature = signed(head)
             if signature in _NO_TEXT:
                 remedy = "convert it to UTF-8" if signature == "utf-16" else "name its format, or unpack it"
-                raise MalformedTextError(f"{NAMES[signature]}, not UTF-8 text; {remedy}", 0)
+                raise MalformedTextError(f"{data_name(signature)}, not UTF-8 text; {remedy}", 0)
         return loaded
 
 

@@ -18,7 +18,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import RowSource, SentRows
 from streamkm.sources.long_lines import LineCost, LineRoom, LineWatch, LongLine
 from streamkm.sources.remote.objects import Address, is_remote
-from streamkm.sources.signatures import COMPRESSED, NAMES, signed
+from streamkm.sources.signatures import COMPRESSED, data_name, signed
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.lines import LineReader, LongLineError, stop_at_long
 from streamkm.sources.svmlight.rows import BadTextError, RowBuilder, TextFormat, check_options
@@ -212,7 +212,7 @@ class SvmlightFiles(RowSource):
             signature = signed(head)
             if signature in COMPRESSED or signature == "utf-16":
                 remedy = "convert it to UTF-8" if signature == "utf-16" else "use CompressedSvmlightSource or unpack it"
-                what = NAMES[signature]
+                what = data_name(signature)
                 raise InvalidInputError(f"{self.paths[part]}, line 1 (byte 0): {what}, not svmlight text; {remedy}")
             if head.startswith(b"\xef\xbb\xbf"):
                 lines.text[:3] = 32  # blanks in front of a line mean nothing, and positions stay what they are

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.kernels.text import csv_numbers as kernel
 from streamkm.kernels.text.csv_records import records_of_piece
-from streamkm.sources.signatures import NAMES, signed
+from streamkm.sources.signatures import data_name, signed
 
 NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
 """Fields that mean that a number is missing, unless the user says which."""
@@ -64,7 +64,7 @@ class CsvFormat:
         signature = signed(head)
         if signature in _NO_TEXT:
             remedy = "convert it to UTF-8" if signature == "utf-16" else "name it by what it is"
-            raise InvalidInputError(f"{name} holds {NAMES.get(str(signature), str(signature))}, not CSV text; {remedy}")
+            raise InvalidInputError(f"{name} holds {data_name(str(signature))}, not CSV text; {remedy}")
         at = len(_MARK) if head.startswith(_MARK) else 0
         while at < len(head) and head[at : at + 1] in (b"\n", b"\r"):
             at += 1

@@ -1,0 +1,97 @@
+"""The table of file formats: what each is called, told by, and read with.
+
+A new format is one reader module and one line here. Opens nothing, and imports a reader when a file needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.sources.base import RowSource
+from streamkm.sources.bfloat16 import BFLOAT16, Bfloat16Source
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A function that opens a source, and the options that it has a use for.
+
+    Attributes
+    ----------
+    what : str
+        Name of the format or kind of value, for messages.
+    function : str
+        ``module:name``, imported when it is needed; a module that begins with a dot is one of `streamkm.sources`.
+    options : tuple of str
+        Keyword arguments of the function.
+    words : bool
+        Whether 16-bit words may be bfloat16, for which the format has no type, if ``dtype`` says so.
+    suffixes : tuple of str
+        Of files, in lower case, with the dot; they count where the first bytes say nothing.
+    signature : bytes
+        What every file of the format begins with; empty if there is no such thing.
+    """
+
+    what: str
+    function: str
+    options: tuple[str, ...] = ()
+    words: bool = False
+    suffixes: tuple[str, ...] = ()
+    signature: bytes = b""
+
+    def open(self, X: Any, options: Mapping[str, Any]) -> RowSource:
+        """Open X, or raise InvalidParameterError for options that do not apply."""
+        if self.words and options.get("dtype") == BFLOAT16:
+            return Bfloat16Source(self.open(X, {key: value for key, value in options.items() if key != "dtype"}))
+        for name in options:
+            if name not in self.options:
+                raise InvalidParameterError(
+                    f"{name}= does not apply to {self.what}; its options are {', '.join(self.options) or 'none'}"
+                )
+        module, name = self.function.split(":")
+        opened: RowSource = getattr(import_module(module, "streamkm.sources"), name)(X, **options)
+        return opened
+
+
+COLUMNS = ("columns", "exclude", "id_column", "categories", "dtype", "n_features")
+"""Options of tables with named columns."""
+_CSV = (*COLUMNS, "delimiter", "header", "newlines_in_values", "null_values")
+_SVMLIGHT = ("n_features", "zero_based", "dtype")
+FORMATS = {
+    "svmlight": Reader("svmlight text", ".svmlight.source:SvmlightSource", _SVMLIGHT),
+    "compressed": Reader("svmlight text", ".svmlight.compressed:CompressedSvmlightSource", _SVMLIGHT),
+    "hdf5": Reader(
+        "HDF5",
+        ".binary.hdf5:open_hdf5",
+        ("dataset", "follow_external", "var_column"),
+        words=True,
+        suffixes=(".h5", ".hdf5", ".h5ad"),
+        signature=b"\x89HDF\r\n\x1a\n",
+    ),
+    "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", "var_column"), words=True, suffixes=(".zarr",)),
+    "store": Reader("a sketch store", ".sketch_store:open_store"),
+    "npy": Reader(".npy", ".binary.numpy_files:open_npy", ("dtype",), suffixes=(".npy",), signature=b"\x93NUMPY"),
+    "npz": Reader(".npz", ".binary.numpy_files:open_npz", ("key",), suffixes=(".npz",)),
+    "csv": Reader("CSV", ".tables.open:open_csv", _CSV, suffixes=(".csv", ".tsv", ".tab")),
+    "parquet": Reader(
+        "Parquet", ".tables.open:open_parquet", COLUMNS, True, suffixes=(".parquet", ".pq"), signature=b"PAR1"
+    ),
+    "arrow": Reader(
+        "Arrow IPC",
+        ".tables.open:open_arrow",
+        COLUMNS,
+        words=True,
+        suffixes=(".arrow", ".feather", ".ipc"),
+        signature=b"ARROW1",
+    ),
+    "mtx": Reader(
+        "Matrix Market",
+        ".matrix_market.source:MatrixMarketSource",
+        suffixes=(".mtx",),
+        signature=b"%%MatrixMarket",
+    ),
+}
+"""By name, as ``format=`` takes it and `registry.file_format` tells it; "compressed" is told only."""
