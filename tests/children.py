@@ -25,7 +25,7 @@ from streamkm.kernels.cluster import totals
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
-from streamkm.sources.binary.dense import DenseSource
+from streamkm.sources.dense import DenseSource
 from streamkm.stores import operations as storing
 from streamkm.stores import write as store_pass
 from streamkm.stores import writer as store

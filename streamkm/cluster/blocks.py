@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.batches import Batch, add_batch, joined, picked
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.rows import Block, add_rows, step_labels
+from streamkm.cluster.centers.nearest import NearestCenters, step_labels
+from streamkm.cluster.rows import Block, add_rows
 from streamkm.cluster.spill import loaded
 from streamkm.cluster.totals import Totals, absorb_totals
 from streamkm.core.matrix import Matrix

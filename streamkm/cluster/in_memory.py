@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.batches import Batch, labelled
 from streamkm.cluster.blocks import Blocks, Labels
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.centers.nearest import NearestCenters, step_labels
 from streamkm.cluster.centers.neighbours import Neighbourhood
-from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label, step_labels
+from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
 from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
 from streamkm.engine import Executor

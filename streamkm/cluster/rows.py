@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,21 @@ from streamkm.kernels.cluster.sums import add_csr, add_dense, order_by_label
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 
-if TYPE_CHECKING:
-    from streamkm.cluster.centers.nearest import NearestCenters
-
 NO_WEIGHTS = np.empty(0, np.float64)
 BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time: about the second-level cache
 SMALLEST = 2.0**-30  # size of numbers whose squares, and what is small beside them, float32 holds
 NO_NORMS = np.empty((0, 2))
+
+
+class Centers(Protocol):
+    """Centers (k, m), with the squared norms that distances of CSR rows need; `NearestCenters` has both."""
+
+    @property
+    def centers(self) -> NDArray[np.float64]:
+        """The centers."""
+
+    def center_norms(self) -> NDArray[np.float64]:
+        """Squared norms of the centers (k, 2): each, and what it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ def row_d2norms(X: Matrix) -> NDArray[np.float64]:
     return out
 
 
-def row_d2(X: Matrix, labels: NDArray[np.int32], table: NearestCenters) -> NDArray[np.float64]:
+def row_d2(X: Matrix, labels: NDArray[np.int32], table: Centers) -> NDArray[np.float64]:
     """Squared distance of every row to the center of its label, in float64; 0 for label -1.
 
     Parameters
@@ -125,7 +133,7 @@ def add_rows(
     counts: NDArray[np.float64],
     *,
     fresh: bool = False,
-    to: NearestCenters | None = None,
+    to: Centers | None = None,
 ) -> NDArray[np.float64]:
     """Add rows to their clusters' `sums` (k, m) and `counts` (k,), both written; label -1 is left out.
 
@@ -133,7 +141,7 @@ def add_rows(
     ----------
     fresh : bool
         The sums begin here, whatever is in their memory.
-    to : NearestCenters, optional
+    to : Centers, optional
         Where squared distances are wanted too; every row has a label then.
 
     Returns
@@ -156,11 +164,6 @@ def add_rows(
     data = as_working(X.data)
     add_csr(X.indptr, X.indices, data, weights, order, starts, 0, fresh, centers, norms, sums, counts, d2)
     return d2
-
-
-def step_labels(X: Matrix, table: NearestCenters) -> NDArray[np.int32]:
-    """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
-    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X)[0]
 
 
 def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -25,9 +25,6 @@ from streamkm.reports.pictures import check_image_shape, with_pictures
 
 if TYPE_CHECKING:
     from streamkm.core.progress import Stage
-    from streamkm.estimators.incremental import IncrementalKMeans
-    from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
-    from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.sources.base import RowSource
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
@@ -35,12 +32,12 @@ _STAGE = ("name", "seconds", "read_bytes", "rows")
 MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their square
 
 
-def summarize(estimator: StreamKMeans | StreamKernelKMeans | IncrementalKMeans) -> dict[str, Any]:
+def summarize(estimator: Any) -> dict[str, Any]:
     """Gather what summary.json and a report say, as JSON values.
 
-    `estimator`: fitted. The result: ``data``, ``result``, ``clusters``, ``stages``, ``history``, ``parameters`` and
-    ``versions``. Numbers that are not finite, and what streams and loaded models do not know, are null; clusters are
-    null where no more is known than their sizes.
+    `estimator`: of clusters, fitted. The result: ``data``, ``result``, ``clusters``, ``stages``, ``history``,
+    ``parameters`` and ``versions``. Numbers that are not finite, and what streams and loaded models do not know, are
+    null; clusters are null where no more is known than their sizes.
     """
     profile, labels = getattr(estimator, "profile_", None), vars(estimator).get("labels_")
     is_fit = hasattr(estimator, "n_samples_")  # else a stream, whose labels are those of its last rows
@@ -99,7 +96,7 @@ def add_pass(summary: dict[str, Any], stage: Stage) -> None:
 
 
 def shown_clusters(
-    estimator: StreamKMeans, clusters: Sequence[Mapping[str, Any]], source: RowSource | None, image_shape: Any
+    estimator: Any, clusters: Sequence[Mapping[str, Any]], source: RowSource | None, image_shape: Any
 ) -> list[dict[str, Any]]:
     """What a report says of clusters, with the ids of their typical rows, and with pictures, where these are wanted.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,9 +37,6 @@ from streamkm.preparation.preparation import FOUND
 from streamkm.sketches import IdentitySketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
-
-if TYPE_CHECKING:
-    from streamkm.estimators.kmeans import StreamKMeans
 
 CHUNK_BYTES = 16 << 20
 LAZY = ("cluster_centers_", "counts_", "inertia_", "n_iter_", "converged_", "model_", "assign_space_", "sketch_")
@@ -364,8 +361,8 @@ class IncrementalKMeans(Described):
         return object.__getattribute__(self, name)
 
 
-def incremental_from(fitted: StreamKMeans, *, half_life: float | None, first_row: int) -> IncrementalKMeans:
-    """See `StreamKMeans.incremental`."""
+def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) -> IncrementalKMeans:
+    """Continue a fitted `StreamKMeans`; see `StreamKMeans.incremental`."""
     given, known = parameters_of(fitted), vars(fitted)
     if given.max_cluster_size is not None:
         raise InvalidParameterError(

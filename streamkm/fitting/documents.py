@@ -21,7 +21,7 @@ from streamkm.planning.line_room import with_line_room
 from streamkm.planning.memory_budget import MemoryBudget, reading_of
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import default_chunk_bytes
-from streamkm.sources.documents.hashed import hashed
+from streamkm.sources.documents.hashed import hashed, hashed_text
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.documents.weighted import TfIdfRows, weighted
 from streamkm.sources.open import is_collection, open_source
@@ -221,7 +221,7 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         counted = context.run(CountFeatures(fit), stage)
         assert counted.frequencies is not None  # sources without rows are refused
         stage.rows, stage.read_bytes = counted.frequencies.n_rows, source.n_bytes or 0
-    text = source.hashed_text
+    text = hashed_text(source)
     words = None if text is None else WordTable.of(counted.words, text.hashing)
     return replace(fit.finish(counted.frequencies), words=words), stage
 
@@ -241,7 +241,7 @@ def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
 
 
 def _check_sublinear(source: RowSource, sublinear_tf: bool) -> None:
-    text = source.hashed_text
+    text = hashed_text(source)
     if sublinear_tf and text is not None and text.hashing.norm is not None:
         raise InvalidParameterError(
             f"sublinear_tf takes logarithms of counts, and FeatureHashing(norm={text.hashing.norm!r}) makes "

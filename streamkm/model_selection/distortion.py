@@ -16,11 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from streamkm.cluster.blocks import merged
-from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.centers.nearest import NearestCenters, step_labels
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.model import Metric
-from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, step_labels
+from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.init import Streams, start_centers
 from streamkm.cluster.totals import Totals

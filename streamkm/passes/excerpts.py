@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix
 from streamkm.sources.base import RowSource
-from streamkm.sources.documents.hashed import HashedText
+from streamkm.sources.documents.hashed import HashedText, hashed_text
 from streamkm.sources.documents.weighted import TfIdfRows
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
     """
     while isinstance(source, TfIdfRows):
         source = source.source
-    text = source.hashed_text
+    text = hashed_text(source)
     return _found(_rows(source, names) if text is None else _documents(text), wanted)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from streamkm.core.progress import Progress
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents
+from streamkm.sources.documents.hashed import hashed_text
 from streamkm.text.words import WordCounts, WordTable
 
 PIECES, PIECE_BYTES = 32, 1 << 16  # of text
@@ -32,7 +33,7 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
     """
     if source.words is not None:
         return source.words
-    text = source.hashed_text
+    text = hashed_text(source)
     if text is None or not text.replayable:
         return None
     counts = WordCounts()

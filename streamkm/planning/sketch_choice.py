@@ -20,7 +20,7 @@ from streamkm.sketches.registry import (
 )
 from streamkm.sketches.theory.bounds import FORMULAS, nnz_per_feature, sizing
 from streamkm.sketches.theory.choices import cheapest_sketch
-from streamkm.sketches.theory.theorems import Case
+from streamkm.sketches.theory.records import Case
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 

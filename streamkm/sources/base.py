@@ -21,9 +21,8 @@ from streamkm.core.progress import Stage
 
 if TYPE_CHECKING:
     from streamkm.preparation import Preparation
-    from streamkm.sources.dask.row_graphs import RowGraphs
-    from streamkm.sources.documents.hashed import HashedText
     from streamkm.sources.long_lines import LineRoom, LongLine
+    from streamkm.sources.row_graphs import RowGraphs
     from streamkm.text.words import WordTable
 
 
@@ -244,11 +243,6 @@ class RowSource(ABC):
     def sums_bytes(self) -> int:
         """Of what a pass that finds how to prepare rows holds for each call."""
         return 0
-
-    @property
-    def hashed_text(self) -> HashedText | None:
-        """The documents that rows are hashed of; None for others, and for rows by tf-idf, which know their `words`."""
-        return None
 
     def counting_words(self) -> RowSource:
         """Give the same rows; those of documents count words as they are read."""

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamkm.core.matrix import Matrix
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, WrappedSource
-
-if TYPE_CHECKING:
-    from streamkm.sources.documents.hashed import HashedText
 
 
 class CachedRows(WrappedSource):
@@ -32,10 +28,6 @@ class CachedRows(WrappedSource):
         self._chunk_bytes, self._room = chunk_bytes, room_bytes
         self._pieces: list[Rows] | None = None
         self._read_share = 0.0  # of the source, since it was asked for
-
-    @property
-    def hashed_text(self) -> HashedText | None:
-        return self.source.hashed_text
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         wanted = target_bytes == self._chunk_bytes

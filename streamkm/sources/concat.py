@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows
-from streamkm.sources.binary.csr_rows import make_csr
+from streamkm.sources.csr_rows import make_csr
 from streamkm.sources.long_lines import by_memory
 from streamkm.sources.memory.frames import check_same_columns
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.kernels.text import csv_records as kernel
-from streamkm.sources.svmlight.lines import BLOCK_BYTES
+from streamkm.sources.text_lines import BLOCK_BYTES
 from streamkm.sources.text_positions import Fill
 
 

@@ -16,7 +16,7 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import human_bytes
 from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.stored import RawFile, open_binary, read_fully
-from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
+from streamkm.sources.text_lines import MAX_LINE_BYTES
 from streamkm.sources.text_positions import Fill, line_number
 
 Units: TypeAlias = Callable[[NDArray[np.uint8]], int]

@@ -26,8 +26,7 @@ from streamkm.sources.base import (
 from streamkm.sources.chunking import decoded_row_bytes
 
 if TYPE_CHECKING:
-    from streamkm.sources.dask.row_graphs import RowGraphs
-    from streamkm.sources.documents.hashed import HashedText
+    from streamkm.sources.row_graphs import RowGraphs
 
 logger = logging.getLogger(__name__)
 
@@ -71,10 +70,6 @@ class PreparedRows(WrappedSource):
     @property
     def prepared_by(self) -> Preparation:
         return self.preparation
-
-    @property
-    def hashed_text(self) -> HashedText | None:
-        return self.source.hashed_text
 
     @property
     def sums_bytes(self) -> int:

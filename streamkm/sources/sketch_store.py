@@ -34,11 +34,11 @@ from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.core.matrix import raw
 from streamkm.preparation import Preparation
 from streamkm.sources.base import ChunkedSource
+from streamkm.sources.binary.checked import CheckedArray
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.binary.dense import DenseSource
 from streamkm.sources.binary.zarr import open_root
-from streamkm.sources.checked import CheckedArray
 from streamkm.sources.concat import PartsSource
+from streamkm.sources.dense import DenseSource
 
 MARK, FORMAT, PREPARED_FORMAT = "streamkm_store", 1, 2
 ROOT = "zarr.json"

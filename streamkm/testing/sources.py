@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.documents.hashed import hashed_text
 from streamkm.testing.cases import noted
 
 TARGETS = ("part of a row", 1_000, 1 << 40)
@@ -118,7 +119,7 @@ class RowSourceContract:
         if source.prepared_by is None:
             assert source.original is source
             assert source.original_bytes(1000) == 1000
-        if source.hashed_text is None:
+        if hashed_text(source) is None:
             assert source.counting_words() is source
 
     def check_attributes_are_true(self, opened: Opened) -> None:

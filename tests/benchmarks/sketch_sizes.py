@@ -117,7 +117,8 @@ def main() -> None:
 
 def _hadamard(given: dict[str, Any]) -> int:
     """Components that its theorem asks for, beyond the features there are."""
-    from streamkm.sketches.theory.theorems import FORMULAS, Case
+    from streamkm.sketches.theory.records import Case
+    from streamkm.sketches.theory.theorems import FORMULAS
 
     case = Case(given["n_clusters"], given["eps"], given["delta"], None, N_FEATURES)
     return FORMULAS["hadamard"](case)[0].n_components

@@ -296,7 +296,7 @@ def test_failures_of_ours_ask_for_a_report(folder, monkeypatch):
 
 
 def test_plan_reads_and_writes_nothing(folder, monkeypatch):
-    monkeypatch.setattr("streamkm.sources.binary.dense.DenseSource.read", lambda *_: pytest.fail("rows were read"))
+    monkeypatch.setattr("streamkm.sources.dense.DenseSource.read", lambda *_: pytest.fail("rows were read"))
     output = run("plan", "x.npy", "-k", 3)
     assert "passes         2, up to 2 more if the sample missed something\n" in output
     assert "assignment     in the original space\n" in output
@@ -321,7 +321,7 @@ def test_inspect(folder):
 
 def test_what_a_source_tells_beyond_the_contract_is_shown(folder, monkeypatch):
     details = {"format": "NumPy", "chunks": "none"}
-    monkeypatch.setattr("streamkm.sources.binary.dense.DenseSource.details", lambda _: details, raising=False)
+    monkeypatch.setattr("streamkm.sources.dense.DenseSource.details", lambda _: details, raising=False)
     assert run("inspect", "x.npy").endswith("format        NumPy\nchunks        none\n")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import streamkm
 from streamkm.cli.wording import in_words_of
-from streamkm.sources.binary.dense import DenseSource
+from streamkm.sources.dense import DenseSource
 from tests.cli.test_cli import run
 from tests.tables import cases
 

@@ -14,8 +14,7 @@ from packaging.version import Version
 
 from streamkm import StreamKMeans
 from streamkm.engine import open_executor
-from streamkm.sources import open_source
-from streamkm.sources.dask import row_graphs
+from streamkm.sources import open_source, row_graphs
 from tests.dask_processes import assert_same_bits
 
 KMEANS = {"n_clusters": 3, "random_state": 0, "max_iter": 2, "progress": False}

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError
 from streamkm.engine import saving
-from streamkm.sources.binary.dense import DenseSource
+from streamkm.sources.dense import DenseSource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.children import StoppedError, assert_same_fit, killed_until_done, outcome, started_fit, stopped_after

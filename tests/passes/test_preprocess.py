@@ -25,7 +25,7 @@ from streamkm.planning.forecast import Cluster
 from streamkm.preparation import Preparation, check_steps
 from streamkm.preparation.moments import MomentsFit
 from streamkm.preparation.quartiles import quartile_scaling
-from streamkm.sources.binary.dense import DenseSource
+from streamkm.sources.dense import DenseSource
 from streamkm.sources.prepared import prepared
 from tests import children
 from tests.sources.counting import CountingArray

@@ -475,7 +475,7 @@ def test_documents_of_long_lines_are_sampled_where_there_are_no_others(tmp_path)
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("streamkm.sources.svmlight.lines.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("streamkm.sources.text_lines.MAX_LINE_BYTES", 1 << 20)
     (tmp_path / "x.txt").write_bytes(b"short\n" + b"x" * (3 << 20))
     with pytest.raises(InvalidInputError, match=r"x.txt, line 2 \(byte 6\): a line is longer than"):
         whole(open_documents(tmp_path / "x.txt", tfidf=False))

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from streamkm import StreamKMeans, open_documents, open_source
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.sources.long_lines import LONG_BYTES, LineRoom
-from streamkm.sources.svmlight.lines import BLOCK_BYTES
+from streamkm.sources.text_lines import BLOCK_BYTES
 from tests.limits import limited
 
 SHORT = {"lines": b"w1 x2\n", "svmlight": b"1 1:1 3:2\n"}

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources import open_source
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.binary.dense import DenseSource
+from streamkm.sources.dense import DenseSource
 from streamkm.testing import Opened, SourceContract
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix
 from tests.tables import cases

@@ -12,6 +12,7 @@ from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.cached import kept_rows
+from streamkm.sources.documents.hashed import hashed_text
 from streamkm.sources.documents.weighted import weighted
 from streamkm.sources.memory.arrays import ArraySource
 from streamkm.sources.prepared import prepared
@@ -99,9 +100,9 @@ def test_prepared_rows_tell_what_they_are_made_of():
     rows = prepared(source, preparation)
     assert rows.prepared_by is preparation
     assert rows.original is source
-    assert rows.hashed_text is None
+    assert hashed_text(rows) is None
     text = open_documents(["a b", "b c"], tfidf=False)
-    assert text.hashed_text is text
-    assert prepared(text, preparation).hashed_text is text
-    assert kept_rows(text, 1 << 20, 1 << 20).hashed_text is text
-    assert weighted(text, TfIdf(Frequencies(2, np.array([1]), np.array([2])))).hashed_text is None
+    assert hashed_text(text) is text
+    assert hashed_text(prepared(text, preparation)) is text
+    assert hashed_text(kept_rows(text, 1 << 20, 1 << 20)) is text
+    assert hashed_text(weighted(text, TfIdf(Frequencies(2, np.array([1]), np.array([2]))))) is None

@@ -19,8 +19,8 @@ import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.sources import text_lines
 from streamkm.sources.base import Chunk
-from streamkm.sources.svmlight import lines as svmlight_lines
 from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight.source import SvmlightSource
 from streamkm.testing import Opened, RowSourceContract, SourceContract
@@ -200,13 +200,13 @@ def test_chunks_decode_to_about_the_target(tmp_path):
 
 @pytest.mark.parametrize("block_bytes", [33, 64, 100, 1_000])
 def test_lines_across_blocks(small, monkeypatch, block_bytes):
-    monkeypatch.setattr(svmlight_lines.LineReader.__init__, "__defaults__", (block_bytes,))
+    monkeypatch.setattr(text_lines.LineReader.__init__, "__defaults__", (block_bytes,))
     X, places = whole(SvmlightSource([small]))
     assert bits(as_lists(X, places)) == bits(rows_of(SMALL, 1))
 
 
 def test_line_longer_than_blocks_and_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(svmlight_lines.LineReader.__init__, "__defaults__", (4_096,))
+    monkeypatch.setattr(text_lines.LineReader.__init__, "__defaults__", (4_096,))
     text = b"1 1:1\n2 " + b" ".join(b"%d:%d.5" % (j, j) for j in range(1, 20_001)) + b"\n3 2:7\n"
     (tmp_path / "x").write_bytes(text)
     source = SvmlightSource([tmp_path / "x"])

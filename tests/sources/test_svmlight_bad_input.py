@@ -19,9 +19,9 @@ from streamkm.core.exceptions import (
     SourceError,
     SourceNotFoundError,
 )
+from streamkm.sources import text_lines
 from streamkm.sources.base import Chunk
 from streamkm.sources.svmlight import files as svmlight_files
-from streamkm.sources.svmlight import lines as svmlight_lines
 from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight.source import SvmlightSource
 from tests.tables import cases
@@ -231,7 +231,7 @@ def test_packed_file_in_the_plain_source(tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_line_too_long(tmp_path, kind, monkeypatch):
-    monkeypatch.setattr(svmlight_lines, "MAX_LINE_BYTES", 3 << 20)
+    monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 3 << 20)
     path = tmp_path / "x.svm"
     path.write_bytes(GOOD + b"1 " + b"1:1 " * (1 << 20))
     says = re.escape(f"{path}, line 4 (byte {len(GOOD)}): a line is longer than {3 << 20:,} bytes")

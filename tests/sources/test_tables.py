@@ -30,13 +30,13 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, S
 from streamkm.fitting.documents import open_documents
 from streamkm.kernels.text import csv_numbers
 from streamkm.sources import open_source
+from streamkm.sources.arrow_values import decimal_values
 from streamkm.sources.registry import file_format
 from streamkm.sources.tables import csv_tables
 from streamkm.sources.tables.arrow_files import batch_rows
 from streamkm.sources.tables.csv_format import NULLS
 from streamkm.sources.tables.csv_tables import CsvTable
 from streamkm.sources.tables.parquet import OpenGroups, ParquetTable
-from streamkm.sources.tables.values import decimal_values
 from streamkm.testing import Opened, RowSourceContract, SourceContract, assemble
 from streamkm.text import FeatureHashing
 from tests.tables import cases

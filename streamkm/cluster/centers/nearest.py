@@ -17,7 +17,7 @@ from streamkm.cluster.centers.cells import FEWEST_CENTERS, MOST_FEATURES, Center
 from streamkm.cluster.centers.index import LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
 from streamkm.cluster.centers.packed import PackedCenters, moved_rows
 from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches
-from streamkm.core.matrix import Matrix, as_working
+from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.centers import nearest
 from streamkm.kernels.cluster import distances
 from streamkm.kernels.cluster.profiles import gaps_between, take_products
@@ -396,6 +396,11 @@ class NearestCenters:
 def _room_for(n_rows: int, dtype: np.dtype[Any]) -> Searched:
     """Buffers for the results of a search."""
     return np.empty(n_rows, np.int32), np.empty(n_rows, dtype), np.empty(n_rows, dtype), np.empty(n_rows, np.bool_)
+
+
+def step_labels(X: Matrix, table: NearestCenters) -> NDArray[np.int32]:
+    """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
+    return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X)[0]
 
 
 def shares_of(lifted: NDArray[np.float64], d2norms: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -15,20 +15,19 @@ import math
 from dataclasses import replace
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches.theory.choices import SketchChoice, sketch_choices
+from streamkm.sketches.theory.choices import sketch_choices
 from streamkm.sketches.theory.kernel_bounds import KERNEL_FORMULAS, kernel_columns, nystroem_columns, of_kernel_matrix
-from streamkm.sketches.theory.residuals import feature_hashing, hashing_spread
-from streamkm.sketches.theory.theorems import (
+from streamkm.sketches.theory.records import (
     ALL_PARTITIONS,
     BEST_PARTITION,
     EXACT,
-    FORMULAS,
     UP_TO_A_CONSTANT,
     Bound,
     Case,
-    blocks_of_theorem,
-    check_case,
+    SketchChoice,
 )
+from streamkm.sketches.theory.residuals import feature_hashing, hashing_spread
+from streamkm.sketches.theory.theorems import FORMULAS, blocks_of_theorem, check_case
 
 __all__ = [
     "ALL_PARTITIONS",

@@ -6,10 +6,9 @@ Pure functions of k, eps, delta and the shape of the rows. The figures measured 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from streamkm.sketches.countsketch import DENSE_COMPONENTS, MAX_PER_FEATURE
-from streamkm.sketches.theory.theorems import ALL_PARTITIONS, EXACT, FORMULAS, Bound, Case, blocks_of_theorem
+from streamkm.sketches.theory.records import ALL_PARTITIONS, EXACT, Bound, Case, SketchChoice
+from streamkm.sketches.theory.theorems import FORMULAS, blocks_of_theorem
 
 RATIOS = {
     "countsketch": (2.0, 2.8),
@@ -24,35 +23,6 @@ MAP_NS = {"signs": 0.06, "sparse": 0.4, "gaussian": 1.1, "hadamard": 0.3}
 """Nanoseconds of one thread for each stored entry and component, or butterfly of the Hadamard transform."""
 HASHED_NS, DENSE_STEP_NS, SPARSE_STEP_NS = 1.5, 0.02, 0.3  # an entry hashed; a center and an entry in a step
 STEPS = 10  # of Lloyd's algorithm
-
-
-@dataclass(frozen=True, slots=True)
-class SketchChoice:
-    """A sketch that keeps a promise, and what it takes.
-
-    Attributes
-    ----------
-    sketch : str
-    n_components : int
-        m that a theorem asks for; d for "identity".
-    theorem : str
-    needed : (int, int) or None
-        Components that 100 seeds needed, at least and at most, by the ratios measured; None where none were.
-    nnz_per_feature : int
-        Components that a feature is added to: 0 for all of them.
-    microseconds : float
-        Of one thread for a row, about: the map, and ten steps of Lloyd's algorithm.
-    recommended : bool
-        Whether it takes the least time.
-    """
-
-    sketch: str
-    n_components: int
-    theorem: str
-    needed: tuple[int, int] | None
-    nnz_per_feature: int
-    microseconds: float
-    recommended: bool = False
 
 
 def smallest(sketch: str, case: Case) -> Bound:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches.theory.theorems import Bound, Case, check_case
+from streamkm.sketches.theory.records import Bound, Case
+from streamkm.sketches.theory.theorems import check_case
 
 EXCESS_RISK = "the excess risk of kernel k-means, of the order sqrt(k / n) + eps / (1 - eps) up to logarithms"
 

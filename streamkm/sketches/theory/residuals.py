@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.sketches.theory.theorems import Bound
+from streamkm.sketches.theory.records import Bound
 
 ONE_PARTITION = "the cost of the given partition, up to an addend of drss"
 MOST_ROWS = 20_000

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from streamkm.core.exceptions import InvalidParameterError
-
-if TYPE_CHECKING:
-    from streamkm.sketches.theory.choices import SketchChoice
+from streamkm.sketches.theory.records import (
+    ALL_PARTITIONS,
+    BEST_PARTITION,
+    BEST_WITHIN_1_EPS,
+    BEST_WITHIN_2,
+    BEST_WITHIN_2_EPS,
+    NOTHING_FOR_MANY_CLUSTERS,
+    UP_TO_A_CONSTANT,
+    Bound,
+    Case,
+)
 
 SUBSPACE_CONSTANT = 4
 """Of (k + ln(2 / delta)) / eps^2. For one direction and small eps it is the Johnson-Lindenstrauss lemma's own; with 1
@@ -24,69 +30,6 @@ LEMMA_CONSTANT = 6
 of 100 seeds (k = 5 and 20, eps = 0.3), with 4 in 16 to 41, with 6 in at most 3, as it is stated."""
 BLOCK_CONSTANT = 4
 """Of k ln(2 k / delta) / eps^2, for blocks of hashed signs: as many as leverage sampling needs."""
-
-EXACT = "the cost of every partition: rows are as they are"
-ALL_PARTITIONS = "the cost of every partition into k clusters, within 1 +- eps"
-UP_TO_A_CONSTANT = "the cost of every partition into k clusters, within 1 + eps, but for a constant that all share"
-BEST_PARTITION = "the cost of the sketch's best partition, within a factor 3 + eps of the least"
-BEST_WITHIN_2_EPS = "the cost of the sketch's best partition, within a factor 2 + eps of the least"
-BEST_WITHIN_2 = "the cost of the sketch's best partition, within a factor 2 of the least"
-BEST_WITHIN_1_EPS = "the cost of the sketch's best partition, within a factor 1 + eps of the least"
-NOTHING_FOR_MANY_CLUSTERS = "what `ALL_PARTITIONS` says, but not for all rows: fails where k^2 is large beside 6"
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A number of components and what is known of it.
-
-    Attributes
-    ----------
-    theorem : str
-        Its name: `bounds.sizing` takes it.
-    n_components : int
-        m.
-    formula : str
-        In the letters k, d, n, eps, delta.
-    source : str
-        The paper, and what of the formula is not from it.
-    keeps : str
-        What so many components keep.
-    by_name : bool
-        Whether it is given only where its theorem is asked for: it promises less than others of its sketch.
-    sketch : str
-        What is to be applied: the sketch asked for, or "identity" where it would have no fewer components than rows
-        have features.
-    less : tuple of (str, int)
-        Sketches that keep as much with fewer components, and how many.
-    choices : tuple of SketchChoice
-        All sketches that keep the cost of all partitions, the fastest for dense rows first; see `bounds.which_sketch`.
-    """
-
-    theorem: str
-    n_components: int
-    formula: str
-    source: str
-    keeps: str = ALL_PARTITIONS
-    by_name: bool = False
-    sketch: str = ""
-    less: tuple[tuple[str, int], ...] = ()
-    choices: tuple[SketchChoice, ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What formulas are functions of."""
-
-    k: int
-    eps: float
-    delta: float
-    n_rows: int | None
-    n_features: int | None
-
-    @property
-    def rate(self) -> float:
-        """``eps^2 / 2 - eps^3 / 3``: a squared length is kept but with probability 2 exp(-m * rate / 2)."""
-        return self.eps**2 / 2 - self.eps**3 / 3
 
 
 def check_case(n_clusters: int, eps: float, delta: float, n_rows: int | None, n_features: int | None) -> None:

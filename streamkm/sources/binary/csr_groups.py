@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
-from streamkm.sources.binary.csr_rows import INT32_MAX, csr_rows
-from streamkm.sources.binary.dense import check_count
 from streamkm.sources.binary.shared_chunks import SharedChunks
+from streamkm.sources.csr_rows import INT32_MAX, csr_rows
+from streamkm.sources.dense import check_count
 from streamkm.sources.stored import StoredArray, decoded_dtype
 
 _KEPT_INDPTR_BYTES = 1 << 26

@@ -18,9 +18,9 @@ from streamkm.core.exceptions import SourceError, StreamkmError
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.binary.column_names import column_names
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.binary.dense import DenseSource
 from streamkm.sources.binary.hdf5_arrays import Hdf5Array, open_file, remote_file
 from streamkm.sources.binary.layouts import MatrixLocation, Node, find_matrix, join
+from streamkm.sources.dense import DenseSource
 from streamkm.sources.stored import opened_path
 
 _MOST_LINKS = 32

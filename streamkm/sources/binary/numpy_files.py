@@ -23,7 +23,7 @@ from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFo
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.bfloat16 import Bfloat16Source, check_said, word_dtype
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.binary.dense import DenseSource
+from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
 from streamkm.sources.memory.arrays import ArraySource, SparseSource
 from streamkm.sources.stored import FileArray, decoded_dtype, open_binary, opened_path

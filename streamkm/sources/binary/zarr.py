@@ -28,10 +28,10 @@ from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceN
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.binary.column_names import column_names
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.binary.dense import DenseSource
 from streamkm.sources.binary.layouts import MatrixLocation, Node, find_matrix, join
 from streamkm.sources.binary.local_files import WatchedFiles
 from streamkm.sources.binary.zarr_sync import read_rows
+from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.objects import Address, is_remote
 from streamkm.sources.remote.zarr import RemoteStore

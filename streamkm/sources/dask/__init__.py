@@ -1,4 +1,4 @@
-"""Dask arrays and frames as sources: one chunk per block, with the part of the graph that the block needs.
+"""Dask arrays and data frames, and xarray's arrays over Dask, as sources.
 
-Nothing here starts or chooses a cluster.
+A chunk is a block, with the part of the graph that the block needs. Nothing here starts or chooses a cluster.
 """

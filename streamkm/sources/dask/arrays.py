@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, Matrix, check_unmasked
 from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource, SentRows, row_places
-from streamkm.sources.dask.row_graphs import InputsHere, RowGraphs
 from streamkm.sources.memory.arrays import SparseSource, open_array
+from streamkm.sources.row_graphs import InputsHere, RowGraphs
 from streamkm.sources.stored import check_matrix, decoded_dtype
 
 _PLACE_BITS = 40

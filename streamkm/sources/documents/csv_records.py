@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.sources.csv_boundaries import record_starts
 from streamkm.sources.documents.formats import DecodeError, decoded
 from streamkm.sources.documents.records import Lines, MalformedTextError
-from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
+from streamkm.sources.text_lines import MAX_LINE_BYTES
 from streamkm.sources.text_positions import Fill
 from streamkm.text.feature_hashing import Input
 

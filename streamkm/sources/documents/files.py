@@ -26,7 +26,7 @@ from streamkm.sources.documents.records import Lines, MalformedTextError, TextFo
 from streamkm.sources.long_lines import LineCost, LineRoom, LineWatch, LongLine, find_long_lines
 from streamkm.sources.stored import RawFile, name_of, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
-from streamkm.sources.svmlight.lines import LineReader, LongLineError, stop_at_long
+from streamkm.sources.text_lines import LineReader, LongLineError, stop_at_long
 from streamkm.sources.text_positions import PLACE_BITS, Fill, line_number, part_and_byte, text_size
 
 PROBES = 8

@@ -19,8 +19,10 @@ import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.cached import CachedRows
 from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents, check_target, count_words
 from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom, LongLine, by_memory
+from streamkm.sources.prepared import PreparedRows
 from streamkm.text import BadDocumentError, FeatureHashing
 
 _MOST_NUMBERS = 0.9  # of words that are a document's
@@ -103,10 +105,6 @@ class HashedText(RowSource):
         """
         for batch in self.documents.stream(self.text_bytes(target_bytes)):
             yield self._rows(batch)
-
-    @property
-    def hashed_text(self) -> HashedText:
-        return self
 
     def counting_words(self) -> Self:
         """The same rows, which come with counts of their documents' words: all of few documents, an eighth of many."""
@@ -215,6 +213,13 @@ def _warn_of_numbers(batch: Batch, name: str) -> None:
             UserWarning,
             stacklevel=2,
         )
+
+
+def hashed_text(source: RowSource) -> HashedText | None:
+    """The documents that rows are hashed of; None for others, and for rows by tf-idf, which know their `words`."""
+    while isinstance(source, CachedRows | PreparedRows):
+        source = source.source
+    return source if isinstance(source, HashedText) else None
 
 
 def hashed(documents: Documents, hashing: FeatureHashing) -> HashedText:

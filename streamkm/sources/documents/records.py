@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.signatures import data_name, signed
-from streamkm.sources.svmlight.lines import MAX_LINE_BYTES, LineReader
+from streamkm.sources.text_lines import MAX_LINE_BYTES, LineReader
 from streamkm.sources.text_positions import Fill
 
 _NO_TEXT = ("utf-16", "parquet", "hdf5", "zip")

@@ -22,7 +22,7 @@ from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.matrix_market.entries import HELD_BYTES, GroupedEntries
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
-from streamkm.sources.svmlight.lines import BLOCK_BYTES, LineReader
+from streamkm.sources.text_lines import BLOCK_BYTES, LineReader
 
 _MARK = "%%matrixmarket"
 _FIELDS = ("real", "double", "integer", "unsigned-integer", "pattern")

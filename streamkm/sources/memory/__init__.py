@@ -1,4 +1,4 @@
-"""Rows in the memory of this process: arrays, memory maps, frames, iterables, labelled arrays.
+"""Rows in the memory of this process: arrays, memory maps, frames, iterables.
 
 Nothing here opens a file.
 """

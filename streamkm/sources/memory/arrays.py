@@ -17,8 +17,8 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.bfloat16 import Bfloat16Source, check_said, is_bfloat16, word_dtype, words_of
-from streamkm.sources.binary.csr_rows import csr_rows
-from streamkm.sources.binary.dense import DenseSource, cut_rows
+from streamkm.sources.csr_rows import csr_rows
+from streamkm.sources.dense import DenseSource, cut_rows
 from streamkm.sources.memory.frames import check_names_once, column_names, frame_values, is_frame
 from streamkm.sources.memory.sparse_frames import SparseFrame, has_sparse_columns, is_sparse_matrix
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype

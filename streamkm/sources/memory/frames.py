@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError
-from streamkm.sources.tables.values import number_values, one_chunk, value_dtype
+from streamkm.sources.arrow_values import number_values, one_chunk, value_dtype
 
 _NUMBERS = "buif"  # kinds of NumPy types
 

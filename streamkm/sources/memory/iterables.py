@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, is_sparse
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
-from streamkm.sources.binary.csr_rows import make_csr
+from streamkm.sources.csr_rows import make_csr
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.memory.frames import check_same_columns
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
-from streamkm.sources.binary.dense import cut_rows
+from streamkm.sources.dense import cut_rows
 from streamkm.sources.memory.frames import column_names, frame_values, has_arrow_values
 from streamkm.sources.stored import check_matrix, decoded_dtype
 

@@ -20,8 +20,8 @@ from streamkm.sources.long_lines import LineCost, LineRoom, LineWatch, LongLine
 from streamkm.sources.remote.objects import Address, is_remote
 from streamkm.sources.signatures import COMPRESSED, data_name, signed
 from streamkm.sources.stored import name_of, opened_path
-from streamkm.sources.svmlight.lines import LineReader, LongLineError, stop_at_long
 from streamkm.sources.svmlight.rows import BadTextError, RowBuilder, TextFormat, check_options
+from streamkm.sources.text_lines import LineReader, LongLineError, stop_at_long
 from streamkm.sources.text_positions import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
 
 HEAD_BYTES = 1 << 20

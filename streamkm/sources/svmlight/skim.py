@@ -16,8 +16,8 @@ from streamkm.core.matrix import Matrix
 from streamkm.kernels.text.svmlight_skim import NOT_PLAIN, find_rows, gather_lines
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import Chunk, IndexedRows, Rows
-from streamkm.sources.svmlight.lines import LineReader
 from streamkm.sources.svmlight.rows import LARGEST_INT64, BadTextError, RowBuilder, TextFormat
+from streamkm.sources.text_lines import LineReader
 from streamkm.sources.text_positions import PLACE_BITS
 
 _LINE_FEED = 10

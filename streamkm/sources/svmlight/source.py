@@ -17,9 +17,9 @@ from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.sources.long_lines import LongLine, by_memory, find_long_lines
 from streamkm.sources.stored import open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
-from streamkm.sources.svmlight.lines import BLOCK_BYTES, MAX_LINE_BYTES
 from streamkm.sources.svmlight.rows import RowBuilder
 from streamkm.sources.svmlight.skim import SkimmedText, skim_text
+from streamkm.sources.text_lines import BLOCK_BYTES, MAX_LINE_BYTES
 from streamkm.sources.text_positions import Fill
 
 PROBES, PROBE_BYTES = 16, 1 << 16

@@ -1,4 +1,4 @@
-"""Columns of text as features: one of each value's own, or hashed.
+"""Columns, and how those of text become features: one of each value's own, or hashed.
 
 Knows no file; which columns these are, `columns` says.
 """
@@ -8,19 +8,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.tables.values import stored_numbers, validity
-
-if TYPE_CHECKING:
-    from streamkm.sources.tables.columns import Column
+from streamkm.sources.arrow_values import stored_numbers, validity
 
 MOST_VALUES = 1024
 """Of one-hot columns, together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that is read."""
+
+    name: str
+    kind: Literal["number", "vector", "category"]
+    dtype: np.dtype[Any]  # of its values, or of a vector's; object for categories
+    width: int = 1  # features that it becomes: more than one for vectors and for one-hot categories; 0 for hashed ones
 
 
 @dataclass(frozen=True, slots=True)

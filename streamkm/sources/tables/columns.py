@@ -9,7 +9,7 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.sources.tables.categories import CategoryEncoder, hash_entries, one_hot_columns
-from streamkm.sources.tables.values import (
+from streamkm.sources.arrow_values import (
     Describe,
     fill_vectors,
     is_category,
@@ -27,8 +26,7 @@ from streamkm.sources.tables.values import (
     one_chunk,
     value_dtype,
 )
-
-Kind = Literal["number", "vector", "category"]
+from streamkm.sources.tables.categories import CategoryEncoder, Column, hash_entries, one_hot_columns
 
 _SHOWN_COLUMNS = 12
 _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
@@ -45,16 +43,6 @@ class TableOptions:
     categories: str | Mapping[str, tuple[str, ...]] | None = None
     dtype: np.dtype[Any] | None = None  # of the rows: float32 or float64; None: by the columns' types
     n_hashed: int = 1024  # features that categories are hashed to
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column that is read."""
-
-    name: str
-    kind: Kind  # {"number", "vector", "category"}
-    dtype: np.dtype[Any]  # of its values, or of a vector's; object for categories
-    width: int = 1  # features that it becomes: more than one for vectors and for one-hot categories; 0 for hashed ones
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ from streamkm.sources.remote.objects import Address, remote_library
 from streamkm.sources.stored import RawFile, name_of, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
 from streamkm.sources.tables.arrow import WORKING_BYTES, pyarrow
+from streamkm.sources.tables.categories import Column
 from streamkm.sources.tables.columns import (
-    Column,
     TableOptions,
     TableSchema,
     choose,

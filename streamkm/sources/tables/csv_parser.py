@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.text import csv_numbers as kernel
 from streamkm.kernels.text.words import WINDOW
+from streamkm.sources.arrow_values import null_words, one_chunk
 from streamkm.sources.tables.columns import TableSchema
 from streamkm.sources.tables.csv_format import CsvFormat, is_number
-from streamkm.sources.tables.values import null_words, one_chunk
 
 
 class MalformedCsvError(Exception):

@@ -18,9 +18,9 @@ from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.sources.csv_boundaries import record_starts
 from streamkm.sources.stored import open_raw, read_fully
-from streamkm.sources.svmlight.lines import MAX_LINE_BYTES
 from streamkm.sources.tables.csv_files import CsvFiles, read_text
 from streamkm.sources.tables.csv_parser import padded
+from streamkm.sources.text_lines import MAX_LINE_BYTES
 from streamkm.sources.text_positions import PLACE_BITS
 
 _MORE_BYTES = 1 << 16  # behind the end of a chunk, at a time, until a line ends

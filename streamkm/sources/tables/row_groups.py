@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, row_places
-from streamkm.sources.binary.dense import check_count
+from streamkm.sources.dense import check_count
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.remote.objects import Address, remote_library
 from streamkm.sources.stored import name_of, opened_path

@@ -14,7 +14,7 @@ from typing import Any
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MissingDependencyError
 from streamkm.core.progress import Stage
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
-from streamkm.sources.binary.dense import cut_rows
+from streamkm.sources.dense import cut_rows
 from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.memory.frames import column_kinds
 from streamkm.sources.tables.arrow import WORKING_BYTES, guarded, pyarrow
