@@ -1,6 +1,6 @@
 """`IncrementalKMeans`: clusters of rows that keep coming. Each call reads its rows once, and memory stays flat.
 
-The state is a `fitting.streams.Stream`; what is fitted follows from it when it is first asked for.
+The state is a `fitting.streams.stream.Stream`; what is fitted follows from it when it is first asked for.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from streamkm.planning.plan import Plan
 from streamkm.sketches import KernelOptions, Nystroem, full_options
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
-from streamkm.sources.cached import kept_rows
+from streamkm.sources.cached import cached_rows
 from streamkm.sources.open import store_of
 
 
@@ -240,7 +240,7 @@ class StreamKernelKMeans(Assigner):
             plan = self.plan_for(source, weighted=len(weights.each) > 0, memory_limit=limit)
             with checkpoint_writer(self, source, plan, weights.each) as writer:
                 bounded = planned_line_room(source, self.memory_limit, plan, on_cluster=is_on_cluster(self.executor))
-                self._run(kept_rows(bounded, plan.chunk_bytes, plan.kept_bytes), plan, weights, writer)
+                self._run(cached_rows(bounded, plan.chunk_bytes, plan.cached_bytes), plan, weights, writer)
         return self
 
     def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter) -> None:
@@ -358,7 +358,7 @@ class StreamKernelKMeans(Assigner):
             n_threads=local_threads(given.executor),
             weighted=weighted,
             refine=given.refine,
-            keeps_rows=is_alone(given.executor),
+            caches_rows=is_alone(given.executor),
             on_cluster=is_on_cluster(given.executor),
         )
         return plan.with_epochs(self._settings(sizes, 0), stored=None)

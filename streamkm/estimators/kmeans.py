@@ -366,7 +366,7 @@ class StreamKMeans(Described, Planned):
             limit = limit_of_run(self, self.checkpoint)
             plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
-            source, spare_bytes = self._kept_rows(source, plan), plan.limit_bytes - plan.peak_bytes
+            source, spare_bytes = self._cached_rows(source, plan), plan.limit_bytes - plan.peak_bytes
             with self._kernels(self._planned_rows(source), plan.n_threads, spare_bytes, self._progress()):
                 self._run(source, plan, weights, writer, place)
             if table is not None:

@@ -23,7 +23,7 @@ from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
 from streamkm.preparation import Preparation, check_steps
 from streamkm.sources.base import RowSource
-from streamkm.sources.cached import kept_rows
+from streamkm.sources.cached import cached_rows
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import prepared
 
@@ -145,7 +145,7 @@ class Planned(Assigner):
             n_threads=n_threads or local_threads(given.executor),
             weighted=total_weight is not None,
             gathers_labels=gathers_labels,
-            keeps_rows=refuses and is_alone(given.executor),
+            caches_rows=refuses and is_alone(given.executor),
             refuses=refuses,
             on_cluster=refuses and is_on_cluster(given.executor),
         )
@@ -179,12 +179,12 @@ class Planned(Assigner):
         check_replayable(source, preparation)
         return prepared(source, preparation)
 
-    def _kept_rows(self, source: RowSource, plan: Plan) -> RowSource:
-        """The rows as they are read, kept in memory by the first pass where the plan has room for them."""
+    def _cached_rows(self, source: RowSource, plan: Plan) -> RowSource:
+        """The rows as they are read, cached in memory by the first pass where the plan has room for them."""
         chunk_bytes = self._planned_rows(source).original_bytes(plan.chunk_bytes)
         given = parameters_of(self)
         bounded = planned_line_room(source, given.memory_limit, plan, on_cluster=is_on_cluster(given.executor))
-        return kept_rows(bounded, chunk_bytes, plan.kept_bytes)
+        return cached_rows(bounded, chunk_bytes, plan.cached_bytes)
 
     def _settings(self, seed: int) -> Settings:
         init, seeds = self._given(seed)

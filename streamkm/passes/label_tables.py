@@ -43,7 +43,7 @@ class Written:
 
 
 def nearest_two(X: Matrix, table: NearestCenters) -> NDArray[np.float64]:
-    """Labels and distances of rows to the nearest and the second nearest center, for `assign.map_rows`.
+    """Labels and distances of rows to the nearest and the second nearest center, for `predict.map_rows`.
 
     Returns
     -------

@@ -32,7 +32,7 @@ def lazy_map(
     on_invalid: OnInvalid,
     n_columns: int | None = None,
 ) -> Any:
-    """Map the rows of a Dask array to values, as `assign.map_rows` does, but lazily.
+    """Map the rows of a Dask array to values, as `predict.map_rows` does, but lazily.
 
     Parameters
     ----------

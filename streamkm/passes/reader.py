@@ -32,7 +32,7 @@ SMALL = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_))  # rows of t
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """How a source is walked: the same in every pass of a run.
+    """How a source is read: alike in every pass of a run.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class RowReader:
         "cosine": rows are scaled to unit length as they come.
     on_invalid : "raise" or "skip"
         What becomes of rows with NaN or infinity.
-    skims : bool
+    may_index : bool
         Whether a pass that needs a few rows may leave the others unread, because another pass of the run reads all of
         them and finds what is wrong there.
     """

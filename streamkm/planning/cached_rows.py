@@ -13,13 +13,13 @@ PLACE_BYTES = 8  # of a row, beside its values
 ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at a few places
 
 
-def keeping_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Plan:
-    """The plan, or one that keeps the rows as they are read: where that saves long reading and there is room for all.
+def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Plan:
+    """The plan, or one that caches the rows as they are read: where that saves long reading and there is room for all.
 
     It changes no result, only how often rows are read.
 
-    `plan`: of a fit by threads of this process. `source`: what it is a plan for. Rows are kept as they come, before any
-    preparation. `budget`: by which the plan was made.
+    `plan`: of a fit by threads of this process. `source`: what it is a plan for. Rows are cached as they come, before
+    any preparation. `budget`: by which the plan was made.
     """
     rows = source.original
     if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
@@ -32,4 +32,4 @@ def keeping_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Plan:
         return plan
     if rows.n_rows is None:
         needed = min(room, int(ESTIMATE_SLACK * needed))
-    return replace(plan, kept_bytes=needed, memory={name: size + needed for name, size in plan.memory.items()})
+    return replace(plan, cached_bytes=needed, memory={name: size + needed for name, size in plan.memory.items()})

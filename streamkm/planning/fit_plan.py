@@ -19,7 +19,7 @@ from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine.memory import MIB
 from streamkm.passes.sizes import ClusterOn, RowSizes, Sizes
-from streamkm.planning.cached_rows import keeping_rows
+from streamkm.planning.cached_rows import with_cached_rows
 from streamkm.planning.choice import Choice, choose
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.memory_budget import FEWEST_DRAWN, MemoryBudget, checked, reading_of, smaller_sizes
@@ -61,7 +61,7 @@ def plan_fit(
     n_threads: int,
     weighted: bool = False,
     gathers_labels: bool = True,
-    keeps_rows: bool = False,
+    caches_rows: bool = False,
     refuses: bool = True,
     on_cluster: bool = False,
 ) -> Plan:
@@ -75,7 +75,7 @@ def plan_fit(
         Threads of this process that may read; as many do as have room beside what is planned for one.
     gathers_labels : bool
         Whether this process holds the labels of all rows.
-    keeps_rows : bool
+    caches_rows : bool
         Whether rows that take long to read may stay in memory for the passes after the first, where there is room:
         threads of this process read them.
     refuses : bool
@@ -132,8 +132,8 @@ def plan_fit(
     counts_first = weighted and source.n_rows is None and not source.streams
     why_regime = (ALONG if ahead else ON_ALL) if all_rows else regimes[choice.cluster_on]
     plan = _plan(asked, choice, budget, why, why_regime, counts_first=counts_first, reads_ahead=ahead)
-    if keeps_rows:
-        plan = keeping_rows(plan, source, budget)
+    if caches_rows:
+        plan = with_cached_rows(plan, source, budget)
     if not refuses:
         return plan
     return checked(

@@ -14,7 +14,7 @@ import numpy as np
 from streamkm.cluster.seeding.draws import draw_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.passes.sizes import FitSizes, RowSizes, Sizes
-from streamkm.planning.cached_rows import keeping_rows
+from streamkm.planning.cached_rows import with_cached_rows
 from streamkm.planning.fit_plan import MOST_ROUNDS, SAMPLE_ROWS_PER_CLUSTER
 from streamkm.planning.kernel_memory import KernelMemoryModel, MapSizes
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, MOST_EVALUATIONS, KernelSizes
@@ -47,7 +47,7 @@ def plan_kernel_fit(
     n_threads: int,
     weighted: bool,
     refine: int | str = 0,
-    keeps_rows: bool = False,
+    caches_rows: bool = False,
     on_cluster: bool = False,
 ) -> Plan:
     """Decide how a kernel fit will go, without reading rows.
@@ -60,7 +60,7 @@ def plan_kernel_fit(
         `LANDMARK_SKETCHES`, which have no projection to find.
     n_threads : int
         Threads of this process that may read; as many do as have room beside what is planned for one.
-    refine, keeps_rows, on_cluster : int or "auto", bool, bool
+    refine, caches_rows, on_cluster : int or "auto", bool, bool
         As of `plan_fit`. Clusters of the landmarks alone are left as they are.
 
     Raises
@@ -161,8 +161,8 @@ def plan_kernel_fit(
             f"{source.name} can be walked once only and a fit needs {plan.passes} passes; "
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
-    if keeps_rows:
-        plan = keeping_rows(plan, source, budget)
+    if caches_rows:
+        plan = with_cached_rows(plan, source, budget)
     remedy = 'or use fewer n_landmarks, a smaller rank, or fit_on="sample"'
     return checked(plan, remedy, largest(size), budget)
 

@@ -48,7 +48,7 @@ class MemoryBudget:
         limit, process = memory_limit_bytes(memory_limit), process_memory(memory_limit, source, on_cluster=on_cluster)
         free = None if is_given(memory_limit) else available_memory()
         lines = () if on_cluster else source.long_lines[:PLANNED_THREADS]
-        base = process + source.held_bytes + sum(line.memory_bytes for line in lines)
+        base = process + source.resident_bytes + sum(line.memory_bytes for line in lines)
         return cls(limit, base, process, free, lines)
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:

@@ -78,7 +78,7 @@ class Plan(Lines):
         Whether the limit left fewer sampled rows than serve: such passes are worth it for less.
     reads_ahead : bool
         Whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows.
-    kept_bytes : int
+    cached_bytes : int
         Room for rows that stay in memory once they are read, so that the passes which follow read nothing; 0: each
         reads them.
     finding_steps : tuple of str
@@ -123,7 +123,7 @@ class Plan(Lines):
     keeps_sample: bool = False
     few_sampled: bool = False
     reads_ahead: bool = False
-    kept_bytes: int = 0
+    cached_bytes: int = 0
     finding_steps: tuple[str, ...] = ()
     passes_before: tuple[str, ...] = ()
     nnz_per_feature: int | None = None
@@ -202,7 +202,7 @@ class Plan(Lines):
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
-        readings = 1 + len(self.passes_before) if self.kept_bytes else self.passes
+        readings = 1 + len(self.passes_before) if self.cached_bytes else self.passes
         total = None if self.stored_bytes is None else self.stored_bytes * readings
         memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
         memory += f"; in each, {human_bytes(self.process_memory)} for what the process holds beside data"
@@ -247,7 +247,7 @@ class Plan(Lines):
         return first + (f", up to {self.more_passes} more if the sample missed something" if self.more_passes else "")
 
     def _kept(self) -> str:
-        return f"; rows stay in memory, up to {human_bytes(self.kept_bytes)}" if self.kept_bytes else ""
+        return f"; rows stay in memory, up to {human_bytes(self.cached_bytes)}" if self.cached_bytes else ""
 
     def _assignment(self) -> str:
         if self.assign_space is None and self.memory_model is not None:

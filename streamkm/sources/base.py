@@ -121,7 +121,7 @@ class RowSource(ABC):
         Memory that a thread takes to read a chunk, at its peak, over the chunk's decoded bytes.
     producer_bytes : int
         Memory of this process that making the rows takes, about, beside what goes with chunks.
-    held_bytes : int
+    resident_bytes : int
         Memory of this process that the rows take, about, before anything is read.
     long_lines : tuple of LongLine
         Of text, as far as they were seen without reading all of it; those that take most memory first.
@@ -167,7 +167,7 @@ class RowSource(ABC):
     is_sketched: bool = False
     read_factor: float = 1.5
     producer_bytes: int = 0
-    held_bytes: int = 0
+    resident_bytes: int = 0
     long_lines: tuple[LongLine, ...] = ()
     libraries: tuple[str, ...] = ()
     shared_bytes: int = 0
@@ -400,7 +400,7 @@ class SentRows(RowSource):
         describe: Callable[[int], str] | None = None,
         prepare: Callable[[Matrix], Matrix] | None = None,
     ) -> None:
-        self.take_after(source, held_bytes=0, producer_bytes=0)  # the rows, and who makes them, are elsewhere
+        self.take_after(source, resident_bytes=0, producer_bytes=0)  # the rows, and who makes them, are elsewhere
         self._describe, self._prepare = describe, prepare
 
     def finished(self, X: Matrix) -> Matrix:

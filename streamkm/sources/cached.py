@@ -52,7 +52,7 @@ class CachedRows(WrappedSource):
         return round(share * self.source.take_read_bytes())
 
 
-class KeptChunks(CachedRows, ChunkedSource):
+class CachedChunks(CachedRows, ChunkedSource):
     """The same where the source's pieces can be read in any order: as many stay as there is room for."""
 
     source: ChunkedSource
@@ -62,7 +62,7 @@ class KeptChunks(CachedRows, ChunkedSource):
         chunks = source.chunks(chunk_bytes)
         self._wanted = frozenset(chunks)
         self._all_bytes = max(1, sum(chunk.n_bytes for chunk in chunks))
-        self._kept: dict[Chunk, Rows] = {}
+        self._cached: dict[Chunk, Rows] = {}
         self._lock = threading.Lock()
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
@@ -73,7 +73,7 @@ class KeptChunks(CachedRows, ChunkedSource):
 
     def read(self, chunk: Chunk) -> Rows:
         """Give a chunk that was kept, or read it; see `ChunkedSource.read`."""
-        rows = self._kept.get(chunk)
+        rows = self._cached.get(chunk)
         if rows is not None:
             return rows
         rows = self.source.read(chunk)
@@ -82,16 +82,16 @@ class KeptChunks(CachedRows, ChunkedSource):
             self._read_share += chunk.n_bytes / self._all_bytes
             if chunk in self._wanted and size <= self._room:
                 self._room -= size
-                self._kept[chunk] = rows
+                self._cached[chunk] = rows
         return rows
 
 
-def kept_rows(source: RowSource, chunk_bytes: int, room_bytes: int) -> RowSource:
+def cached_rows(source: RowSource, chunk_bytes: int, room_bytes: int) -> RowSource:
     """The source, whose rows stay in memory where there is room for them: `room_bytes`, 0 for none."""
     if not room_bytes:
         return source
     if isinstance(source, ChunkedSource):
-        return KeptChunks(source, chunk_bytes, room_bytes)
+        return CachedChunks(source, chunk_bytes, room_bytes)
     return CachedRows(source, chunk_bytes, room_bytes)
 
 

@@ -45,7 +45,7 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
 
 
 def file_fingerprint(path: str) -> dict[str, Any]:
-    """Describe a file, or a directory with all that is in it; of what a URL names, see `remote.fingerprint`.
+    """Describe a file, or a directory with all that is in it; of what a URL names, see `remote.objects.fingerprint`.
 
     The result: ``path`` (absolute), ``bytes``, ``mtime_ns`` (the newest), ``sample``: a hash of 16 blocks of 64 KiB,
     head and tail among them; of a directory, of the names, sizes and times of its files. Raises SourceError if it

@@ -121,7 +121,7 @@ class PreparedChunks(PreparedRows, ChunkedSource):
         if found is None:
             return None
         n_features = found.n_features if self.n_features is None else self.n_features
-        return _PreparedSkimmed(found.places, n_features, found, self.preparation)
+        return _PreparedIndexed(found.places, n_features, found, self.preparation)
 
 
 class PreparedGraphs(PreparedChunks, GraphSource):
@@ -147,7 +147,7 @@ class PreparedGraphs(PreparedChunks, GraphSource):
 
 
 @dataclass(frozen=True, slots=True)
-class _PreparedSkimmed(IndexedRows):
+class _PreparedIndexed(IndexedRows):
     """Rows that were found but not read; those that are read are prepared."""
 
     found: IndexedRows

@@ -1,8 +1,8 @@
 """How much of a fit is orchestration: what is left when kernels, reads and matrix products are taken out.
 
 Timers are put around the doors of the engine after a warm-up fit has compiled everything: every compiled function of
-`streamkm.kernels`, `read` and `skim` of every source, `numpy.matmul`, `numpy.copyto` (rows to floats), and `apply` and
-`fit` of the PCA sketch. What is called inside of another timed call counts once. Two shares come out:
+`streamkm.kernels`, `read` and `index_rows` of every source, `numpy.matmul`, `numpy.copyto` (rows to floats), and
+`apply` and `fit` of the PCA sketch. What is called inside of another timed call counts once. Two shares come out:
 
 - *idle*: seconds in which no thread is inside a timed call, over seconds of the fit;
 - *outside*: processor seconds of the main and the worker threads outside timed calls, by the number of threads, over
@@ -129,7 +129,7 @@ def installed(timers: Timers) -> Iterator[None]:
             elif value is np and not name.startswith("streamkm.kernels"):
                 put(module, attribute, products)
     for source in _subclasses(ChunkedSource):
-        for door in ("read", "skim"):
+        for door in ("read", "index_rows"):
             if door in vars(source):
                 put(source, door, timers.timed(vars(source)[door], door))
     put(PCASketch, "apply", timers.timed(PCASketch.apply, "pca apply"))

@@ -11,7 +11,7 @@ from sklearn.datasets import dump_svmlight_file
 from streamkm import StreamKMeans, open_source
 from streamkm.planning.process import AUTO_BYTES
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
-from streamkm.sources.cached import KeptChunks, kept_rows
+from streamkm.sources.cached import CachedChunks, cached_rows
 from tests.limits import limited
 
 PER_CHUNK = 100
@@ -54,7 +54,7 @@ def test_rows_with_room_are_read_once(steps):
     source = SlowRows(rows())
     estimator = kmeans(preprocess=steps, refine=1)
     plan = estimator.plan(source)
-    assert plan.kept_bytes == 1500 * (6 * 4 + 8)
+    assert plan.cached_bytes == 1500 * (6 * 4 + 8)
     assert dict(plan.lines())["bytes read"].endswith("(1 x 11.7 KiB); rows stay in memory, up to 46.9 KiB")
     fitted = estimator.fit(source)
     assert sorted(source.reads) == list(range(15))
@@ -67,7 +67,7 @@ def test_rows_with_room_are_read_once(steps):
 def test_what_has_no_room_is_read_in_every_pass(monkeypatch):
     source = SlowRows(rows())
     tight = kmeans(memory_limit=limited(kmeans().plan(source).peak_bytes - 1, AUTO_BYTES))
-    assert tight.plan(source).kept_bytes == 0
+    assert tight.plan(source).cached_bytes == 0
     fitted = tight.fit(source)
     assert sorted(source.reads) == sorted([*range(15)] * 2)
     assert [stage.read_bytes for stage in fitted.stages_ if stage.rows] == [source.n_bytes] * 2
@@ -83,23 +83,23 @@ def test_plain_values_and_single_walks_are_not_kept(tmp_path):
         file["X"] = X
     with h5py.File(tmp_path / "packed.h5", "w") as file:
         file.create_dataset("X", data=X, chunks=(PER_CHUNK, 6), compression="gzip")
-    kept = {name: kmeans().plan(tmp_path / name).kept_bytes > 0 for name in ("x.npy", "plain.h5", "packed.h5")}
+    kept = {name: kmeans().plan(tmp_path / name).cached_bytes > 0 for name in ("x.npy", "plain.h5", "packed.h5")}
     assert kept == {"x.npy": False, "plain.h5": False, "packed.h5": True}
-    assert kmeans().plan(X).kept_bytes == 0
-    assert kmeans().plan(iter([X])).kept_bytes == 0
+    assert kmeans().plan(X).cached_bytes == 0
+    assert kmeans().plan(iter([X])).cached_bytes == 0
 
 
 def test_rows_of_another_process_are_not_kept(client, tmp_path):
     with h5py.File(tmp_path / "packed.h5", "w") as file:
         file.create_dataset("X", data=rows(), chunks=(PER_CHUNK, 6), compression="gzip")
     fitted = kmeans(executor=client).fit(tmp_path / "packed.h5")
-    assert fitted.plan_.kept_bytes == 0
+    assert fitted.plan_.cached_bytes == 0
     np.testing.assert_array_equal(fitted.labels_, kmeans().fit(tmp_path / "packed.h5").labels_)
 
 
 @pytest.mark.parametrize("room", [0, 3 * PER_CHUNK * 32, 1 << 30])
 def test_any_room_gives_the_same_rows(room):
-    given, kept = SlowRows(rows()), KeptChunks(SlowRows(rows()), 1, room)
+    given, kept = SlowRows(rows()), CachedChunks(SlowRows(rows()), 1, room)
     for _ in range(3):
         for chunk in given.chunks(1):
             np.testing.assert_array_equal(kept.read(chunk).X, given.read(chunk).X)
@@ -115,7 +115,7 @@ def test_a_look_at_smaller_chunks_leaves_nothing():
             found = super().chunks(target_bytes)
             return found if target_bytes > 1000 else tuple(Chunk(c.index, 0, c.start, c.start + 10, 240) for c in found)
 
-    kept = KeptChunks(Finer(rows()), 2000, 1 << 30)
+    kept = CachedChunks(Finer(rows()), 2000, 1 << 30)
     for chunk in [*kept.chunks(10), *kept.chunks(10)]:
         kept.read(chunk)
     assert len(kept.source.reads) == 30
@@ -134,7 +134,7 @@ def test_pieces_of_a_stream_are_kept_if_all_have_room(room):
             return self.inner.stream(target_bytes)
 
     source = Streamed()
-    kept = kept_rows(source, 1000, room)
+    kept = cached_rows(source, 1000, room)
     for _ in range(3):
         np.testing.assert_array_equal(np.concatenate([piece.X for piece in kept.stream(1000)]), source.inner.X)
     assert len(source.inner.reads) == (15 if room > 1500 * 32 else 45)
@@ -151,9 +151,9 @@ def test_text_gives_the_same_bits_kept_or_not(tmp_path, form):
         dump_svmlight_file(sp.csr_array(np.maximum(X, 0)), np.zeros(len(X)), str(path))
     source = open_source(path)
     kept, plan = kmeans().fit(source), kmeans().plan(source)
-    assert kept.plan_.kept_bytes
-    tight = kmeans(memory_limit=limited(plan.peak_bytes - plan.kept_bytes, plan.process_memory)).fit(source)
-    assert tight.plan_.kept_bytes == 0
+    assert kept.plan_.cached_bytes
+    tight = kmeans(memory_limit=limited(plan.peak_bytes - plan.cached_bytes, plan.process_memory)).fit(source)
+    assert tight.plan_.cached_bytes == 0
     assert (kept.inertia_, kept.plan_.cluster_on) == (tight.inertia_, tight.plan_.cluster_on)
     np.testing.assert_array_equal(kept.labels_, tight.labels_)
     np.testing.assert_array_equal(kept.cluster_centers_, tight.cluster_centers_)
@@ -163,14 +163,14 @@ def test_a_task_beside_others_keeps_nothing(client, tmp_path):
     with h5py.File(tmp_path / "packed.h5", "w") as file:
         file.create_dataset("X", data=rows(), chunks=(PER_CHUNK, 6), compression="gzip")
     plan = client.submit(lambda path: kmeans().plan(path), tmp_path / "packed.h5").result()
-    assert plan.kept_bytes == 0
+    assert plan.cached_bytes == 0
 
 
 def test_rows_of_unknown_width_are_not_kept_under_a_limit(tmp_path):
     """More features than the head of the text shows may need all of the limit."""
     path = tmp_path / "x.svm"
     dump_svmlight_file(sp.csr_array(np.maximum(rows(), 0)), np.zeros(1500), str(path))
-    assert kmeans().plan(path).kept_bytes > 0
-    assert kmeans(memory_limit=limited("2 GiB")).plan(path).kept_bytes == 0
+    assert kmeans().plan(path).cached_bytes > 0
+    assert kmeans(memory_limit=limited("2 GiB")).plan(path).cached_bytes == 0
     known = open_source(path, n_features=6)
-    assert kmeans(memory_limit=limited("2 GiB")).plan(known).kept_bytes > 0
+    assert kmeans(memory_limit=limited("2 GiB")).plan(known).cached_bytes > 0

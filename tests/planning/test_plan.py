@@ -250,7 +250,7 @@ def test_a_plan_depends_on_data_parameters_and_limit_alone(monkeypatch):
     assert plan(open_source(X)).base_bytes == PROCESS_MEMORY + X.nbytes
 
 
-SAID_OF_THREADS = {"n_threads", "memory_model", "memory", "block_room", "kept_bytes"}  # what more of them may change
+SAID_OF_THREADS = {"n_threads", "memory_model", "memory", "block_room", "cached_bytes"}  # what more of them may change
 
 
 def settled(got):

@@ -96,17 +96,17 @@ def test_what_is_held_is_bounded(monkeypatch):
     chunks = source.chunks(150)
     for chunk in chunks[::2]:  # what is left of the storage chunks of both ends is never asked for
         source.read(chunk)
-        assert 0 < source._boundaries.held_bytes() <= 500 + 2 * 16 * 8
+        assert 0 < source._boundaries.cached_bytes() <= 500 + 2 * 16 * 8
     for chunk in chunks[1::2]:
         source.read(chunk)
-        assert source._boundaries.held_bytes() <= 500 + 2 * 16 * 8
+        assert source._boundaries.cached_bytes() <= 500 + 2 * 16 * 8
 
 
 def test_nothing_is_held_of_storage_chunks_that_were_read():
     source, _ = open_counting(sparse_matrix(400, 40))
     for chunk in source.chunks(150):
         source.read(chunk)
-    assert source._boundaries.held_bytes() == 0
+    assert source._boundaries.cached_bytes() == 0
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
@@ -126,7 +126,7 @@ def test_large_storage_chunks_are_read_once_a_pass_by_threads_that_meet_anywhere
             time.sleep(float(rng.random()) / 2_000)
             got = source.read(chunk).X
             np.testing.assert_array_equal(got.toarray(), X[chunk.start : chunk.stop].toarray())
-            assert source._boundaries.held_bytes() <= most + 3 * 200 * 8 * n_threads
+            assert source._boundaries.cached_bytes() <= most + 3 * 200 * 8 * n_threads
 
     assert len(chunks) > 50
     for _ in range(5):

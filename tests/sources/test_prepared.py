@@ -11,7 +11,7 @@ from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
-from streamkm.sources.cached import kept_rows
+from streamkm.sources.cached import cached_rows
 from streamkm.sources.documents.hashed import hashed_text
 from streamkm.sources.documents.weighted import weighted
 from streamkm.sources.memory.arrays import ArraySource
@@ -104,5 +104,5 @@ def test_prepared_rows_tell_what_they_are_made_of():
     text = open_documents(["a b", "b c"], tfidf=False)
     assert hashed_text(text) is text
     assert hashed_text(prepared(text, preparation)) is text
-    assert hashed_text(kept_rows(text, 1 << 20, 1 << 20)) is text
+    assert hashed_text(cached_rows(text, 1 << 20, 1 << 20)) is text
     assert hashed_text(weighted(text, TfIdf(Frequencies(2, np.array([1]), np.array([2]))))) is None

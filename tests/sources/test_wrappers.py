@@ -15,7 +15,7 @@ from streamkm.preparation import Preparation
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.bfloat16 import Bfloat16Source
-from streamkm.sources.cached import kept_rows
+from streamkm.sources.cached import cached_rows
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.base import ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import hashed
@@ -30,7 +30,7 @@ from tests.tables import cases
 # nothing that a class says by default
 TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
-    "replayable": False, "is_sketched": True, "read_factor": 3.25, "producer_bytes": 77, "held_bytes": 88,
+    "replayable": False, "is_sketched": True, "read_factor": 3.25, "producer_bytes": 77, "resident_bytes": 88,
     "long_lines": (LongLine("a.svm", 5, 1 << 21, 9, 120, 1 << 23),),
     "libraries": ("h5py",), "shared_bytes": 99, "sequential": True, "stored_dtype": np.dtype(np.float16),
     "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
@@ -76,12 +76,12 @@ class OddDocuments(ChunkedDocuments):
 TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), set()),
-    "sent": (SentRows, {"held_bytes", "producer_bytes"}),  # they are another process's
+    "sent": (SentRows, {"resident_bytes", "producer_bytes"}),  # they are another process's
     "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with", "words"}),
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
-    "scaled": (lambda source: HypotheticalSource(source, 60), {"name", "n_rows", "n_bytes", "held_bytes"}),
+    "scaled": (lambda source: HypotheticalSource(source, 60), {"name", "n_rows", "n_bytes", "resident_bytes"}),
     "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
-    "kept": (lambda source: kept_rows(source, 1 << 20, 1 << 20), set()),
+    "kept": (lambda source: cached_rows(source, 1 << 20, 1 << 20), set()),
     "few": (lambda source: _Few(source, ()), {"n_rows", "n_bytes"}),
 }
 
@@ -119,7 +119,7 @@ def test_every_wrapper_is_among_them():
         "PreparedGraphs",
         "Bfloat16Source",
         "CachedRows",
-        "KeptChunks",
+        "CachedChunks",
     }
     found, waiting = set(), [RowSource]
     while waiting:
@@ -145,7 +145,7 @@ def test_parts_say_the_most_of_any():
     assert (both.read_factor, both.files, both.in_process) == (5.0, ("a.svm", "b.svm", "c.svm"), True)
     assert both.shared_bytes == 500
     assert both.libraries == ("h5py", "zarr")
-    assert (both.n_rows, both.n_bytes, both.held_bytes, both.producer_bytes) == (60, 2468, 176, 77)
+    assert (both.n_rows, both.n_bytes, both.resident_bytes, both.producer_bytes) == (60, 2468, 176, 77)
 
 
 def test_hashed_documents_say_what_documents_say():

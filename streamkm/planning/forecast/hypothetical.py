@@ -37,7 +37,7 @@ class HypotheticalSource(ChunkedSource):
             name=f"{n_rows:,} rows like those of {source.name}",
             n_rows=None if source.n_rows is None else int(n_rows),
             n_bytes=None if source.n_bytes is None else round(source.n_bytes * self._share),
-            held_bytes=round(source.held_bytes * self._share),
+            resident_bytes=round(source.resident_bytes * self._share),
         )
 
     @property

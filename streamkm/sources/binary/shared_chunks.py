@@ -102,7 +102,7 @@ class SharedChunks:
         self._held[key] = held
         return held
 
-    def held_bytes(self) -> int:
+    def cached_bytes(self) -> int:
         """Bytes of all values that are held."""
         with self._lock:
             return sum(held.values.result().nbytes for held in self._held.values() if held.values.done())

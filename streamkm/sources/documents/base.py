@@ -39,7 +39,7 @@ class Batch:
 class Documents(ABC):
     """Documents in order; cheap to pickle unless they are in memory.
 
-    `name`, `n_rows`, `n_bytes`, `replayable`, `held_bytes`, `in_process`, `files`, `libraries`, `id_column`: as of
+    `name`, `n_rows`, `n_bytes`, `replayable`, `resident_bytes`, `in_process`, `files`, `libraries`, `id_column`: as of
     `RowSource`.
     """
 
@@ -47,7 +47,7 @@ class Documents(ABC):
     n_rows: int | None
     n_bytes: int | None
     replayable: bool = True
-    held_bytes: int = 0
+    resident_bytes: int = 0
     in_process: bool = False
     files: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ("words",)  # what takes texts apart
@@ -117,7 +117,7 @@ class DocumentList(ChunkedDocuments):
         sizes = np.fromiter(map(document_bytes, documents), np.int64, len(documents))
         self._ends = np.cumsum(sizes)
         self.n_bytes = int(self._ends[-1])
-        self.held_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
+        self.resident_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
 
     def chunks(self, text_bytes: int) -> tuple[Chunk, ...]:
         """Cut between documents; O(chunks log n)."""

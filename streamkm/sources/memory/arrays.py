@@ -52,7 +52,7 @@ class ArraySource(ChunkedSource):
         self.name = name
         self.n_rows, self.n_features = X.shape
         self.dtype = decoded_dtype(X.dtype, name)
-        self.n_bytes = self.held_bytes = X.nbytes
+        self.n_bytes = self.resident_bytes = X.nbytes
 
     def details(self) -> dict[str, str]:
         """Say what the array is; see `RowSource.details`."""
@@ -91,7 +91,7 @@ class SparseSource(ChunkedSource):
         self.name = name
         self.n_rows, self.n_features = X.shape
         self.dtype = decoded_dtype(X.dtype, name)
-        self.n_bytes = self.held_bytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+        self.n_bytes = self.resident_bytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
         self._check_pointers()
 
     def details(self) -> dict[str, str]:

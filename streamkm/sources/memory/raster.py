@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import working_dtype
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, row_places
-from streamkm.sources.binary.dense import cut_rows
+from streamkm.sources.dense import cut_rows
 from streamkm.sources.stored import decoded_dtype
 
 

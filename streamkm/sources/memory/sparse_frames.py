@@ -35,7 +35,7 @@ class SparseFrame(ChunkedSource):
         self.feature_names = column_names(X)
         self.n_rows, self.n_features = X.shape
         self.dtype = decoded_dtype(dtype, name)
-        self.n_bytes = self.held_bytes = max(1, int(X.memory_usage(index=False).sum()))
+        self.n_bytes = self.resident_bytes = max(1, int(X.memory_usage(index=False).sum()))
 
     def details(self) -> dict[str, str]:
         """Say what the frame is; see `RowSource.details`."""

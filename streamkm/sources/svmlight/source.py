@@ -17,8 +17,8 @@ from streamkm.sources.base import Chunk, ChunkedSource, Rows
 from streamkm.sources.long_lines import LongLine, by_memory, find_long_lines
 from streamkm.sources.stored import open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
+from streamkm.sources.svmlight.indexed import IndexedText, index_text
 from streamkm.sources.svmlight.rows import RowBuilder
-from streamkm.sources.svmlight.skim import SkimmedText, skim_text
 from streamkm.sources.text_lines import BLOCK_BYTES, MAX_LINE_BYTES
 from streamkm.sources.text_positions import Fill
 
@@ -75,7 +75,7 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
                     self._add(builder, lines, chunk.stop, chunk.part)
         return builder.finish()
 
-    def index_rows(self, chunk: Chunk) -> SkimmedText | None:
+    def index_rows(self, chunk: Chunk) -> IndexedText | None:
         """Find the rows of a chunk of plain text by its line feeds and the last index of every line.
 
         None for other text, and for the head of a file, where a byte order mark may be.
@@ -87,7 +87,7 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
         begin = chunk.start - 1
         with self._open(chunk.part, begin, chunk.stop) as fill:
             longest = MAX_LINE_BYTES if self._line_room is None else BLOCK_BYTES  # a longer one is read, and watched
-            return skim_text(fill, begin, chunk, self._format(), partial(self.read, chunk), longest)
+            return index_text(fill, begin, chunk, self._format(), partial(self.read, chunk), longest)
 
     @cached_property
     def long_lines(self) -> tuple[LongLine, ...]:  # type: ignore[override]

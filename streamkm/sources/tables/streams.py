@@ -61,7 +61,7 @@ class MemoryTable(ChunkedSource):
         self._ids = None if self.id_column is None else table.column(self.id_column)
         self._table = table.select(layout.names)
         self.n_rows: int = table.num_rows
-        self.n_bytes = self.held_bytes = max(1, self._table.get_total_buffer_size())
+        self.n_bytes = self.resident_bytes = max(1, self._table.get_total_buffer_size())
         take_layout(self, layout)
 
     def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix
-from streamkm.kernels.text.svmlight_skim import NOT_PLAIN, find_rows, gather_lines
+from streamkm.kernels.text.svmlight_index import NOT_PLAIN, find_rows, gather_lines
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import Chunk, IndexedRows, Rows
 from streamkm.sources.svmlight.rows import LARGEST_INT64, BadTextError, RowBuilder, TextFormat
@@ -25,7 +25,7 @@ _ROOM_BEHIND = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class SkimmedText(IndexedRows):
+class IndexedText(IndexedRows):
     """Rows of plain text."""
 
     read: Callable[[], Rows]  # reads the whole chunk: for the message that names file and line
@@ -56,14 +56,14 @@ class SkimmedText(IndexedRows):
         return builder.finish().X
 
 
-def skim_text(
+def index_text(
     fill: Callable[[memoryview], int],
     begin: int,
     chunk: Chunk,
     fmt: TextFormat,
     read: Callable[[], Rows],
     longest: int,
-) -> SkimmedText | None:
+) -> IndexedText | None:
     """Find the rows of the lines that start in a chunk.
 
     `fill`: gives the text of a file from byte `begin` on; see `LineReader`. `begin`: the byte in front of the chunk: it
@@ -99,4 +99,4 @@ def skim_text(
     starts, stops = starts[:n_rows].copy(), stops[:n_rows].copy()
     places = starts + ((chunk.part << PLACE_BITS) + begin)
     width = width if fmt.n_features is None else fmt.n_features
-    return SkimmedText(places, width, read, text, starts, stops, fmt)
+    return IndexedText(places, width, read, text, starts, stops, fmt)

@@ -22,7 +22,7 @@ LINES = [
 ODD = [b"1 3:1 # 9:9", b"# a comment", b"1 qid:7", b"1 5:1 4", b"1 +6:1", b"1 :5", b"1 2:3:4"]
 
 
-def skimmed_and_read(tmp_path, text: bytes, start: int, stop: int):
+def indexed_and_read(tmp_path, text: bytes, start: int, stop: int):
     path = tmp_path / "x.svm"
     path.write_bytes(text)
     source = SvmlightSource([path], zero_based=False)
@@ -36,7 +36,7 @@ def test_finds_the_rows_that_reading_finds(tmp_path_factory, lines, ended, data)
     text = b"1 1:1\n" + b"\n".join(lines) + (b"\n" if ended else b"")
     start = data.draw(st.integers(1, len(text) - 1))
     stop = data.draw(st.integers(start + 1, len(text)))
-    source, chunk, found = skimmed_and_read(tmp_path_factory.mktemp("x"), text, start, stop)
+    source, chunk, found = indexed_and_read(tmp_path_factory.mktemp("x"), text, start, stop)
     read = source.read(chunk)
     assert found is not None
     np.testing.assert_array_equal(found.places, read.places)
@@ -50,13 +50,13 @@ def test_finds_the_rows_that_reading_finds(tmp_path_factory, lines, ended, data)
 def test_leaves_what_is_not_plain_to_the_parser(tmp_path, line, at):
     lines = [b"1 1:1 2:2", b"1 1:1"]
     text = b"0 1:1\n" + b"\n".join([*lines[:at], line, *lines[at:]]) + b"\n"
-    _, _, found = skimmed_and_read(tmp_path, text, 6, len(text))
+    _, _, found = indexed_and_read(tmp_path, text, 6, len(text))
     assert found is None
 
 
 def test_a_comment_behind_the_chunk_does_not_matter(tmp_path):
     text = b"0 1:1\n1 2:1\n" + b" " * 64 + b"\n# more\n"
-    _, _, found = skimmed_and_read(tmp_path, text, 6, 12)
+    _, _, found = indexed_and_read(tmp_path, text, 6, 12)
     assert found is not None
     assert found.places.tolist() == [6]
     assert found.n_features == 2
@@ -83,7 +83,7 @@ def test_the_head_of_a_file_and_rows_beyond_n_features_are_read(tmp_path):
 
 def test_bad_text_among_the_chosen_rows_is_named_as_reading_names_it(tmp_path):
     text = b"1 1:1\n1 1:1\n1 2:x 3:1\n"
-    source, chunk, found = skimmed_and_read(tmp_path, text, 6, len(text))
+    source, chunk, found = indexed_and_read(tmp_path, text, 6, len(text))
     with pytest.raises(InvalidInputError) as by_reading:
         source.read(chunk)
     with pytest.raises(InvalidInputError, match=r"line 3 .*'2:x'") as by_taking:
@@ -101,7 +101,7 @@ def long_lines(rng, n_rows: int) -> list[bytes]:
 
 
 class Read(SvmlightSource):
-    """The same source without skimming."""
+    """The same source whose rows are not indexed."""
 
     def index_rows(self, chunk):
         return None
