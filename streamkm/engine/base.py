@@ -25,14 +25,14 @@ Outputs = Literal["dropped", "returned", "held"]  # of a fold: dropped, returned
 
 @dataclass(frozen=True, slots=True)
 class Folded(Generic[State]):
-    """How far a fold has come.
+    """Progress of a fold.
 
     Attributes
     ----------
     n_items : int
         Items done: whole runs.
     levels : tuple of (int, tuple of states)
-        Of the tree that joins them, bottom first: how many were joined, and what is waiting.
+        Levels of the tree that joins states, bottom first: states joined so far, and states that wait to be joined.
     """
 
     n_items: int
@@ -41,7 +41,7 @@ class Folded(Generic[State]):
 
 @dataclass(frozen=True, slots=True)
 class Listener(Generic[State]):
-    """What is called while a fold goes on, and where it begins.
+    """Callbacks of a fold, and the progress from which it continues.
 
     Attributes
     ----------
@@ -50,9 +50,9 @@ class Listener(Generic[State]):
     held : bool
         Whether it gets handles of the outputs, which stay where they were made.
     begun : Folded, optional
-        What was done before: its items are not called for again.
+        Progress of an earlier run, whose items are left out.
     on_run : callable, optional
-        Called after each run with a function that gives what was done so far.
+        Called after each run with a function that returns the progress.
     """
 
     on_output: Callable[[Any], None] | None = None
@@ -62,21 +62,21 @@ class Listener(Generic[State]):
 
     @property
     def outputs(self) -> Outputs:
-        """What becomes of the outputs."""
+        """Whether outputs are dropped, fetched or held."""
         return "dropped" if self.on_output is None else "held" if self.held else "returned"
 
 
 @dataclass(frozen=True, slots=True)
 class Joining(Generic[State]):
-    """How states are joined.
+    """Functions that join states.
 
     Attributes
     ----------
     combine : callable
-        Of a sequence of states and the values that calls share; changes none of the states. It must add from the left:
+        Takes a sequence of states and the shared values; changes none of the states. It must add from the left:
         joining (a, b, c) is joining (a, b) and then c.
     absorb : callable, optional
-        Of two states and the values that calls share: the same, in the memory of the first.
+        Takes two states and the shared values; joins them in the memory of the first.
     """
 
     combine: Callable[..., State]
@@ -87,10 +87,10 @@ class Waiting(Protocol):
     """A call that was started."""
 
     def result(self) -> Any:
-        """Wait for what it gives."""
+        """Wait for the result, and return it."""
 
     def cancel(self) -> Any:
-        """Give it up."""
+        """Cancel the call."""
 
 
 class Executor(ABC):
@@ -101,7 +101,7 @@ class Executor(ABC):
     n_workers : int
         Functions that run at the same time.
     joins_here : bool
-        Whether states are joined by the caller's thread, and not by a call that has its price.
+        Whether the caller's thread joins states; else a call does, which takes time of its own.
     """
 
     n_workers: int
@@ -114,8 +114,8 @@ class Executor(ABC):
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
         """Items of a source for calls that read, each with its number of rows where that is known without reading.
 
-        Chunks to be read anywhere, or rows where the source only streams. Executors differ in what travels with a chunk
-        (nothing, its rows, the graph that makes them), so they make the items; `passes.reader` alone reads them.
+        Items are chunks, or rows where the source only streams. Executors make the items because they differ in what
+        travels with a chunk: nothing, its rows, or the graph that makes them. `passes.reader` alone reads them.
         """
         if source.streams:
             for rows in source.stream(target_bytes):
@@ -125,12 +125,12 @@ class Executor(ABC):
                 yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
 
     def for_calls(self, source: RowSource) -> RowSource:
-        """What calls need of a source: the source, or a stand-in where its rows come as items."""
+        """The source as calls get it: a stand-in where its rows come as items."""
         return source
 
     @abstractmethod
     def share(self, value: Any) -> Any:
-        """Bring a value that many calls need to where they run; pass what this returns as their argument."""
+        """Send a value that many calls need to where they run; returns the argument to pass to them."""
 
     @abstractmethod
     def hold(
@@ -143,7 +143,7 @@ class Executor(ABC):
 
     @abstractmethod
     def _joiner(self, stage: str, joining: Joining[Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
-        """What joins a few states, in order, into one."""
+        """The function that joins a few states, in order, into one."""
 
     def map(
         self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any, large: bool = False
@@ -158,7 +158,7 @@ class Executor(ABC):
         return self._ordered(items, lambda item: self._submit(stage, function, item, *shared))
 
     def each(self, stage: str, function: Callable[..., Any], items: Sequence[Any], *shared: Any) -> list[Any]:
-        """``function(item, *shared)`` for every item, in order, when all are done: for short calls."""
+        """Return ``function(item, *shared)`` for every item, in order, once all are done; for short calls."""
         return list(self.map(stage, function, items, *shared))
 
     def fold(
@@ -183,9 +183,9 @@ class Executor(ABC):
         n_items : int
             Length of `items`, at least 1.
         large : "state", "items" or None
-            "state": a state takes more memory than an item; runs are longer then. "items": items are the rows
-            themselves, as of a source that streams, or are read fastest in turn; each is a run then, as all items of a
-            run wait in memory for the call that carries it, and threads are at neighbours.
+            "state": a state takes more memory than an item, so runs are longer. "items": each item is a run. Items
+            are then rows of a source that streams, of which a whole run would wait in memory, or chunks that are read
+            fastest one after the other.
         listener : Listener, optional
         """
         listener = listener or Listener()
@@ -222,24 +222,24 @@ class Executor(ABC):
         wanted: Outputs,
         *shared: Any,
     ) -> Iterator[tuple[Any, Sequence[Any]]]:
-        """Carry a state over each run; yield it, or where it is, and the outputs as they are wanted."""
+        """Carry a state over each run; yield the state or its handle, and the outputs as asked for."""
 
     def _fetch(self, handle: Any) -> Any:
         return handle
 
     def _n_workers_now(self) -> int:
-        """Workers that items in flight are for; they may come and go."""
+        """Number of workers that calls in flight should keep busy; workers may come and go."""
         return self.n_workers
 
     def _ordered(
         self, items: Iterable[Any], start: Callable[[Any], Waiting], n_busy: int = 1, n_ahead: int | None = None
     ) -> Iterator[Any]:
-        """Start calls a little ahead of those that workers are at, at least `n_busy`; wait for them in order.
+        """Start a few more calls than the workers run, at least `n_busy`; wait for them in order.
 
         Parameters
         ----------
         n_ahead : int, optional
-            So many ahead: where each result takes much memory.
+            Calls to start ahead; given where each result takes much memory.
         """
         ahead: deque[Waiting] = deque()
         try:

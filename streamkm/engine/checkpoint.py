@@ -1,9 +1,9 @@
-"""What a run has done so far, on disk: named records, labels, and how often they are worth writing.
+"""Progress of a run on disk: named records, labels, and how often they are saved.
 
-A checkpoint is a directory that was new or empty. Its marker says of which run it is (the fingerprint of source and
-settings) and which files it has written; it removes and replaces no other. Every file in it is written beside, flushed
-and renamed, so that a kill at any moment leaves the state before or the state after; the one file that is written in
-place, the labels, counts only as far as a record that was saved after it says. Knows nothing of fits.
+A checkpoint is a directory that was new or empty. Its marker holds the fingerprint of source and settings, which
+identifies the run, and names the files that the checkpoint wrote; it removes and replaces no others. Each file is
+written under another name, flushed and renamed, so a kill leaves the state before or after. Labels alone are written in
+place, and count only up to the row that a later record names. Knows nothing of fits.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Checkpoint:
         restart: bool = False,
         expires: Collection[str] = (),
     ) -> Iterator[Checkpoint]:
-        """Take a directory for a run, or continue the run that it is of.
+        """Begin a run in a directory, or continue the run that was begun there.
 
         Parameters
         ----------
@@ -82,23 +82,23 @@ class Checkpoint:
         fingerprint : mapping of str to JSON values
             What makes it the same run, in sections: ``{"source": ..., "settings": ...}``.
         restart : bool
-            Forget the earlier state, whatever run it is of.
+            Discard the earlier state, whatever run it belongs to.
         expires : collection of str
-            Sections that make an earlier state worthless where they differ: it is forgotten instead of refused.
+            Sections whose difference makes the earlier state worthless: it is discarded instead of refused.
 
         Yields
         ------
         Checkpoint
-            Its lock is given up at the end; the state stays unless it was discarded. Files in the directory that are
-            not the checkpoint's are never changed or removed.
+            Its lock is released at the end; the state stays unless it was discarded. Other files in the directory
+            are never changed or removed.
 
         Raises
         ------
         InUseError
-            Another process has it.
+            Another process uses the directory.
         CheckpointError
-            The state is of another run (says what differs); the directory is no checkpoint and not empty, or one of an
-            unknown version, or its marker is damaged: `restart` helps against none of these three.
+            The state belongs to another run; the message says what differs. Or, whatever `restart` says: the directory
+            is not empty and no checkpoint, its version is unknown, or its marker is damaged.
         DiskFullError, OutputError
             It cannot be written.
         """
@@ -181,7 +181,7 @@ class Checkpoint:
         return LabelsFile(self, n_rows)
 
     def discard(self) -> None:
-        """Remove the state, and at the end the directory if nothing else is in it: the run is complete."""
+        """Remove the state of a complete run, and the directory if nothing else is in it."""
         self._clear()
         self._owned.unmark()
         self._discarded = True
@@ -192,7 +192,7 @@ class Checkpoint:
         self._owned.mark()
 
     def _clear(self) -> None:
-        """Remove what is the checkpoint's own; before that, its fingerprint: half of the records would be a state."""
+        """Remove the checkpoint's files, its fingerprint first, so that a kill leaves no state of half the records."""
         self._owned.facts["fingerprint"] = None
         if self._owned.files:
             self._owned.mark()
@@ -200,12 +200,12 @@ class Checkpoint:
 
 
 def records(directory: str | os.PathLike[str]) -> set[str]:
-    """Names of the records that a checkpoint has, by its marker; none where there is no checkpoint.
+    """Names of the records that the marker of a checkpoint lists; empty without a checkpoint.
 
     Raises
     ------
     CheckpointError
-        As `Checkpoint.open`, for something else there.
+        The directory holds something else; as `Checkpoint.open`.
     """
     owned = _claimable(Path(directory))
     if owned is None or owned.facts.get("fingerprint") is None:
@@ -257,7 +257,7 @@ class LabelsFile:
                 view = view[self._file.write(view) :]
 
     def commit(self, name: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
-        """Bring the labels to the disk and, after that, save the record that says how far they go."""
+        """Flush the labels to disk, then save the record that says how many there are."""
         with writing(self.path):
             os.fsync(self._file.fileno())
         self._checkpoint.save(name, arrays, meta)
@@ -278,7 +278,7 @@ class LabelsFile:
 
 
 class Throttle:
-    """When to save: not more often than every so many seconds, and never for more than a share of the time.
+    """When to save: at most once per interval, and for at most a share of the time.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ class Throttle:
         self._next = time.monotonic() + interval_s
 
     def save_if_due(self, save: Callable[[], Any]) -> bool:
-        """Call `save` if it is time to; says whether it was."""
+        """Call `save` if it is due; return whether it was."""
         started = time.monotonic()
         if started < self._next:
             return False
@@ -323,12 +323,12 @@ def _fits(path: Path, n_rows: int) -> bool:
 
 
 def _claimable(directory: Path) -> Owned | None:
-    """The checkpoint that a directory is; None where it is missing or empty, so that it can become one.
+    """The marker of the checkpoint in a directory; None if the directory is missing or empty.
 
     Raises
     ------
     CheckpointError
-        It holds other files, or a state that this release cannot go on with.
+        The directory holds other files, or a state that this release cannot continue.
     """
     owned = Owned.read(directory, KIND, CheckpointError)
     if owned is None:
@@ -352,7 +352,7 @@ def _is_lock(path: Path) -> bool:
 
 
 def _allocate(file: Any, n_rows: int) -> None:
-    """Write an empty .npy file and take its space now, where the system can: not when half of the labels are there."""
+    """Write an empty .npy file and reserve its space now, so that a full disk shows before labels are written."""
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.int32)), "fortran_order": False, "shape": (n_rows,)}
     np.lib.format.write_array_header_1_0(file, header)
     file.flush()

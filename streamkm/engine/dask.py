@@ -1,8 +1,8 @@
 """Workers of a Dask cluster as an executor, by the public API of `distributed.Client` alone.
 
-Chunks are read and blocks are kept where calls run; a call works on a run of items, so that the blocks of a run lie
-together and a step over them moves nothing but sums. All that calls need is a result of other calls, which Dask makes
-again where a worker is lost; only rows that this process sends cannot be.
+Workers read chunks and hold the blocks that they make. A call works on a run of items, so the blocks of a run lie on
+one worker, and a step over them moves sums only. If a worker is lost, Dask repeats the calls whose results it held.
+Rows that this process sent cannot be made again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NO_WORKERS_SECONDS = 600.0  # without any worker before a fit is given up, unles
 
 
 class DaskCluster(Executor):
-    """Workers of a `distributed.Client`; what is held stays on them.
+    """Workers of a `distributed.Client`; held blocks stay on them.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class DaskCluster(Executor):
 
     Notes
     -----
-    A pass over n chunks is some n / 16 calls with two more each, which hand out the small part of what a call gives;
-    a step over held blocks is n / 16 calls and n / 112 joins. Keys are ``("stage-token", number)``, so the dashboard
-    groups them by stage.
+    A pass over n chunks takes some n / 16 calls, each with two more that return the small part of its result. A step
+    over held blocks takes n / 16 calls and n / 112 joins. Keys are ``("stage-token", number)``, so the dashboard groups
+    them by stage.
     """
 
     joins_here = False
@@ -67,14 +67,14 @@ class DaskCluster(Executor):
         self._look()
 
     def cancel(self) -> None:
-        """Give up all that was started or held, also what an error's traceback still refers to."""
+        """Cancel all calls and release all held blocks, those that a traceback refers to among them."""
         # not Client.cancel: the scheduler ends the connection where a call is cancelled by itself and by what it needs
         if self._client.status == "running":
             for future in list(self._futures):
                 future.release()
 
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
-        """As of any executor; rows that are read here are sent, chunks of Dask arrays come with their graphs."""
+        """See `Executor.items`; rows read here are sent to workers, chunks of Dask arrays come with their graphs."""
         if source.streams or source.in_process:
             for rows in source.stream(target_bytes):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
@@ -87,12 +87,12 @@ class DaskCluster(Executor):
             yield make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
 
     def _sent(self, rows: Rows) -> Any:
-        """Send rows as data, as inside the task graph they would stay on the scheduler; to another worker if one dies.
+        """Send rows to a worker as data, to another one if it dies; in a task graph they would stay on the scheduler.
 
         Raises
         ------
         ClusterError
-            As `_look`; the scheduler answers, but workers do not take the rows.
+            As `_look`; or the scheduler answers, but no worker takes the rows.
         """
         key = (f"rows-{self._token}", next(self._ids))  # one for all tries: two that arrive are the same rows
         seconds = SEND_SECONDS
@@ -116,10 +116,10 @@ class DaskCluster(Executor):
         return source.stand_in() if source.in_process or isinstance(source, GraphSource) else source
 
     def _graph_items(self, source: GraphSource) -> Callable[[Chunk], tuple[Chunk, Any, list[Any]]]:
-        """Make chunks items: with their graphs, and futures of what these need beside.
+        """Make items of chunks: each with its graph, and with futures of the values that the graph needs.
 
-        What several chunks need is computed by calls of its own, when the first chunk needs it, and given up after the
-        last one; workers keep it until those chunks are done with it.
+        Values that several chunks need are computed by separate calls when the first chunk needs them. They are
+        released after the last chunk.
         """
         graphs = source.graphs()
         self._placed = not graphs.futures
@@ -150,9 +150,9 @@ class DaskCluster(Executor):
         return item
 
     def share(self, value: Any) -> Any:
-        """Bring a value to the workers: once through the scheduler, from worker to worker from there on.
+        """Send a value to the workers: once through the scheduler, then from worker to worker.
 
-        The value is a task's result, not scattered data: it is made again if the only worker that has it is lost.
+        The value is the result of a task, not scattered data, so Dask makes it again if its only worker is lost.
         """
         packed = cloudpickle.dumps(value)
         return self._submit("share", calls.unpacked, packed)
@@ -172,12 +172,12 @@ class DaskCluster(Executor):
     def hold(
         self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
     ) -> Iterator[tuple[Any, Any]]:
-        """Call a function on items and keep what it gives; see `Executor.hold`.
+        """Call a function on items and hold its results; see `Executor.hold`.
 
-        Chunks that workers read are called in the runs that `fold` will carry its states over, by the worker that has
-        the fewest so far: one that holds more than others would be waited for in every step over them. Where that
-        worker is gone, or others are idle while it has calls waiting, Dask moves them. Rows that were sent are called
-        one by one where they are, as a run of them would have to lie on one worker.
+        Chunks that workers read are called in the runs over which `fold` will carry its states. Each run goes to the
+        worker that has the fewest items: every later step would wait for a worker that holds more than others. Dask
+        moves a run if its worker is gone, or if other workers are idle. Rows that were sent are called one by one on
+        their workers, as the rows of a run lie on several.
         """
         items, reading = self._begun(items)
         lengths = [] if reading is None else run_lengths(reading.n_chunks, RUNS)
@@ -221,7 +221,7 @@ class DaskCluster(Executor):
             yield (started, ()) if wanted == "dropped" else started
 
     def _begun(self, items: Iterable[Any]) -> tuple[Iterator[Any], Reading | None]:
-        """Items, and what is known of them if workers read them: a source's say so once they begin."""
+        """The items, and the `Reading` of their source, which its first item sets if workers read."""
         self._reading = None
         iterator = iter(items)
         first = list(itertools.islice(iterator, 1))
@@ -233,7 +233,7 @@ class DaskCluster(Executor):
         return Turns(reading.stretch(n_calls, len(self._n_threads), large=large))
 
     def _n_busy(self, turns: Turns) -> int:
-        """Calls that all workers are at, or have before them in their stretches."""
+        """Calls that the workers run, and those that wait in their stretches."""
         return turns.stretch * len(self._n_threads) if turns.stretch > 1 else 1
 
     def _place(self, turns: Turns, n_items: int) -> str | None:
@@ -243,7 +243,7 @@ class DaskCluster(Executor):
         return Call(self, handle).result() if hasattr(handle, "status") else handle
 
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any, place: str | None = None) -> Any:
-        """Start a call, on the worker with the address `place` if it can be."""
+        """Start a call, if possible on the worker with the address `place`."""
         key = (f"{stage}-{self._token}", next(self._ids))
         where: dict[str, Any] = {} if place is None else {"workers": [place], "allow_other_workers": True}
         # Dask would run calls that are started within 100 ms in any order; neighbours are to follow each other
@@ -267,7 +267,7 @@ class DaskCluster(Executor):
         return future
 
     def _bring_together(self, run: list[Any]) -> None:
-        """Put held blocks of one run on one worker, once, if they were made apart."""
+        """Move the held blocks of a run to one worker if several workers made them; once."""
         held = [item for item in run if isinstance(item, Held)]
         if len(held) < len(run) or len({id(item.future) for item in held}) == 1:
             return
@@ -281,13 +281,13 @@ class DaskCluster(Executor):
         return self.n_workers
 
     def _look(self) -> None:
-        """Look which workers there are; give up where there have been none for long.
+        """List the workers; fail if there have been none for long.
 
         Raises
         ------
         ClusterError
-            The scheduler does not answer; no worker for so long as Dask's setting
-            ``distributed.scheduler.no-workers-timeout`` says, or ten minutes.
+            The scheduler does not answer; or there was no worker for as long as Dask's setting
+            ``distributed.scheduler.no-workers-timeout`` says, else for ten minutes.
         """
         try:
             self._n_threads = dict(self._client.nthreads())
@@ -306,7 +306,7 @@ class DaskCluster(Executor):
             )
 
     def finish(self, future: Any, *, fetch: bool) -> Any:
-        """Wait for a call; give its result, or where it is."""
+        """Wait for a call; return its result or its handle."""
         from distributed import wait
 
         gather_seconds = GATHER_SECONDS
@@ -329,7 +329,7 @@ class DaskCluster(Executor):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn what Dask raises of the cluster into a ClusterError; errors of calls pass."""
+        """Raise ClusterError for Dask's errors of the cluster; errors of calls pass unchanged."""
         from distributed import CancelledError, KilledWorker
         from distributed.comm.core import CommClosedError
 
@@ -364,5 +364,5 @@ class DaskCluster(Executor):
 
 
 def _any_size() -> Any:
-    """Hold back Dask's warning of data in calls: here they are what is shared, or what the user put in a graph."""
+    """Suppress Dask's warning of large data in calls: it is shared on purpose, or stands in the user's graph."""
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"})

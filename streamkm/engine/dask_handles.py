@@ -1,4 +1,4 @@
-"""What stands for a call on a cluster that was started, and for blocks that are held there."""
+"""Handles of calls that were started on a cluster, and of blocks that workers hold."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from streamkm.engine import dask_tasks as calls
 
 
 class Finishing(Protocol):
-    """A cluster as a call that runs there needs it."""
+    """The interface of the executor that handles need."""
 
     def finish(self, future: Any, *, fetch: bool) -> Any:
-        """Wait for a call; give its result, or where it is."""
+        """Wait for a call; return its result or its handle."""
 
 
 class Call:
@@ -30,7 +30,7 @@ class Call:
 
 
 class Pair:
-    """The large part of what a call gives stays a future, the small part is waited for."""
+    """A call whose large result stays a future while its small result is fetched."""
 
     def __init__(self, kept: Any, small: Call):
         self._kept, self._small = kept, small
@@ -44,7 +44,7 @@ class Pair:
 
 
 class Apart:
-    """A state that is waited for, and outputs that stay as one future of several."""
+    """A call whose state is fetched while its outputs stay together in one future."""
 
     def __init__(self, state: Call, outputs: Any, n_outputs: int):
         self._state, self._outputs, self._n_outputs = state, outputs, n_outputs
@@ -58,7 +58,7 @@ class Apart:
 
 
 class Held:
-    """A held block: a future of several, and which of them it is."""
+    """A held block: the future of several blocks, and the number of this one."""
 
     __slots__ = ("future", "index")
 

@@ -1,7 +1,7 @@
-"""What calls on a Dask cluster are: functions that run on its workers, and what they see to there.
+"""Functions that run on the workers of a Dask cluster, and the conditions that they set there.
 
-A call gets its items with futures in place of what is held, BLAS has one thread while it runs, what it gives says to
-Dask how large it is, and a file that it cannot read is said to be missing on this worker. Knows nothing of the client.
+A call gets its items with futures in place of held blocks. BLAS has one thread while it runs, and Dask learns the size
+of its results. The error for a file that cannot be read names the worker. Knows nothing of the client.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from streamkm.engine.reduction import fold_run
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Stands beside a future for what of it is meant."""
+    """The place of a held block in the result of its future."""
 
     index: int
 
 
 def decoded(item: Any) -> Any:
-    """An item as functions want it; of a list, each of its items."""
+    """The item with results in place of futures; of a list, each of its items."""
     if isinstance(item, list):
         return [decoded(each) for each in item]
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Which):
@@ -49,14 +49,14 @@ def work(function: Callable[..., Any], item: Any, *shared: Any) -> Any:
 
 
 def work_each(function: Callable[..., tuple[Any, Any]], run: list[Any], *shared: Any) -> tuple[list[Any], list[Any]]:
-    """Call for each item of a run; what each call keeps, and the small part of each. See `Executor.hold`."""
+    """Call the function for each item of a run; return large and small results. See `Executor.hold`."""
     with _on_worker():
         pairs = [function(decoded(item), *shared) for item in run]
     return measurable([kept for kept, _ in pairs]), measurable([small for _, small in pairs])
 
 
 def work_on_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
-    """Carry a state over a run; the state and the outputs. See `Executor.fold`."""
+    """Carry a state over a run; return the state and the outputs. See `Executor.fold`."""
     with _on_worker():
         state, outputs = fold_run(decoded(run), step, *shared)
     return measurable(state), outputs
@@ -68,14 +68,14 @@ def work_on_state(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared:
 
 
 def part(both: tuple[Any, Any], which: int) -> Any:
-    """One of the two that a call gives."""
+    """One of the two results of a call."""
     return both[which]
 
 
 def measurable(value: Any) -> Any:
-    """See that Dask knows how large a value is, which decides where calls run, what is moved and what is spilled.
+    """Tell Dask the size of a value, by which it places calls and decides what to move and to spill.
 
-    It takes an object of an unknown class for some fifty bytes; a block may have millions.
+    Dask counts an object of an unknown class as some fifty bytes; a block may have millions.
     """
     for piece in value if isinstance(value, list | tuple) else (value,):
         if (is_dataclass(piece) or sp.issparse(piece)) and type(piece) not in _MEASURED:
@@ -102,7 +102,7 @@ _MEASURED: set[type] = set()
 
 @contextmanager
 def _on_worker() -> Iterator[None]:
-    """Where calls run: BLAS with one thread; what cannot be read is said to be so on this worker."""
+    """Run a call with one BLAS thread; errors of reading name this worker."""
     from distributed import get_worker
 
     try:

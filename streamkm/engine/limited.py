@@ -1,4 +1,4 @@
-"""What holds while a call runs under a memory limit, and no longer than that."""
+"""Settings of the process while a call runs under a memory limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamkm.kernels.compiling import COMPILATION
 
 @contextmanager
 def under_limit(memory_limit: Any) -> Iterator[None]:
-    """Work under a limit within: where one was given, another process compiles kernels, as that takes memory.
+    """Work under a memory limit: if one was given, another process compiles kernels, as that takes memory.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Memory of a pass: what the pass says of itself, and the one sum that every plan makes of it.
+"""Memory of a pass: the sizes that the pass declares, and the formula that every plan adds them up by.
 
-Pure arithmetic; what stands for readers was measured.
+Pure arithmetic; the constants of readers were measured.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class PassMemory:
     Attributes
     ----------
     kept : int
-        From its beginning to its end: tables that it needs, outputs that stay, what was there before.
+        Held from the beginning to the end of the pass: tables that it needs, and outputs of it and of earlier passes.
     state : int
         Of a state of a fold.
     n_states : int or None
-        States that exist at a time; None: as many as calls that wait, and those that are joined.
+        States that exist at a time; None: one for each call in flight, and those that wait to be joined.
     call : int
         Of a call, beside its chunk.
     output : int
         Of a call's output, which waits to be taken.
     told : float
-        Of what a call of a worker of a cluster tells the client.
+        Of the message that a call on a cluster sends to the client.
     end : int
         While a state is finished, when no rows are read.
     reads : bool
-        Whether rows of the source are read, and not rows that are held.
+        Whether the pass reads rows of the source; else it runs over held blocks.
     """
 
     kept: int = 0
@@ -58,7 +58,7 @@ class PassMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingMemory:
-    """How rows are read, as far as memory goes; see `RowSource` for what a source says of itself.
+    """Sizes by which reading takes memory; see `RowSource` for those of the source.
 
     Attributes
     ----------
@@ -71,9 +71,9 @@ class ReadingMemory:
     producer_bytes, shared_bytes : int
         Of the source.
     streams, sequential : bool
-        Of the source. One that streams has pieces that wait for threads.
+        Of the source. Pieces of one that streams wait in memory for threads.
     on_cluster : bool
-        Whether workers of a Dask cluster read, and tell this process what they found.
+        Whether workers of a Dask cluster read, and send their results to this process.
     """
 
     n_threads: int
@@ -98,7 +98,7 @@ class ReadingMemory:
         return waiting_calls(self.n_threads) + IN_FLIGHT
 
     def large_states(self, state_bytes: int) -> int:
-        """States of so many bytes at a time, where each counts: being gathered, or waiting to be joined."""
+        """States of so many bytes at a time: those of calls in flight, and those that wait to be joined."""
         is_large = state_bytes > self.largest_chunk
         each = self.streams or (self.sequential and not is_large)
         n_runs = self.n_chunks if each else count_runs(self.n_chunks, FEW_RUNS if is_large else RUNS)

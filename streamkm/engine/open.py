@@ -1,6 +1,6 @@
-"""Where work runs: threads of this process, or a Dask cluster. The only module that chooses, and that starts clusters.
+"""The choice of an executor: threads of this process, or a Dask cluster. The only module that starts clusters.
 
-Whatever an executor runs gives bit-identical results on all; see `base`.
+Results are bit-identical on all executors; see `base`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def open_executor(executor: Any = "auto", most_threads: int | None = None) -> Iterator[Executor]:
-    """Give the executor that a parameter names, BLAS held to one thread while blocks run in parallel.
+    """Yield the executor that a parameter names; BLAS has one thread while blocks run in parallel.
 
     Parameters
     ----------
     executor : "auto", int, or distributed.Client
         "auto": the active Dask client if there is one, else threads of this process: as many as Dask's setting
         ``num_workers`` says, if there is one, or as this process may use processors. In a task of a Dask worker it is
-        one thread, as other tasks have the rest. An int: so many threads. A client in a task: the task gives its
-        worker's thread back meanwhile, or calls might wait for it for ever.
+        one thread, as other tasks have the rest. An int: so many threads. A client in a task: the task leaves its
+        worker's thread to other calls meanwhile, which might wait for it for ever.
     most_threads : int, optional
         Threads of this process at most.
 
@@ -68,9 +68,9 @@ class _ThreadsInTask(LocalThreads):
     """Threads of a process that is a worker, started by a task of it."""
 
     def items(self, source: RowSource, target_bytes: int) -> Iterator[tuple[Any, int | None]]:
-        """As of any executor; what a Dask array needs of its cluster is waited for without the thread of the task.
+        """See `Executor.items`; the task leaves its thread while it waits for values of a Dask array.
 
-        It may be this thread that the cluster needs to make it.
+        The cluster may need this very thread to compute them.
         """
         futures = source.graphs().futures if isinstance(source, GraphSource) else {}
         if futures:
@@ -87,7 +87,7 @@ class _ThreadsInTask(LocalThreads):
 
 @contextmanager
 def _open_cluster_executor(client: Any) -> Iterator[Executor]:
-    """Give the executor of a client; what it started is given up where an error ends its work."""
+    """Yield the executor of a client; an error cancels its calls and releases its blocks."""
     from distributed import worker_client
 
     from streamkm.engine.dask import DaskCluster
@@ -112,7 +112,7 @@ def _open_cluster_executor(client: Any) -> Iterator[Executor]:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Which Dask cluster to work on: one that runs, or processes of this machine started for the purpose.
+    """The Dask cluster to use: one that runs already, or processes to start on this machine.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class ClusterSettings:
     report: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse settings that contradict each other."""
         if (self.scheduler is None) == (self.workers is None):
             raise InvalidParameterError(
                 f"scheduler={self.scheduler!r} and workers={self.workers!r}; give the address of a cluster that runs, "
@@ -168,12 +168,12 @@ class ClusterSettings:
 
 @contextmanager
 def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
-    """Connect to a cluster, or start one; give its client, for `open_executor`. What was started ends with it.
+    """Connect to a cluster, or start one; yield its client, for `open_executor`. A started cluster ends with it.
 
     Yields
     ------
     distributed.Client
-        The active one within, not the default one of this process: ``executor="auto"`` finds it.
+        The active client inside the context, not the default one of this process; ``executor="auto"`` finds it.
 
     Raises
     ------
@@ -226,7 +226,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
 
 @contextmanager
 def _reported(client: Any, path: str) -> Iterator[None]:
-    """Write Dask's report at the end, also of work that failed; not of a scheduler that is gone, which knows it."""
+    """Write Dask's report at the end, after errors too, unless the scheduler is gone."""
     from distributed import performance_report
 
     report = performance_report(path)
@@ -273,7 +273,7 @@ def is_on_cluster(executor: Any = "auto") -> bool:
 
 
 def is_alone(executor: Any = "auto") -> bool:
-    """Whether `open_executor` would give threads, and this is no task of a worker, which others run beside."""
+    """Whether `open_executor` would give threads, outside of tasks of a Dask worker."""
     return not is_on_cluster(executor) and not _in_task()
 
 

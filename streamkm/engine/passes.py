@@ -1,7 +1,7 @@
 """Reading all rows once: what a pass is, and the only loops over rows.
 
-A `Pass` says what is gathered from rows and how parts of it are joined; `run` reads the rows, carries the state along a
-fixed tree, saves it, and gives outputs to a sink in order. Neither knows centers or files.
+A `Pass` defines a state, how rows are added to it, and how two states are joined. `run` reads the rows, joins states
+in a fixed tree, saves them, and gives outputs to a sink in order. Neither knows centers or files.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ Result = TypeVar("Result")
 
 
 class Readable(Protocol):
-    """Rows in items, each of which is read at once: a source with its chunks, or blocks that are held."""
+    """Rows in items, each of which is read at once: the chunks of a source, or held blocks."""
 
     @property
     def n_items(self) -> int:
         """How many items there are; 1 where that is not known beforehand."""
 
     def items(self, executor: Executor) -> Iterator[Any]:
-        """What calls are to read, in order."""
+        """Items that calls read, in order."""
 
     def reader(self, executor: Executor) -> Any:
-        """What calls need to read an item; `Pass.read` gets it."""
+        """The argument of `Pass.read` by which calls read an item."""
 
     def large(self, state_bytes: float) -> Large:
-        """What takes memory in a fold whose states are so large; see `Executor.fold`."""
+        """Whether states or items take the memory of a fold with states of this size; see `Executor.fold`."""
 
     def finished(self, stage: Stage) -> None:
         """Tell a stage how many rows and bytes were read."""
 
 
 class Map(ABC, Generic[Output]):
-    """What becomes of the rows of each item by itself. Travels to workers once, before the first item.
+    """A function of the rows of each item by itself. Sent to workers once, before the first item.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Map(ABC, Generic[Output]):
 
     @abstractmethod
     def output(self, rows: Any) -> Output:
-        """The output for the rows of one item. For a sink that holds outputs, a pair: what stays, and what is told."""
+        """The output for the rows of one item; for a sink that holds outputs, the pair of large and small part."""
 
     def read(self, reader: Any, item: Any) -> Any:
         """Read the rows of one item."""
@@ -63,12 +63,12 @@ class Map(ABC, Generic[Output]):
 
 
 class Pass(ABC, Generic[State, Output, Result]):
-    """What is gathered while all rows are read once. Travels to workers once, before the first item.
+    """A state that is gathered while all rows are read once. Sent to workers once, before the first item.
 
     Attributes
     ----------
     saved_as : type
-        Of a state, for checkpoints.
+        Type of a state, for checkpoints.
     """
 
     saved_as: ClassVar[Any] = Any
@@ -79,7 +79,7 @@ class Pass(ABC, Generic[State, Output, Result]):
         return 0.0
 
     def start(self) -> State:
-        """What the first rows of a run are added to."""
+        """An empty state, to which the first rows of a run are added."""
         return None  # type: ignore[return-value]
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Pass(ABC, Generic[State, Output, Result]):
         """Join the states of rows that follow each other; the first may be changed, the second may not."""
 
     def finish(self, state: State) -> Result:
-        """What the pass is for."""
+        """Make the result of the joined state."""
         return state  # type: ignore[return-value]
 
     def read(self, reader: Any, item: Any) -> Any:
@@ -105,7 +105,7 @@ class Sink(Protocol[Taken_contra]):
     Attributes
     ----------
     held : bool
-        Whether outputs stay where they were made, and their handles are taken.
+        Whether outputs stay where they were made, and the sink takes their handles.
     """
 
     held: ClassVar[bool]
@@ -114,15 +114,15 @@ class Sink(Protocol[Taken_contra]):
         """Take the next output, or its handle."""
 
     def restore(self, n_items: int) -> bool:
-        """Go on behind so many items, whose outputs an earlier run has saved; False if they are gone."""
+        """Continue after `n_items` items of an earlier run; False if their saved outputs are gone."""
 
     def save(self, name: str, folded: Folded[Any]) -> None:
-        """Save what was taken of the items that were folded, and after that, under a name, what they were folded to."""
+        """Save the outputs of the folded items, and after that the progress of the fold under a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Where the state of a pass is saved as it grows, and restored from an earlier run."""
+    """The record in which the state of a pass is saved as it grows, and from which it is restored."""
 
     writer: CheckpointWriter
     name: str
@@ -137,7 +137,7 @@ def run(
     sink: Sink[Output] | None = None,
     saved: Saved | None = None,
 ) -> Result:
-    """Read all rows once; give what the pass gathers.
+    """Read all rows once; return the result of the pass.
 
     The state has the same bits for any number of threads and workers, and after an interruption.
 
@@ -192,7 +192,7 @@ def held_outputs(
 
 
 def _begun(pass_: Pass[State, Any, Any], sink: Sink[Any] | None, saved: Saved) -> Folded[State] | None:
-    """How far an earlier run got, if the outputs so far are there too."""
+    """Progress of an earlier run, if its outputs are there too."""
     folded: Folded[State] | None = saved.writer.load(saved.name, Folded[pass_.saved_as])  # type: ignore[name-defined]
     return None if folded is None or (sink is not None and not sink.restore(folded.n_items)) else folded
 
@@ -200,7 +200,7 @@ def _begun(pass_: Pass[State, Any, Any], sink: Sink[Any] | None, saved: Saved) -
 def _listener(
     stage: Stage, sink: Sink[Any] | None, begun: Folded[State] | None, saved: Saved | None
 ) -> Listener[State]:
-    """What is done after each item, where anyone looks at that, and after each run of items."""
+    """The callbacks after each item, if there is a sink or a record, and after each run."""
     watched = sink is not None or stage.on_advance is not None or stage.after_advance is not None
 
     def take(output: Any) -> None:
@@ -234,7 +234,7 @@ def _output(item: Any, shared: tuple[Any, Map[Any]]) -> Any:
 
 
 def _joined(states: Sequence[Any], shared: tuple[Any, Pass[Any, Any, Any]]) -> Any:
-    """All states, from the left; none of them is changed."""
+    """Join states from the left; none of them is changed."""
     joined = deepcopy(states[0]) if len(states) > 1 else states[0]
     for state in states[1:]:
         joined = shared[1].join(joined, state)

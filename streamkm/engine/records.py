@@ -1,7 +1,7 @@
-"""Any state as a record, and back: the one format in which checkpoints hold what a run has done.
+"""States as records of a checkpoint, and back.
 
 A record is named arrays and JSON values, so no pickle is ever written or loaded. Dataclasses, lists, tuples, mappings,
-numbers, arrays, sparse matrices and sketches can be packed; types are told by annotations when they are read.
+numbers, arrays, sparse matrices and sketches can be packed. When a record is read, annotations give the types.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _collected(value: list[Any], origin: Any, args: tuple[Any, ...], arrays: Map
 
 
 def _is_vector(value: Any, like: Any) -> bool:
-    """Whether both are arrays with one axis, of the same dtype: many of them are held as one."""
+    """Whether both are arrays with one axis and the same dtype, of which many are stored as one."""
     return isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype == getattr(like, "dtype", None)
 
 

@@ -1,7 +1,7 @@
-"""How many items are cut into runs, and how the states that runs leave are joined: by the number of items alone.
+"""Runs of items, and the tree that joins their states: both depend on the number of items alone.
 
-A run is the work of one call. All runs are about equal, and there are a multiple of 24 of them (of 8, where states are
-large), so that 2, 3, 4, 6 or 8 workers end together. Knows nothing of where work runs.
+A run is the work of one call. Runs are about equal, and their number is a multiple of 24 (of 8 where states are large),
+so that 2, 3, 4, 6 or 8 workers finish together. Knows nothing of executors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def run_length(n_items: int, n_runs: int) -> int:
 
 
 def count_levels(n_runs: int) -> int:
-    """Levels of the tree that joins the states of so many runs: each holds one, where they are joined one by one."""
+    """Levels of the tree that joins the states of so many runs; if joined one by one, each level holds one state."""
     levels = 1
     while n_runs >= ARITY:
         n_runs, levels = n_runs // ARITY, levels + 1
@@ -41,7 +41,7 @@ def run_lengths(n_items: int, n_runs: int) -> list[int]:
 
 
 def runs_of(items: Iterable[Any], lengths: Sequence[int]) -> Iterator[list[Any]]:
-    """Cut items into lists of these lengths; what is left then, one by one."""
+    """Cut items into lists of these lengths; items that are left over come one by one."""
     iterator = iter(items)
     for length in itertools.chain(lengths, itertools.repeat(1)):
         run = list(itertools.islice(iterator, length))
@@ -92,17 +92,17 @@ class JoinTree:
             self.add(waiting[0] if len(waiting) == 1 else self._join(waiting), level + 1)
 
     def levels(self, fetch: Callable[[Any], Any]) -> tuple[tuple[int, tuple[Any, ...]], ...]:
-        """What is in the tree, bottom first: states joined so far, and those that are waiting."""
+        """Levels of the tree, bottom first: how many states were joined, and those that wait."""
         pairs = zip(self._counts, self._levels, strict=True)
         return tuple((count, tuple(map(fetch, waiting))) for count, waiting in pairs)
 
     def restore(self, levels: tuple[tuple[int, tuple[Any, ...]], ...]) -> None:
-        """Put back what `levels` gave."""
+        """Restore the result of `levels`."""
         self._counts = [count for count, _ in levels]
         self._levels = [list(waiting) for _, waiting in levels]
 
     def total(self) -> Any:
-        """Join what is left; None where there was no state."""
+        """Join the states that wait; None if there was no state."""
         carried: list[Any] = []
         for waiting in self._levels:
             states = waiting + carried

@@ -1,4 +1,4 @@
-"""Saving what a run has done, now and then, and giving it back to the run that continues."""
+"""Saves the progress of a run at intervals, and restores it in the run that continues."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SHARE = 0.05  # of the time, at most, that saving may take
 
 
 class CheckpointWriter:
-    """Saves what was done, not too often, and gives it back.
+    """Saves progress at intervals, and restores it.
 
     Parameters
     ----------
     checkpoint : Checkpoint or None
-        None: nothing is saved, nothing comes back.
+        None: nothing is saved or restored.
     """
 
     def __init__(self, checkpoint: Checkpoint | None = None):
@@ -33,7 +33,7 @@ class CheckpointWriter:
         self._worth_from = time.monotonic() + INTERVAL_S
 
     def same_seed(self, drawn: int) -> int:
-        """The seed of the run that is continued, or what was drawn now."""
+        """The seed of the run that is continued; else the seed that was drawn now."""
         if self.checkpoint is None:
             return drawn
         begun = self.checkpoint.load(BEGIN)
@@ -43,12 +43,12 @@ class CheckpointWriter:
         return drawn
 
     def load(self, name: str, kind: type[T]) -> T | None:
-        """What was saved under a name by the run that is continued, if it got so far; see `records.unpack`."""
+        """The value that an earlier run saved under a name, or None; see `records.unpack`."""
         record = None if self.checkpoint is None else self.checkpoint.load(name)
         return None if record is None else unpack(kind, record)
 
     def save_if_due(self, name: str, make: Callable[[], Any]) -> None:
-        """Save a value that changes all the time, if the last save is long enough ago."""
+        """Save a value that grows, if a save is due."""
         if self.checkpoint is not None:
             self.when_due(lambda: self.write(name, make()))
 
@@ -58,23 +58,23 @@ class CheckpointWriter:
             self.checkpoint.save(name, *pack(value))
 
     def when_due(self, save: Callable[[], None]) -> None:
-        """Call `save` if the last one is long enough ago."""
+        """Call `save` if a save is due."""
         self._throttle.save_if_due(save)
 
     def save(self, name: str, value: Any, *, always: bool = False) -> None:
-        """Save what ends a stage, unless the run is young: doing it again would take no longer.
+        """Save the result of a stage, unless the run is so young that repeating the stage takes no longer.
 
         Parameters
         ----------
         value : Any
             Of a kind that `records.pack` takes.
         always : bool
-            Of a young run too: what is saved next is of no use, or does harm, to a run that does this stage again.
+            In a young run too: later records are useless or wrong for a run that repeats this stage.
         """
         if always or time.monotonic() >= self._worth_from:
             self.write(name, value)
 
 
 def is_worth_resuming(directory: str | os.PathLike[str]) -> bool:
-    """Whether a run has left more than its beginning there; see `checkpoint.records` for errors."""
+    """Whether a run has saved more than its beginning; see `checkpoint.records` for errors."""
     return bool(records(directory) - {BEGIN, PROCESS})

@@ -1,9 +1,9 @@
-"""Which worker gets which calls: by turns, and neighbours together where they share storage.
+"""Assigns calls to workers: in turns, and neighbouring calls together where their chunks share storage.
 
-Where chunks do not end where storage chunks end, two neighbours need one storage chunk of each array. One process reads
-it once for both, two processes read it twice. So calls go to workers in stretches of consecutive ones: long enough that
-what is read twice is some 4 % of all, short enough that workers end together, and that results, which are taken in
-order, do not pile up while the stretch before is worked on. Pure arithmetic; knows nothing of Dask.
+If chunks do not end where storage chunks end, two neighbours need the same storage chunk. One process reads it once for
+both; two processes read it twice. Calls therefore go to workers in stretches of consecutive ones. Long stretches keep
+the bytes that are read twice at some 4 %; short ones let workers finish together, and few results wait for those of the
+stretch before. Pure arithmetic; knows nothing of Dask.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Reading:
         Returns
         -------
         int
-            1 where nothing is shared. Else what makes workers end together, from the least that reads little twice to
-            twice as much.
+            1 if chunks share no storage. Else the length with which workers finish together, from the shortest that
+            reads little twice to twice that length.
         """
         fewest = -(-SHARE * self.shared_bytes // max(1, self.largest_chunk))
         if large:
@@ -64,14 +64,14 @@ class Reading:
 
 
 def _last(n_calls: int, n_workers: int, length: int) -> int:
-    """Calls of the worker that gets most, if stretches are of this length."""
+    """The most calls that one worker gets, with stretches of this length."""
     stretches, rest = divmod(n_calls, length)
     rounds, started = divmod(stretches, n_workers)
     return rounds * length + (length if started else rest)
 
 
 class Turns:
-    """Gives calls to workers: a stretch to the one that has the fewest items for each of its threads.
+    """Assigns each stretch of calls to the worker with the fewest items per thread.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Turns:
         self._left = 0
 
     def place(self, n_threads: Mapping[str, int], n_items: int) -> str:
-        """Worker for the next call, among the addresses that there are now.
+        """Worker for the next call, among those that are there now.
 
         Parameters
         ----------

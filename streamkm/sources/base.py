@@ -62,7 +62,7 @@ class Rows:
         A distinct non-negative number for each row that depends on the source alone, not on how it was cut into
         chunks: the row's number, or for text the position of the line's first byte.
     words : mapping of str to int, or None
-        In how many of these rows, which are hashed documents, words occur; where the source was made to count them.
+        Document frequency of each word in these rows, if they are hashed documents and the source counts words.
     """
 
     X: Matrix
@@ -72,7 +72,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class IndexedRows(ABC):
-    """Rows of a chunk that were found, but not read.
+    """Rows of a chunk whose places are known and whose values are not read yet.
 
     Attributes
     ----------
@@ -102,58 +102,58 @@ class RowSource(ABC):
     Attributes
     ----------
     name : str
-        What messages call it: ``x.h5:/X``.
+        Name in messages: ``x.h5:/X``.
     n_rows, n_features : int or None
-        None where only reading can tell.
+        None if they are unknown before rows are read.
     dtype : dtype
-        Of the values as read.
+        Type of the values as read.
     stored_dtype : dtype or None
-        Of the values in the files; None where files hold no values.
+        Type of the values in the files; None if files hold no values.
     is_sparse : bool
         Whether `Rows.X` is a csr_array.
     n_bytes : int or None
-        Stored bytes that one pass reads (compressed size); None where that is not known.
+        Stored bytes that one pass reads (compressed size); None if unknown.
     replayable : bool
         Whether `stream` can be called more than once.
     is_sketched : bool
         Whether the rows are those of a sketch store.
     read_factor : float
-        Memory that a thread takes to read a chunk, at its peak, over the chunk's decoded bytes.
+        Peak memory of a thread that reads a chunk, as a multiple of the chunk's decoded bytes.
     producer_bytes : int
-        Memory of this process that making the rows takes, about, beside what goes with chunks.
+        Memory of this process that the producer of the rows takes, about, whatever the size of chunks.
     resident_bytes : int
         Memory of this process that the rows take, about, before anything is read.
     long_lines : tuple of LongLine
-        Of text, as far as they were seen without reading all of it; those that take most memory first.
+        Long lines of text that were seen without reading all of it; those that take most memory first.
     libraries : tuple of str
-        That are loaded to open the rows, beside those of every fit: "h5py", "zarr", "pyarrow", "fsspec", and
-        "words" for what takes texts apart.
+        Libraries that this source loads in addition to those of every fit: "h5py", "zarr", "pyarrow", "fsspec", and
+        "words" for the analyzer of texts.
     shared_bytes : int
-        Decoded bytes of the storage that two neighbouring chunks both need, where chunks do not end where storage
-        chunks do: processes that read one of the two each read it twice.
+        Decoded bytes of the storage that two neighbouring chunks share. If two processes read the two chunks, both read
+        these bytes.
     sequential : bool
-        Whether a chunk is read fastest right after the one in front of it, by whichever thread.
+        Whether a chunk is read fastest right after its predecessor, by whichever thread.
     decodes : bool
-        Whether reading takes much longer than copying what is read: of text, and of what is compressed or far away.
+        Whether reading takes much longer than a copy: true for text, and for compressed or remote data.
     in_process : bool
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
     files : tuple of str
-        Local files and directories that the rows are read from; empty where they lie in none.
+        Local files and directories that hold the rows; empty if there are none.
     made_with : mapping of JSON values, or None
-        How rows are made of what the files hold (``documents``, ``hashing``, ``tfidf``), where they do not hold rows.
+        Options by which rows are made from the files (``documents``, ``hashing``, ``tfidf``), if files hold no rows.
     stages_before : tuple of Stage
-        Passes over the data that it took to open the source.
+        Passes over the data that were needed to open the source.
     feature_names : tuple of str, or None
-        Names of the columns; None where they have none.
+        Names of the columns; None if they have none.
     id_column : str or None
-        Column that names rows, which `ids` gives.
+        Column that identifies rows; `ids` yields its values.
     words : WordTable, or None
-        The words behind the features of hashed documents, where they were counted.
+        The words behind the features of hashed documents, if they were counted.
 
     Notes
     -----
-    These are attributes and no value of their own that wrappers would replace: readers learn some of them while they
-    open their files, and `take_after` copies every one, so that a wrapper cannot forget any.
+    Readers learn some of these attributes while they open their files. `take_after` copies all of them, so that a
+    wrapper forgets none.
     """
 
     name: str
@@ -182,26 +182,23 @@ class RowSource(ABC):
     id_column: str | None = None
 
     def take_after(self, source: RowSource, **changed: Any) -> None:
-        """Say of these rows what `source` says of its own, but for what is `changed`: how a source wraps another.
-
-        Every attribute of `RowSource` is taken, so that a wrapper forgets none.
-        """
+        """Copy every attribute of `source` but those that are `changed`, as a wrapper of it."""
         for attribute in RowSource.__annotations__:
             setattr(self, attribute, changed[attribute] if attribute in changed else getattr(source, attribute))
 
     @property
     def estimated_rows(self) -> int | None:
-        """Rows, exactly or roughly (from a look at a few places of the text); None if there is nothing to go by."""
+        """Number of rows, exact or estimated from a few places of the text; None if unknown."""
         return self.n_rows
 
     @property
     def estimated_features(self) -> int | None:
-        """Features, exactly or roughly (text: the widest row of its head); None if there is nothing to go by."""
+        """Number of features, exact or estimated (text: the widest row of its head); None if unknown."""
         return self.n_features
 
     @property
     def estimated_occurring(self) -> int | None:
-        """Features with entries in any row, roughly (from a look at a few documents); None if nothing tells."""
+        """Number of features that occur, estimated from a few documents; None if unknown."""
         return None
 
     @property
@@ -222,30 +219,30 @@ class RowSource(ABC):
         raise TypeError(f"{self.name} streams rows; it has no chunks to read")
 
     def index_rows(self, chunk: Chunk) -> IndexedRows | None:  # noqa: ARG002
-        """Find the rows of a chunk without reading them; None where that is no faster than `read`, or not safe."""
+        """Find the rows of a chunk without reading them; None if that is no faster than `read`, or not safe."""
         return None
 
     @property
     def original(self) -> RowSource:
-        """The rows before they are prepared; the source itself where none are."""
+        """The source before its preparation; the source itself if there is none."""
         return self
 
     @property
     def prepared_by(self) -> Preparation | None:
-        """How the rows of `original` are prepared; None where they are not."""
+        """The preparation of the rows of `original`; None if there is none."""
         return None
 
     def original_bytes(self, target_bytes: int) -> int:
-        """Decoded bytes of `original` to read for so many of these rows."""
+        """Decoded bytes of `original` that make `target_bytes` of these rows."""
         return target_bytes
 
     @property
     def sums_bytes(self) -> int:
-        """Of what a pass that finds how to prepare rows holds for each call."""
+        """Bytes of the sums that each call of a preparation's pass holds."""
         return 0
 
     def counting_words(self) -> RowSource:
-        """Give the same rows; those of documents count words as they are read."""
+        """Return the same source; one of documents then counts words while it reads."""
         return self
 
     def finished(self, X: Matrix) -> Matrix:
@@ -276,27 +273,27 @@ class RowSource(ABC):
         raise InvalidInputError(f"{self.name} has no column that names rows; give one as id_column=")
 
     def details(self) -> dict[str, str]:
-        """Label and text, for people: what is known of how the rows are stored. Reads no rows, or a few at the head."""
+        """Describe the storage, as label and text for people. Reads no rows, or a few at the head."""
         return {}
 
     def take_read_bytes(self) -> int:
-        """Give the stored bytes that the pass which has just ended read, and count from 0 again."""
+        """Return the stored bytes that the last pass read, and count from 0 again."""
         return self.n_bytes or 0
 
     def with_line_room(self, room: LineRoom) -> RowSource:  # noqa: ARG002
-        """Give the same rows, of text where lines that a plan has no room for are refused as they are read."""
+        """Return the same source, which refuses lines of text that a plan has no room for."""
         return self
 
     def stand_in(self) -> RowSource:
-        """Give what calls on a cluster need of this source where its rows are sent to them.
+        """Return the source as calls on a cluster need it if its rows are sent to them.
 
-        Cheap to pickle; describes places as this source does.
+        It is cheap to pickle, and describes places as this source does.
         """
         return SentRows(self) if self.in_process else self
 
 
 class WrappedSource(RowSource):
-    """Rows of another source, changed or kept: as many, as wide and at the same places as that says.
+    """Rows of another source, changed or cached: equal in number, width and places.
 
     Attributes
     ----------
@@ -367,7 +364,7 @@ class ChunkedSource(RowSource):
 
 
 class GraphSource(ChunkedSource):
-    """A source whose rows are made by a graph of Dask tasks: a cluster gets the graph of each chunk, not the source."""
+    """A source whose rows a graph of Dask tasks makes: a cluster gets the graph of each chunk, not the source."""
 
     @abstractmethod
     def graphs(self) -> RowGraphs:
@@ -375,23 +372,23 @@ class GraphSource(ChunkedSource):
 
     @abstractmethod
     def packed(self, chunk: Chunk) -> tuple[Any, list[Any]]:
-        """Give what makes a chunk's matrix wherever it is sent, and keys of `graphs` whose values it needs there.
+        """Return an object that makes a chunk's matrix on any worker, and the keys of `graphs` that it needs there.
 
-        The former is cheap to pickle and has a method ``compute(values)``.
+        The object is cheap to pickle and has a method ``compute(values)``.
         """
 
 
 class SentRows(RowSource):
-    """What calls on a cluster know of a source whose rows are sent to them: all but the rows.
+    """The attributes of a source whose rows are sent to a cluster, without the rows.
 
     Parameters
     ----------
     source : RowSource
         Not kept.
     describe : callable, optional
-        Its `describe`, cheap to pickle, where places are not row numbers.
+        The `describe` of the source, cheap to pickle, if places are not row numbers.
     prepare : callable, optional
-        Of a matrix that a graph of Dask tasks has made on a worker: gives the rows that are meant.
+        Turns the matrix that a graph of Dask tasks made on a worker into rows of this source.
     """
 
     def __init__(
@@ -408,7 +405,7 @@ class SentRows(RowSource):
         return X if self._prepare is None else self._prepare(X)
 
     def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002
-        """Refuse: there are no rows here."""
+        """Raise TypeError: the rows are in another process."""
         raise TypeError(f"the rows of {self.name} are in another process, which sends them")
 
     def describe(self, place: int) -> str:
