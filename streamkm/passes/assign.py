@@ -1,6 +1,6 @@
-"""Passes that label all rows of a fit: the assign pass, and that over kept blocks.
+"""Passes that label all rows of a fit: one over original rows, one over held blocks of sketched rows.
 
-Each function here reads every row once. Knows nothing of parameters' defaults.
+Each function here reads every row once. Knows no defaults of parameters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import Sketched
 
 LEAST_SHARE = 1e-5
-"""Of the squared norms that an objective must be to be found from them: its error is then below 1e-10 of it."""
+"""Least share of the sum of squared norms from which an objective is computed: its relative error is below 1e-10."""
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What an assign pass leaves.
+    """The result of an assign pass.
 
     Attributes
     ----------
@@ -48,9 +48,9 @@ class Assigned:
         Exact sums and counts of the clusters, and the exact sum of squared distances to the model's centers, all in
         the model's space.
     drawn : Drawn or None
-        Rows drawn by their share of the objective, in the model's space, if they were wanted.
+        Rows drawn by their share of the objective, in the model's space, if a rule was given.
     profile : Profile or None
-        How the rows lie about the model's centers; None for rows that can be walked once only.
+        Distances of the rows to the model's centers, by cluster; None for rows that can be read once only.
     """
 
     labels: NDArray[np.int32]
@@ -61,15 +61,15 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What an assign pass gathers over rows: one addend of the reduction.
+    """The state of an assign pass.
 
     Attributes
     ----------
     totals : Totals or None
-        None: there were no rows yet.
+        None before the first row.
     profile : Profile
     drawn : tuple of Drawn
-        Rows drawn by their share of the objective, if they are wanted.
+        Rows drawn by their share of the objective, if there is a rule.
     """
 
     totals: Totals | None
@@ -79,7 +79,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What an assign pass leaves besides labels; see `Assigned`."""
+    """The result of an assign pass without labels; see `Assigned`."""
 
     totals: Totals
     drawn: Drawn | None
@@ -96,7 +96,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
     table : NearestCenters
         The model's.
     rule : DrawRule, optional
-        How rows are drawn on the way.
+        By which rows are drawn in the same pass.
     """
 
     saved_as = Passed
@@ -107,7 +107,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
 
     @staticmethod
     def memory(sizes: FitSizes, space: Space) -> PassMemory:
-        """Sums and profiles, labels, rows that are drawn, and centers as kernels have them."""
+        """Memory of sums and profiles, labels, drawn rows, and the kernels' tables of centers."""
         centers, chosen, reading = sizes.centers(sizes.width(space)), sizes.chosen, sizes.reading
         drawn = int(reading.usual_states * DRAWN_SLACK * chosen.drawn_rows * sizes.rows.row_bytes)
         kept = drawn + sizes.sample_bytes * chosen.keeps_sample + LABEL_BYTES * sizes.rows.n_rows * sizes.labels
@@ -122,15 +122,15 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
 
     @property
     def state_bytes(self) -> float:
-        """The sums are what is large."""
+        """Bytes of the sums, the largest part of a state."""
         return 8 * self.model.centers.size
 
     def start(self) -> Passed:
-        """No rows."""
+        """A state without rows."""
         return Passed(None, Profile.empty(self.table.n_clusters))
 
     def step(self, state: Passed, rows: ValidRows) -> tuple[Passed, NDArray[np.int32]]:
-        """Add the rows of a chunk; its labels (n_read,), -1 for invalid rows."""
+        """Add the rows of a chunk; return its labels (n_read,), -1 for invalid rows."""
         model, table, weights = self.model, self.table, rows.weights
         norms, X = rows.d2norms if model.far else None, model.place(rows.X)
         gaps = np.empty(X.shape[0])
@@ -150,7 +150,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         return Passed(totals, state.profile, drawn), rows.spread(labels, -1)
 
     def join(self, first: Passed, second: Passed) -> Passed:
-        """Of both, in the memory of the first."""
+        """Add the second state to the first, in its memory."""
         totals = second.totals
         if first.totals is not None:
             totals = first.totals if totals is None else absorb_totals(first.totals, totals)
@@ -158,7 +158,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         return Passed(totals, absorb_profile(first.profile, second.profile), drawn)
 
     def finish(self, state: Passed) -> Gathered:
-        """Sums, the rows that were drawn, and the profile."""
+        """Return sums, drawn rows and profile."""
         totals = Totals.zeros(*self.model.centers.shape) if state.totals is None else state.totals
         drawn = self.rule.join(state.drawn) if self.rule is not None and state.drawn else None
         return Gathered(totals, drawn, state.profile)
@@ -176,9 +176,9 @@ def assign_pass(
 ) -> Assigned:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.
 
-    Where centers are far from sparse rows, the objective follows from squared norms and the clusters' sums, which saves
-    a look at k * d numbers for every stored entry. Its error is some 1e-16 of the sum of squared norms: where it turns
-    out to be a small part of that, rows are read once more for it.
+    If centers are far from sparse rows, the objective is computed from squared norms and the clusters' sums. This saves
+    k * d numbers for every stored entry. Its error is some 1e-16 of the sum of squared norms, so a much smaller
+    objective is computed in one more pass.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def assign_pass(
     record : str, optional
         Name under which labels and sums are saved as they come, and restored from an earlier run.
     rule : DrawRule, optional
-        How rows are to be drawn.
+        By which rows are drawn in the same pass.
     """
     found = context.run(Assign(model, model.table(), rule), stage, chunk_rows, sink=sink, record=record)
     if sink.n_taken != len(chunk_rows):
@@ -211,17 +211,17 @@ def assign_pass(
 
 
 class AssignBlock(BlockPass):
-    """As `Assign`, of sketched rows that were kept: labels, exact sums and the objective in the sketch."""
+    """As `Assign`, over held blocks of sketched rows: labels, exact sums and the objective in the sketch."""
 
     def step(self, state: Totals | None, rows: Block) -> tuple[Totals, NDArray[np.int32]]:
-        """Add the rows of a block; their labels."""
+        """Add the rows of a block; return their labels."""
         labels, totals, d2 = assigned(state, merged(rows.X), rows.weights, self.table, with_d2=True)
         gathered = float(weighted_sum(rows.weights, d2))
         return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
 
 
 def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> Assigned:
-    """Label the sketched rows that were kept: what there is for rows that can be walked once only."""
+    """Label held blocks of sketched rows, for sources that can be read once only."""
     sink = ScatteredLabels(sketched.chunk_rows, sketched.kept)
     table = NearestCenters.build(model.centers, blocks.dtype)
     totals = run(AssignBlock(table), HeldRows(blocks.handles), blocks.executor, stage, sink=sink)

@@ -26,19 +26,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassContext:
-    """What every pass of a run reads rows with.
+    """Executor, reader, weights and checkpoint of a run, which its passes share.
 
     Attributes
     ----------
     executor : Executor
-        Its calls read the rows.
+        Runs the calls that read rows.
     reader : RowReader
     weights : float64 (n,) or (0,)
-        Of the rows; (0,): each weighs 1.
+        Weights of the rows; (0,): each weighs 1.
     writer : CheckpointWriter
-        Saves what passes have done so far; by default nothing.
+        Saves the progress of passes; by default nothing.
     spill : Spill, optional
-        Where sketched rows go that memory does not hold.
+        Disk space for sketched rows that do not fit in memory.
     """
 
     executor: Executor
@@ -48,7 +48,7 @@ class PassContext:
     spill: Spill | None = None
 
     def rows(self, chunk_rows: NDArray[np.int64] | None = None) -> SourceRows:
-        """The rows, to be read once; `chunk_rows` (chunks,) are those of each chunk, from a pass before."""
+        """The rows, to be read once; `chunk_rows` (chunks,) are the rows of each chunk, from an earlier pass."""
         return SourceRows(self.reader, self.weights, chunk_rows)
 
     def run(
@@ -60,7 +60,7 @@ class PassContext:
         sink: Sink[Output] | None = None,
         record: str | None = None,
     ) -> Result:
-        """Read all rows once; see `engine.passes.run`. `record` names where the state is saved, None: nowhere."""
+        """Read all rows once; see `engine.passes.run`. `record`: name under which the state is saved, or None."""
         saved = None if record is None or self.writer.checkpoint is None else Saved(self.writer, record)
         return run(pass_, self.rows(chunk_rows), self.executor, stage, sink=sink, saved=saved)
 
@@ -71,6 +71,6 @@ class PassContext:
     def held_outputs(
         self, map_: Map[tuple[Any, Any]], stage: Stage, chunk_rows: NDArray[np.int64] | None = None, n_before: int = 0
     ) -> Iterator[tuple[Any, Any]]:
-        """Read all rows but those of the first chunks once; see `engine.passes.held_outputs`."""
+        """Read all rows once, without those of the first chunks; see `engine.passes.held_outputs`."""
         rows = SourceRows(self.reader, self.weights, chunk_rows, n_before)
         return held_outputs(map_, rows, self.executor, stage)

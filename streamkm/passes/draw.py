@@ -23,14 +23,14 @@ DRAWN_COPIES = 4  # of drawn rows: of each chunk, waiting, joined
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What rows are drawn by: squared distances to centers, and more for rows of small clusters.
+    """Shares by which rows are drawn: squared distances to centers, increased for rows of small clusters.
 
     Attributes
     ----------
     model : Model
     added : float64 (k,)
-        Added to the squared distances of a cluster's rows. Those of a small cluster lie near its center, wherever it
-        is: with the objective over k times the cluster's rows added, each cluster is drawn from.
+        Added to the squared distances of a cluster's rows: the objective over k times the cluster's rows. Otherwise
+        few rows of a small cluster would be drawn, as they lie near its center.
 
     References
     ----------
@@ -43,7 +43,7 @@ class Shares:
 
     @classmethod
     def of(cls, model: Model, X: Matrix, n_rows: int) -> tuple[Shares, float]:
-        """By some of all rows, in original features; and the sum of the shares of all rows, about."""
+        """Shares by a sample of the original rows, and about the sum of the shares of all rows."""
         labels, d2 = _nearest(model, model.table(), X)
         per_row = n_rows / max(1, len(labels))
         counts = np.maximum(1, np.bincount(labels, minlength=len(model.centers))) * per_row
@@ -58,7 +58,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Draw(Map[Drawn]):
-    """Rows drawn by their shares; a chunk's with places that are counted in the whole source.
+    """Rows drawn by their shares; places are row numbers of the whole source.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Draw(Map[Drawn]):
 
     @staticmethod
     def memory(n_drawn: int, row_bytes: int, centers_bytes: int) -> PassMemory:
-        """Rows that are drawn, and centers as each call has them."""
+        """Memory of the drawn rows, and of the centers in each call."""
         return PassMemory(kept=DRAWN_COPIES * n_drawn * row_bytes + centers_bytes, call=centers_bytes)
 
     def output(self, rows: ValidRows) -> Drawn:
@@ -87,12 +87,12 @@ class Draw(Map[Drawn]):
 def draw_pass(
     context: PassContext, shares: Shares, rule: DrawRule, chunk_rows: NDArray[np.int64], stage: Stage
 ) -> Drawn:
-    """Read all rows once more; draw some of them by `rule`, by their shares in place of squared distances.
+    """Read all rows once more; draw some of them by `rule`, with shares in place of squared distances.
 
     Parameters
     ----------
     chunk_rows : int64 (chunks,)
-        Rows of each chunk, from the pass before.
+        Rows of each chunk, from an earlier pass.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""A few rows as they stand in the data, for people: the first words of a document, the values of other rows."""
+"""Excerpts of a few rows for people: the first words of a document, the values of other rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READ_BYTES = 1 << 22  # at a time
 
 
 def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] | None) -> dict[int, str]:
-    """Read a source once, up to the last of some rows, and give these rows as short text.
+    """Read a source once, up to the last wanted row, and return the wanted rows as short text.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
     Returns
     -------
     dict of int to str
-        Without the rows that the source does not have.
+        Text by number of the row; rows that the source does not have are left out.
     """
     while isinstance(source, TfIdfRows):
         source = source.source
@@ -44,12 +44,12 @@ def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] 
 
 
 def rows_as_values(source: RowSource, wanted: Sequence[int]) -> dict[int, NDArray[Any]]:
-    """As `rows_as_text`, of the rows' values (d,)."""
+    """As `rows_as_text`, with the rows' values (d,)."""
     return _found(_dense_rows(source), wanted)
 
 
 def _found(pieces: Iterable[tuple[int, Callable[[int], T]]], wanted: Sequence[int]) -> dict[int, T]:
-    """What functions of pieces, which follow each other, give for some rows."""
+    """Results for the wanted rows, from consecutive pieces and a function of each."""
     found: dict[int, T] = {}
     first, at = 0, 0
     for n_rows, given in pieces:
@@ -63,7 +63,7 @@ def _found(pieces: Iterable[tuple[int, Callable[[int], T]]], wanted: Sequence[in
 
 
 def row_ids(source: RowSource, wanted: Sequence[int]) -> dict[int, str]:
-    """What the id column of a source calls some rows, in one pass over that column; nothing where there is none.
+    """Values of the id column for some rows, in one pass over that column; empty if there is none.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ COUNTING_COPIES = 24  # of the rows that documents become: texts, words, and ent
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Counts of the pass: rows in which each feature occurs, and documents in which each word occurs."""
+    """Number of rows in which each feature occurs, and of documents in which each word occurs."""
 
     frequencies: Frequencies | None
     words: WordCounts
@@ -25,21 +25,21 @@ class _Counted:
 
 @dataclass(frozen=True, slots=True)
 class CountFeatures(Pass[_Counted, None, _Counted]):
-    """In how many rows each feature occurs, and in how many documents each word."""
+    """Count the rows in which each feature occurs, and the documents in which each word occurs."""
 
     fit: IdfFit
 
     @staticmethod
     def memory(target_bytes: int) -> PassMemory:
-        """Texts, words and entries of rows of so many bytes, which readers of documents hold."""
+        """Memory of texts, words and entries that readers of documents hold for rows of so many bytes."""
         return PassMemory(kept=COUNTING_COPIES * target_bytes, reads=False)
 
     def start(self) -> _Counted:
-        """Nothing counted."""
+        """A state without counts."""
         return _Counted(None, WordCounts())
 
     def read(self, reader: RowReader, item: ReadItem) -> tuple[Matrix, Mapping[str, int]]:
-        """The valid rows of a chunk, and its words."""
+        """Read the valid rows of a chunk, and its words."""
         rows = reader.rows(item[0])
         return reader.checked(rows.X, rows.places).X, rows.words or {}
 
@@ -50,7 +50,7 @@ class CountFeatures(Pass[_Counted, None, _Counted]):
         return _Counted(self.fit.step(state.frequencies, X), state.words), None
 
     def join(self, first: _Counted, second: _Counted) -> _Counted:
-        """Add up."""
+        """Add the counts of two states."""
         assert first.frequencies is not None
         assert second.frequencies is not None  # runs have chunks
         frequencies = self.fit.join([first.frequencies, second.frequencies])

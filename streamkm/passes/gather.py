@@ -24,7 +24,7 @@ Members = tuple[Matrix, NDArray[np.int32], NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Gather(Map[Members]):
-    """Rows of some clusters, a share of each; which, a hash of their places tells.
+    """Gather a share of the rows of some clusters, chosen by a hash of their places.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Gather(Map[Members]):
     table : NearestCenters
         The model's.
     shares : float64 (k,)
-        Of each cluster's rows; 0: none.
+        Share of each cluster's rows; 0: none.
     seed : int
     """
 
@@ -42,7 +42,7 @@ class Gather(Map[Members]):
     seed: int
 
     def output(self, rows: ValidRows) -> Members:
-        """The rows that are kept of a chunk, in the model's space."""
+        """The gathered rows of a chunk, in the model's space."""
         X = self.model.place(rows.X)
         return members_of(X, rows.places, self.table.labels(X), rows.weights, self.shares, self.seed)
 
@@ -56,7 +56,7 @@ def gather_pass(
     shares: NDArray[np.float64],
     seed: int,
 ) -> Members:
-    """Read all rows once more; keep what `Gather` keeps, in the order of the source. One share is above 0 at least."""
+    """Read all rows once more; return the rows of `Gather` in order. At least one share is above 0."""
     gather = Gather(model, model.table(), shares, seed)
     parts = [part for part in context.outputs(gather, stage, chunk_rows) if len(part[1])]
     return joined_members(parts, len(model.centers[0]))
@@ -70,7 +70,7 @@ def members_of(
     shares: NDArray[np.float64],
     seed: int,
 ) -> Members:
-    """The share of rows that `gather_pass` keeps, of rows in memory (n,)."""
+    """The same share of rows in memory (n,) as `gather_pass` gathers."""
     hashes = np.empty(len(places), np.int64)
     hash_places(np.uint64(seed), places, hashes)
     rows = np.flatnonzero((hashes + 0.5) * 2.0**-63 < shares[labels])
@@ -78,7 +78,7 @@ def members_of(
 
 
 def joined_members(parts: Sequence[Members], n_columns: int) -> Members:
-    """All of them, one behind the other."""
+    """Concatenate members."""
     if not parts:
         return np.empty((0, n_columns)), np.empty(0, np.int32), np.empty(0)
     matrices, labels, weights = zip(*parts, strict=True)

@@ -22,7 +22,7 @@ DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: 
 
 @dataclass(frozen=True, slots=True)
 class SavedRows:
-    """`Gathered` in a checkpoint; `nodes` are those of the coreset tree, by level and index."""
+    """`Gathered` as a record; `nodes` are the nodes of the coreset tree, by level and index."""
 
     counts: NDArray[np.int64]
     candidates: Candidates | None
@@ -38,13 +38,13 @@ class Gathered:
     ----------
     rule : SampleRule
     coreset_rule : CoresetRule or None
-        Of the coreset of sketched rows, if there is to be one.
+        Rule of the coreset of sketched rows, if one is wanted.
     collector : SampleCollector
     tree : CoresetTree or None
     counts : list of (n_read, n_valid, n_counted, width)
-        For each chunk done.
+        Counts of each chunk so far.
     occurring : Occurring
-        Features of wide sparse rows.
+        Features that occur in wide sparse rows.
     """
 
     rule: SampleRule
@@ -80,7 +80,7 @@ class Gathered:
 
 
 def gathered_memory(sizes: FitSizes, cluster_on: ClusterOn) -> PassMemory:
-    """What the first pass gathers beside sketched rows."""
+    """Memory of the results of the first pass beside sketched rows."""
     rows, picked = sizes.rows, sizes.rows.row_bytes + PICKED_ROW_BYTES
     sample, told = int(CANDIDATES * sizes.kept_rows * picked), sizes.kept_rows / max(1, sizes.reading.n_chunks) * picked
     if cluster_on != "coreset":
@@ -91,10 +91,10 @@ def gathered_memory(sizes: FitSizes, cluster_on: ClusterOn) -> PassMemory:
 
 
 def _coreset_bytes(sizes: FitSizes) -> tuple[int, int]:
-    """Of a coreset while it is gathered, and of each call that draws from a chunk for it.
+    """Bytes of a coreset while it is gathered, and of each call that draws from a chunk for it.
 
-    A part of each chunk, that threads make or that waits; a node of the tree for each doubling of the chunks, none
-    larger than the coreset; two of them that are joined, beside a copy of their rows.
+    These are the parts of chunks that are made or wait, and the nodes of the tree: one for each doubling of the chunks,
+    none larger than the coreset. While two nodes are joined, there is a copy of their rows.
     """
     rows, reading, size, chunk_rows = sizes.rows, sizes.reading, sizes.coreset_rows, sizes.chunk_rows
     row, leaf = PLACED_ROW_BYTES + rows.block_row_bytes, min(size, chunk_rows)

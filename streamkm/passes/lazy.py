@@ -1,6 +1,6 @@
-"""Predictions for Dask collections that are Dask arrays themselves: nothing is read until they are computed.
+"""Lazy predictions for Dask collections, as Dask arrays: no row is read until they are computed.
 
-Knows nothing of executors: where the array is computed is the caller's choice.
+Knows nothing of executors: the caller chooses where the array is computed.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def lazy_map(
     ----------
     source : DaskSource
     function : callable
-        Of a matrix (v, m) in the model's space and a NearestCenters; gives one value, or one row of `n_columns`, for
-        each row: `nearest_labels`, `nearest_d2` or `distances` of passes.
+        `predict.nearest_labels`, `predict.nearest_d2` or `predict.distances`. Takes a matrix (v, m) in the model's
+        space and a NearestCenters, and returns one value or `n_columns` values for each row.
     on_invalid : "raise" or "skip"
         "raise": computing a block with NaN or infinity raises; "skip": such rows get -1 or NaN.
 
     Returns
     -------
     dask.array.Array
-        (n,) or (n, n_columns), in blocks of the same heights, which may be unknown. Blocks without rows give none.
+        (n,) or (n, n_columns), in blocks with as many rows as those of the source, which may be unknown.
 
     Raises
     ------
@@ -67,12 +67,12 @@ def lazy_map(
 def _prepared(
     reader: RowReader, model: Model, function: Callable[..., NDArray[Any]]
 ) -> tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]:
-    """Values that all blocks need; the table is made where they are computed, as it is as large as the centers."""
+    """Arguments of all blocks; the table, as large as the centers, is made where blocks are computed."""
     return reader, model, function, model.table()
 
 
 def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]) -> NDArray[Any]:
-    """The function's values of a block; rows that are made dense are taken in pieces."""
+    """Values of the function for a block; rows that are made dense are processed in pieces."""
     reader, model, function, table = prepared
     parts = [rows] if model.preparation is None else pieces(rows, model.preparation, LARGEST_CHUNK_BYTES)
     return np.concatenate([_mapped_part(part, reader, model, function, table) for part in parts])

@@ -1,4 +1,4 @@
-"""Rows read ahead of the passes, at places spread evenly over the data, to find a sketch on."""
+"""Rows read before the first pass, evenly spread over the data, on which a sketch is found."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ MOST_SHARE = 0.05  # of the rows that are read for more places than rows are wan
 
 
 def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage) -> Matrix:
-    """About so many rows from chunks that are spread evenly, each as small as its storage allows.
+    """Read about so many rows from evenly spread chunks, each as small as its storage allows.
 
     Parameters
     ----------
     context : PassContext
-        Of a source in chunks that knows its number of rows.
+        Its source has chunks, and knows its number of rows.
     row_bytes : int
-        Of a row as read.
+        Bytes of a row as read.
 
     Returns
     -------
     ndarray or csr_array (s, d)
-        s is smaller where chunks are small and rows invalid.
+        s is smaller if chunks are small and rows are invalid.
 
     Raises
     ------
@@ -52,23 +52,23 @@ def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage
 
 @dataclass(frozen=True, slots=True)
 class ChosenRows(SourceRows):
-    """Some chunks of a source, in place of all."""
+    """Rows of some chunks of a source."""
 
     chosen: tuple[ReadItem, ...] = ()
 
     @property
     def n_items(self) -> int:
-        """Chunks that were chosen."""
+        """Number of chosen chunks."""
         return len(self.chosen)
 
     def items(self, executor: Executor) -> Iterator[ReadItem]:  # noqa: ARG002 - they were made before
-        """The chosen ones."""
+        """The chosen chunks."""
         return iter(self.chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class Evenly(Map[tuple[Matrix, int]]):
-    """A few rows of each chunk, evenly spread, and how many it has."""
+    """Evenly spread rows of each chunk, and the number of its rows."""
 
     large = True
 
@@ -81,7 +81,7 @@ class Evenly(Map[tuple[Matrix, int]]):
 
 
 def _places(items: list[ReadItem], n_wanted: int) -> NDArray[np.int64]:
-    """Which chunks are read: enough for the rows, and more, as long as they are few of all."""
+    """Chunks to read: enough for the rows, and more of them while they are a small part of all."""
     a_chunk = max(1, int(np.median([1 if item[1] is None else item[1] for item in items])))
     enough = -(-n_wanted // a_chunk)
     spread = min(FEWEST_PLACES, int(MOST_SHARE * len(items)))

@@ -1,6 +1,6 @@
-"""Passes that give values of each row: predictions, and distances to centers.
+"""Passes that compute values for each row: predictions, and distances to centers.
 
-Each function here reads every row once. Knows nothing of parameters' defaults.
+Each function here reads every row once. Knows no defaults of parameters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CENTER_COPIES = 3  # of a model that labels: its centers, the estimator's, those
 
 @dataclass(frozen=True, slots=True)
 class Values(Map[NDArray[Any]]):
-    """A function's values of the rows in the model's space; -1 or NaN for invalid rows.
+    """Values of a function for rows in the model's space; -1 or NaN for invalid rows.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Values(Map[NDArray[Any]]):
     table : NearestCenters
         The model's.
     function : callable
-        Of a matrix (v, m) and a NearestCenters; gives one value, or one row of values, for each row.
+        Takes a matrix (v, m) and a NearestCenters; returns one value, or one row of values, for each row.
     """
 
     model: Model
@@ -47,7 +47,7 @@ class Values(Map[NDArray[Any]]):
 
     @staticmethod
     def memory(n_rows: int, chunk_rows: int, centers_bytes: int, n_columns: int = 0) -> PassMemory:
-        """Centers, and a label and so many values of each row."""
+        """Memory of centers, and of a label and so many values of each row."""
         kept = CENTER_COPIES * centers_bytes + (8 + 8 * n_columns) * n_rows
         return PassMemory(kept=kept, output=chunk_rows * labelled_bytes(n_columns))
 
@@ -58,7 +58,7 @@ class Values(Map[NDArray[Any]]):
 
 
 class WideValues(Values):
-    """As `Values`, of functions that give so many values for each row that few chunks' may wait."""
+    """As `Values`, for functions with so many values per row that results of few chunks may wait."""
 
     large = True
 
@@ -76,7 +76,7 @@ def map_rows(
         See `Values`.
     stage : Stage
     wide : bool
-        Whether it gives a row of values for each row.
+        Whether the function returns a row of values for each row.
     """
     values = (WideValues if wide else Values)(model, model.table(), function)
     for part in context.outputs(values, stage):
@@ -85,7 +85,7 @@ def map_rows(
 
 
 def labelled_bytes(n_columns: int) -> int:
-    """Of a row, while its label and so many values are found."""
+    """Bytes of a row while its label and so many values are computed."""
     return LABELLED_BYTES + 8 * n_columns
 
 
@@ -102,7 +102,7 @@ def nearest_d2(X: Matrix, table: NearestCenters) -> NDArray[np.float64]:
 def distances(X: Matrix, table: NearestCenters) -> NDArray[Any]:
     """Distances of rows to all centers (v, k), for `map_rows`.
 
-    Those to the nearest are by differences: products cancel where a row is (almost) a center.
+    Distances to the nearest center are computed from differences, as products cancel if a row is (almost) a center.
     """
     dtype = np.float64 if X.dtype == np.float64 else np.float32
     if not X.shape[0]:

@@ -1,4 +1,4 @@
-"""What steps of a preparation must know of all rows: a pass for each of them.
+"""Statistics that the steps of a preparation need of all rows: one pass for each step.
 
 Knows nothing of estimators.
 """
@@ -34,7 +34,7 @@ SAMPLE_SEED = 0  # of the rows that quartiles are found on: the same whatever a 
 
 
 def check_replayable(source: RowSource, preparation: Preparation) -> None:
-    """Refuse steps that need all rows before the first is used, of rows that can be walked once only.
+    """Refuse steps that need statistics of all rows, if rows can be read once only.
 
     Raises
     ------
@@ -48,21 +48,21 @@ def check_replayable(source: RowSource, preparation: Preparation) -> None:
 
 
 def find_preparation(context: PassContext, steps: Sequence[str], sample_rows: int, progress: Progress) -> Preparation:
-    """Find what steps must know: a pass over all rows for each that must know something.
+    """Find the statistics that steps need, in one pass over all rows for each such step.
 
     Parameters
     ----------
     context : PassContext
-        Of original rows, which count once each. What an earlier run has found is not looked for again.
+        Of original rows, each of weight 1. Statistics that an earlier run has saved are restored.
     steps : sequence of str
     sample_rows : int
-        Rows that quartiles are found on, at most.
+        Largest number of rows from which quartiles are estimated.
     progress : Progress
 
     Raises
     ------
     InvalidInputError
-        For rows that are invalid, unless they are to be skipped, or no rows at all; see `check_replayable`.
+        If a row is invalid and `on_invalid` is "raise", or there are no rows; see `check_replayable` too.
     """
     source, preparation = context.reader.source, Preparation(tuple(steps))
     check_replayable(source, preparation)
@@ -78,7 +78,7 @@ def find_preparation(context: PassContext, steps: Sequence[str], sample_rows: in
 
 
 def _found(context: PassContext, step: str, record: str, sample_rows: int, progress: Progress) -> Scaling:
-    """What one step must know, of an earlier run if that has found it."""
+    """The statistics of one step, restored from an earlier run if it saved them."""
     kept = context.writer.load(record, Scaling)
     if kept is not None:
         return kept
@@ -102,7 +102,7 @@ class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling, int]]):
     ----------
     fit : MomentsFit
     name : str
-        Of the source, for messages.
+        Name of the source, for messages.
     n_features : int or None
     """
 
@@ -112,12 +112,12 @@ class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling, int]]):
 
     @staticmethod
     def memory(sizes: FitSizes) -> PassMemory:
-        """Sums alone."""
+        """Memory of the sums."""
         return PassMemory(state=sizes.sums_bytes)
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of the sums; as good as endless where it is not known of how many columns."""
+        """Bytes of the sums; infinite if the number of columns is unknown."""
         return SUM_BYTES * self.n_features if self.n_features else math.inf
 
     def step(self, state: NDArray[np.float64] | None, rows: ValidRows) -> tuple[NDArray[np.float64], None]:
@@ -129,7 +129,7 @@ class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling, int]]):
         return self.fit.join([each for each in (first, second) if each is not None])
 
     def finish(self, state: NDArray[np.float64] | None) -> tuple[Scaling, int]:
-        """The scaling, and how many rows it is of."""
+        """Return the scaling, and the number of rows behind it."""
         n_rows = 0 if state is None else int(state[0, 0])
         if state is None or not n_rows:
             raise InvalidInputError(f"{self.name} has no valid rows; needed: at least 1")
@@ -137,7 +137,7 @@ class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling, int]]):
 
 
 def _by_sums(context: PassContext, n_chunks: int | None, stage: Stage, record: str) -> Scaling:
-    """Means and deviations of all rows; sums go on from where an earlier run got to."""
+    """Means and deviations of all rows; sums continue those of an earlier run."""
     source = context.reader.source
     sums = Sums(MomentsFit(centers=not source.is_sparse), source.name, source.n_features)
     scaling, stage.rows = context.run(sums, stage, record=None if n_chunks is None else record)

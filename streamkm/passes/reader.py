@@ -1,6 +1,6 @@
-"""How a source is walked: what executors' calls read, and which rows of it are fit for use.
+"""Reading of a source in passes: the items that calls read, and the valid rows of each.
 
-Finds NaN and infinity on the way, and scales rows under the cosine metric. What is done with the rows is passes' work.
+Finds NaN and infinity, and scales rows under the cosine metric. Passes decide what is done with the rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamkm.sources.base import Chunk, IndexedRows, Rows, RowSource, row_place
 OnInvalid = Literal["raise", "skip"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
 ReadItem = tuple[Item, int | None, NDArray[np.float64], int]
-"""An item, how many rows it should have, their weights, and how many rows come before, where that is known."""
+"""An item, its expected number of rows, their weights, and the number of rows before it, each if known."""
 LARGEST_D2 = 1e300  # squared norms above it leave no room for sums,
 LARGEST_SINGLE_D2 = 1e34  # in single precision
 SMALL = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_))  # rows of them are valid
@@ -32,7 +32,7 @@ SMALL = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_))  # rows of t
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """How a source is read: alike in every pass of a run.
+    """A source, and how every pass of a run reads it.
 
     Attributes
     ----------
@@ -42,10 +42,10 @@ class RowReader:
     metric : "euclidean" or "cosine"
         "cosine": rows are scaled to unit length as they come.
     on_invalid : "raise" or "skip"
-        What becomes of rows with NaN or infinity.
+        Whether rows with NaN or infinity raise InvalidInputError or are left out.
     may_index : bool
-        Whether a pass that needs a few rows may leave the others unread, because another pass of the run reads all of
-        them and finds what is wrong there.
+        Whether a pass that needs a few rows may leave the others unread, because another pass of the run reads and
+        checks all of them.
     """
 
     source: RowSource
@@ -60,7 +60,7 @@ class RowReader:
         return self.source.streams
 
     def large(self, state_bytes: float) -> Large:
-        """What takes memory, or time, in a fold over the items whose states are so large; see `Executor.fold`."""
+        """Whether states or items decide the runs of a fold with states of this size; see `Executor.fold`."""
         if self.gives_rows or (self.source.sequential and state_bytes <= self.target_bytes):
             return "items"
         return "state" if state_bytes > self.target_bytes else None
@@ -68,13 +68,13 @@ class RowReader:
     def items(
         self, executor: Executor, weights: NDArray[np.float64], chunk_rows: NDArray[np.int64] | None
     ) -> Iterator[ReadItem]:
-        """What the executor's calls are to read: items with their numbers of rows and their rows' weights.
+        """Items that the executor's calls read, with their numbers of rows and the rows' weights.
 
         Parameters
         ----------
         weights : float64 (n,) or (0,)
         chunk_rows : int64 (chunks,) or None
-            Rows of each item, from a pass before; needed where there are weights and the source cannot tell.
+            Rows of each item, from an earlier pass; needed if there are weights and the source does not know.
         """
         first_row = 0
         for index, (item, known) in enumerate(executor.items(self.source, self.target_bytes)):
@@ -88,11 +88,11 @@ class RowReader:
             first_row = stop
 
     def for_calls(self, executor: Executor) -> RowReader:
-        """The reader that calls need: it carries no rows to a cluster."""
+        """The reader for calls, which carries no rows to a cluster."""
         return replace(self, source=executor.for_calls(self.source))
 
     def index_rows(self, item: Item) -> IndexedRows | None:
-        """Find an item's rows without reading them, where that may be and the source can."""
+        """Find an item's rows without reading them; None unless `may_index` and the source can."""
         if not self.may_index or self.on_invalid == "skip" or not isinstance(item, Chunk):
             return None
         return self.source.index_rows(item)
@@ -103,7 +103,7 @@ class RowReader:
         Raises
         ------
         InvalidInputError
-            For NaN or infinity, unless they are to be skipped; names the row. If there are not as many rows as before.
+            For NaN or infinity, unless such rows are skipped; names the row. If the number of rows has changed.
         """
         what, n_expected, weights, first_row = item
         valid = self.read_rows(what)
@@ -113,7 +113,7 @@ class RowReader:
         return replace(valid, weights=kept, first_row=first_row)
 
     def read_rows(self, item: Item) -> ValidRows:
-        """Read what is in an item of `items`, or a chunk; as `read`."""
+        """Read an item of `items`, or a chunk, as `read` does."""
         rows = self.rows(item)
         return self.checked(rows.X, rows.places)
 
@@ -149,7 +149,7 @@ class RowReader:
 
 @dataclass(frozen=True, slots=True)
 class ValidRows:
-    """Rows of one chunk, fit for use.
+    """Valid rows of one chunk.
 
     Attributes
     ----------
@@ -158,13 +158,13 @@ class ValidRows:
     n_read : int
         Rows of the chunk, invalid ones included.
     kept : int64 (v,), or None
-        Which rows of the chunk these are; None: all.
+        Numbers of these rows in the chunk; None: all.
     d2norms : float64 (v,) or None
-        Squared norms of the rows; None where every row is valid, whatever it is.
+        Squared norms of the rows; None for dtypes whose values are always valid.
     weights : float64 (v,) or (0,)
         Sample weights; empty where every row weighs 1.
     first_row : int
-        How many rows come before the chunk, where that is known.
+        Number of rows before the chunk, if known.
     """
 
     X: Matrix
@@ -198,9 +198,9 @@ class SourceRows:
     row_reader : RowReader
     weights : float64 (n,) or (0,)
     chunk_rows : int64 (chunks,), optional
-        Rows of each chunk, from a pass before.
+        Rows of each chunk, from an earlier pass.
     n_before : int
-        Chunks that are left out, because an earlier run has done them.
+        Chunks to leave out, because an earlier run has processed them.
     """
 
     row_reader: RowReader
@@ -210,7 +210,7 @@ class SourceRows:
 
     @property
     def n_items(self) -> int:
-        """Chunks, where that is known."""
+        """Number of chunks, if known."""
         source = self.row_reader.source
         if self.chunk_rows is not None:
             return len(self.chunk_rows)
@@ -221,7 +221,7 @@ class SourceRows:
         return islice(self.row_reader.items(executor, self.weights, self.chunk_rows), self.n_before, None)
 
     def reader(self, executor: Executor) -> RowReader:
-        """What calls need to read."""
+        """The reader for calls."""
         return self.row_reader.for_calls(executor)
 
     def large(self, state_bytes: float) -> Large:
@@ -229,14 +229,14 @@ class SourceRows:
         return self.row_reader.large(state_bytes)
 
     def finished(self, stage: Stage) -> None:
-        """Tell a stage what was read; how many rows, where a pass before has counted them."""
+        """Add the bytes that were read to a stage, and the rows if an earlier pass has counted them."""
         if self.chunk_rows is not None:
             stage.rows = int(self.chunk_rows.sum())
         stage.read_bytes = self.row_reader.source.take_read_bytes()
 
 
 def changed_source(reader: RowReader) -> InvalidInputError:
-    """The error for a source that gives other rows in one pass than in another."""
+    """The error for a source whose rows differ between passes."""
     return InvalidInputError(
         f"{reader.source.name} gave other rows than in the pass before; it must not change during a fit"
     )
@@ -249,7 +249,7 @@ def largest_d2(X: Matrix) -> float:
 
 
 def what_is_invalid(X: Matrix, row: int, d2norm: float) -> str:
-    """The fault of a row whose squared norm is not accepted."""
+    """The message about a row whose squared norm is not accepted."""
     values = X[row] if isinstance(X, np.ndarray) else X.data[X.indptr[row] : X.indptr[row + 1]]
     if np.isnan(values).any():
         return "NaN"
@@ -274,7 +274,7 @@ def _describe_invalid(
 
 
 def _first_column(source: RowSource, values: NDArray[Any]) -> str:
-    """The column of a row's first value that is not finite, by name; nothing where columns have none."""
+    """Name of the column of a row's first value that is not finite; empty if columns have no names."""
     wrong = np.flatnonzero(~np.isfinite(values))
     names = source.feature_names
     return "" if names is None or not len(wrong) else f"column {names[wrong[0]]!r}, "

@@ -1,4 +1,4 @@
-"""Sizes of a fit, as far as they are known before its first read: what passes say their memory by.
+"""Sizes of a fit that are known before its first pass; passes compute their memory from them.
 
 Pure values.
 """
@@ -17,7 +17,7 @@ ClusterOn: TypeAlias = Literal["sample", "blocks", "coreset", "spilled"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a plan chooses by itself, beside `cluster_on` and space: for one thread, as all of it changes results."""
+    """Sizes that a plan chooses beside `cluster_on` and space: for one thread, as they change results."""
 
     chunk_bytes: int
     sample_rows: int
@@ -36,15 +36,15 @@ class RowSizes:
     ----------
     n_rows, n_features, n_components : int
     row_bytes, block_row_bytes : int
-        Of a row as read, and as sketched.
+        Bytes of a row as read, and as sketched.
     sample_floats : int
-        Bytes of a sampled row in its original features as floats, where it has to be converted; else 0.
+        Bytes of a sampled row of original features as floats, if it must be converted; else 0.
     itemsize : int
-        Of products with centers.
+        Bytes of a value in products with centers.
     dense : bool
-        Whether rows are dense where they are clustered and assigned.
+        Whether rows are dense when they are clustered and assigned.
     n_occurring : int
-        Features that occur, about, which the first pass notes; 0: any may.
+        Estimated number of features that occur, which the first pass finds; 0: any may.
     """
 
     n_rows: int
@@ -63,11 +63,11 @@ class RowSizes:
         return self.n_occurring or self.n_features
 
     def float_bytes(self, space: Space) -> int:
-        """Of a row as floats, where it is assigned."""
+        """Bytes of a row as floats when it is assigned."""
         return self.block_row_bytes if space == "sketch" else max(self.row_bytes, self.sample_floats)
 
     def double_bytes(self, space: Space) -> int:
-        """The same in float64, dense rows."""
+        """Bytes of a row as float64 when it is assigned; of sparse rows as `float_bytes`."""
         floats = self.float_bytes(space)
         return floats * 8 // self.itemsize if floats >= self.itemsize * self.n_features else floats
 
@@ -83,17 +83,17 @@ class FitSizes:
     reading : ReadingMemory
     chosen : Sizes
     coreset_rows : int
-        Rows of a coreset, if there is to be one.
+        Rows of a coreset, if one is wanted.
     fitted : bool
         Whether the sketch is found on sampled rows.
     n_portions : int
-        Of the rows that starts are searched on, one after the other.
+        Portions of the rows on which starts are searched, one after the other.
     directions : int
-        Singular vectors that are found in a pass of their own; 0: none are.
+        Singular vectors that are found in a separate pass; 0: none.
     sums_bytes : int
-        Of sums that a pass before gathers, by which rows are prepared; 0: there is none.
+        Bytes of the sums of a preparation's pass; 0: there is no such pass.
     once : bool
-        Whether rows can be walked once only: labels are those of the sketched rows that are kept.
+        Whether rows can be read once only, so that held blocks of sketched rows are labelled.
     labels : bool
         Whether labels are gathered in this process.
     """
@@ -117,7 +117,7 @@ class FitSizes:
 
     @property
     def sample_bytes(self) -> int:
-        """Of the row sample."""
+        """Bytes of the row sample."""
         return self.kept_rows * self.rows.row_bytes
 
     @property
@@ -127,7 +127,7 @@ class FitSizes:
 
     @property
     def search(self) -> SearchSizes:
-        """Of a search among sketched rows."""
+        """Sizes of a search among sketched rows."""
         return SearchSizes(
             drawn_rows=self.chosen.searched_rows, n_portions=self.n_portions, row_bytes=self.rows.block_row_bytes
         )
@@ -137,7 +137,7 @@ class FitSizes:
         return self.rows.center_features if space == "original" else self.rows.n_components
 
     def centers(self, width: int) -> CenterSizes:
-        """Of centers of so many features."""
+        """Sizes of centers of so many features."""
         return CenterSizes(
             n_clusters=self.n_clusters,
             width=width,

@@ -1,6 +1,6 @@
-"""Passes that come before centers are looked for: count rows, sample and sketch them, find a sketch on all of them.
+"""Passes before the search for centers: count rows, sample and sketch them, find a sketch on all of them.
 
-Each function here reads every row once. Knows nothing of parameters' defaults.
+Each function here reads every row once. Knows no defaults of parameters.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class Sketched:
     Attributes
     ----------
     blocks : Blocks or None
-        None where no sketched rows are kept.
+        None if sketched rows are not held.
     coreset : Coreset or None
-        Of sketched rows, in place of blocks.
+        A coreset of sketched rows, in place of blocks.
     sample : Sample
     chunk_rows : int64 (chunks,)
         Rows of each chunk, invalid ones included.
     kept : tuple of (int64 (v,) or None)
-        Which rows of each chunk are valid; None: all.
+        Numbers of the valid rows in each chunk; None: all.
     n_features : int
-        d, as the source says, or the widest row seen.
+        d of the source, or of the widest row.
     n_valid : int
-        Rows that took part.
+        Number of valid rows.
     occurring : Occurring
-        Features of the rows, where they are wide and sparse.
+        Features that occur in wide sparse rows.
     """
 
     blocks: Blocks | None
@@ -68,7 +68,7 @@ class Sketched:
 
     @property
     def columns(self) -> Columns | None:
-        """The features that occur, where they are known and few of all."""
+        """The features that occur, if they are known and few."""
         if self.occurring.bits is None and self.sample.complete:
             return Columns.of(self.sample.X)
         return self.occurring.columns(self.n_features)
@@ -89,16 +89,16 @@ def sketch_pass(
     ----------
     context : PassContext
     gathered : Gathered
-        Filled in place. Chunks that it has already are not read again.
+        Filled in place. Chunks that it contains already are not read again.
     stage : Stage
         Advances by one for each chunk.
     sketch : Sketch, optional
         None: only sample.
     chunk_rows : int64 (chunks,), optional
-        Rows of each chunk, needed where there are weights and the source cannot tell: see `count_pass`.
+        Rows of each chunk, from `count_pass`; needed if there are weights and the source does not know.
     record : str, optional
-        Name under which `gathered` is saved as it grows, and restored from an earlier run. None, as where sketched rows
-        are kept in memory and lost with the process: it is not saved.
+        Name under which `gathered` is saved as it grows, and restored from an earlier run. None: it is not saved,
+        because sketched rows in memory would be lost with the process.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def sketch_pass(
 def _sketched(
     context: PassContext, gathered: Gathered, blocks: Blocks | None, kept: tuple[NDArray[np.int64] | None, ...]
 ) -> Sketched:
-    """What the pass leaves; refuses no rows, and weights of another number of rows."""
+    """The result of the pass; raises InvalidInputError without rows, or for weights of another length."""
     source = context.reader.source
     n_read, n_valid, n_counted, widths = np.array(gathered.counts, np.int64).reshape(-1, 4).T
     if not n_valid.any():
@@ -157,7 +157,7 @@ def _sketched(
 
 
 def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[_Info]) -> Blocks:
-    """The sketched rows that are kept, of all chunks that have valid ones."""
+    """Held blocks of all chunks with valid rows."""
     filled = [info for info in infos if info.n_valid]
     return Blocks(
         executor,
@@ -174,7 +174,7 @@ def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[
 
 @dataclass(frozen=True, slots=True)
 class Count(Map[int]):
-    """How many rows each chunk has."""
+    """Count the rows of each chunk."""
 
     def output(self, rows: ValidRows) -> int:
         """Rows of a chunk, invalid ones included."""
@@ -182,7 +182,7 @@ class Count(Map[int]):
 
 
 def count_pass(context: PassContext, stage: Stage) -> NDArray[np.int64]:
-    """Read all rows once only to count those of each chunk (chunks,): weights of rows of text need it."""
+    """Read all rows once to count those of each chunk (chunks,), which weights of rows of text need."""
     unweighted = replace(context, weights=NO_WEIGHTS)
     counts = np.array(list(unweighted.outputs(Count(), stage)), np.int64)
     stage.rows = int(counts.sum())
@@ -197,12 +197,12 @@ class FindSketch(Pass[Any, None, Sketch | SketchFit]):
 
     @staticmethod
     def memory(fit: SketchFitBytes, kept: int, *, reads: bool = True) -> PassMemory:
-        """What the round says, beside what is kept meanwhile."""
+        """Memory of the round, beside `kept` bytes of other data."""
         return PassMemory(kept=kept, state=fit.state, call=fit.call, end=fit.end, reads=reads)
 
     @property
     def state_bytes(self) -> float:
-        """Sums over many rows are larger than any chunk."""
+        """Infinite: sums over many rows are larger than any chunk."""
         return math.inf
 
     def step(self, state: Any, rows: ValidRows) -> tuple[Any, None]:
@@ -214,7 +214,7 @@ class FindSketch(Pass[Any, None, Sketch | SketchFit]):
         return self.fit.join([first, second])
 
     def finish(self, state: Any) -> Sketch | SketchFit:
-        """The sketch, or the next round."""
+        """Make the sketch, or the next round."""
         return self.fit.finish(state)
 
 
@@ -226,7 +226,7 @@ def check_weights(reader: RowReader, weights: NDArray[np.float64], n_rows: int) 
 
 @dataclass(frozen=True, slots=True)
 class _Info:
-    """The small part of a sketched chunk: rows read, valid ones, those of positive weight, features, and totals."""
+    """Counts and totals of a sketched chunk: rows read, valid rows, rows of positive weight, features."""
 
     n_read: int
     kept: NDArray[np.int64] | None
@@ -241,7 +241,7 @@ class _Info:
 
     @classmethod
     def of(cls, rows: ValidRows, dtype: np.dtype[Any], block: Block | None = None) -> _Info:
-        """Of the rows of a chunk, and of their block where it is kept."""
+        """Counts and totals of the rows of a chunk, and of their block if it is held."""
         n_valid, width = rows.X.shape
         n_counted = int(np.count_nonzero(rows.weights)) if len(rows.weights) else n_valid
         sizes = (rows.n_read, rows.kept, n_valid, n_counted, width, dtype)
@@ -253,7 +253,7 @@ class _Info:
 
 @dataclass(frozen=True, slots=True)
 class _ChunkSummary:
-    """The message about a sketched chunk: rows for the sample and the coreset, and the features that occur."""
+    """The small result of a sketched chunk: rows for sample and coreset, and the features that occur."""
 
     info: _Info
     candidates: Candidates
@@ -271,7 +271,7 @@ class SketchRows(Map[tuple[Block | None, _ChunkSummary]]):
         None: rows are sampled only.
     rule : SampleRule
     coreset_rule : CoresetRule or None
-        Of the coreset of sketched rows, in place of these.
+        Rule of the coreset of sketched rows, which replaces blocks.
     """
 
     sketch: Sketch | None
@@ -280,7 +280,7 @@ class SketchRows(Map[tuple[Block | None, _ChunkSummary]]):
 
     @staticmethod
     def memory(sizes: FitSizes, cluster_on: ClusterOn, room: int = 0) -> PassMemory:
-        """What is gathered, and sketched rows; `room`: bytes of these that memory keeps where they are spilled."""
+        """Memory of gathered and sketched rows; `room`: bytes of spilled blocks that stay in memory."""
         gathered, row = gathered_memory(sizes, cluster_on), 8 + sizes.rows.block_row_bytes
         if cluster_on == "blocks":
             return replace(gathered, kept=gathered.kept + sizes.rows.n_rows * row)
@@ -289,13 +289,13 @@ class SketchRows(Map[tuple[Block | None, _ChunkSummary]]):
         return gathered
 
     def read(self, reader: RowReader, item: ReadItem) -> tuple[ValidRows | IndexedRows, RowReader]:
-        """The rows of a chunk; where few of them are needed, as they were found, unread."""
+        """Read the rows of a chunk; if few of them are needed, index them only."""
         few = self.sketch is None and self.rule.limit < MOST_INDEXED and not len(item[2])
         indexed = reader.index_rows(item[0]) if few else None
         return reader.read(item) if indexed is None else indexed, reader
 
     def output(self, rows: tuple[ValidRows | IndexedRows, RowReader]) -> tuple[Block | None, _ChunkSummary]:
-        """The sketched rows, if they are kept, and the message about the chunk."""
+        """The block of sketched rows, if it is held, and the small result of the chunk."""
         found, reader = rows
         if isinstance(found, IndexedRows):
             return None, _indexed(found, reader, self.rule)
@@ -315,7 +315,7 @@ class SketchRows(Map[tuple[Block | None, _ChunkSummary]]):
 
 
 def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> _ChunkSummary:
-    """The candidates of a chunk whose other rows are not read: the pass that assigns them finds what is wrong there."""
+    """Sample candidates of a chunk whose other rows stay unread; the assign pass reads and checks them."""
     n_rows = len(indexed.places)
     picked, keys = rule.picks(indexed.places, NO_WEIGHTS)
     rows = reader.checked(indexed.take(picked), indexed.places[picked])

@@ -1,4 +1,4 @@
-"""The words behind hashed features where no pass counted them: a look at a few documents all through the data."""
+"""The words behind hashed features that no pass has counted, from a few documents throughout the data."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PIECES, PIECE_BYTES = 32, 1 << 16  # of text
 def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
     """Count words of some of the documents that rows are hashed of: which ones depends on the data alone.
 
-    Pieces that lie evenly through documents that can be read in any order; the first ones of others. What is read is no
-    pass, at most `PIECES` times `PIECE_BYTES` of text, about, and a stage of its own: "words".
+    Reads evenly spread pieces if documents can be read in any order, else the first ones: about `PIECES` times
+    `PIECE_BYTES` of text at most. This is no pass, but a stage of its own: "words".
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
     Returns
     -------
     WordTable or None
-        What the source knows already, if it does; None for rows that are no documents, or can be read once only.
+        The words that the source knows already, if any. None for rows that are no documents, or can be read once only.
     """
     if source.words is not None:
         return source.words
