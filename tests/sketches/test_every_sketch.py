@@ -10,13 +10,14 @@ from streamkm.sketches.registry import make_sketch, oblivious_kinds, sketch_clas
 from streamkm.testing import SketchContract, whole_numbers
 from tests.tables import cases
 
-MODULES = ("countsketch", "hadamard", "kernel_columns", "pca", "projections", "selection", "subspace")
+HERE = Path(__file__)
+MODULES = [path.stem for path in sorted(HERE.parent.glob("test_*.py")) if path != HERE]
 
 
 def contract_classes():
     """All classes of these modules that inherit the contract."""
     for module in MODULES:
-        for each in vars(importlib.import_module(f"tests.sketches.test_{module}")).values():
+        for each in vars(importlib.import_module(f"tests.sketches.{module}")).values():
             if isinstance(each, type) and issubclass(each, SketchContract):
                 yield each
 
@@ -25,9 +26,11 @@ def test_every_sketch_is_under_the_contract():
     kinds = set()
     for each in contract_classes():
         try:
-            kinds.add(each().make_sketch().kind)
+            sketch = each().make_sketch()
         except NotImplementedError:
             continue
+        if type(sketch).__module__.startswith("streamkm."):  # not one that a test registers
+            kinds.add(sketch.kind)
     assert kinds == set(SKETCHES)
 
 
@@ -41,7 +44,7 @@ def test_a_name_answers_as_the_sketch_it_makes(kind):
 @cases("kind", sorted({*oblivious_kinds(), "sampling"} - {"identity"}))
 def test_every_hashed_sketch_is_frozen(kind):
     """Saved models and stores rest on what a seed gives: a test of known values names the class."""
-    tests = "".join((Path(__file__).parent / f"test_{module}.py").read_text() for module in MODULES)
+    tests = "".join((HERE.parent / f"{module}.py").read_text() for module in MODULES)
     golden = "".join(part.split("\ndef ")[0] for part in tests.split("def test_golden_values")[1:])
     assert f"{SKETCHES[kind].__name__}(" in golden
 
