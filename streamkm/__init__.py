@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamkm.sketches import PCA, CountSketch, KernelOptions, Nystroem, PCASketch, SketchOptions
     from streamkm.sketches.theory.bounds import sizing
     from streamkm.sources import open_source
-    from streamkm.sources.memory.raster import open_raster
+    from streamkm.sources.raster import open_raster
     from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 _HOMES = {
@@ -41,7 +41,7 @@ _HOMES = {
     "dedupe": "streamkm.deduplication",
     "fit_idf": "streamkm.fitting.documents",
     "open_documents": "streamkm.fitting.documents",
-    "open_raster": "streamkm.sources.memory.raster",
+    "open_raster": "streamkm.sources.raster",
     "open_source": "streamkm.sources",
     "sizing": "streamkm.sketches.theory.bounds",
     "sweep": "streamkm.model_selection.sweep",

@@ -20,9 +20,9 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
 from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.binary.anndata_objects import gene_names
 from streamkm.sources.cached import CachedRows
 from streamkm.sources.formats import COLUMNS, FORMATS, Reader
-from streamkm.sources.memory.anndata import gene_names
 from streamkm.sources.memory.frames import is_frame, is_stream
 from streamkm.sources.registry import TABLES, file_format, folder_files, is_folder
 from streamkm.sources.remote import objects as remote

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm import StreamKMeans
+from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import as_working
 from streamkm.sketches import SKETCHES, SketchAnswers
@@ -65,7 +65,7 @@ def X():
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
 def test_it_is_fitted_by_its_name_saved_and_loaded(X, make, tmp_path):
-    fitted = StreamKMeans(4, sketch="group-means", n_components=20, random_state=0, progress=False).fit(make(X))
+    fitted = StreamKMeans(4, sketch=SketchOptions("group-means", 20), random_state=0, progress=False).fit(make(X))
     assert fitted.sketch_ == GroupMeans(20, 100)
     assert fitted.plan_.sketch == "group-means"
     assert len({tuple(fitted.labels_[i::4]) for i in range(4)}) == 4  # each cluster has a label of its own
@@ -76,7 +76,7 @@ def test_it_is_fitted_by_its_name_saved_and_loaded(X, make, tmp_path):
 
 
 def test_a_model_is_refused_where_its_sketch_is_not_in_the_table(X, tmp_path, monkeypatch):
-    StreamKMeans(4, sketch="group-means", n_components=20, random_state=0, progress=False).fit(X).save(tmp_path / "m")
+    StreamKMeans(4, sketch=SketchOptions("group-means", 20), random_state=0, progress=False).fit(X).save(tmp_path / "m")
     monkeypatch.delitem(SKETCHES, "group-means")
     with pytest.raises(ModelFileError, match="sketch of kind 'group-means'"):
         StreamKMeans.load(tmp_path / "m")

@@ -22,7 +22,7 @@ from streamkm.sources.local import LocalPath, opened
 from streamkm.sources.long_lines import LONG_BYTES, MOST_FOUND, LineCost, LineRoom, LineWatch, LongLine
 from streamkm.sources.registry import is_folder
 from streamkm.sources.remote.objects import is_remote
-from streamkm.sources.signatures import NAMES, signed
+from streamkm.sources.signatures import data_name, signed
 from streamkm.sources.stored import file_size, name_of, open_binary, read_fully
 from streamkm.text.feature_hashing import Input
 
@@ -124,8 +124,8 @@ class WholeFiles(ChunkedDocuments):
         if self._line_bound is not None and len(text) >= LONG_BYTES:
             LineWatch(path, *self._line_bound, lambda _: 1)(np.frombuffer(text, np.uint8), 0, None)
         signature = signed(text[:16])
-        if signature in NAMES:
-            raise InvalidInputError(f"{path}: {NAMES[signature]}, not UTF-8 text; convert it, or leave it out")
+        if signature is not None:
+            raise InvalidInputError(f"{path}: {data_name(signature)}, not UTF-8 text; convert it, or leave it out")
         try:
             document = decoded(text, 0, self.decode_error)
         except MalformedTextError as problem:

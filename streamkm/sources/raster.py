@@ -85,7 +85,7 @@ class RasterSource(ChunkedSource):
         self.dtype = working_dtype(stored) if has_holes else stored
         here = isinstance(array, np.ndarray) and not isinstance(array, np.memmap)
         self.n_bytes = array.nbytes if isinstance(array, np.ndarray) else None
-        self.held_bytes = array.nbytes if here else 0
+        self.resident_bytes = array.nbytes if here else 0
         self.decodes = not isinstance(array, np.ndarray)
         self.feature_names = _band_names(array) if len(lengths) == 3 else None
 
