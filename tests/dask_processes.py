@@ -122,11 +122,14 @@ def assert_same_bits(got: Any, wanted: Any) -> None:
 
 
 class Relay:
-    """A relay in front of a scheduler that counts every byte: client and workers know the scheduler by its address."""
+    """A relay in front of a scheduler that counts every byte: client and workers know the scheduler by its address.
+
+    `n_received` are the bytes that came from the scheduler.
+    """
 
     def __init__(self, address: str):
         host, port = address.removeprefix("tcp://").split(":")
-        self.n_bytes = 0
+        self.n_bytes = self.n_received = 0
         self._writers: list[asyncio.StreamWriter] = []
         self._target = (host, int(port))
         self._loop = asyncio.new_event_loop()
@@ -138,7 +141,7 @@ class Relay:
         self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._server.close)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -152,15 +155,25 @@ class Relay:
         for writer in self._writers:
             writer.transport.abort()
 
+    async def _end(self) -> None:
+        self._cut()
+        connections = asyncio.all_tasks() - {asyncio.current_task()}
+        if connections:
+            await asyncio.wait(connections)
+
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         target_reader, target_writer = await asyncio.open_connection(*self._target)
         self._writers += [writer, target_writer]
-        await asyncio.gather(self._relay(reader, target_writer), self._relay(target_reader, writer))
+        received = self._relay(target_reader, writer, received=True)
+        await asyncio.gather(self._relay(reader, target_writer), received)
 
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, received: bool = False
+    ) -> None:
         try:
             while data := await reader.read(1 << 16):
                 self.n_bytes += len(data)
+                self.n_received += len(data) if received else 0
                 writer.write(data)
                 await writer.drain()
         except ConnectionError:

@@ -101,6 +101,9 @@ def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
             say_writing(handle)
         yield place
     finally:
+        gone = target.with_name(partial_name(target.name, directory_tag()))
+        with suppress(OSError):
+            place = place.rename(gone)  # calls that still run after an error make no file there while it is emptied
         shutil.rmtree(place, ignore_errors=True)  # what is left, the next removes
         if handle is not None:
             os.close(handle)

@@ -132,6 +132,10 @@ class Executor(ABC):
     def share(self, value: Any) -> Any:
         """Send a value that many calls need to where they run; returns the argument to pass to them."""
 
+    def everywhere(self, stage: str, function: Callable[[Any], object], item: Any) -> None:
+        """Call ``function(item)`` once in each process that works now; wait for all."""
+        function(item)
+
     @abstractmethod
     def hold(
         self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any

@@ -157,6 +157,11 @@ class DaskCluster(Executor):
         packed = cloudpickle.dumps(value)
         return self._submit("share", calls.unpacked, packed)
 
+    def everywhere(self, stage: str, function: Callable[[Any], object], item: Any) -> None:
+        """As `Executor.everywhere`; where a worker is lost meanwhile, another one is asked twice."""
+        for future in [self._submit(stage, calls.work, function, item, place=address) for address in self._n_threads]:
+            self.finish(future, fetch=True)
+
     def map(
         self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any, large: bool = False
     ) -> Iterator[Any]:

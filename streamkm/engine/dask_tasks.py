@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from dask.sizeof import sizeof
 
 from streamkm.core.blas import ONE_BLAS_THREAD
-from streamkm.core.exceptions import SourceError, SourceNotFoundError
+from streamkm.core.exceptions import OutputError, SourceError, SourceNotFoundError
 from streamkm.engine.reduction import fold_run
 
 
@@ -102,12 +102,14 @@ _MEASURED: set[type] = set()
 
 @contextmanager
 def _on_worker() -> Iterator[None]:
-    """Run a call with one BLAS thread; errors of reading name this worker."""
+    """Run a call with one BLAS thread; errors of reading and writing name this worker."""
     from distributed import get_worker
 
     try:
         with ONE_BLAS_THREAD:
             yield
+    except OutputError as error:
+        raise type(error)(f"{error}, seen from worker {get_worker().address}") from error
     except (SourceError, FileNotFoundError, PermissionError) as error:
         causes = (error, error.__cause__)
         missing = any(isinstance(each, FileNotFoundError) for each in causes)

@@ -33,8 +33,16 @@ from streamkm.estimators.validation import (
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import Fit
 from streamkm.passes.context import PassContext
-from streamkm.passes.label_tables import N_VALUES, SUFFIXES, Written, check_table_place, nearest_two, write_table
-from streamkm.passes.labels import check_labels_place, label_pass, n_writes, open_labels, write_labels
+from streamkm.passes.label_tables import (
+    N_VALUES,
+    SUFFIXES,
+    RowIds,
+    RowNumbers,
+    Written,
+    check_table_place,
+    write_table,
+)
+from streamkm.passes.labels import check_labels_place, check_seen, label_pass, n_writes, open_labels, write_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
 from streamkm.passes.reader import RowReader
 from streamkm.passes.words import look_at_words
@@ -76,11 +84,12 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         ----------
         X : as for `predict`
         path : path
-            NAME.zarr: labels, an array that workers write where rows are read, so that all must see the path. NAME.csv
-            or NAME.parquet: a table with a line for each row, in order: its number, or its id where the data have an id
-            column; ``label``, ``distance`` to the center, ``second_label`` and ``second_distance`` of the second
-            nearest center, and ``outlier_score``: the distance over the mean distance of the cluster's rows in the fit,
-            1 for usual rows, 3 for rows three times as far. Rows that are skipped have the label -1 and no numbers.
+            All workers of a Dask cluster must see it: they write labels where rows are read. NAME.zarr: an array of
+            labels. NAME.csv or NAME.parquet: a table with a line for each row, in order: its number, or its id where
+            the data have an id column; ``label``, ``distance`` to the center, ``second_label`` and
+            ``second_distance`` of the second nearest center, and ``outlier_score``: the distance over the mean distance
+            of the cluster's rows in the fit, 1 for usual rows, 3 for rows three times as far. Rows that are skipped
+            have the label -1 and no numbers.
         overwrite : bool or "any"
             Replace labels that streamkm wrote there: the format tells, or for CSV a hidden file beside it,
             ``.NAME.csv.streamkm``. "any" replaces any regular file.
@@ -94,14 +103,17 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         ------
         OutputError
             It exists, cannot be written, or has another suffix.
+        SourceNotFoundError
+            A worker does not see its directory; nothing was read.
         MissingDependencyError
             Parquet without pyarrow.
 
         Notes
         -----
-        Arrays: on a Dask cluster no label passes this process; workers hold 4 bytes a row until all rows are read.
-        Tables: this process gets 32 bytes a row, chunk by chunk. Measuring the second nearest center takes as long
-        again as finding the nearest.
+        On a Dask cluster this process receives counts of rows only. Arrays: workers hold 4 bytes a row until all rows
+        are read. Tables: workers write parts of a chunk each beside the table, and this process joins them, which needs
+        disk space for the parts that wait. Measuring the second nearest center takes as long again as finding the
+        nearest.
         """
         self._check_fitted()
         if os.fspath(path).endswith(SUFFIXES):
@@ -111,6 +123,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         progress = self._progress()
         with under_limit(self.memory_limit), open_executor(self.executor, n_threads) as workers:
             trim_heap(memory_limit_bytes(self.memory_limit))
+            check_seen(workers, target)
             with progress.stage("predict") as stage:
                 held = label_pass(PassContext(executor=workers, reader=reader), model, stage)
             with progress.stage("labels", n_writes(held)) as stage:
@@ -123,11 +136,17 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         if profile is not None and len(profile.sums) == self._n_features_out:
             usual = np.divide(profile.sums[:, 0], self.counts_, out=np.zeros(len(self.counts_)), where=self.counts_ > 0)
         column: str | None = getattr(source, "id_column", None)
-        ids = () if column is None else source.ids()
-        progress = self._progress()
-        parts = self._map(self._reader(source, N_VALUES), "predict", nearest_two, N_VALUES, progress)
-        written = write_table(target, parts, usual, id_column=column, ids=ids, overwrite=overwrite)
-        return replace(written, stage=progress.stages[0])
+        names = RowNumbers() if column is None else RowIds(column, source.ids())
+        reader, model, n_threads = self._reader(source, N_VALUES)
+        with (
+            under_limit(self.memory_limit),
+            open_executor(self.executor, n_threads) as workers,
+            self._progress().stage("predict") as stage,
+        ):
+            trim_heap(memory_limit_bytes(self.memory_limit))
+            context = PassContext(executor=workers, reader=reader)
+            written = write_table(context, model, target, stage, usual, names, overwrite=overwrite)
+        return replace(written, stage=stage)
 
     def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
         """Find the cluster of each row and put the labels beside the rows; one pass.

@@ -143,15 +143,13 @@ class InputRows:
         name: str,
         function: Any,
         n_columns: int | None = None,
-        progress: Progress | None = None,
     ) -> Iterator[NDArray[Any]]:
         """Read rows once, as `_reader` says; yield the function's values chunk by chunk."""
         reader, model, n_threads = walked
-        progress = self._progress() if progress is None else progress
         with (
             under_limit(self.memory_limit),
             open_executor(self.executor, n_threads) as workers,
-            progress.stage(name) as stage,
+            self._progress().stage(name) as stage,
         ):
             trim_heap(memory_limit_bytes(self.memory_limit))
             yield from map_rows(

@@ -37,7 +37,7 @@ from streamkm.fitting.kmeans import run_fit
 from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
-from streamkm.passes.labels import check_labels_place
+from streamkm.passes.labels import check_labels_place, check_seen
 from streamkm.passes.prepare import find_preparation
 from streamkm.passes.reader import OnInvalid
 from streamkm.planning.plan import Plan
@@ -318,7 +318,8 @@ class StreamKMeans(Described, Planned):
             A Zarr array that is made for the labels, NAME.zarr, where all workers see it: they write it, and no label
             passes this process. `labels_` is that array then, ``labels_[:]`` gathers it; the last pass is begun anew
             by a fit that goes on from a checkpoint. Or NAME.csv or NAME.parquet: a table with distances, as
-            `predict_to` writes it, in one more pass.
+            `predict_to` writes it, in one more pass; `labels_` is an array in memory then. Whether all workers see and
+            can write the place is checked before rows are read.
 
         Returns
         -------
@@ -359,6 +360,10 @@ class StreamKMeans(Described, Planned):
                 f"{source.name} can be walked once only, and max_cluster_size needs further passes; leave it out, or "
                 f"pass a list of chunks, or a function that returns a fresh iterator"
             )
+        target = place or table
+        if target is not None:
+            with open_executor(self.executor, 1) as workers:
+                check_seen(workers, target)
         gathers = place is None or not is_on_cluster(self.executor)
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         n_threads, spare_bytes = local_threads(self.executor), 0 if is_given(self.memory_limit) else available_memory()

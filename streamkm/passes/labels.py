@@ -21,7 +21,7 @@ from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.atomic_io import named, replace_tree, working_directory, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.marks import Overwrite, list_among_results
-from streamkm.core.partial_files import REPLACED, remove_rests
+from streamkm.core.partial_files import REPLACED, file_tag, remove_rests
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.passes import Map
@@ -89,6 +89,33 @@ class Label(Map[tuple[NDArray[np.int32], int]]):
     def output(self, rows: ValidRows) -> tuple[NDArray[np.int32], int]:
         """Of one chunk."""
         return rows.spread(nearest_labels(self.model.place(rows.X), self.table), -1), rows.n_read
+
+
+def check_seen(executor: Executor, target: Path) -> None:
+    """Refuse a path where a worker could not write labels, before anything is read.
+
+    A directory that does not exist yet is made when labels are written, and is not looked at.
+
+    Raises
+    ------
+    OutputError, DiskFullError
+        This process or a worker cannot write there.
+    SourceNotFoundError
+        A worker does not see the directory; names both.
+    """
+    if target.parent.is_dir():
+        with working_directory(target) as place, named(place, target):
+            executor.everywhere("place", check_directory, str(place))
+
+
+def check_directory(path: str) -> None:
+    """Refuse a directory that this process does not see, or cannot write to."""
+    if not os.path.isdir(path):
+        raise FileNotFoundError(f"{path} does not exist, so labels cannot be written there")
+    with writing(path):
+        probe = Path(path) / file_tag()
+        probe.touch(exist_ok=False)
+        probe.unlink()
 
 
 def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import anndata
+import dask.array as da
 import dask.dataframe as dd
 import h5py
 import numpy as np
@@ -24,8 +28,9 @@ from click.testing import CliRunner
 
 from streamkm import SketchOptions, StreamKMeans, open_source
 from streamkm.cli.main import main
+from streamkm.core.atomic_io import working_directory
 from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDependencyError, OutputError, SourceError
-from streamkm.passes.label_tables import COLUMNS, write_table
+from streamkm.passes.table_formats import COLUMNS
 from streamkm.sources.binary.h5ad_obs import write_obs
 from streamkm.sources.local import opened
 from tests.tables import cases
@@ -141,16 +146,23 @@ def test_what_is_no_file_is_neither_opened_nor_replaced(tmp_path):
     assert all(path.is_fifo() for path in tmp_path.glob("pipe.*"))
 
 
+def named_rows(rows, pieces):
+    """A source of rows with ids, which come in pieces."""
+    source = open_source(rows)
+    source.id_column, source.ids = "who", lambda: iter(pieces)
+    return source
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_file_that_comes_during_the_pass_is_not_replaced(tmp_path, overwrite):
-    path = tmp_path / "labels.csv"
+    X, path = rows(), tmp_path / "labels.csv"
 
-    def parts():
-        yield np.zeros((3, 4))
+    def ids():
+        yield pa.chunked_array([[f"{i}" for i in range(len(X))]])
         path.write_text("mine")
 
     with pytest.raises(OutputError, match="no table of labels" if overwrite else "exists"):
-        write_table(path, parts(), None, overwrite=overwrite)
+        fitted(X).predict_to(named_rows(X, ids()), path, overwrite=overwrite)
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -166,26 +178,69 @@ def test_what_fails_leaves_nothing(suffix, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["X.npy"]
 
 
+def test_calls_that_still_run_put_nothing_in_a_directory_that_is_removed(tmp_path, monkeypatch):
+    remove = shutil.rmtree
+
+    def meanwhile(path, **options):
+        with pytest.raises(FileNotFoundError):
+            (place / "part").touch()
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", meanwhile)
+    with pytest.raises(ValueError, match="failed"), working_directory(tmp_path / "labels.csv") as place:
+        raise ValueError("failed")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("chunk_bytes", [800, 80_000], ids=["while parts are joined", "in a part"])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_full_disk_leaves_the_table_as_it_was(suffix, chunk_bytes, tmp_path):
+    resource = pytest.importorskip("resource")
+    X, path = rows(2_000), tmp_path / f"labels{suffix}"
+    model = fitted(X, chunk_bytes=chunk_bytes)
+    model.predict_to(X[:7], path)
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(DiskFullError, match=rf"labels\{suffix}: no space"):
+            model.predict_to(X, path, overwrite=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_ids_stand_in_place_of_numbers(suffix, tmp_path):
-    parts = [np.tile([0.0, 1, 1, 2], (n, 1)) for n in (2, 0, 3)]
-    names = ["a", 'b,"x"', "c", "ü", "e"]
+    X = rows()
+    model = fitted(X)
+    wanted = model.predict(X[:6]).tolist()
+    chunks = da.from_array(X[:6], chunks=((2, 0, 4), (4,)))
+    names = ["a", 'b,"x"', "c\nd\re", "", None, "ü"]
     path = tmp_path / f"labels{suffix}"
-    for cuts in ([0, 5], [0, 1, 1, 4, 5], [0, 3, 5]):
+    for cuts in ([0, 6], [0, 1, 1, 4, 6], [0, 3, 6]):
         pieces = [pa.chunked_array([names[i:j]], pa.string()) for i, j in pairwise(cuts)]
-        write_table(path, parts, np.array([0.5]), id_column="who", ids=pieces, overwrite=True)
+        model.predict_to(named_rows(chunks, pieces), path, overwrite=True)
         table = read(path)
-        assert table.who.tolist() == names
-        assert table.outlier_score.tolist() == [2.0] * 5
+        assert table.label.tolist() == wanted
+        if suffix == ".parquet":
+            assert [None if name != name else name for name in table.who] == names  # noqa: PLR0124 - NaN
+            continue
+        with open(path, newline="") as file:
+            lines = list(csv.reader(file))
+        assert [line[0] for line in lines] == ["who", *(name or "" for name in names)]
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows(lines)
+        assert path.read_bytes() == text.getvalue().encode()
     for wrong in (names[:4], [*names, "f"]):
         with pytest.raises(InvalidInputError, match=r"(fewer|more) ids than rows"):
-            write_table(path, parts, None, id_column="who", ids=[pa.chunked_array([wrong])], overwrite=True)
-    assert read(path).who.tolist() == names
+            model.predict_to(named_rows(chunks, [pa.chunked_array([wrong])]), path, overwrite=True)
+    assert read(path).label.tolist() == wanted
 
 
 def test_sources_that_name_rows_have_them_named(tmp_path):
-    source = open_source(rows(50))
     names = [f"row {i}" for i in range(50)]
+    source = open_source(rows(50))
     source.id_column = "who"
     source.ids = lambda: iter([pa.chunked_array([names[:20]]), pa.chunked_array([names[20:]])])
     model = fitted(source)

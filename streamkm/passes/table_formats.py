@@ -1,0 +1,159 @@
+"""CSV and Parquet as formats of a table of labels: how a call writes a part, and how parts become one file.
+
+A part has all columns but the first, which names the rows: only whoever joins the parts knows how many rows come
+before. Knows nothing of what the columns hold.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from itertools import repeat
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import MissingDependencyError
+
+COLUMNS = ("label", "distance", "second_label", "second_distance", "outlier_score")
+MARK = b"streamkm_labels"  # key of a Parquet file's metadata
+_CSV_ROWS = 1 << 13  # that are Python objects at a time
+_CSV_BYTES = 1 << 20  # of lines that are read from a part at a time
+
+Columns = tuple[NDArray[Any], ...]
+"""`COLUMNS` of some rows: -1 for no label, NaN for no number."""
+
+
+class RowNames(Protocol):
+    """What the rows of a table are called, in order.
+
+    Attributes
+    ----------
+    column : str
+        What the names are called.
+    """
+
+    column: str
+
+    def take(self, n_rows: int) -> Any:
+        """Names of the next rows: int64 (n_rows,) or a pyarrow.ChunkedArray."""
+
+    def end(self) -> None:
+        """Refuse names that no row is left for."""
+
+
+class TableFormat(Protocol):
+    """A format of tables."""
+
+    def write_part(self, file: BinaryIO, columns: Columns) -> None:
+        """Write a part."""
+
+    def join(self, file: BinaryIO, parts: Iterable[Path], names: RowNames) -> None:
+        """Write the table of some parts; each is read before the next one is asked for."""
+
+
+class CsvFormat:
+    """Lines of cells. A part has lines without the first cell, so joining parts formats no number again."""
+
+    def write_part(self, file: BinaryIO, columns: Columns) -> None:
+        """Write a part; nothing stands for no second label and for NaN."""
+        text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+        writer = csv.writer(text, lineterminator="\n")
+        try:
+            for start in range(0, len(columns[0]), _CSV_ROWS):
+                labels, distances, seconds, second_distances, scores = (
+                    column[start : start + _CSV_ROWS] for column in columns
+                )
+                second_labels = ["" if at < 0 else at for at in seconds.tolist()]
+                cells = (_filled(distances), second_labels, _filled(second_distances), _filled(scores))
+                writer.writerows(zip(labels.tolist(), *cells, strict=True))
+        finally:
+            text.detach()  # the caller closes the file
+
+    def join(self, file: BinaryIO, parts: Iterable[Path], names: RowNames) -> None:
+        """Write a line of names, and the parts' lines behind their first cells."""
+        file.write(_FirstCells([names.column]).cells[0] + ",".join(COLUMNS).encode() + b"\n")
+        for path in parts:
+            with open(path, "rb") as part:
+                while lines := part.readlines(_CSV_BYTES):
+                    taken = names.take(len(lines))
+                    if isinstance(taken, np.ndarray):
+                        cells = [b"%d," % number for number in taken.tolist()]
+                    else:
+                        cells = _FirstCells(taken.to_pylist()).cells
+                    file.write(b"".join([cell + line for cell, line in zip(cells, lines, strict=True)]))
+
+
+class ParquetFormat:
+    """Parquet. A part is an Arrow file, which is mapped to memory and encoded once."""
+
+    def write_part(self, file: BinaryIO, columns: Columns) -> None:
+        """Write a part; null stands for no second label and for NaN."""
+        pa, _ = pyarrow_parquet()
+        labels, distances, seconds, second_distances, scores = columns
+        values = [
+            pa.array(labels),
+            pa.array(distances, from_pandas=True),
+            pa.array(seconds, mask=seconds < 0),
+            pa.array(second_distances, from_pandas=True),
+            pa.array(scores, from_pandas=True),
+        ]
+        batch = pa.record_batch(values, list(COLUMNS))
+        with pa.ipc.new_file(file, batch.schema) as writer:
+            writer.write_batch(batch)
+
+    def join(self, file: BinaryIO, parts: Iterable[Path], names: RowNames) -> None:
+        """Write a row group, or a few, of each part."""
+        pa, pq = pyarrow_parquet()
+        writer = None
+        try:
+            for path in parts:
+                with pa.memory_map(str(path)) as mapped:
+                    table = pa.ipc.open_file(mapped).read_all()
+                    taken = names.take(len(table))
+                    first = pa.array(taken) if isinstance(taken, np.ndarray) else taken
+                    table = table.add_column(0, names.column, first).replace_schema_metadata({MARK: b"1"})
+                    if writer is None:
+                        writer = pq.ParquetWriter(file, table.schema)
+                    writer.write_table(table)
+                    del table  # a mapped file cannot be removed everywhere
+        finally:
+            if writer is not None:
+                writer.close()
+
+
+FORMATS: dict[str, TableFormat] = {".csv": CsvFormat(), ".parquet": ParquetFormat()}
+
+
+def pyarrow_parquet() -> tuple[Any, Any]:
+    """The modules pyarrow and pyarrow.parquet.
+
+    Raises
+    ------
+    MissingDependencyError
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingDependencyError("labels in Parquet files need pyarrow; install streamkm[tables]") from error
+    return pa, parquet
+
+
+def _filled(values: NDArray[np.float64]) -> list[Any]:
+    """Numbers as cells: nothing for NaN."""
+    return ["" if missing else value for value, missing in zip(values.tolist(), np.isnan(values).tolist(), strict=True)]
+
+
+class _FirstCells:
+    """What a csv.writer writes for rows of a first cell and an empty one: the first cells as bytes, a comma behind."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self.cells: list[bytes] = []
+        csv.writer(self, lineterminator="\n").writerows(zip(values, repeat("")))
+
+    def write(self, line: str) -> None:
+        self.cells.append(line[:-1].encode())

@@ -1,0 +1,235 @@
+"""Labels that workers write: the files of threads, without labels in the client, also where workers are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client
+from sklearn.base import clone
+
+from streamkm import StreamKMeans, open_source
+from streamkm.core.exceptions import OutputError, SourceNotFoundError
+from streamkm.core.progress import Progress
+from streamkm.engine import open_executor
+from streamkm.engine.dask import DaskCluster
+from streamkm.passes.labels import check_directory, open_labels
+from streamkm.passes.table_formats import CsvFormat, ParquetFormat
+from tests.dask_processes import Relay, cluster_of
+
+N_ROWS, D, N_WORKERS = 200_000, 4, 3
+SKIPPED = [0, 7, 60_000, N_ROWS - 1]
+MOST_BYTES = 2 * N_ROWS
+"""That the client receives: some two kilobytes about each of 40 calls; labels alone would be twice as many."""
+SUFFIXES = (".zarr", ".csv", ".parquet")
+PARAMETERS = {"random_state": 0, "max_iter": 3, "n_init": 1, "on_invalid": "skip", "progress": False}
+KMEANS = StreamKMeans(5, chunk_bytes=4 * D * 5_000, **PARAMETERS)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Rows, some of them invalid, as NPY, and as Parquet with ids."""
+    folder = tmp_path_factory.mktemp("rows")
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(N_ROWS, D)) + 6 * rng.integers(0, 5, (N_ROWS, 1))).astype(np.float32)
+    X[SKIPPED, 1] = np.nan
+    np.save(folder / "x.npy", X)
+    columns = {f"x{j}": X[:, j] for j in range(D)}
+    ids = pa.array([f'row "{number}"' for number in range(N_ROWS)])
+    pq.write_table(pa.table({"who": ids, **columns}), folder / "x.parquet", row_group_size=20_000)
+    return {"numbers": lambda: folder / "x.npy", "ids": lambda: open_source(folder / "x.parquet", id_column="who")}
+
+
+@pytest.fixture(scope="module")
+def wanted(sources, tmp_path_factory):
+    """Models, and labels in every format, of threads."""
+    folder = tmp_path_factory.mktemp("wanted")
+    models = {kind: clone(KMEANS).set_params(executor=2).fit(source()) for kind, source in sources.items()}
+    for kind, model in models.items():
+        for suffix in SUFFIXES:
+            model.predict_to(sources[kind](), folder / f"{kind}{suffix}")
+    return folder, models
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    with cluster_of(tmp_path_factory.mktemp("cluster"), 0) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster(processes):
+    """Processes of a scheduler and workers that live, and a client."""
+    started, client = processes
+    started.refill(client, N_WORKERS)
+    return started, client
+
+
+@pytest.fixture
+def counted(cluster):
+    """A client behind a relay that counts what it receives; workers are not behind it."""
+    relay = Relay(cluster[0].address)
+    try:
+        with Client(relay.address, set_as_default=False) as client:
+            yield relay, client
+    finally:
+        relay.close()
+
+
+def assert_same(got, expected):
+    if got.suffix == ".csv":
+        assert got.read_bytes() == expected.read_bytes()
+    elif got.suffix == ".parquet":
+        assert pq.read_table(got).equals(pq.read_table(expected), check_metadata=True)
+    else:
+        np.testing.assert_array_equal(open_labels(got)[:], open_labels(expected)[:])
+
+
+def assert_alone(path):
+    """Demand that nothing lies beside a file of labels but the mark of a CSV file."""
+    assert {each.name for each in path.parent.iterdir()} <= {path.name, f".{path.name}.streamkm"}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kind", ["numbers", "ids"])
+def test_the_client_receives_counts_only(counted, sources, wanted, tmp_path, kind, suffix):
+    relay, client = counted
+    folder, models = wanted
+    path = tmp_path / f"labels{suffix}"
+    model = clone(KMEANS).set_params(executor=client)
+    vars(model).update({name: value for name, value in vars(models[kind]).items() if name.endswith("_")})
+    before = relay.n_received
+    written = model.predict_to(sources[kind](), path)
+    assert relay.n_received - before < MOST_BYTES
+    if suffix != ".zarr":
+        assert (written.n_rows, written.n_skipped) == (N_ROWS, len(SKIPPED))
+    assert_same(path, folder / f"{kind}{suffix}")
+    assert_alone(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_client_receives_counts_only_where_a_fit_writes_them(
+    counted, sources, wanted, tmp_path, monkeypatch, suffix
+):
+    """From the pass on that labels rows; sampled rows come before, and `labels_` beside a table is an array."""
+    relay, client = counted
+    path, begun = tmp_path / f"labels{suffix}", {}
+    stage = Progress.stage
+
+    def watched(self, name, *rest):
+        begun[name] = relay.n_received
+        return stage(self, name, *rest)
+
+    monkeypatch.setattr(Progress, "stage", watched)
+    clone(KMEANS).set_params(executor=client).fit(sources["numbers"](), labels_to=path)
+    assert relay.n_received - begun["assign" if suffix == ".zarr" else "predict"] < MOST_BYTES
+    assert_same(path, wanted[0] / f"numbers{suffix}")
+    assert_alone(path)
+
+
+def end_while_writing(marker):
+    """On a worker: have the first call that writes a part end its process in the middle of it."""
+    for table_format in (CsvFormat, ParquetFormat):
+        original = table_format.write_part
+
+        def write_part(self, file, columns, original=original):
+            try:
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                original(self, file, columns)
+                return
+            original(self, file, tuple(column[: len(column) // 2] for column in columns))
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        table_format.write_part = write_part
+
+
+@pytest.mark.parametrize("suffix", [".csv", pytest.param(".parquet", marks=pytest.mark.slow)])
+def test_a_worker_killed_while_it_writes(tmp_path_factory, sources, wanted, tmp_path, suffix):
+    folder, models = wanted
+    path, marker = tmp_path / f"labels{suffix}", tmp_path_factory.mktemp("killed") / "marker"
+    with cluster_of(tmp_path_factory.mktemp("cluster"), 2) as (started, client):
+        client.run(end_while_writing, str(marker))
+        model = models["ids"]
+        try:
+            model.set_params(executor=client).predict_to(sources["ids"](), path)
+        finally:
+            model.set_params(executor=2)
+        assert marker.exists()
+        assert len(started.living()) == 1
+    assert_same(path, folder / f"ids{suffix}")
+    assert_alone(path)
+
+
+def fit_to(client, models, source, path):
+    clone(KMEANS).set_params(executor=client).fit(source, labels_to=path)
+
+
+def predict_to(client, models, source, path):
+    model = models["numbers"]
+    try:
+        model.set_params(executor=client).predict_to(source, path)
+    finally:
+        model.set_params(executor=2)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("write", [fit_to, predict_to])
+def test_a_place_that_workers_do_not_see_is_refused_before_rows_are_read(
+    cluster, sources, wanted, tmp_path, monkeypatch, suffix, write
+):
+    """/proc/self/cwd is another folder for each process."""
+    calls, submit = Counter(), DaskCluster._submit
+
+    def watched(self, stage, *rest, **place):
+        calls[stage] += 1
+        return submit(self, stage, *rest, **place)
+
+    monkeypatch.setattr(DaskCluster, "_submit", watched)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceNotFoundError, match=rf"/proc/self/cwd/\.labels\{suffix}.* seen from worker tcp://"):
+        write(cluster[1], wanted[1], sources["numbers"](), f"/proc/self/cwd/labels{suffix}")
+    assert set(calls) == {"place"}
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_place_that_cannot_be_written_to_is_refused_before_rows_are_read(sources, monkeypatch, suffix):
+    begun, stage = [], Progress.stage
+
+    def watched(self, name, *rest):
+        begun.append(name)
+        return stage(self, name, *rest)
+
+    monkeypatch.setattr(Progress, "stage", watched)
+    with pytest.raises(OutputError, match=rf"^/proc/labels\{suffix} cannot be written"):
+        clone(KMEANS).set_params(executor=2).fit(sources["numbers"](), labels_to=f"/proc/labels{suffix}")
+    assert begun == []
+
+
+def test_workers_that_cannot_write_say_so(cluster):
+    with (
+        open_executor(cluster[1]) as executor,
+        pytest.raises(OutputError, match=r"^/proc/self cannot be written: .*, seen from worker tcp://"),
+    ):
+        executor.everywhere("place", check_directory, "/proc/self")
+
+
+def test_every_worker_is_asked(cluster):
+    with open_executor(cluster[1]) as executor:
+        asked = Counter()
+        finish = executor.finish
+        executor.finish = lambda future, fetch: asked.update([finish(future, fetch=fetch)])
+        executor.everywhere("place", process_of, None)
+    assert len(asked) == N_WORKERS
+
+
+def process_of(item):
+    return os.getpid()
