@@ -13,9 +13,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.held_rows import HeldBlock
 from streamkm.cluster.rows import Block, add_rows, batch_rows
-from streamkm.cluster.spill import loaded
 from streamkm.cluster.totals import Totals
+from streamkm.engine.passes import Map
 from streamkm.kernels.cluster.totals import weighted_sum
 
 GOLDEN = 0.618033988749895  # about which share of a block two rows that follow each other in an epoch lie apart
@@ -76,17 +77,23 @@ CsrRows = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.float64], N
 """Numbers of entries, their indices and values, squared norms and weights of CSR rows: cheaper to make than a block."""
 
 
-def picked(item: list[Any], batch: Batch) -> CsrRows:
-    """The rows of a block of CSR rows that belong to a batch; the item is a place and the block."""
-    place, block = item[0], loaded(item[1])
-    X: Any = block.X
-    rows = batch.rows(place, block.n_rows)
-    starts = X.indptr[rows]
-    lengths = X.indptr[rows + 1] - starts
-    ends = np.cumsum(lengths)
-    entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
-    weights = block.weights[rows] if len(block.weights) else block.weights
-    return lengths, X.indices[entries], X.data[entries], block.d2norms[rows], weights
+@dataclass(frozen=True, slots=True)
+class PickedRows(Map[CsrRows]):
+    """The rows of each block of CSR rows that belong to a batch."""
+
+    batch: Batch
+
+    def output(self, rows: HeldBlock) -> CsrRows:
+        """Copy those of one block."""
+        block = rows.block
+        X: Any = block.X
+        picked = self.batch.rows(rows.place, block.n_rows)
+        starts = X.indptr[picked]
+        lengths = X.indptr[picked + 1] - starts
+        ends = np.cumsum(lengths)
+        entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+        weights = block.weights[picked] if len(block.weights) else block.weights
+        return lengths, X.indices[entries], X.data[entries], block.d2norms[picked], weights
 
 
 def joined(parts: Sequence[CsrRows], n_features: int) -> Block:
@@ -96,20 +103,19 @@ def joined(parts: Sequence[CsrRows], n_features: int) -> Block:
     return Block(sp.csr_array((data, indices, indptr), shape=(len(lengths), n_features)), d2norms, weights)
 
 
-def add_batch(state: Totals | None, item: list[Any], table: NearestCenters, batch: Batch) -> Totals:
+def add_batch(state: Totals | None, held: HeldBlock, table: NearestCenters, batch: Batch) -> Totals:
     """Add the rows of a block that belong to a batch to the sums of their nearest centers.
 
     Parameters
     ----------
-    item : [int, Block or where it was written, int32 (n,) or None]
-        The place of the block's first row, the block, and likely labels of its rows: those of the batch are written.
+    held : HeldBlock
+        With a place. If it has likely labels, those of the batch are written.
     """
-    place, held, likely = item
-    block = loaded(held)
-    rows = batch.rows(place, block.n_rows)
+    block = held.block
+    rows = batch.rows(held.place, block.n_rows)
     totals = state or Totals(np.zeros(table.centers.shape), np.zeros(table.n_clusters))
     d2norms = 0.0
-    for part, labels in labelled(block, rows, table, likely):
+    for part, labels in labelled(block, rows, table, held.labels):
         add_rows(part.X, part.weights, labels, totals.sums, totals.counts)
         d2norms += float(weighted_sum(part.weights, part.d2norms))
     return Totals(totals.sums, totals.counts, totals.d2 + d2norms)

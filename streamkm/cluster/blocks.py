@@ -6,23 +6,23 @@ fixed tree. Never sees a source or a file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.batches import Batch, add_batch, joined, picked
+from streamkm.cluster.batches import Batch, PickedRows, add_batch, joined
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters, step_labels
+from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.rows import Block, add_rows
-from streamkm.cluster.spill import loaded
 from streamkm.cluster.totals import Totals, absorb_totals
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Folded, Large
-from streamkm.engine.passes import Pass, run
+from streamkm.engine.passes import Pass, outputs, run
 from streamkm.kernels.cluster.rows import add_csr_rows
 
 Labels: TypeAlias = list[NDArray[np.int32]]
@@ -153,10 +153,8 @@ class Blocks:
         labels = BlockLabels([None] * len(self.handles) if likely is None else list(likely))
         if likely is not None:
             likely.clear()  # `labels` has them, until new ones come
-        items = LabelledItems(self.handles, labels)
-        large: Large = "state" if 8 * centers.size > self._block_bytes else None
-        step = LabelledStep(self.table(centers))
-        totals = run(step, HeldRows(items, large), self.executor, Stage(stage), sink=labels)
+        rows = self.placed(labels.labels, "state" if 8 * centers.size > self._block_bytes else None)
+        totals = run(LabelledStep(self.table(centers)), rows, self.executor, Stage(stage), sink=labels)
         return totals, labels.all()
 
     def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
@@ -167,66 +165,35 @@ class Blocks:
         likely : list of int32 (n,), optional
             Labels of each block that are likely right; those of the batch are written. They only save time.
         """
-        labels = likely if likely is not None and self.executor.joins_here else [None] * len(self.handles)
-        items = [[*item, part] for item, part in zip(self.placed(), labels, strict=True)]
         large: Large = "state" if 8 * table.centers.size * batch.n_batches > self._block_bytes else None
-        return run(BatchStep(table, batch), HeldRows(items, large), self.executor, Stage(stage))
+        rows = self.placed(likely if self.executor.joins_here else None, large)
+        return run(BatchStep(table, batch), rows, self.executor, Stage(stage))
 
     def batch_block(self, batch: Batch, stage: str) -> tuple[Block, NDArray[np.int64]]:
         """A block of CSR rows in this process, and which of them are those of a batch."""
-        if self.executor.joins_here:
-            parts = [picked(item, batch) for item in self.placed()]  # to hand one over takes as long
-        else:
-            parts = list(self.executor.map(stage, picked, self.placed(), self.executor.share(batch)))
+        parts = list(outputs(PickedRows(batch), self.placed(), self.executor, Stage(stage)))
         block = joined(parts, self.n_components)
         return block, np.arange(block.n_rows)
 
-    def placed(self) -> Iterator[list[Any]]:
-        """Blocks, each after the place of its first row: for draws by places, and for sums over blocks.
+    def placed(self, labels: Sequence[NDArray[Any] | None] | None = None, takes_memory: Large = None) -> HeldRows:
+        """Blocks, each with the place of its first row: for draws by places, and for sums over blocks.
 
         Neither places nor cuts depend on threads. Places are distinct, and those of a block are consecutive.
+
+        Parameters
+        ----------
+        labels : sequence of integers (n,) or None, optional
+            For the rows of each block; see `HeldRows`.
+        takes_memory : "state", "items" or None
+            See `Executor.fold`.
         """
-        return ([number << BLOCK_PLACES, handle] for number, handle in enumerate(self.handles))
+        places = range(0, len(self.handles) << BLOCK_PLACES, 1 << BLOCK_PLACES)
+        return HeldRows(self.handles, places, labels, takes_memory)
 
     @property
     def _block_bytes(self) -> int:
         """Bytes of a block of dense rows, about."""
         return self.n_rows * self.n_components * self.dtype.itemsize // max(1, len(self.handles))
-
-
-@dataclass(frozen=True, slots=True)
-class HeldRows:
-    """Blocks as `engine.passes.run` reads them.
-
-    Attributes
-    ----------
-    blocks : collection
-        Blocks, where they were written, or futures; or lists that begin with one.
-    takes_memory : "state", "items" or None
-        See `Executor.fold`.
-    """
-
-    blocks: Collection[Any]
-    takes_memory: Large = None
-
-    @property
-    def n_items(self) -> int:
-        """Blocks."""
-        return len(self.blocks)
-
-    def items(self, executor: Executor) -> Iterator[Any]:  # noqa: ARG002 - they are where they are
-        """The blocks."""
-        return iter(self.blocks)
-
-    def reader(self, executor: Executor) -> None:
-        """Blocks need none."""
-
-    def large(self, state_bytes: float) -> Large:  # noqa: ARG002
-        """What takes memory."""
-        return self.takes_memory
-
-    def finished(self, stage: Stage) -> None:
-        """Nothing was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +206,6 @@ class BlockPass(Pass[Totals | None, Any, Totals]):
     """
 
     table: NearestCenters
-
-    def read(self, reader: None, item: Any) -> Any:  # noqa: ARG002
-        """The block; of a list, which holds its block alone or behind a place, as it is."""
-        return item if isinstance(item, list) else loaded(item)
 
     def join(self, first: Totals | None, second: Totals | None) -> Totals:
         """Add up, in the memory of the first."""
@@ -258,20 +221,21 @@ class BlockPass(Pass[Totals | None, Any, Totals]):
 class LloydStep(BlockPass):
     """A step of Lloyd's algorithm: sums and counts of the rows by their nearest centers."""
 
-    def step(self, state: Totals | None, rows: Block) -> tuple[Totals, None]:
+    def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, None]:
         """Add the rows of a block."""
-        return assigned(state, rows.X, rows.weights, self.table, with_d2=False)[1], None
+        block = rows.block
+        return assigned(state, block.X, block.weights, self.table, with_d2=False)[1], None
 
 
 class LabelledStep(BlockPass):
-    """As `LloydStep`, with the labels of dense rows of float32; an item is a block and its likely labels, or None."""
+    """As `LloydStep`, with the labels of dense rows of float32, for which likely ones may be given."""
 
-    def step(self, state: Totals | None, rows: list[Any]) -> tuple[Totals, NDArray[np.int32] | None]:
+    def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, NDArray[np.int32] | None]:
         """Add the rows of a block."""
-        block, likely = loaded(rows[0]), rows[1]
+        block = rows.block
         if not isinstance(block.X, np.ndarray) or block.X.dtype == np.float64:
             return assigned(state, block.X, block.weights, self.table, with_d2=False)[1], None
-        labels = self.table.lowest(block.X, likely)[0]
+        labels = self.table.lowest(block.X, rows.labels)[0]
         fresh, totals = state is None, state or Totals.unwritten(self.table)
         add_rows(block.X, block.weights, labels, totals.sums, totals.counts, fresh=fresh)
         return totals, labels
@@ -279,11 +243,11 @@ class LabelledStep(BlockPass):
 
 @dataclass(frozen=True, slots=True)
 class BatchStep(BlockPass):
-    """Sums of the rows of a batch, and of their squared norms; see `batches.add_batch` for the items."""
+    """Sums of the rows of a batch, and of their squared norms; likely labels of its rows are written."""
 
     batch: Batch
 
-    def step(self, state: Totals | None, rows: list[Any]) -> tuple[Totals, None]:
+    def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, None]:
         """Add the rows of a block that are in the batch."""
         return add_batch(state, rows, self.table, self.batch), None
 
@@ -312,23 +276,6 @@ class BlockLabels:
 
     def save(self, name: str, folded: Folded[Any]) -> None:
         """Steps are not saved block by block."""
-
-
-@dataclass(frozen=True, slots=True)
-class LabelledItems(Collection[list[Any]]):
-    """Blocks, each with its likely labels as they are when it is asked for."""
-
-    handles: tuple[Any, ...]
-    labels: BlockLabels
-
-    def __len__(self) -> int:
-        return len(self.handles)
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        return ([handle, self.labels.labels[number]] for number, handle in enumerate(self.handles))
-
-    def __contains__(self, item: object) -> bool:
-        return any(each is item for each in self)
 
 
 def merged(X: Matrix) -> Matrix:

@@ -6,7 +6,7 @@ nothing has to be joined. A cluster's sum runs over its rows in order, whatever 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -19,10 +19,11 @@ from streamkm.cluster.blocks import Blocks, Labels
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters, step_labels
 from streamkm.cluster.centers.neighbours import Neighbourhood
+from streamkm.cluster.held_rows import HeldRows
 from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
 from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
-from streamkm.engine import Executor
+from streamkm.engine import Executor, Large
 from streamkm.engine.reduction import RUNS
 from streamkm.kernels.cluster.sums import add_csr, add_dense
 from streamkm.kernels.cluster.totals import weighted_sum
@@ -59,11 +60,11 @@ class LocalBlocks(Blocks):
             block,
         )
 
-    def placed(self) -> Iterator[list[Any]]:
+    def placed(self, labels: Sequence[NDArray[Any] | None] | None = None, takes_memory: Large = None) -> HeldRows:
         """As `Blocks.placed`: pieces that are cut by their entries alone; places count through all rows."""
         pieces = cut(self.whole, pieces_worth(self.whole.X, RUNS))
-        starts = accumulate((piece.n_rows for piece in pieces), initial=0)
-        return map(list, zip(starts, pieces, strict=False))
+        starts = list(accumulate((piece.n_rows for piece in pieces), initial=0))
+        return HeldRows(pieces, starts[:-1], labels, takes_memory)
 
     def table(self, centers: NDArray[np.float64]) -> NearestCenters:
         """Lay out centers (k, m) for these blocks."""

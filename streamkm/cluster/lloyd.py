@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks, Labels, densified, merged
 from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.rows import row_d2
-from streamkm.cluster.spill import Held, loaded
 from streamkm.cluster.totals import inertia_of
+from streamkm.core.progress import Stage
+from streamkm.engine.passes import Map, outputs
 from streamkm.kernels.cluster import totals as kernels
 
 logger = logging.getLogger(__name__)
@@ -171,9 +173,9 @@ def _refill(
     blocks: Blocks, centers: NDArray[np.float64], updated: NDArray[np.float64], empty: NDArray[np.intp]
 ) -> NDArray[np.float64]:
     """Move clusters without rows to the farthest rows; drop them where every row lies on its center."""
-    shared = blocks.executor.share(blocks.table(centers))
+    farthest = FarthestRows(blocks.table(centers), len(empty))
     d2, rows = np.empty(0), np.empty((0, centers.shape[1]))
-    for more_d2, more_rows in blocks.executor.map("refill", _farthest, blocks.handles, shared, len(empty)):
+    for more_d2, more_rows in outputs(farthest, HeldRows(blocks.handles), blocks.executor, Stage("refill")):
         d2, rows = np.concatenate([d2, more_d2]), np.concatenate([rows, more_rows])
         if len(d2) > MOST_WAITING * len(empty):  # all blocks' rows would take more memory than the centers
             d2, rows = _farthest_distinct(d2, rows, len(empty))
@@ -194,27 +196,41 @@ def _farthest_distinct(
     return d2[chosen], rows[chosen]
 
 
-def _farthest(held: Held, table: NearestCenters, n_wanted: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The `n_wanted` distinct rows of a block farthest from their centers, densely, with their squared distances."""
-    block = loaded(held)
-    X = merged(block.X)
-    labels, _ = table.lowest(X)
-    d2 = row_d2(X, labels, table)
-    if len(block.weights):
-        d2[block.weights == 0] = 0
-    d2[d2 <= 1e-12 * np.maximum(block.d2norms, np.finfo(float).tiny)] = 0  # on its center, but for rounding
-    # equal rows have equal distances to the center and to any other point: keep the first of each
-    elsewhere = np.random.default_rng(0).normal(0, 1, (1, table.centers.shape[1]))
-    point = NearestCenters.build(elsewhere * np.sqrt(block.d2norms.mean() / elsewhere.size), np.float64)
-    n_looked = n_wanted
-    while True:  # few are wanted: sorting all rows would take longer than finding their centers
-        least = np.partition(d2, -n_looked)[-n_looked] if n_looked < len(d2) else 0.0
-        far = np.flatnonzero(d2 >= least)
-        far = far[np.argsort(-d2[far], kind="stable")]
-        keys = row_d2(X[far], np.zeros(len(far), np.int32), point)
-        _, firsts = np.unique(np.column_stack([d2[far], keys]), axis=0, return_index=True)
-        if len(firsts) >= n_wanted or n_looked >= len(d2):
-            break
-        n_looked *= LOOK_AGAIN
-    top = far[np.sort(firsts)[:n_wanted]]
-    return d2[top], densified(X, top, table.centers.shape[1])
+@dataclass(frozen=True, slots=True)
+class FarthestRows(Map[tuple[NDArray[np.float64], NDArray[np.float64]]]):
+    """The distinct rows of each block farthest from their centers, densely, with their squared distances.
+
+    Attributes
+    ----------
+    table : NearestCenters
+    n_wanted : int
+        Rows of each block, at most.
+    """
+
+    table: NearestCenters
+    n_wanted: int
+
+    def output(self, rows: HeldBlock) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Squared distances, and rows, the farthest first."""
+        block, n_features = rows.block, self.table.centers.shape[1]
+        X = merged(block.X)
+        labels, _ = self.table.lowest(X)
+        d2 = row_d2(X, labels, self.table)
+        if len(block.weights):
+            d2[block.weights == 0] = 0
+        d2[d2 <= 1e-12 * np.maximum(block.d2norms, np.finfo(float).tiny)] = 0  # on its center, but for rounding
+        # equal rows have equal distances to the center and to any other point: keep the first of each
+        elsewhere = np.random.default_rng(0).normal(0, 1, (1, n_features))
+        point = NearestCenters.build(elsewhere * np.sqrt(block.d2norms.mean() / elsewhere.size), np.float64)
+        n_looked = self.n_wanted
+        while True:  # few are wanted: sorting all rows would take longer than finding their centers
+            least = np.partition(d2, -n_looked)[-n_looked] if n_looked < len(d2) else 0.0
+            far = np.flatnonzero(d2 >= least)
+            far = far[np.argsort(-d2[far], kind="stable")]
+            keys = row_d2(X[far], np.zeros(len(far), np.int32), point)
+            _, firsts = np.unique(np.column_stack([d2[far], keys]), axis=0, return_index=True)
+            if len(firsts) >= self.n_wanted or n_looked >= len(d2):
+                break
+            n_looked *= LOOK_AGAIN
+        top = far[np.sort(firsts)[: self.n_wanted]]
+        return d2[top], densified(X, top, n_features)

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from streamkm.cluster.blocks import Blocks
+from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.normalization import WHOLE, Normalization
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, sketched_d2norms
-from streamkm.cluster.spill import Held, loaded
 from streamkm.core.ordered_sum import added_in_order
+from streamkm.core.progress import Stage
+from streamkm.engine.passes import Map, held_outputs
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.settings import Settings
 from streamkm.passes.sketch import Sketched
@@ -61,22 +63,28 @@ def normalize_rows(context: FitContext, sketched: Sketched) -> NormalizedRows:
     return NormalizedRows(replace(sketched, sample=sample, blocks=blocks, coreset=coreset), sketch, frame)
 
 
+@dataclass(frozen=True, slots=True)
+class NormalizeBlocks(Map[tuple[Block, tuple[float, float]]]):
+    """Held blocks in a frame, which stay where they are, and the total and largest squared norm of each."""
+
+    frame: Normalization
+
+    def output(self, rows: HeldBlock) -> tuple[Block, tuple[float, float]]:
+        """Bring one block into the frame."""
+        X = self.frame.rows(rows.block.X)
+        framed = Block(X, sketched_d2norms(X), rows.block.weights)
+        return framed, (framed.total_d2norm(), framed.largest_d2norm())
+
+
 def framed_blocks(context: FitContext, blocks: Blocks, frame: Normalization) -> Blocks:
     """Bring sketched rows into a frame."""
     handles, norms = [], []
     workers, spill = context.executor, context.spill
-    for handle, found in workers.hold("frame", _framed_block, blocks.handles, workers.share(frame)):
+    for handle, found in held_outputs(NormalizeBlocks(frame), HeldRows(blocks.handles), workers, Stage("frame")):
         handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
         norms.append(found)
     totals, largest = zip(*norms, strict=True)
     return replace(blocks, handles=tuple(handles), total_d2norm=added_in_order(totals), largest_d2norm=max(largest))
-
-
-def _framed_block(held: Held, frame: Normalization) -> tuple[Block, tuple[float, float]]:
-    block = loaded(held)
-    X = frame.rows(block.X)
-    framed = Block(X, sketched_d2norms(X), block.weights)
-    return framed, (framed.total_d2norm(), framed.largest_d2norm())
 
 
 def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> Sketch | None:

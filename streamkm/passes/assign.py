@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import BlockPass, Blocks, HeldRows, assigned, assigned_far, merged
+from streamkm.cluster.blocks import BlockPass, Blocks, assigned, assigned_far, merged
 from streamkm.cluster.centers.nearest import NearestCenters, shares_of
+from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.model import Model, Space
 from streamkm.cluster.profile import Profile, absorb_profile, profile_bytes
-from streamkm.cluster.rows import Block
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.totals import Totals, absorb_totals, inertia_of
 from streamkm.core.progress import Stage
@@ -213,10 +213,11 @@ def assign_pass(
 class AssignBlock(BlockPass):
     """As `Assign`, over held blocks of sketched rows: labels, exact sums and the objective in the sketch."""
 
-    def step(self, state: Totals | None, rows: Block) -> tuple[Totals, NDArray[np.int32]]:
+    def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, NDArray[np.int32]]:
         """Add the rows of a block; return their labels."""
-        labels, totals, d2 = assigned(state, merged(rows.X), rows.weights, self.table, with_d2=True)
-        gathered = float(weighted_sum(rows.weights, d2))
+        block = rows.block
+        labels, totals, d2 = assigned(state, merged(block.X), block.weights, self.table, with_d2=True)
+        gathered = float(weighted_sum(block.weights, d2))
         return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
 
 

@@ -7,8 +7,9 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import StreamKMeans
-from streamkm.cluster.batches import Batch, joined, picked
+from streamkm.cluster.batches import Batch, PickedRows, joined
 from streamkm.cluster.centers.scaled import ScaledCenters
+from streamkm.cluster.held_rows import HeldBlock
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.moving_averages import EPOCHS, MORE_EPOCHS, Schedule, moving_averages
 from streamkm.cluster.rows import Block, row_d2norms
@@ -129,7 +130,8 @@ def test_rows_of_a_sparse_batch_come_from_all_blocks(weighted):
         Block(X[part], row_d2norms(X[part]), weights[part]) for part in (slice(90), slice(90, 91), slice(91, 300))
     ]
     batch, places = Batch(2, 5, 1, 9), (0, 1000, 2000)
-    found = joined([picked([place, part], batch) for place, part in zip(places, blocks, strict=True)], X.shape[1])
+    held = [HeldBlock(part, place) for place, part in zip(places, blocks, strict=True)]
+    found = joined([PickedRows(batch).output(each) for each in held], X.shape[1])
     rows = [part.X[batch.rows(place, part.n_rows)] for place, part in zip(places, blocks, strict=True)]
     np.testing.assert_array_equal(found.X.toarray(), sp.vstack(rows).toarray())
     np.testing.assert_array_equal(found.d2norms, row_d2norms(found.X))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.held_rows import HeldBlock
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.search_set import BATCH_ROWS, Pool, centered, search_rows
 from streamkm.cluster.seeding.two_level import quotas_of
-from streamkm.cluster.spill import loaded
+from streamkm.core.progress import Stage
+from streamkm.engine.passes import Map, outputs
 from streamkm.kernels.intrinsics.hashing import hash_places
 
 COARSE_CENTERS, COARSE_ROWS = 4, 32  # centers for each coarse cluster, at least, and rows that it is found on
@@ -93,30 +96,62 @@ def portions_of(quotas: NDArray[np.int64], most: int) -> list[NDArray[np.int64]]
     return [np.array(portion) for portion in portions]
 
 
+@dataclass(frozen=True, slots=True)
+class CoarseClusters(Map[tuple[NDArray[np.uint16], NDArray[np.float64], NDArray[np.int64]]]):
+    """Coarse clusters of the rows of each block, and their objectives and rows (c,) in it."""
+
+    table: NearestCenters
+
+    def output(self, rows: HeldBlock) -> tuple[NDArray[np.uint16], NDArray[np.float64], NDArray[np.int64]]:
+        """Those of one block."""
+        block, n_coarse = rows.block, self.table.n_clusters
+        labels, scores = self.table.lowest(block.X)
+        d2 = np.maximum(scores + block.d2norms, 0.0)
+        counted = block.weights > 0 if len(block.weights) else np.ones(block.n_rows, np.bool_)
+        weighted = d2 * block.weights if len(block.weights) else d2
+        shares = np.bincount(labels, weighted, minlength=n_coarse).astype(np.float64)
+        sizes = np.bincount(labels[counted], minlength=n_coarse).astype(np.int64)
+        return labels.astype(np.uint16), shares, sizes
+
+
+@dataclass(frozen=True, slots=True)
+class PortionRows(Map[tuple[NDArray[Any], NDArray[np.float64]]]):
+    """Rows of each block, drawn with the chances of their coarse clusters, and weights that keep sums unbiased.
+
+    Attributes
+    ----------
+    chances : float64 (c,)
+    seed : int
+        Of the hash of places; below 2^64.
+    """
+
+    chances: NDArray[np.float64]
+    seed: int
+
+    def output(self, rows: HeldBlock) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Draw from one block, whose labels are coarse clusters."""
+        block, labels = rows.block, rows.labels
+        assert labels is not None
+        hashes, own = np.empty(len(labels), np.int64), self.chances[labels]
+        hash_places(np.uint64(self.seed), rows.place + np.arange(len(labels)), hashes)
+        picked = np.flatnonzero(hashes / 2.0**63 < own)
+        if len(block.weights):
+            picked = picked[block.weights[picked] > 0]
+        weights = block.weights[picked] if len(block.weights) else np.ones(len(picked))
+        return np.asarray(block.X)[picked], weights / own[picked]
+
+
 def _measured(
     blocks: Blocks, coarse: NDArray[np.float64]
 ) -> tuple[list[NDArray[np.uint16]], NDArray[np.float64], NDArray[np.int64]]:
     """Coarse clusters of the rows of each block, and their objectives and rows (c,)."""
     labels, shares, sizes = [], np.zeros(len(coarse)), np.zeros(len(coarse), np.int64)
-    table = blocks.executor.share(NearestCenters.build(coarse, blocks.dtype, around_origin=True))
-    for part, share, size in blocks.executor.map("seed", _measured_item, blocks.placed(), table):
+    clusters = CoarseClusters(NearestCenters.build(coarse, blocks.dtype, around_origin=True))
+    for part, share, size in outputs(clusters, blocks.placed(), blocks.executor, Stage("seed")):
         labels.append(part)
         shares += share
         sizes += size
     return labels, shares, sizes
-
-
-def _measured_item(
-    item: list[Any], table: NearestCenters
-) -> tuple[NDArray[np.uint16], NDArray[np.float64], NDArray[np.int64]]:
-    block = loaded(item[1])
-    labels, scores = table.lowest(block.X)
-    d2 = np.maximum(scores + block.d2norms, 0.0)
-    counted = block.weights > 0 if len(block.weights) else np.ones(block.n_rows, np.bool_)
-    weighted = d2 * block.weights if len(block.weights) else d2
-    shares = np.bincount(labels, weighted, minlength=table.n_clusters).astype(np.float64)
-    sizes = np.bincount(labels[counted], minlength=table.n_clusters).astype(np.int64)
-    return labels.astype(np.uint16), shares, sizes
 
 
 def _drawn(
@@ -130,9 +165,8 @@ def _drawn(
     most = int(expected + SPARE_DEVIATIONS * np.sqrt(expected)) + 1
     X, weights = np.empty((most, blocks.n_components), blocks.dtype), np.zeros(most)
     places, n_rows = rng.permutation(most), 0
-    shared = blocks.executor.share((chances, int(rng.integers(2**63))))
-    items = ([*placed, part] for placed, part in zip(blocks.placed(), labels, strict=True))
-    for part, own in blocks.executor.map("draw", _drawn_item, items, shared):
+    draw = PortionRows(chances, int(rng.integers(2**63)))
+    for part, own in outputs(draw, blocks.placed(labels), blocks.executor, Stage("draw")):
         here = places[n_rows : n_rows + len(own)]
         X[here], weights[here] = part[: len(here)], own[: len(here)]
         n_rows += len(here)
@@ -146,15 +180,3 @@ def _drawn(
         X[start : start + BATCH_ROWS] = X[start : start + BATCH_ROWS] - mean
     alike = n_rows > 0 and bool((weights == weights[0]).all())
     return Block(X, row_d2norms(X), NO_WEIGHTS if alike else weights), mean
-
-
-def _drawn_item(item: list[Any], shared: tuple[NDArray[np.float64], int]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    (place, held, labels), (chances, seed) = item, shared
-    hashes, own = np.empty(len(labels), np.int64), chances[labels]
-    hash_places(np.uint64(seed), place + np.arange(len(labels)), hashes)
-    picked = np.flatnonzero(hashes / 2.0**63 < own)
-    block = loaded(held)
-    if len(block.weights):
-        picked = picked[block.weights[picked] > 0]
-    weights = block.weights[picked] if len(block.weights) else np.ones(len(picked))
-    return np.asarray(block.X)[picked], weights / own[picked]

@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import Blocks, merged
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2norms
 from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
-from streamkm.cluster.spill import Held, loaded
 from streamkm.core.matrix import Matrix, rows_between
+from streamkm.core.progress import Stage
 from streamkm.engine import Executor
+from streamkm.engine.passes import Map, outputs
 from streamkm.kernels.cluster.totals import weighted_sum
 
 ROUGH_ROWS_PER_CLUSTER, FEWEST_ROUGH_ROWS = 20, 2000  # that rough centers are seeded on
@@ -208,12 +210,36 @@ def _reach(sampled: Block, held: Blocks, objective: float) -> float:
     return float(farthest * farthest) * held.n_rows / objective if objective > 0 else np.inf
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnRows(Map[tuple[Drawn, float]]):
+    """Rows drawn from each block by their squared distances to centers around the origin, and its objective."""
+
+    table: NearestCenters
+    rule: DrawRule
+
+    def output(self, rows: HeldBlock) -> tuple[Drawn, float]:
+        """Draw from one block."""
+        block = replace(rows.block, X=merged(rows.block.X))
+        places = rows.place + np.arange(block.n_rows, dtype=np.int64)
+        d2 = squared_distances(block, self.table)
+        return self.rule.draw(block.X, places, block.weights, d2), float(weighted_sum(block.weights, d2))
+
+
+class MergedRows(Map[Block]):
+    """All rows of each block, entries that repeat an index added up."""
+
+    large = True
+
+    def output(self, rows: HeldBlock) -> Block:
+        """Those of one block."""
+        return replace(rows.block, X=merged(rows.block.X))
+
+
 def draw_from(blocks: Blocks, table: NearestCenters, rule: DrawRule) -> tuple[Drawn, float]:
     """Draw rows from all blocks, by their squared distances to centers laid out around the origin; their objective."""
-    shared = blocks.executor.share((table, rule))
     parts: tuple[Drawn, ...] = ()
     objective = 0.0
-    for part, added in blocks.executor.map("draw", _draw_item, blocks.placed(), shared):
+    for part, added in outputs(DrawnRows(table, rule), blocks.placed(), blocks.executor, Stage("draw")):
         parts = rule.gather((*parts, part))
         objective += added
     return rule.join(parts), objective
@@ -264,21 +290,7 @@ def _block(X: Matrix, weights: NDArray[np.float64]) -> Block:
 
 def _all_rows(blocks: Blocks, rng: np.random.Generator) -> Block:
     """All rows that are held, in random order."""
-    parts = list(blocks.executor.map("draw", _merged_item, blocks.handles))
+    parts = list(outputs(MergedRows(), HeldRows(blocks.handles), blocks.executor, Stage("draw")))
     order = rng.permutation(blocks.n_rows)
     weights = np.concatenate([part.weights for part in parts])
     return _block(stacked([part.X for part in parts])[order], weights[order] if len(weights) else NO_WEIGHTS)
-
-
-def _merged_item(held: Held) -> Block:
-    block = loaded(held)
-    return replace(block, X=merged(block.X))
-
-
-def _draw_item(item: list[Any], shared: tuple[NearestCenters, DrawRule]) -> tuple[Drawn, float]:
-    (place, held), (table, rule) = item, shared
-    block = loaded(held)
-    rows = Block(merged(block.X), block.d2norms, block.weights)
-    places = place + np.arange(block.n_rows, dtype=np.int64)
-    d2 = squared_distances(rows, table)
-    return rule.draw(rows.X, places, rows.weights, d2), float(weighted_sum(rows.weights, d2))

@@ -1,0 +1,89 @@
+"""Blocks that an executor holds, as `engine.passes` reads them: every step and every draw over blocks goes through it.
+
+Blocks lie in memory, in files of their own, or on workers. Knows neither what is gathered nor where rows came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from streamkm.cluster.rows import Block
+from streamkm.cluster.spill import loaded
+from streamkm.core.progress import Stage
+from streamkm.engine import Executor, Large
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBlock:
+    """A held block as a pass gets it.
+
+    Attributes
+    ----------
+    block : Block
+    place : int
+        Of its first row, where places were asked for.
+    labels : integers (n,) or None
+        What an earlier pass found for its rows.
+    """
+
+    block: Block
+    place: int = 0
+    labels: NDArray[Any] | None = None
+
+
+class HeldReader:
+    """Loads the block of an item, from wherever it is."""
+
+    def read(self, item: Any) -> HeldBlock:
+        """The block; `item` is its handle, or a list of its handle, place and labels."""
+        handle, *beside = item if isinstance(item, list) else [item]
+        return HeldBlock(loaded(handle), *beside)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRows:
+    """Held blocks as `engine.passes` reads them: each as a `HeldBlock`.
+
+    Attributes
+    ----------
+    handles : sequence
+        Blocks, where they were written, or futures.
+    places : sequence of int, optional
+        Of the first row of each block.
+    labels : sequence of integers (n,) or None, optional
+        For the rows of each block; each entry is looked up only when its block is next. Requires `places`.
+    takes_memory : "state", "items" or None
+        See `Executor.fold`.
+    """
+
+    handles: Sequence[Any]
+    places: Sequence[int] | None = None
+    labels: Sequence[NDArray[Any] | None] | None = None
+    takes_memory: Large = None
+
+    @property
+    def n_items(self) -> int:
+        """Blocks."""
+        return len(self.handles)
+
+    def items(self, executor: Executor) -> Iterator[Any]:  # noqa: ARG002 - they are where they are
+        """The handles, each with its place and labels where there are places."""
+        if self.places is None:
+            return iter(self.handles)
+        labels = [None] * len(self.handles) if self.labels is None else self.labels
+        return map(list, zip(self.handles, self.places, labels, strict=True))
+
+    def reader(self, executor: Executor) -> HeldReader:  # noqa: ARG002
+        """What loads blocks."""
+        return HeldReader()
+
+    def large(self, state_bytes: float) -> Large:  # noqa: ARG002
+        """What takes memory."""
+        return self.takes_memory
+
+    def finished(self, stage: Stage) -> None:
+        """Nothing was read."""
