@@ -35,9 +35,9 @@ from streamkm.passes.label_sinks import GatheredLabels
 from streamkm.passes.prepare import find_preparation
 from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.passes.sketch import Sketched, sketch_pass
-from streamkm.planning.fit_plan import SMALLEST_SAMPLE_ROWS
 from streamkm.planning.forecast import Cluster, Cost, Rates, forecast
 from streamkm.planning.plan import Plan
+from streamkm.planning.request import SMALLEST_SAMPLE_ROWS
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES
 from streamkm.sources.prepared import prepared

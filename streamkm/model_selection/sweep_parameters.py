@@ -9,8 +9,8 @@ from typing import Any
 from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.passes.prepare import check_replayable
-from streamkm.planning.fit_plan import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS
 from streamkm.planning.memory_budget import SAMPLE_BYTES
+from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS
 from streamkm.preparation import Preparation
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes

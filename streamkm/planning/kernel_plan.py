@@ -15,7 +15,7 @@ from streamkm.cluster.seeding.draws import draw_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.passes.sizes import FitSizes, RowSizes, Sizes
 from streamkm.planning.cached_rows import with_cached_rows
-from streamkm.planning.fit_plan import MOST_ROUNDS, SAMPLE_ROWS_PER_CLUSTER
+from streamkm.planning.fit_plan import MOST_ROUNDS
 from streamkm.planning.kernel_memory import KernelMemoryModel, MapSizes
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, MOST_EVALUATIONS, KernelSizes
 from streamkm.planning.memory_budget import (
@@ -27,6 +27,7 @@ from streamkm.planning.memory_budget import (
     smaller_sizes,
 )
 from streamkm.planning.plan import Plan
+from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 

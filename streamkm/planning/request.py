@@ -1,0 +1,176 @@
+"""The request for a plan: what the parameters and the source ask for, before memory limits any choice.
+
+Chooses nothing: `fit_plan` does, among the `regimes` of a request. Reads no rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamkm.cluster.centers.index import FEWEST_CENTERS
+from streamkm.cluster.columns import FEWEST_FEATURES, MOST_COUNTED, MOST_OCCUR
+from streamkm.cluster.model import Space
+from streamkm.cluster.sampling.coreset import default_size
+from streamkm.cluster.seeding.draws import draw_rows
+from streamkm.cluster.seeding.search_set import search_rows
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.engine.memory import MIB
+from streamkm.passes.sizes import RowSizes, Sizes
+from streamkm.planning.memory import MemoryModel
+from streamkm.planning.memory_budget import FEWEST_DRAWN, reading_of
+from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
+from streamkm.sketches import SketchAnswers, SketchOptions
+from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions, sketch_class
+from streamkm.sketches.subspace import subspace_passes
+from streamkm.sources.base import RowSource
+
+SAMPLE_ROWS_PER_CLUSTER = 1000  # centers of s sampled rows cost k / s of the objective: 0.1 percent
+SMALLEST_SAMPLE_ROWS = 50_000
+SERVING_PER_CLUSTER = 200  # with fewer, the sample alone costs more than half a percent: all rows are sketched
+# what the sample is not made smaller than for want of memory: so many rows, or bytes where rows are wide
+FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitRequest:
+    """The request for a plan, before memory limits any choice."""
+
+    source: RowSource
+    n_clusters: int
+    options: SketchOptions
+    kind: str  # of the sketch
+    n_components: int
+    nnz_per_feature: int | None
+    refine: int | str
+    coreset: str | None
+    row_bytes: int  # of a row as read, about
+
+    @property
+    def once(self) -> bool:
+        """Whether rows can be walked once only."""
+        return not self.source.replayable
+
+    @property
+    def sketch_answers(self) -> SketchAnswers | type[SketchAnswers]:
+        """Who answers for the sketch: itself if it is made already, else its class."""
+        return sketch_class(self.kind) if isinstance(self.options.sketch, str) else self.options.sketch
+
+    @property
+    def found(self) -> bool:
+        """Whether the sketch is found on rows."""
+        return self.kind in DATA_DEPENDENT and isinstance(self.options.sketch, str)
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it is found on all rows, in passes of its own."""
+        return self.found and self.options.fit_on == "all" and self.kind in FIT_BY_PASS
+
+    @property
+    def fit_passes(self) -> int:
+        """Passes that find the sketch."""
+        return subspace_passes(self._n_features) if self.streamed else 0
+
+    @property
+    def refinements(self) -> int:
+        """Passes that `refine` asks for, whatever is found."""
+        return self.refine if isinstance(self.refine, int) else 0
+
+    @property
+    def wanted_sample(self) -> int:
+        """Rows of the sample, where memory has room for them."""
+        return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters)
+
+    @property
+    def serving_sample(self) -> int:
+        """Rows of a sample that centers may be found on alone."""
+        wanted = min(self.wanted_sample, SERVING_PER_CLUSTER * self.n_clusters)
+        return min(wanted, self.source.estimated_rows or wanted)
+
+    @property
+    def fewest_sampled(self) -> int:
+        """Rows of the sample, whatever the limit."""
+        few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * self.n_clusters)
+        return max(self.n_clusters, min(few, self.wanted_sample, SMALLEST_SAMPLE_BYTES // self.row_bytes))
+
+    @property
+    def searched_rows(self) -> int:
+        """Rows that starts are searched on, where memory has room for them."""
+        return search_rows(self.n_clusters, many=not self.source.is_sparse and self.n_clusters >= FEWEST_CENTERS)
+
+    @property
+    def drawn_rows(self) -> int:
+        """Rows that the last pass draws by their share of the objective."""
+        drawn = draw_rows(self.n_clusters, self.row_bytes)
+        return 0 if self.once or drawn < FEWEST_DRAWN else drawn
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """Where rows may be assigned, best first."""
+        as_they_are = self.sketch_answers.is_identity
+        if self.once or (as_they_are and self.options.assign_space == "auto"):
+            return ("original",) if as_they_are else ("sketch",)
+        return ("original", "sketch") if self.options.assign_space == "auto" else (self.options.assign_space,)
+
+    @property
+    def polishes(self) -> bool:
+        """Whether centers are found in a sketch, and polished on the sample in the original space."""
+        return not self.sketch_answers.is_identity and self.options.assign_space != "sketch"
+
+    @property
+    def _n_features(self) -> int:
+        return self.source.estimated_features or self.n_components
+
+    @property
+    def _n_occurring(self) -> int:
+        """Features that occur: those that the source expects, and at most as many as entries; 0: any may."""
+        source, sketch = self.source, self.sketch_answers
+        if not source.is_sparse or sketch.is_identity or sketch.is_projection:
+            return 0
+        n_entries = (source.estimated_rows or 0) * self.row_bytes // (4 + source.dtype.itemsize)
+        n_occurring = n_entries if source.estimated_occurring is None else min(n_entries, source.estimated_occurring)
+        counted = FEWEST_FEATURES <= self._n_features <= MOST_COUNTED
+        return n_occurring if counted and n_occurring <= MOST_OCCUR * self._n_features else 0
+
+    def check_once(self) -> None:
+        """Refuse parameters that need more than one pass."""
+        refused = {
+            f"refine={self.refine}": self.refinements > 0,
+            'assign_space="original"': self.options.assign_space == "original" and not self.sketch_answers.is_identity,
+            f'sketch="{self.kind}"': self.found,
+        }
+        for parameter, wanted in refused.items():
+            if wanted:
+                raise InvalidInputError(
+                    f"{self.source.name} can be walked once only, and {parameter} needs another pass; "
+                    "pass a list of chunks, or a function that returns a fresh iterator"
+                )
+
+    def memory_model(self, first: Sizes, *, gathers_labels: bool, on_cluster: bool) -> MemoryModel:
+        """What the projection of memory is made of, but for the sizes that are still to be chosen."""
+        source, kind, n_components = self.source, self.kind, self.n_components
+        block = block_row_bytes(source, self.row_bytes, self.options.sketch, kind, n_components, self.nnz_per_feature)
+        rows = RowSizes(
+            n_rows=source.estimated_rows or first.sample_rows,
+            n_features=self._n_features,
+            n_components=n_components,
+            row_bytes=self.row_bytes,
+            block_row_bytes=block,
+            sample_floats=float_row_bytes(source, self.row_bytes),
+            itemsize=4 if source.is_sparse or np.can_cast(source.dtype, np.float32) else 8,
+            dense=not source.is_sparse,
+            n_occurring=self._n_occurring,
+        )
+        return MemoryModel(
+            n_clusters=self.n_clusters,
+            rows=rows,
+            reading=reading_of(source, 1, 0, n_chunks=0, on_cluster=on_cluster),
+            chosen=first,
+            coreset_rows=default_size(self.n_clusters),
+            fitted=self.found,
+            directions=n_directions(kind, n_components, self.n_clusters) if self.streamed else 0,
+            sums_bytes=source.sums_bytes,
+            once=self.once,
+            labels=gathers_labels,
+        )
