@@ -12,8 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from streamkm.core.notebook import NotebookBar, in_notebook
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +72,8 @@ class Progress:
         self._notebook = in_notebook()
         self._bars = bool(show) and (self._notebook or _on_terminal())
         self._lines = bool(show) and show != "auto" and not self._bars
+        self._bar: NotebookBar | _Bar | None = None
+        self._beside: tuple[str, int, int | None] | None = None
 
     @contextmanager
     def stage(self, name: str, total: float | None = None, unit: str = "chunks") -> Iterator[Stage]:
@@ -75,15 +81,19 @@ class Progress:
         stage = Stage(name)
         started = time.perf_counter()
         bar = (NotebookBar if self._notebook else _Bar)(name, total, unit) if self._bars else None
+        around, self._bar = self._bar, bar
         try:
             if bar is not None:
                 stage.on_advance = bar.advance
+            if self._beside is not None:
+                self.count(*self._beside)
             yield stage
             if bar is not None:
                 bar.fill()
         finally:
             stage.seconds = time.perf_counter() - started
             stage.on_advance = stage.after_advance = None  # stages are kept, and what these refer to is not
+            self._bar = around
             if bar is not None:
                 bar.stop()
         self.stages.append(stage)
@@ -93,6 +103,12 @@ class Progress:
     def say(self, line: str) -> None:
         """Log a line; write it on stderr where stages are shown and the log does not take it."""
         self._tell(line, on_stderr=self._bars or self._lines)
+
+    def count(self, name: str, done: int, total: int | None) -> None:
+        """Show on a terminal what is done beside the stages, below the bar of each until all is done."""
+        self._beside = None if done == total else (name, done, total)
+        if isinstance(self._bar, _Bar):
+            self._bar.count(name, done, total)
 
     def _tell(self, line: str, *, on_stderr: bool) -> None:
         """Log a line; write it on stderr instead if it belongs there and the log does not take it."""
@@ -133,27 +149,31 @@ class _Bar:
 
             def render(self, task: Task) -> Text:
                 total = "?" if task.total is None else f"{task.total:,.0f}"
-                return Text(f"{task.completed:,.0f}/{total}" if counted() else "", style="progress.download")
+                counted = f"{task.completed:,.0f}/{total}" if task.fields["counts"] else ""
+                return Text(counted, style="progress.download")
 
         class Rate(ProgressColumn):
-            """What is done a second."""
+            """What is done a second, of what has a unit."""
 
             def render(self, task: Task) -> Text:
-                speed = (task.finished_speed or task.speed) if counted() else None
-                return Text("" if speed is None else f"{speed:.3g} {unit}/s", style="progress.data.speed")
+                speed = task.finished_speed or task.speed
+                known = task.fields["counts"] and task.fields["unit"] and speed is not None
+                return Text(f"{speed:.3g} {task.fields['unit']}/s" if known else "", style="progress.data.speed")
 
-        def counted() -> bool:
-            return total is not None or self._counts
-
-        self._counts = False
         columns = (BarColumn(), Count(), Rate(), TimeElapsedColumn(), TimeRemainingColumn())
         self._progress = Progress(TextColumn("{task.description:<10}"), *columns, console=Console(stderr=True))
-        self._task = self._progress.add_task(name, total=total)
+        self._task = self._progress.add_task(name, total=total, counts=total is not None, unit=unit)
+        self._beside: TaskID | None = None
         self._progress.start()
 
     def advance(self, amount: float) -> None:
-        self._counts = True
-        self._progress.update(self._task, advance=amount)
+        self._progress.update(self._task, advance=amount, counts=True)
+
+    def count(self, name: str, done: int, total: int | None) -> None:
+        """Show a second count below that of the stage."""
+        if self._beside is None:
+            self._beside = self._progress.add_task(name, total=total, counts=True, unit="")
+        self._progress.update(self._beside, completed=done, total=total)
 
     def fill(self) -> None:
         """Show the stage as done, also where it needed fewer steps than it might have, or counts none."""
@@ -161,4 +181,7 @@ class _Bar:
         self._progress.update(self._task, total=done, completed=done)
 
     def stop(self) -> None:
+        """Leave the bar as it is; a second count that goes on is left to the next stage."""
+        if self._beside is not None and not self._progress.tasks[1].finished:
+            self._progress.remove_task(self._beside)
         self._progress.stop()

@@ -28,6 +28,7 @@ from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule
 from streamkm.fitting.kernel.papers.exact import exact_objective, kernel_objective
 from streamkm.fitting.kernel.records import KernelRule
+from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.reader import OnInvalid
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
@@ -249,15 +250,19 @@ class StreamKernelKMeans(Assigner):
         sizes = self._sizes(source)
         if sizes.short and self.n_landmarks == "auto":  # of a number that was given, the plan tells
             warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", UserWarning, stacklevel=3)
-        with KernelContext.opened(
-            self.executor,
-            reader=self._fit_reader(source, plan, "euclidean"),
-            plan=plan,
-            settings=self._settings(sizes, seed),
-            weights=weights.each,
-            writer=writer,
-            progress=self._progress(),
-        ) as context:
+        progress = self._progress()
+        with (
+            COMPILATION.shown_on(progress),
+            KernelContext.opened(
+                self.executor,
+                reader=self._fit_reader(source, plan, "euclidean"),
+                plan=plan,
+                settings=self._settings(sizes, seed),
+                weights=weights.each,
+                writer=writer,
+                progress=progress,
+            ) as context,
+        ):
             fitted = run_kernel_fit(context)
         self._take(fitted.fit, fitted.fit.model, context, weights, seed)
         self.kernel_ = fitted.kernel

@@ -372,8 +372,9 @@ class StreamKMeans(Described, Planned):
             plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             source, spare_bytes = self._cached_rows(source, plan), plan.limit_bytes - plan.peak_bytes
-            with self._kernels(self._planned_rows(source), plan.n_threads, spare_bytes, self._progress()):
-                self._run(source, plan, weights, writer, place)
+            progress = self._progress()
+            with self._kernels(self._planned_rows(source), plan.n_threads, spare_bytes, progress):
+                self._run(source, plan, weights, writer, progress, place)
             if table is not None:
                 written = self._predict_to_table(source, table)
                 self.stages_ += [written.stage] if written.stage else []
@@ -416,10 +417,15 @@ class StreamKMeans(Described, Planned):
         return object.__getattribute__(self, name)
 
     def _run(
-        self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter, labels_to: Path | None
+        self,
+        source: RowSource,
+        plan: Plan,
+        weights: Weights,
+        writer: CheckpointWriter,
+        progress: Progress,
+        labels_to: Path | None,
     ) -> None:
         """Fit, and set what `fit` sets."""
-        progress = self._progress()
         source, preparation = self._prepared_rows(source, plan, writer, progress)
         stored, metric = store_of(source), row_metric(self.metric)
         if stored is not None:
@@ -456,7 +462,7 @@ class StreamKMeans(Described, Planned):
     ) -> AbstractContextManager[None]:
         """What is done where kernels have to be compiled, within; see `Compilation.expecting`."""
         kind = f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}"
-        return COMPILATION.expecting(kind, n_threads=n_threads, spare_bytes=spare_bytes, announce=progress.say)
+        return COMPILATION.expecting(kind, n_threads=n_threads, spare_bytes=spare_bytes, progress=progress)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -31,6 +31,7 @@ from numba.core.runtime import rtsys
 
 from streamkm.core.exceptions import OutputError
 from streamkm.core.gc_guard import collector_off
+from streamkm.core.progress import Progress
 from streamkm.kernels.precompile import kernels_of, name_of, text_of
 
 try:
@@ -151,7 +152,7 @@ def _compile_alone(dispatcher: Any, signature: Any) -> Any:
 
     Callers are compiled before what they call and no function calls itself, so that none waits for itself.
     """
-    with global_compiler_lock:
+    with global_compiler_lock, COMPILATION.counted(dispatcher, signature):
         try:
             with _locked(dispatcher):
                 return type(dispatcher).compile(dispatcher, signature)
@@ -211,7 +212,9 @@ class Compilation(event.Listener):
         self.announced = False
         self._n_crowded, self._here = 0, False
         self._counting = threading.Lock()
-        self._announce: Callable[[str], None] = logger.info
+        self._progress: Progress | None = None
+        self._held: set[tuple[str, str]] = set()
+        self._nested = 0
         self._first_fit = ("", 0)
         self._helped = False
         self._depth = 0
@@ -219,9 +222,7 @@ class Compilation(event.Listener):
         self._process = 0
 
     @contextmanager
-    def expecting(
-        self, first_fit: str, *, n_threads: int, spare_bytes: int, announce: Callable[[str], None]
-    ) -> Iterator[None]:
+    def expecting(self, first_fit: str, *, n_threads: int, spare_bytes: int, progress: Progress) -> Iterator[None]:
         """Have processes compile what a first fit needs beside it, from the first kernel on that the cache lacks.
 
         Once in the life of a process: what they find in the cache they only load, which takes them a second.
@@ -235,16 +236,42 @@ class Compilation(event.Listener):
         spare_bytes : int
             Memory that the fit leaves: `HELPER_BYTES` for each of them. Below `COMPILING_BYTES`, this process compiles
             nothing, and one other all.
-        announce : callable
-            Given the line that says, once in the life of a process, that kernels are compiled.
+        progress : Progress
+            As of `shown_on`.
         """
         self._first_fit = first_fit, min(n_threads - 1, HELPERS_MOST, spare_bytes // HELPER_BYTES)
-        self._announce = announce
         try:
-            with self.crowded() if spare_bytes < COMPILING_BYTES else nullcontext():
+            with self.shown_on(progress), self.crowded() if spare_bytes < COMPILING_BYTES else nullcontext():
                 yield
         finally:
-            self._first_fit, self._announce = ("", 0), logger.info
+            self._first_fit = "", 0
+
+    @contextmanager
+    def shown_on(self, progress: Progress) -> Iterator[None]:
+        """Have `progress` say, once in the life of a process, that kernels are compiled, and count them."""
+        self._progress = progress
+        try:
+            yield
+        finally:
+            self._progress = None
+
+    @contextmanager
+    def counted(self, dispatcher: Any, signature: Any) -> Iterator[None]:
+        """Count a kernel that Python called, once it is compiled or loaded; numba's lock is held."""
+        self._nested += 1
+        try:
+            yield
+        finally:
+            self._nested -= 1
+        if self._nested == 0:
+            self._held.add((name_of(dispatcher.py_func), text_of(signature)))
+            self._show_count()
+
+    def _show_count(self) -> None:
+        """Show how many kernels are held, of these and those that such a first fit calls."""
+        if self.announced and self._progress is not None:
+            wanted = set(kernels_of(self._first_fit[0]))
+            self._progress.count("kernels", len(self._held), len(wanted | self._held) if wanted else None)
 
     @property
     def elsewhere(self) -> bool:
@@ -295,7 +322,12 @@ class Compilation(event.Listener):
             return
         if not self.announced:
             self.announced = True
-            self._announce("compiling kernels, once; later fits of such data begin some seconds sooner")
+            line = "compiling kernels, once; later fits of such data begin some seconds sooner"
+            if self._progress is None:
+                logger.info(line)
+            else:
+                self._progress.say(line)
+                self._show_count()
         first_fit, n_helpers = self._first_fit
         if n_helpers > 0 and not self._helped and kernels_of(first_fit):
             self._helped = True

@@ -36,6 +36,7 @@ from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
+from streamkm.kernels.compiling import COMPILATION
 from streamkm.metrics.incremental import Distances, Rescoring
 from streamkm.model_selection.sweep_parameters import (
     check_choice,
@@ -195,7 +196,7 @@ def sweep(
         "on_invalid": on_invalid,
         "random_state": int(random_state) if isinstance(random_state, Integral) else None,
     }
-    with under_limit(memory_limit), ExitStack() as stack:
+    with under_limit(memory_limit), COMPILATION.shown_on(stages), ExitStack() as stack:
         saved = None
         if checkpoint is not None:
             described = {"source": fingerprint(given), "settings": settings}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numba as nb
@@ -66,10 +68,43 @@ def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(capl
         monkeypatch.setattr(COMPILATION, "announced", False)
         with caplog.at_level(level, "streamkm"):
             progress = Progress(shown)
-            with COMPILATION.expecting("nothing", n_threads=2, spare_bytes=1 << 40, announce=progress.say):
+            with COMPILATION.expecting("nothing", n_threads=2, spare_bytes=1 << 40, progress=progress):
                 nb.jit(**totals.mean_row.targetoptions)(totals.mean_row.py_func)(np.ones((1, 1)), np.ones(1))
         assert capsys.readouterr().err.startswith("compiling kernels, once") == said
         assert len(caplog.messages) == (level == "INFO")
+
+
+FIRST_ON_A_TERMINAL = """
+import numpy as np, sys, time
+from streamkm import StreamKMeans
+X = np.random.default_rng(0).normal(size=(20_000, 16)).astype("f4")
+print(f"called at {time.monotonic()} ", flush=True)
+StreamKMeans(8, random_state=0, executor=1).fit(X)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_a_first_fit_counts_its_kernels_on_a_terminal(tmp_path):
+    """Bars are redrawn until the first kernels are counted; the fit is not waited for."""
+    ours, theirs = os.openpty()
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FIRST_ON_A_TERMINAL]
+    with subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        shown, said_at, counted = "", 0.0, None
+        try:
+            while counted is None or int(counted[1]) < 2:
+                shown += os.read(ours, 1 << 16).decode(errors="replace")
+                text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+                if "compiling kernels, once" in text and not said_at:
+                    said_at = time.monotonic()
+                counted = re.search(r"kernels[^/\n]* (\d+)/(\d+)[^\n]*$", text)
+        finally:
+            process.kill()
+            os.close(theirs)
+            os.close(ours)
+    assert said_at - float(re.search(r"called at (\S+)", text)[1]) < 1
+    assert text.count("compiling kernels, once") == 1
+    assert int(counted[2]) >= len(precompile.kernels_of("dense float32"))
 
 
 @pytest.mark.parametrize("kind", first_fits.KINDS)
