@@ -1,4 +1,4 @@
-"""The kernels that first fits of the usual kinds of data call: ``python -m tests.first_fits`` writes their list.
+"""The kernels that first fits and other calls need, by kinds of data: ``python -m tests.first_fits`` writes their list.
 
 Each in a process that has fitted nothing yet.
 """
@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numba.core.dispatcher import Dispatcher
 from sklearn.datasets import dump_svmlight_file
 
-from streamkm import StreamKMeans
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, dedupe, sweep
 from streamkm.kernels import precompile
 from tests.fresh import run_fresh
 
@@ -52,8 +52,34 @@ def called(kind: str) -> list[tuple[str, str]]:
 
     Dispatcher.compile = noted
     with TemporaryDirectory() as folder:
-        StreamKMeans(CLUSTERS, random_state=0, progress=False, executor=2).fit(rows(kind, folder))
+        if kind == precompile.OTHER_CALLS:
+            call_others()
+        else:
+            StreamKMeans(CLUSTERS, random_state=0, progress=False, executor=2).fit(rows(kind, folder))
     return list(dict.fromkeys(order))
+
+
+def call_others() -> None:
+    """Small fits, and what else is called with rows of the same kinds; in one thread, so that the order is the same."""
+    same: Any = {"random_state": 0, "progress": False, "executor": 1}
+    random = np.random.default_rng(0)
+    for dtype in ("f4", "f8"):
+        for X in (
+            random.normal(size=(2000, 4)).astype(dtype),
+            random.normal(size=(2000, 64)).astype(dtype),
+            sp.random_array((2000, 500), density=0.05, format="csr", dtype=np.dtype(dtype), rng=random),
+        ):
+            for options in ({}, {"metric": "cosine"}, {"preprocess": ["unit"]}):
+                kmeans = StreamKMeans(5, **options, **same).fit(X)
+            kmeans.predict(X)
+            kmeans.transform(X)
+            kmeans.score(X)
+            StreamKernelKMeans(5, **same).fit(X).predict(X)
+            sweep(X, range(2, 6), **same)
+            dedupe(X, **same)
+            if not sp.issparse(X):
+                StreamKMeans(5, preprocess=["standardize"], **same).fit(X)
+            IncrementalKMeans(5, random_state=0).partial_fit(X)
 
 
 CALLED = """
@@ -64,6 +90,6 @@ print(json.dumps(called(sys.argv[1])))
 """
 
 if __name__ == "__main__":
-    lists = {kind: run_fresh(CALLED, [kind]) for kind in KINDS}
+    lists = {kind: run_fresh(CALLED, [kind]) for kind in (*KINDS, precompile.OTHER_CALLS)}
     text = json.dumps(lists, indent=0).replace('[\n"', '["').replace('",\n"', '", "').replace('"\n]', '"]')
     precompile.LIST.write_text(text + "\n")

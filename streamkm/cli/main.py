@@ -2,7 +2,7 @@
 
 Responsible, with its parts, for arguments, for what is printed and for exit codes. ``fit`` and ``plan`` are in
 `fit`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``dedupe`` in `dedupe`, ``sweep`` and ``distortion`` in
-`trials`, what commands share is in `common`; these modules alone import click, print, and set up logging. The work is
+`sweep`, ``warm`` in `warm`, what commands share is in `common`; these modules alone import click, print, and set up logging. The work is
 done elsewhere.
 
 Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm, or no space for what is printed; 130 when
@@ -42,6 +42,7 @@ from streamkm.cli.fit import fit, plan
 from streamkm.cli.metacells import metacells
 from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.sweep import distortion, sweep
+from streamkm.cli.warm import warm
 from streamkm.cli.wording import in_words_of
 from streamkm.core.atomic_io import is_full
 from streamkm.core.exceptions import ConfigError, StreamkmError
@@ -278,5 +279,5 @@ def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool)
         talk.say([("report", str(write_report(directory, image_shape)))])
 
 
-for _command in (fit, plan, inspect, assign, sketch, append, cluster, dedupe, metacells, sweep, distortion, report):
+for _command in (fit, plan, inspect, assign, sketch, append, cluster, dedupe, metacells, sweep, distortion, report, warm):
     main.add_command(_command)

@@ -25,6 +25,9 @@ LIST = Path(__file__).with_name("first_fits.json")
 """By what is fitted ("dense float32"): kernels and the types of their arguments, in the order in which a fit calls
 them. ``python -m tests.first_fits`` writes it."""
 
+OTHER_CALLS = "other calls"
+"""In the list: what small fits, kernel fits, predictions, sweeps and searches for near-duplicates call."""
+
 
 @cache
 def kernels_of(first_fit: str) -> tuple[tuple[str, str], ...]:
@@ -42,6 +45,12 @@ def kernels_of(first_fit: str) -> tuple[tuple[str, str], ...]:
     """
     found = json.loads(LIST.read_text()).get(first_fit, [])
     return tuple((name, argument_types) for name, argument_types in found)
+
+
+def listed_kernels(*, large_fits_only: bool) -> tuple[tuple[str, str], ...]:
+    """All kernels of the list, each once, as of `kernels_of`; or without those that only `OTHER_CALLS` need."""
+    kinds = [kind for kind in json.loads(LIST.read_text()) if not (large_fits_only and kind == OTHER_CALLS)]
+    return tuple(dict.fromkeys(entry for kind in kinds for entry in kernels_of(kind)))
 
 
 def name_of(function: Any) -> str:
@@ -82,7 +91,7 @@ def compile_ahead(first_fit: str, helper: int, n_helpers: int) -> None:
     gc.disable()
     later = [entry for entry in kernels_of(first_fit) if not entry[0].startswith("text.")]  # the fit begins with these
     for name, argument_types in later[::-1][helper::n_helpers]:
-        _compile(name, argument_types)
+        compile_kernel(name, argument_types)
 
 
 def compile_as_asked(first_fit: str) -> None:
@@ -99,16 +108,17 @@ def compile_as_asked(first_fit: str) -> None:
     todo = list(kernels_of(first_fit))
     while todo or select.select([sys.stdin], [], [], IDLE_SECONDS)[0]:
         if todo and not select.select([sys.stdin], [], [], 0)[0]:
-            _compile(*todo.pop(0))
+            compile_kernel(*todo.pop(0))
             continue
         question = sys.stdin.readline()  # one at a time: none waits behind it
         if not question:
             return
-        _compile(*json.loads(question))
+        compile_kernel(*json.loads(question))
         sys.stdout.write("compiled\n")
         sys.stdout.flush()
 
 
-def _compile(name: str, argument_types: str) -> None:
+def compile_kernel(name: str, argument_types: str) -> None:
+    """Compile a kernel for types of arguments, or load it."""
     signature, _ = normalize_signature(argument_types)
     dispatcher(name).compile(signature)

@@ -561,6 +561,7 @@ def test_version_and_help():
         "metacells",
         "sweep",
         "distortion",
+        "warm",
     }
     assert set(main.commands) == commands
     for name in main.commands:
