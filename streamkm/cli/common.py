@@ -72,6 +72,26 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )  # fmt: skip
 
 
+def _threads(_: click.Context, __: click.Parameter, value: int | None) -> int | str:
+    return "auto" if value is None else value
+
+
+def threads_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How many threads work: `executor`."""
+    return click.option(
+        "--threads", "executor", type=click.IntRange(1), callback=_threads,
+        help="Threads of this process.  [default: one for each processor]",
+    )(command)  # fmt: skip
+
+
+def fit_threads_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How many threads work, added to `settings`."""
+    option = click.option(
+        "--threads", type=click.IntRange(1), help="Threads of this process.  [default: one for each processor]"
+    )
+    return _as_settings(command, {"threads": "estimator.executor"}, option)
+
+
 FORMER_OPTIONS = {"--steps": "--preprocess"}
 
 
@@ -231,6 +251,7 @@ def work(
     beside: str | None = None,
     append_to: str | None = None,
     memory_limit: Any = "auto",
+    executor: int | str = "auto",
 ) -> Iterator[RowSource]:
     """What a command without a configuration reads, on the cluster that its settings name.
 
@@ -239,6 +260,8 @@ def work(
     from streamkm.cli.config import open_work
 
     opened, cluster = open_work(paths, parsed(settings), beside=beside)
+    if cluster is not None and executor != "auto":
+        raise ConfigError(f"--threads {executor} and the section cluster exclude each other; leave one out")
     if append_to is not None and opened.counts:
         known = f"{append_to}.tfidf.npz"
         those = (
@@ -248,7 +271,7 @@ def work(
             f"text.tfidf=true would weight the new documents by their own frequencies; pass {those}, or false"
         )
     with on_cluster(cluster):
-        yield opened.weighted(memory_limit=memory_limit)
+        yield opened.weighted(executor, memory_limit)
 
 
 @contextmanager

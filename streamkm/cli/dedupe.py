@@ -21,6 +21,7 @@ from streamkm.cli.common import (
     set_option,
     table_options,
     talk_options,
+    threads_option,
     work,
 )
 from streamkm.core.atomic_io import writing
@@ -52,6 +53,7 @@ def _cap(_: click.Context, __: click.Parameter, value: str) -> int | float:
 @click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True, help="Of the clusters.")
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
 @memory_option
+@threads_option
 @set_option
 @table_options
 @overwrite_option
@@ -78,7 +80,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
         if options["restart"] and os.path.isdir(directory):
             with Checkpoint.open(directory, {}, restart=True) as saved:
                 saved.discard()
-        with work(paths, settings, memory_limit=options["memory_limit"]) as source:
+        with work(paths, settings, memory_limit=options["memory_limit"], executor=options["executor"]) as source:
             found = find_duplicates(
                 source,
                 options["threshold"],
@@ -86,6 +88,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
                 max_cluster_size=options["max_cluster_size"],
                 keep=options["keep"],
                 memory_limit=options["memory_limit"],
+                executor=options["executor"],
                 on_invalid="skip" if options["skip_invalid"] else "raise",
                 checkpoint=directory,
                 progress=False if options["quiet"] else "auto",

@@ -16,6 +16,7 @@ import click
 from streamkm.cli.common import (
     Talk,
     estimator_options,
+    fit_threads_option,
     image_option,
     on_cluster,
     overwrite_option,
@@ -70,7 +71,7 @@ def _cluster_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--latency", type=float, help="Seconds of a message and its answer.  [default: 0.011]"),
         click.option("--task-time", type=float, help="Seconds that the scheduler takes for a task.  [default: 0.0021]"),
         click.option("--cores", type=click.IntRange(1), help="Processors of one machine that all of it runs on."),
-        click.option("--threads", type=click.IntRange(1), help="Threads of each worker.  [default: 1]"),
+        click.option("--threads", type=click.IntRange(1), help="Threads of this process, or of each worker."),
     ):
         command = option(command)
     return command
@@ -96,6 +97,7 @@ def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_run_options
+@fit_threads_option
 @result_options
 @overwrite_option
 def fit(
@@ -209,6 +211,8 @@ def plan(
     """
     assumed = {name: options.pop(name) for name in _ASSUMED}
     measure, rows, workers = (options.pop(name) for name in ("measure", "rows", "workers"))
+    if workers is None and assumed["threads"] is not None:
+        settings = (*settings, f"estimator.executor={assumed.pop('threads')}")
     given = [f"--{name.replace('_', '-')}" for name, value in assumed.items() if value is not None]
     if given and workers is None:
         raise click.UsageError(f"{given[0]} is of use with --workers only")

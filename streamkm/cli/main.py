@@ -2,8 +2,8 @@
 
 Responsible, with its parts, for arguments, for what is printed and for exit codes. ``fit`` and ``plan`` are in
 `fit`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``dedupe`` in `dedupe`, ``sweep`` and ``distortion`` in
-`sweep`, ``warm`` in `warm`, what commands share is in `common`; these modules alone import click, print, and set up logging. The work is
-done elsewhere.
+`sweep`, ``warm`` in `warm`, what commands share is in `common`; these modules alone import click, print, and set up
+logging. The work is done elsewhere.
 
 Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm, or no space for what is printed; 130 when
 interrupted; 141, without a word, where the reader of what is printed has stopped (``| head``); a command that fails
@@ -35,6 +35,7 @@ from streamkm.cli.common import (
     set_option,
     table_options,
     talk_options,
+    threads_option,
     work,
 )
 from streamkm.cli.dedupe import dedupe
@@ -227,6 +228,7 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 )
 @set_option
 @table_options
+@threads_option
 @overwrite_option
 @force_option
 @talk_options
@@ -235,6 +237,7 @@ def assign(
     paths: Sequence[str],
     output: str,
     settings: Sequence[str],
+    executor: int | str,
     overwrite: bool,
     force: bool,
     **talking: bool,
@@ -254,8 +257,8 @@ def assign(
 
         may: Overwrite = "any" if force else overwrite
         check_labels_target(output, paths, overwrite=may)
-        estimator = talk.prepare(load_estimator(model))
-        with work(paths, settings, beside=model) as source:
+        estimator = talk.prepare(load_estimator(model).set_params(executor=executor))
+        with work(paths, settings, beside=model, executor=executor) as source:
             if output.endswith(".npy"):
                 labels = estimator.predict(source)
                 write_labels(output, labels, overwrite=may)

@@ -14,6 +14,7 @@ import click
 from streamkm.cli.common import (
     Talk,
     estimator_options,
+    fit_threads_option,
     memory_option,
     overwrite_option,
     preprocess_option,
@@ -21,6 +22,7 @@ from streamkm.cli.common import (
     set_option,
     table_options,
     talk_options,
+    threads_option,
     work,
 )
 from streamkm.cli.fit import fit, result_options
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 @preprocess_option
 @click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
 @memory_option
+@threads_option
 @set_option
 @table_options
 @overwrite_option
@@ -64,15 +67,21 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
         check_frequencies_target(weights)
         with ExitStack() as stack:
             stack.enter_context(under_limit(options["memory_limit"]))
-            source = stack.enter_context(work(paths, settings, memory_limit=options["memory_limit"]))
+            limit, executor = options["memory_limit"], options["executor"]
+            source = stack.enter_context(work(paths, settings, memory_limit=limit, executor=executor))
             # before the store: a kill leaves no store without what rows to be appended are weighted by
             frequencies = write_frequencies(weights, source)
             sketched = (options["sketch"], options["n_components"] or "auto")
-            limit, steps = options["memory_limit"], check_steps(options["preprocess"])
             reader, n_threads = reader_for_store(
-                source, options["metric"], on_invalid, sketch=sketched, preprocess=steps, memory_limit=limit
+                source,
+                options["metric"],
+                on_invalid,
+                sketch=sketched,
+                preprocess=check_steps(options["preprocess"]),
+                memory_limit=limit,
+                executor=executor,
             )
-            workers = stack.enter_context(open_executor(most_threads=n_threads))
+            workers = stack.enter_context(open_executor(executor, n_threads))
             reader = prepared_reader(reader, workers, talk.progress())
             stage = stack.enter_context(talk.stage("sketch", reader))
             found = choose_store_sketch(reader, *sketched, options["seed"], workers, stage)
@@ -90,6 +99,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
 @click.option("--first-feature", type=click.IntRange(0), help="Number of their first feature.  [default: the next]")
 @click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
 @memory_option
+@threads_option
 @set_option
 @restart_option
 @talk_options
@@ -107,12 +117,13 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         with ExitStack() as stack:
             stack.enter_context(under_limit(options["memory_limit"]))
-            source = stack.enter_context(work(paths, settings, append_to=store, memory_limit=options["memory_limit"]))
+            limit, executor = options["memory_limit"], options["executor"]
+            source = stack.enter_context(work(paths, settings, append_to=store, memory_limit=limit, executor=executor))
             if not options["columns"]:
                 source = prepared_as(StoreSource(store), source)
-            metric, limit = StoreInfo.read(store).metric, options["memory_limit"]
-            reader, n_threads = reader_for_store(source, metric, on_invalid, memory_limit=limit)
-            workers = stack.enter_context(open_executor(most_threads=n_threads))
+            metric = StoreInfo.read(store).metric
+            reader, n_threads = reader_for_store(source, metric, on_invalid, memory_limit=limit, executor=executor)
+            workers = stack.enter_context(open_executor(executor, n_threads))
             stage = stack.enter_context(talk.stage("append", reader))
             if options["columns"]:
                 first, restart = options["first_feature"], options["restart"]
@@ -130,6 +141,7 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
 @overwrite_option
 @set_option
 @estimator_options
+@fit_threads_option
 @talk_options
 @click.pass_context
 def cluster(context: click.Context, /, store: str, settings: Sequence[str], **options: Any) -> None:

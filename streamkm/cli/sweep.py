@@ -23,13 +23,14 @@ from streamkm.cli.common import (
     set_option,
     table_options,
     talk_options,
+    threads_option,
     work,
 )
 from streamkm.core.secrets import masked
 
 _OF_A_FIT = (  # options of a sweep that a fit has too
-    "random_state", "metric", "preprocess", "skip_invalid", "memory_limit", "settings", "columns", "exclude",
-    "id_column", "categories",
+    "random_state", "metric", "preprocess", "skip_invalid", "memory_limit", "executor", "settings", "columns",
+    "exclude", "id_column", "categories",
 )  # fmt: skip
 
 
@@ -45,6 +46,7 @@ _OF_A_FIT = (  # options of a sweep that a fit has too
 @preprocess_option
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
 @memory_option
+@threads_option
 @set_option
 @table_options
 @click.option("--extend", is_flag=True, help="Try more clusters where a score is best at the end of the range.")
@@ -64,7 +66,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
         from streamkm.model_selection.sweep_parameters import clusters_of
 
         check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_PAGE, SWEEP_SVG))
-        with work(paths, settings, memory_limit=options["memory_limit"]) as source:
+        with work(paths, settings, memory_limit=options["memory_limit"], executor=options["executor"]) as source:
             result = run_sweep(
                 source,
                 clusters_of(n_clusters),
@@ -74,6 +76,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
                 on_invalid="skip" if options["skip_invalid"] else "raise",
                 random_state=options["random_state"],
                 memory_limit=options["memory_limit"],
+                executor=options["executor"],
                 checkpoint=f"{Path(output)}.checkpoint",
                 restart=options["restart"],
                 extend=options["extend"],
@@ -118,12 +121,17 @@ def _numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:
 @click.option("--sample-rows", type=int, default=10_000, show_default=True)
 @click.option("--seed", "--random-state", "random_state", type=int, help="Seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@threads_option
 @set_option
 @table_options
 @talk_options
 def distortion(paths: Sequence[str], n_clusters: int, settings: Sequence[str], **options: Any) -> None:
     """Say how well sketches of several sizes keep the objective of clusters, on a sample of DATA, before a long run."""
-    with Talk(quiet=options["quiet"], verbose=options["verbose"]), work(paths, settings) as source:
+    executor = options["executor"]
+    with (
+        Talk(quiet=options["quiet"], verbose=options["verbose"]),
+        work(paths, settings, executor=executor) as source,
+    ):
         from streamkm.model_selection.distortion import distortion as find_distortion
 
         names = options["sketches"]
@@ -133,6 +141,7 @@ def distortion(paths: Sequence[str], n_clusters: int, settings: Sequence[str], *
             sketches=None if names is None else [name.strip() for name in names.split(",")],
             n_components=options["n_components"],
             sample_rows=options["sample_rows"],
+            executor=executor,
             random_state=options["random_state"],
         )
         if options["as_json"]:

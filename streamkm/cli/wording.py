@@ -37,6 +37,8 @@ _OPTIONS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 _COLUMNS = {name: f"--{name.replace('_', '-')} {{}}" for name in ("columns", "exclude", "id_column", "categories")}
+_THREADS = {"executor": "--threads {}"}
+_WITH_THREADS = (*_FITS, "assign", "sketch", "append", "dedupe", "sweep", "distortion")
 _WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "sketch", "dedupe", "sweep", "distortion")
 _MEMORY = {"memory_limit": "--memory-limit {}"}
 _WITH_MEMORY = (*_FITS, "sketch", "append", "dedupe", "sweep")
@@ -68,6 +70,7 @@ def in_words_of(command: str, text: str) -> str:
     """
     options = _OPTIONS.get(command, {}) | (_COLUMNS if command in _WITH_COLUMNS else {})
     options |= _MEMORY if command in _WITH_MEMORY else {}
+    options |= _THREADS if command in _WITH_THREADS else {}
     keys = dict(_keys(command))
 
     def given(found: re.Match[str]) -> str:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -28,6 +29,7 @@ from streamkm.cli.main import main
 from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_text
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.manifest import MARKER
+from streamkm.engine import open as engine_open
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.estimators.fit_summary import summarize
 from tests.programs import Program, run_program
@@ -544,6 +546,39 @@ def test_plan_measures_the_time_if_asked(folder):
     assert "time " not in run("plan", "x.npy", "-k", 3)
     assert "from a measurement of a few chunks" in run("plan", "x.npy", "-k", 3, "--measure")
     assert 0 < json.loads(run("plan", "x.npy", "-k", 3, "--measure", "--json"))["seconds"] < 60
+
+
+def test_threads_of_every_command_that_computes(folder, monkeypatch):
+    started = []
+
+    class Noted(ThreadPoolExecutor):
+        def __init__(self, max_workers, **options):
+            started.append(max_workers)
+            super().__init__(max_workers, **options)
+
+    monkeypatch.setattr(engine_open, "ThreadPoolExecutor", Noted)
+    np.save("more.npy", rows(30, seed=1))
+    for threads in (1, 3):
+        for command in (
+            ("fit", "x.npy", "-k", 3, "-o", "out"),
+            ("assign", "out/model.npz", "x.npy", "-o", "more-labels.npy"),
+            ("sketch", "x.npy", "-o", "store.zarr"),
+            ("append", "store.zarr", "more.npy"),
+            ("cluster", "store.zarr", "-k", 3, "-o", "clustered"),
+            ("sweep", "x.npy", "-k", "2:4"),
+            ("dedupe", "x.npy", "-o", "keep.npy"),
+            ("distortion", "x.npy", "-m", 2, "-k", 3),
+        ):
+            started.clear()
+            replace = [] if command[0] in ("append", "distortion") else ["--overwrite"]
+            run(*command, "--threads", threads, "-q", *replace)
+            assert set(started) <= {1, threads}  # small fits take one
+            assert started
+        assert summary()["parameters"]["executor"] == threads
+    np.save("long.npy", rows(200_000))
+    assert json.loads(run("plan", "long.npy", "-k", 3, "--threads", 3, "--json"))["n_threads"] == 3
+    said = run("sweep", "x.npy", "-o", "new", "--threads", 2, "--set", "cluster.workers=2", code=2)
+    assert "--threads 2 and the section cluster exclude each other" in said
 
 
 def test_version_and_help():

@@ -121,5 +121,5 @@ def test_advice_is_known_to_the_command_line():
     ],
 )
 def test_of_single_messages(text, wanted):
-    usual = "use fewer threads (--set estimator.executor=1), or raise --memory-limit"
+    usual = "use fewer threads (--threads 1), or raise --memory-limit"
     assert in_words_of("fit", text) == (usual if wanted is None else wanted)

@@ -419,7 +419,7 @@ def test_command(file):
         (["--rows", "nan"], "'nan' is no whole number from 1"),
         (["--rows", "1e30"], "'1e30' is no whole number"),
         (["--workers", 2, "--bandwidth", 0], "bandwidth=0.0; needed"),
-        (["--threads", 2], "--threads is of use with --workers only"),
+        (["--cores", 2], "--cores is of use with --workers only"),
         (["--task-time", 2], "--task-time is of use with --workers only"),
     ],
 )
