@@ -148,11 +148,12 @@ def test_names_of_the_reference_are_links():
 
 def test_each_part_of_a_report_is_explained():
     result = {
-        "objective": 2.0, "objective_per_row": 1.0, "explained": 0.5, "silhouette": 0.5, "possible_gain": 0.1,
+        "objective": 2.0, "objective_per_row": 1.0, "explained": 0.5, "simplified_silhouette": 0.5, "silhouette": 0.4,
+        "silhouette_error": 0.1, "silhouette_rows": 500, "silhouette_sketched": False, "possible_gain": 0.1,
         "expected_inertia": 2.0, "expected_inertia_error": 0.1, "distortion": 1.5, "converged": False, "n_iter": 3,
     }  # fmt: skip
     tiles = [tile[0] for tile in _cards(result)]
-    assert len(tiles) == 7
+    assert len(tiles) == 8
     for head in (*tiles, *(head for head, _ in _HEADS.values()), "words"):
         assert f"\n| {head} |" in text_of_page("report"), head
 

@@ -132,7 +132,7 @@ class Described(Assigner):
         return "cluster_means_" in self._narrow or hasattr(self, "cluster_means_")
 
     def plot(self) -> Any:
-        """Draw the clusters: a map, their sizes, and their silhouettes. Needs matplotlib.
+        """Draw the clusters: a map, their sizes, and their simplified silhouettes. Needs matplotlib.
 
         On the map, rows of the sample that lie side by side are alike. The clusters' means are shown where they are
         more than 90, and of streams and loaded models, which have no sample of rows.
@@ -156,7 +156,8 @@ class Described(Assigner):
 
         facts = summarize(self)
         clusters = facts["clusters"] or []
-        inner = {row["cluster"]: row["silhouette"] for row in clusters if row["silhouette"] is not None}
+        told = {row["cluster"]: row["simplified_silhouette"] for row in clusters}
+        inner = {cluster: value for cluster, value in told.items() if value is not None}
         return plot_clusters(self._places(), self.counts_, names_of(facts), inner)
 
     def report(

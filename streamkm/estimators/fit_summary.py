@@ -19,6 +19,7 @@ from streamkm.core.display import displayed
 from streamkm.core.version import __version__
 from streamkm.estimators.validation import plain
 from streamkm.metrics.clusters import whole
+from streamkm.metrics.internal import sampled_silhouette
 from streamkm.passes.excerpts import row_ids, rows_as_values
 from streamkm.passes.labels import count_skipped
 from streamkm.reports.pictures import check_image_shape, with_pictures
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
 _STAGE = ("name", "seconds", "read_bytes", "rows")
+JUDGED_PER_CLUSTER, FEWEST_JUDGED, MOST_JUDGED = 10, 500, 2000  # rows that silhouettes are taken of
 MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their square
 
 
@@ -82,7 +84,7 @@ def summarize(estimator: Any) -> dict[str, Any]:
         summary["result"]["size_cap"] = asdict(size_cap)
     if hasattr(estimator, "trace_residual_"):
         summary["result"] |= {"trace_residual": estimator.trace_residual_, "gamma": estimator.kernel_.gamma}
-    summary["result"] |= _shares(estimator)
+    summary["result"] |= _shares(estimator) | _silhouette(estimator)
     summary |= _clusters(estimator)
     values: dict[str, Any] = _plain(summary)
     return values
@@ -125,7 +127,7 @@ def shown_clusters(
 
 
 def _shares(estimator: Any) -> dict[str, float]:
-    """What clusters explain of the rows' squared distances to their mean, and the mean silhouette, where known."""
+    """Explained share of the rows' squared distances to their mean, and mean simplified silhouette, where known."""
     shares, counts, total = {}, estimator.counts_, float(estimator.counts_.sum())
     in_features = estimator.assign_space_ == "original" and not hasattr(estimator, "trace_residual_")
     if in_features and estimator._knows_means() and total > 0:
@@ -136,8 +138,25 @@ def _shares(estimator: Any) -> dict[str, float]:
             shares["explained"] = max(0.0, between) / (max(0.0, between) + estimator.inertia_)
     profile = getattr(estimator, "profile_", None)
     if profile is not None and len(counts) > 1 and total > 0 and np.isfinite(profile.sums).all():
-        shares["silhouette"] = float(profile.sums[:, 1].sum()) / total
+        shares["simplified_silhouette"] = float(profile.sums[:, 1].sum()) / total
     return shares
+
+
+def _silhouette(estimator: Any) -> dict[str, Any]:
+    """The silhouette of sampled rows, where the estimator holds enough of them for each cluster."""
+    if "sketch_sample_" not in vars(estimator):
+        return {}
+    n_clusters, labels = len(estimator.counts_), estimator.sample_labels_
+    n_rows = min(len(labels), MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * n_clusters))
+    if n_rows < JUDGED_PER_CLUSTER * n_clusters:
+        return {}
+    found = sampled_silhouette(estimator.sketch_sample_, labels, sample_rows=n_rows, random_state=0)
+    return {
+        "silhouette": found.mean,
+        "silhouette_error": found.standard_error,
+        "silhouette_rows": found.n_rows,
+        "silhouette_sketched": not estimator.sketch_.is_identity,
+    }
 
 
 def _clusters(estimator: Any) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class ClusterRow:
         Those that set it apart most, first.
     mean_distance, largest_distance : float or None
         Of its rows to the center; None where no pass measured them, and for clusters without rows.
-    silhouette : float or None
+    simplified_silhouette : float or None
         Mean simplified silhouette of its rows, ``1 - a / b`` with a the distance to the center and b that to the second
         nearest: 1 far from all others, 0 on the border. None also where there is one cluster, and for dense rows and
         more than 4,096 clusters, where second nearest centers are not looked for; the table then says so.
@@ -102,7 +102,7 @@ class ClusterRow:
     traits: tuple[Trait, ...]
     mean_distance: float | None = None
     largest_distance: float | None = None
-    silhouette: float | None = None
+    simplified_silhouette: float | None = None
     typical: tuple[Example, ...] = ()
     outlying: tuple[Example, ...] = ()
     n_blank: int = 0
@@ -146,9 +146,9 @@ class ClusterSummary:
             where = ", ".join(f"{row.n_blank:,} in cluster {row.cluster}" for row in self.rows if row.n_blank)
             notes.append(f"{blank_text(n_blank, by_words=self.by_words)}: {where}")
         measured = any(row.mean_distance is not None and row.nearest >= 0 for row in self.rows)
-        untold = measured and all(row.silhouette is None for row in self.rows)
+        untold = measured and all(row.simplified_silhouette is None for row in self.rows)
         if untold:
-            notes.append("no silhouettes: of so many clusters, second nearest centers are not looked for")
+            notes.append("no simplified silhouettes: of so many clusters, second nearest centers are not looked for")
         return notes
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
@@ -175,7 +175,7 @@ class ClusterSummary:
             "share": [f"{row.share:.1%}" for row in self.rows],
             "mean distance": [number_text(row.mean_distance) for row in self.rows],
             "largest": [number_text(row.largest_distance) for row in self.rows],
-            "silhouette": ["-" if row.silhouette is None else f"{row.silhouette:.2f}" for row in self.rows],
+            "simplified silhouette": [two_digits(row.simplified_silhouette) for row in self.rows],
             "nearest": ["-" if row.nearest < 0 else f"{row.nearest} ({row.distance:.3g})" for row in self.rows],
             "typical row": [str(row.typical[0]) if row.typical else "-" for row in self.rows],
             "words" if self.by_words else "set apart by": [self.traits_text(row) for row in self.rows],
@@ -217,13 +217,18 @@ class ClusterSummary:
             values |= {name: ", ".join(map(str, values[name])) for name in ("typical", "outlying")}
             rows.append({**values, "traits": self.traits_text(row)})
         frame = pd.DataFrame(rows).set_index("cluster")
-        measured = ["mean_distance", "largest_distance", "silhouette"]
+        measured = ["mean_distance", "largest_distance", "simplified_silhouette"]
         return frame.astype(dict.fromkeys(measured, float))
 
 
 def number_text(value: float | None) -> str:
     """A number for people, four digits of it; a dash for none."""
     return "-" if value is None else f"{value:.4g}"
+
+
+def two_digits(value: float | None) -> str:
+    """A number near 1 for people; a dash for none."""
+    return "-" if value is None else f"{value:.2f}"
 
 
 def blank_text(n_blank: int, *, by_words: bool) -> str:

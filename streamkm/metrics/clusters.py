@@ -177,7 +177,7 @@ def _measured(profile: Profile, cluster: int, size: float, n_clusters: int) -> d
     return {
         "mean_distance": away,
         "largest_distance": None if np.isnan(largest) else largest,
-        "silhouette": silhouette if n_clusters > 1 and np.isfinite(silhouette) else None,
+        "simplified_silhouette": silhouette if n_clusters > 1 and np.isfinite(silhouette) else None,
         "typical": typical,
         "outlying": outlying,
         "n_blank": int(profile.n_blank[cluster]),

@@ -158,6 +158,31 @@ def silhouette(X: Any, labels: Any, *, sample_rows: int | None = None, random_st
     ----------
     Rousseeuw, "Silhouettes", J. Computational and Applied Mathematics 20 (1987).
     """
+    return sampled_silhouette(X, labels, sample_rows=sample_rows, random_state=random_state).mean
+
+
+@dataclass(frozen=True, slots=True)
+class SampledSilhouette:
+    """The silhouette of sampled rows.
+
+    Attributes
+    ----------
+    mean, standard_error : float
+        NaN unless the sample has at least two clusters and more rows than clusters. The error is that of drawing rows:
+        their standard deviation over the square root of their number.
+    n_rows : int
+        Of the sample.
+    """
+
+    mean: float
+    standard_error: float
+    n_rows: int
+
+
+def sampled_silhouette(
+    X: Any, labels: Any, *, sample_rows: int | None = None, random_state: Any = None
+) -> SampledSilhouette:
+    """As `silhouette`, with its standard error."""
     from sklearn.utils import check_random_state
 
     labels = np.asarray(labels)
@@ -170,7 +195,10 @@ def silhouette(X: Any, labels: Any, *, sample_rows: int | None = None, random_st
     distances = euclidean_distances(sampled)
     _, codes = np.unique(labels[rows], return_inverse=True)
     counts = np.bincount(codes)
-    return mean_silhouette(cluster_sums(distances, codes, len(counts)), codes, counts)
+    values = row_silhouettes(cluster_sums(distances, codes, len(counts)), codes, counts)
+    if values is None:
+        return SampledSilhouette(float("nan"), float("nan"), len(rows))
+    return SampledSilhouette(float(values.mean()), float(values.std(ddof=1)) / len(rows) ** 0.5, len(rows))
 
 
 def cluster_sums(distances: NDArray[Any], codes: NDArray[Any], n_clusters: int) -> NDArray[np.float64]:
@@ -184,7 +212,13 @@ def cluster_sums(distances: NDArray[Any], codes: NDArray[Any], n_clusters: int) 
 
 
 def mean_silhouette(sums: NDArray[np.float64], codes: NDArray[Any], counts: NDArray[Any]) -> float:
-    """Mean of ``(b - a) / max(a, b)`` over rows.
+    """Mean of `row_silhouettes`; NaN where they have no meaning."""
+    values = row_silhouettes(sums, codes, counts)
+    return float("nan") if values is None else float(values.mean())
+
+
+def row_silhouettes(sums: NDArray[np.float64], codes: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64] | None:
+    """``(b - a) / max(a, b)`` of each row; None unless there are two clusters, and more rows than clusters.
 
     a is the mean distance to the other rows of the own cluster, b that to the rows of the nearest other cluster; a row
     alone in its cluster counts 0.
@@ -199,7 +233,7 @@ def mean_silhouette(sums: NDArray[np.float64], codes: NDArray[Any], counts: NDAr
     """
     n_rows = sums.shape[1]
     if not 2 <= np.count_nonzero(counts) < n_rows:
-        return float("nan")
+        return None
     columns = np.arange(n_rows)
     own = counts[codes]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -210,7 +244,8 @@ def mean_silhouette(sums: NDArray[np.float64], codes: NDArray[Any], counts: NDAr
         nearest = means.min(axis=0)
         values = (nearest - within) / np.maximum(within, nearest)
     values[own == 1] = 0.0
-    return float(np.nan_to_num(values).mean())
+    judged: NDArray[np.float64] = np.nan_to_num(values)
+    return judged
 
 
 def variance_ratio(n_rows: int, n_clusters: int, between: float, within: float) -> float:

@@ -19,12 +19,15 @@ TITLE = "<title>streamkm: "
 """At the head of every page, by which a file is known as one."""
 WORTH = 0.01  # share of the objective that another round would have to gain to be worth it
 _MOST_ROWS = 1000  # of the table of clusters
-_NUMBERS = frozenset({"cluster", "size", "silhouette", "mean_distance", "nearest"})
+_NUMBERS = frozenset({"cluster", "size", "simplified_silhouette", "mean_distance", "nearest"})
 _HEADS = {  # of the table of clusters: what it is called, and what it says
     "cluster": ("cluster", "the label of its rows"),
     "pictures": ("pictures", "its center; then rows nearest to it, and far ones, where there are some"),
     "size": ("rows, share", "and their share of all"),
-    "silhouette": ("silhouette", "mean over its rows: 1 far from other clusters, 0 on the border"),
+    "simplified_silhouette": (
+        "simplified silhouette",
+        "mean over its rows, by distances to centers: 1 far from other clusters, 0 on the border",
+    ),
     "mean_distance": ("distance, largest", "mean distance of its rows to the center, and the largest"),
     "nearest": ("nearest, how far", "the cluster whose mean lies nearest, and how far"),
     "traits": ("set apart by", "what its rows have more or less of than all rows"),
@@ -128,13 +131,12 @@ def _lead(facts: Mapping[str, Any]) -> str:
 
 def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
     """How good it is, and how sure."""
-    objective, explained, silhouette = result["objective"], result.get("explained"), result.get("silhouette")
+    objective, explained = result["objective"], result.get("explained")
     per_row = f"sum of squared distances to the nearest center; {_number(result['objective_per_row'])} per row"
     yield "objective", _number(objective), per_row, "", ""
     if explained is not None:
         yield "explained variance", f"{explained:.1%}", "share of the total variance", "", ""
-    if silhouette is not None:
-        yield "mean silhouette", f"{silhouette:.2f}", "1: clusters far apart, 0: rows on borders", "", ""
+    yield from _silhouette_cards(result)
     gain, expected = result.get("possible_gain"), result.get("expected_inertia")
     if gain is not None and gain > WORTH:
         text = "rows drawn in the last pass say so: refine, or give more memory"
@@ -150,6 +152,17 @@ def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
         yield "objective in the sketch", f"{result['distortion']:.3g} x", "of the original one", "", ""
     if not result["converged"]:
         yield "iterations", f"{result['n_iter']:,}", "stopped before convergence", "", "warn"
+
+
+def _silhouette_cards(result: Mapping[str, Any]) -> Iterator[Card]:
+    """The silhouette of sampled rows, and the simplified one of all rows, where they are known."""
+    error, simplified = result.get("silhouette_error"), result.get("simplified_silhouette")
+    if error is not None:
+        rows = f"{result['silhouette_rows']:,} sampled rows{', sketched' if result['silhouette_sketched'] else ''}"
+        yield "silhouette", f"{result['silhouette']:.2f} +- {error:.2f}", f"of {rows}, with its standard error", "", ""
+    if simplified is not None:
+        text = "of all rows, by distances to centers; higher than the silhouette, as a rule"
+        yield "mean simplified silhouette", f"{simplified:.2f}", text, "", ""
 
 
 def _columns(clusters: Sequence[Mapping[str, Any]], by_words: bool) -> list[tuple[str, str, str, str]]:

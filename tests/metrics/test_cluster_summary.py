@@ -51,7 +51,7 @@ def test_sizes_neighbours_and_traits_are_those_of_numpy():
 def test_it_is_read_as_text_table_and_values():
     summary = fitted(trips()).summary(1)
     lines = str(summary).splitlines()
-    head = "cluster size share mean distance largest silhouette nearest typical row set apart by"
+    head = "cluster size share mean distance largest simplified silhouette nearest typical row set apart by"
     assert lines[0].split() == head.split()
     assert len(lines) == 3
     assert "miles" in lines[2] or "fare" in lines[2]
@@ -97,7 +97,7 @@ def test_a_loaded_model_says_the_same(tmp_path):
     said, again = model.summary(), StreamKMeans.load(tmp_path / "m.npz").summary()
     for one, other in zip(said.rows, again.rows, strict=True):
         assert (one.typical, one.outlying, one.size) == (other.typical, other.outlying, other.size)
-        assert (one.mean_distance, one.silhouette) == (other.mean_distance, other.silhouette)
+        assert (one.mean_distance, one.simplified_silhouette) == (other.mean_distance, other.simplified_silhouette)
         np.testing.assert_allclose(
             one.traits[0].deviations, other.traits[0].deviations, rtol=1e-3
         )  # centers, not means
@@ -146,10 +146,10 @@ def test_distances_silhouettes_and_examples_are_those_of_loops(case, tmp_path):
             if len(np.unique(order[wanted].round(5))) == len(wanted):
                 assert [each.row for each in examples] == numbers[wanted].tolist()
         if len(centers) == 1:
-            assert row.silhouette is None
+            assert row.simplified_silhouette is None
         else:
             second = np.sort(own, axis=1)[:, 1]
-            np.testing.assert_allclose(row.silhouette, (1 - nearest / second).mean(), atol=2e-3)
+            np.testing.assert_allclose(row.simplified_silhouette, (1 - nearest / second).mean(), atol=2e-3)
 
 
 def test_silhouettes_of_very_many_clusters():
@@ -161,22 +161,26 @@ def test_silhouettes_of_very_many_clusters():
         centers = model.model_.centers
         d2 = (X**2).sum(axis=1, dtype=float)[:, None] - 2 * X.astype(float) @ centers.T + (centers**2).sum(axis=1)
         nearest, second = np.sqrt(np.maximum(np.sort(d2, axis=1)[:, :2].T, 0))
-        told = np.array([row.silhouette for row in sorted(model.summary(1).rows, key=lambda row: row.cluster)], float)
+        told = np.array(
+            [row.simplified_silhouette for row in sorted(model.summary(1).rows, key=lambda row: row.cluster)], float
+        )
         wanted = np.bincount(model.labels_, 1 - nearest / second, minlength=600) / np.bincount(model.labels_)
         np.testing.assert_allclose(told, wanted, atol=2e-3)
-        assert summarize(model)["result"]["silhouette"] == pytest.approx((1 - nearest / second).mean(), abs=1e-3)
+        assert summarize(model)["result"]["simplified_silhouette"] == pytest.approx(
+            (1 - nearest / second).mean(), abs=1e-3
+        )
 
 
 def test_of_thousands_of_clusters_no_silhouettes_are_told():
     X = np.random.default_rng(0).normal(size=(4200, 2)).astype(np.float32)
     model = fitted(X, 4100, max_iter=1, n_init=1)
     found = model.summary(1)
-    assert {row.silhouette for row in found.rows} == {None}
-    assert "silhouette" not in str(found).splitlines()[0]
-    assert str(found).splitlines()[-1].startswith("no silhouettes: ")
-    assert "<p>no silhouettes" in found._repr_html_()
+    assert {row.simplified_silhouette for row in found.rows} == {None}
+    assert "simplified silhouette" not in str(found).splitlines()[0]
+    assert str(found).splitlines()[-1].startswith("no simplified silhouettes: ")
+    assert "<p>no simplified silhouettes" in found._repr_html_()
     assert all(row.mean_distance >= 0 for row in found.rows)
-    assert summarize(model)["result"].get("silhouette") is None
+    assert summarize(model)["result"].get("simplified_silhouette") is None
 
 
 def test_profiles_have_the_same_bits_for_any_threads(tmp_path):

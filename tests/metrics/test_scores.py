@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import scipy.stats
 import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,14 @@ from streamkm.kernels.centers.scores import spread_csr, spread_dense
 from streamkm.metrics import internal as scores
 from streamkm.metrics.distances import euclidean_distances
 from streamkm.metrics.incremental import Distances, Rescoring
-from streamkm.metrics.internal import calinski_harabasz, davies_bouldin, objective, silhouette, spread
+from streamkm.metrics.internal import (
+    calinski_harabasz,
+    davies_bouldin,
+    objective,
+    sampled_silhouette,
+    silhouette,
+    spread,
+)
 from tests import naive
 from tests.tables import cases
 
@@ -138,6 +146,18 @@ def test_rows_on_their_means():
 def test_refused_labels(labels, message):
     with pytest.raises(InvalidInputError, match=message):
         objective(rows()[0], labels)
+
+
+def test_the_standard_error_of_a_sampled_silhouette():
+    X, y = rows()
+    drawn = np.random.RandomState(3).permutation(len(X))[:70]  # as scikit-learn's sample_size
+    values = sklearn.metrics.silhouette_samples(X[drawn], y[drawn])
+    found = sampled_silhouette(X, y, sample_rows=70, random_state=3)
+    assert found.n_rows == 70
+    assert found.mean == pytest.approx(values.mean(), abs=1e-12)
+    assert found.standard_error == pytest.approx(scipy.stats.sem(values), abs=1e-12)
+    alone = sampled_silhouette(X[:5], np.arange(5))
+    assert np.isnan([alone.mean, alone.standard_error]).all()
 
 
 def test_silhouette_refuses_other_lengths():

@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+import sklearn.datasets
+import sklearn.metrics
 from click.testing import CliRunner
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -29,6 +31,7 @@ from streamkm.core.exceptions import (
     OutputError,
     SourceError,
 )
+from streamkm.estimators.fit_summary import summarize
 from streamkm.reports.maps import ClusterMap, cluster_map
 from streamkm.reports.page import render_page
 from tests.tables import cases
@@ -235,12 +238,32 @@ def test_the_report_of_an_estimator_names_clusters_and_says_how_sure(tmp_path):
         "fare &lt;EUR&gt;",
         "one split and merge gains",
         "below 1%",
-        "mean silhouette",
+        "mean simplified silhouette",
     ):
         assert said in text, said
     between = ((X.groupby(model.labels_).transform("mean") - X.mean()) ** 2).to_numpy().sum()
     assert f"{between / (between + model.inertia_):.1%}" in text
     assert len(model.plot().axes) == 3
+
+
+def test_a_report_has_both_silhouettes_and_says_of_which_rows(tmp_path):
+    X = sklearn.datasets.make_blobs(3000, centers=5, n_features=6, cluster_std=4.0, random_state=0)[0]
+    model = StreamKMeans(5, random_state=0, progress=False).fit(X)
+    result = summarize(model)["result"]
+    whole = sklearn.metrics.silhouette_score(X, model.labels_)
+    assert result["silhouette"] == pytest.approx(whole, abs=4 * result["silhouette_error"])
+    assert 0 < result["silhouette_error"] < 0.02
+    assert result["simplified_silhouette"] > whole + 0.05
+    model.report(tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text("utf-8")
+    assert f"{result['silhouette']:.2f} +- 0.01" in text
+    assert "of 500 sampled rows, with its standard error" in text
+    assert ">simplified silhouette<" in text
+    sketched = StreamKMeans(5, sketch="countsketch", n_components=4, random_state=0, progress=False).fit(X)
+    sketched.report(tmp_path / "x.html")
+    assert "of 500 sampled rows, sketched, with its standard error" in (tmp_path / "x.html").read_text("utf-8")
+    few = StreamKMeans(400, random_state=0, progress=False).fit(X)
+    assert "silhouette" not in summarize(few)["result"]
 
 
 def of_a_stream(path):
