@@ -10,9 +10,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+import streamkm
 from tests.tables import cases
 
 TOP = Path(__file__).parents[1]
@@ -38,6 +40,19 @@ def test_floor_is_the_version_that_ci_installs(requirement, pinned):
     (specifier,) = requirement.specifier
     assert specifier.operator == ">="
     assert pinned[requirement.name] == Version(specifier.version)
+
+
+def test_the_version_is_written_once_and_the_citation_names_the_project():
+    assert "version" not in PROJECT
+    assert PROJECT["dynamic"] == ["version"]
+    settings = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))
+    text = (TOP / settings["tool"]["hatch"]["version"]["path"]).read_text("utf-8")
+    assert f'__version__ = "{streamkm.__version__}"' in text
+    citation = yaml.safe_load((TOP / "CITATION.cff").read_text("utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["authors"] == PROJECT["authors"]  # an entity, no person
+    assert citation["license"] == PROJECT["license"]
+    assert f"## {streamkm.__version__}" in (TOP / "CHANGELOG.md").read_text("utf-8")
 
 
 def test_the_quickstart_prints_what_the_readme_says(monkeypatch, tmp_path):
