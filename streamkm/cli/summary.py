@@ -47,12 +47,14 @@ def _promise_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
     expected, gain = result.get("expected_inertia"), result.get("possible_gain")
     if gain is None:
         return []
-    more = f"at least {gain:.1%}" if gain > WORTH else f"less than {WORTH:.0%}"
-    more += " by one split and merge"
+    if gain > WORTH:
+        more = f"one split and merge gains at least {gain:.1%}"
+    else:
+        more = f"no split and merge was found that gains {WORTH:.0%}"
     if expected is None:
         return [("possible gain", more)]
     said = f"{expected:,.6g} +- {result['expected_inertia_error']:,.2g} from the sample"
-    return [("predicted", f"{said}; possible gain {more}")]
+    return [("predicted", f"{said}; {more}")]
 
 
 def _objective_text(result: dict[str, Any]) -> str:

@@ -142,7 +142,7 @@ def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
         text = "rows drawn in the last pass say so: refine, or give more memory"
         yield "one split and merge gains", f"at least {gain:.1%}", text, "warn", ""
     elif gain is not None:
-        text = "by rows drawn in the last pass; other starts may end lower"
+        text = f"no split and merge was found that gains {WORTH:.0%}; other starts may end lower"
         yield "one split and merge gains", f"below {WORTH:.0%}", text, "good", ""
     if expected is not None and result.get("expected_inertia_error"):
         off = objective / expected - 1 if expected and objective is not None else 0.0

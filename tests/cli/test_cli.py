@@ -548,6 +548,21 @@ def test_plan_measures_the_time_if_asked(folder):
     assert 0 < json.loads(run("plan", "x.npy", "-k", 3, "--measure", "--json"))["seconds"] < 60
 
 
+def test_typical_rows_have_the_ids_of_the_table_and_gains_are_told_as_looked_for(folder):
+    X = rows(300)
+    lines = ["name,a,b", *(f"customer-{i},{X[i, 0]},{X[i, 1]}" for i in range(len(X)))]
+    Path("t.csv").write_text("\n".join(lines))
+    said = run("fit", "t.csv", "-k", 3, "--id-column", "name", "-o", "out")
+    assert "no split and merge was found that gains 1%" in said
+    typical = [each for cluster in summary()["clusters"] for each in (*cluster["typical"], *cluster["outlying"])]
+    assert typical
+    assert all(each["id"] == f"customer-{each['row']}" for each in typical)
+    page = Path("out/report.html").read_text("utf-8")
+    assert summary()["clusters"][0]["typical"][0]["id"] in page
+    run("report", "out")
+    assert Path("out/report.html").read_text("utf-8") == page
+
+
 def test_threads_of_every_command_that_computes(folder, monkeypatch):
     started = []
 
