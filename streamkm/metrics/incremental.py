@@ -18,7 +18,7 @@ from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
 from streamkm.kernels.centers.scores import spread_csr, spread_dense
 from streamkm.metrics.distances import euclidean_distances
-from streamkm.metrics.internal import cluster_sums, mean_overlap, mean_silhouette, variance_ratio
+from streamkm.metrics.internal import SampledSilhouette, cluster_sums, mean_overlap, row_silhouettes, variance_ratio
 
 TASKS = 16  # that the changed clusters are shared out in, for threads
 
@@ -33,8 +33,8 @@ class Scores:
         Clusters with rows.
     inertia : float
         Weighted sum of squared distances of the rows to the means of their clusters.
-    silhouette : float
-        Of the first rows, within themselves.
+    silhouette, silhouette_error : float
+        Of the first rows, within themselves, and its standard error.
     calinski_harabasz, davies_bouldin : float
         Of all rows, by their weights. Like the silhouette NaN where they have no meaning, as for one cluster.
     """
@@ -44,6 +44,7 @@ class Scores:
     silhouette: float
     calinski_harabasz: float
     davies_bouldin: float
+    silhouette_error: float
 
 
 class Distances:
@@ -128,12 +129,15 @@ class Rescoring:
         d2 = squares[:, None] + squares - 2 * self._products[np.ix_(found, found)]
         np.fill_diagonal(d2, 0.0)
         k = int(labels.max()) + 1
+        values = row_silhouettes(self._sums[:k], judged, np.bincount(judged, minlength=k))
+        silhouette = SampledSilhouette.of(values, len(judged))
         return Scores(
             len(found),
             inertia,
-            mean_silhouette(self._sums[:k], judged, np.bincount(judged, minlength=k)),
+            silhouette.mean,
             variance_ratio(n_rows, len(found), self._total_d2 - inertia, inertia),
             mean_overlap(n_rows, self._distances[found] / counts[found], np.sqrt(np.maximum(d2, 0.0))),
+            silhouette.standard_error,
         )
 
     def _move_sums(self, changed_rows: NDArray[np.intp], labels: NDArray[np.int32]) -> None:

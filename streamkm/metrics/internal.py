@@ -178,6 +178,13 @@ class SampledSilhouette:
     standard_error: float
     n_rows: int
 
+    @classmethod
+    def of(cls, values: NDArray[np.float64] | None, n_rows: int) -> SampledSilhouette:
+        """Gather what `row_silhouettes` gives."""
+        if values is None:
+            return cls(float("nan"), float("nan"), n_rows)
+        return cls(float(values.mean()), float(values.std(ddof=1)) / n_rows**0.5, n_rows)
+
 
 def sampled_silhouette(
     X: Any, labels: Any, *, sample_rows: int | None = None, random_state: Any = None
@@ -195,10 +202,8 @@ def sampled_silhouette(
     distances = euclidean_distances(sampled)
     _, codes = np.unique(labels[rows], return_inverse=True)
     counts = np.bincount(codes)
-    values = row_silhouettes(cluster_sums(distances, codes, len(counts)), codes, counts)
-    if values is None:
-        return SampledSilhouette(float("nan"), float("nan"), len(rows))
-    return SampledSilhouette(float(values.mean()), float(values.std(ddof=1)) / len(rows) ** 0.5, len(rows))
+    sums = cluster_sums(distances, codes, len(counts))
+    return SampledSilhouette.of(row_silhouettes(sums, codes, counts), len(rows))
 
 
 def cluster_sums(distances: NDArray[Any], codes: NDArray[Any], n_clusters: int) -> NDArray[np.float64]:
@@ -209,12 +214,6 @@ def cluster_sums(distances: NDArray[Any], codes: NDArray[Any], n_clusters: int) 
     for cluster, part in zip(present, np.split(order, starts[1:]), strict=True):
         sums[cluster] = distances[part].sum(axis=0, dtype=np.float64)
     return sums
-
-
-def mean_silhouette(sums: NDArray[np.float64], codes: NDArray[Any], counts: NDArray[Any]) -> float:
-    """Mean of `row_silhouettes`; NaN where they have no meaning."""
-    values = row_silhouettes(sums, codes, counts)
-    return float("nan") if values is None else float(values.mean())
 
 
 def row_silhouettes(sums: NDArray[np.float64], codes: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64] | None:

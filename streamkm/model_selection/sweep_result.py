@@ -50,6 +50,8 @@ class SweepRow:
         single seed.
     seconds : float
         Wall time of this clustering, and of its scores.
+    silhouette_error : float
+        Standard error of the silhouette, which is taken of sampled rows.
     """
 
     n_clusters: int
@@ -62,6 +64,7 @@ class SweepRow:
     davies_bouldin: float
     stability: float
     seconds: float
+    silhouette_error: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +319,12 @@ class SweepResult(Lines):
         for name, said in _SCORES.items():
             if self._has(name):
                 means = self._means(name)
-                value = means[self.best_by(name)]
+                best = self.best_by(name)
+                value = means[best]
                 equal = [k for k in ks if means[k] == value]
-                lines.append((said, f"{_shortly(equal)} clusters ({value:,.4g})"))
+                error = self._means("silhouette_error")[best] if name == "silhouette" else float("nan")
+                within = f" +- {error:.2g}" if np.isfinite(error) else ""
+                lines.append((said, f"{_shortly(equal)} clusters ({value:,.4g}{within})"))
         return [*lines, ("verdict", self._verdict_text())]
 
     def _verdict_text(self) -> str:

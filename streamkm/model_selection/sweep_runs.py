@@ -107,4 +107,5 @@ def table_rows(found: Sequence[Sequence[Step]], wanted: Sequence[int], n_rows: i
                 scores.davies_bouldin,
                 stability,
                 run[at].seconds,
+                scores.silhouette_error,
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import json
+import re
 import sys
 
 import numpy as np
@@ -68,7 +69,9 @@ def test_rows_are_scored_as_scikit_learn_does(blobs, swept):
         assert row.n_found == len(np.unique(labels)) == k
         assert row.inertia == pytest.approx(naive.within(X, labels), rel=1e-10)
         assert row.inertia_per_row == row.inertia / 1200
-        assert row.silhouette == pytest.approx(sklearn.metrics.silhouette_score(X, labels), abs=1e-10)
+        values = sklearn.metrics.silhouette_samples(X, labels)
+        assert row.silhouette == pytest.approx(values.mean(), abs=1e-10)
+        assert row.silhouette_error == pytest.approx(values.std(ddof=1) / len(X) ** 0.5, abs=1e-10)
         assert row.calinski_harabasz == pytest.approx(sklearn.metrics.calinski_harabasz_score(X, labels), rel=1e-9)
         assert row.davies_bouldin == pytest.approx(sklearn.metrics.davies_bouldin_score(X, labels), rel=1e-9)
     one = swept.rows[0]
@@ -380,7 +383,7 @@ def test_tables(swept, tmp_path):
     said = dict(swept.lines())
     assert said["rows"] == "all 1,200"
     assert said["elbow"] == "8 clusters"
-    assert said["best silhouette"].startswith("8 clusters (")
+    assert re.fullmatch(r"8 clusters \(0\.\d+ \+- 0\.\d+\)", said["best silhouette"])
     assert said["verdict"].startswith("8 clusters, by elbow, silhouette")
     assert swept.verdict()[0] == 8
 
