@@ -282,5 +282,6 @@ def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool)
         talk.say([("report", str(write_report(directory, image_shape)))])
 
 
-for _command in (fit, plan, inspect, assign, sketch, append, cluster, dedupe, metacells, sweep, distortion, report, warm):
+_COMMANDS = (fit, plan, inspect, assign, sketch, append, cluster, dedupe, metacells, sweep, distortion, report, warm)
+for _command in _COMMANDS:
     main.add_command(_command)
