@@ -623,7 +623,7 @@ def test_version_and_help():
 
 
 def test_real_process(folder):
-    done = process("fit", "x.svm", "-k", 3, "-o", "out")
+    done = process("fit", "x.svm", "-k", 3, "-o", "out", "--no-report")
     assert done.returncode == 0, done.stderr
     assert "results    out\n" in done.stdout
     assert " assign: " in done.stderr
@@ -760,22 +760,46 @@ def test_closed_streams_change_nothing(folder):
     assert Path("out/report.html").stat().st_size > 0
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device there")
+FOR_A_FULL_DEVICE = [("fit", "x.npy", "-k", "2", "-o", "out"), ("inspect", "x.npy"), ("--help",)]
+NO_FULL_DEVICE = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device there")
+
+
+@pytest.fixture
+def told_of_no_space():
+    """A function that demands what a command says whose output finds no space; then its results must be there."""
+
+    def check(code, errors):
+        assert code == 1
+        assert errors.splitlines()[-1].startswith("streamkm: error: standard output: no space (")
+        assert "Traceback" not in errors
+
+    yield check
+    assert set(os.listdir("out")) == FILES
+    assert not os.path.exists("out.checkpoint")
+
+
+@NO_FULL_DEVICE
+def test_no_space_for_what_is_printed(folder, told_of_no_space):
+    for given in FOR_A_FULL_DEVICE:
+        Path("errors.txt").unlink(missing_ok=True)
+        code = Program(["-m", "streamkm", *given], folder, os.environ, "/dev/full", folder / "errors.txt").wait(120)
+        with row(given=given):
+            told_of_no_space(code, Path("errors.txt").read_text())
+
+
+@pytest.mark.slow
+@NO_FULL_DEVICE
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_no_space_for_what_is_printed(folder, monkeypatch, unbuffered):
+def test_no_space_for_what_an_interpreter_prints(folder, monkeypatch, told_of_no_space, unbuffered):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with open("/dev/full", "wb") as full:
-        for given in [("fit", "x.npy", "-k", 2, "-o", "out"), ("inspect", "x.npy"), ("--help",)]:
+        for given in FOR_A_FULL_DEVICE:
             done = subprocess.run(
-                [sys.executable, "-m", "streamkm", *map(str, given)], env={**os.environ, "PYTHONPATH": str(TOP)},
+                [sys.executable, "-m", "streamkm", *given], env={**os.environ, "PYTHONPATH": str(TOP)},
                 stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
             )  # fmt: skip
             with row(given=given):
-                assert done.returncode == 1
-                assert done.stderr.splitlines()[-1].startswith("streamkm: error: standard output: no space (")
-                assert "Traceback" not in done.stderr
-    assert set(os.listdir("out")) == FILES
-    assert not os.path.exists("out.checkpoint")
+                told_of_no_space(done.returncode, done.stderr)
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are Unicode there")

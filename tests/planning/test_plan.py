@@ -726,51 +726,65 @@ def sparse_rows(n_features):
 NARROW, NARROW_LABELS = SketchOptions(n_components=64), SketchOptions(n_components=64, assign_space="sketch")
 
 
-@pytest.mark.parametrize(
-    ("X", "options", "epochs"),
-    [
-        pytest.param(rows_of_groups(5000), {"n_clusters": 70}, 8, id="dense"),
-        pytest.param(rows_of_groups(12_000, dtype=np.float64), {"n_clusters": 70}, 4, id="many-rows"),
-        pytest.param(rows_of_groups(5000), {"n_clusters": 63}, 0, id="few-clusters"),
-        pytest.param(rows_of_groups(31 * 70), {"n_clusters": 70}, 0, id="few-rows"),
-        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "n_init": 1}, 0, id="one-start"),
-        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "tol": 0.0}, 0, id="no-tol"),
-        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "init": "random"}, 0, id="drawn"),
-        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "max_iter": 4}, 0, id="few-steps"),
-        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "max_iter": 7}, 5, id="bounded"),
-        pytest.param(rows_of_groups(5000), {"n_clusters": 63, "max_cluster_size": 70}, 0, id="more-by-splits"),
-        pytest.param(rows_of_groups(5000), {"n_clusters": 70, "coreset": None}, 8, id="blocks"),
-        pytest.param(rows_of_groups(5000, 300), {"n_clusters": 70, "sketch": SketchOptions("pca", 16)}, 8, id="pca"),
-        pytest.param(rows_of_groups(3000, 90), {"n_clusters": 70, "sketch": SketchOptions("svd", 16)}, 0, id="svd"),
-        pytest.param(
-            rows_of_groups(5000, 90), {"n_clusters": 70, "sketch": SketchOptions("countsketch", 32)}, 0, id="polished"
-        ),
-        pytest.param(sparse_rows(40), {"n_clusters": 70}, 0, id="sparse"),
-        pytest.param(sparse_rows(900), {"n_clusters": 70}, 0, id="sparse-sketched"),
-        pytest.param(sparse_rows(900), {"n_clusters": 70, "sketch": NARROW_LABELS}, 8, id="sparse-narrow"),
-        pytest.param(
-            sparse_rows(900), {"n_clusters": 70, "sketch": NARROW, "coreset": None}, 8, id="sparse-narrow-blocks"
-        ),
-        pytest.param(rows_of_groups(9000), {"n_clusters": 64, "coreset": "sensitivity"}, 4, id="coreset"),
-    ],
-)  # fmt: skip
-def test_epochs_are_those_that_the_plan_tells(X, options, epochs, caplog):
-    estimator = StreamKMeans(random_state=0, progress=False, **options)
-    planned = estimator.plan(X)
+EPOCHS = [
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70}, 8, id="dense"),
+    pytest.param(rows_of_groups(12_000, dtype=np.float64), {"n_clusters": 70}, 4, id="many-rows"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 63}, 0, id="few-clusters"),
+    pytest.param(rows_of_groups(31 * 70), {"n_clusters": 70}, 0, id="few-rows"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "n_init": 1}, 0, id="one-start"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "tol": 0.0}, 0, id="no-tol"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "init": "random"}, 0, id="drawn"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "max_iter": 4}, 0, id="few-steps"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "max_iter": 7}, 5, id="bounded"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 63, "max_cluster_size": 70}, 0, id="more-by-splits"),
+    pytest.param(rows_of_groups(5000), {"n_clusters": 70, "coreset": None}, 8, id="blocks"),
+    pytest.param(rows_of_groups(5000, 300), {"n_clusters": 70, "sketch": SketchOptions("pca", 16)}, 8, id="pca"),
+    pytest.param(rows_of_groups(3000, 90), {"n_clusters": 70, "sketch": SketchOptions("svd", 16)}, 0, id="svd"),
+    pytest.param(
+        rows_of_groups(5000, 90), {"n_clusters": 70, "sketch": SketchOptions("countsketch", 32)}, 0, id="polished"
+    ),
+    pytest.param(sparse_rows(40), {"n_clusters": 70}, 0, id="sparse"),
+    pytest.param(sparse_rows(900), {"n_clusters": 70}, 0, id="sparse-sketched"),
+    pytest.param(sparse_rows(900), {"n_clusters": 70, "sketch": NARROW_LABELS}, 8, id="sparse-narrow"),
+    pytest.param(
+        sparse_rows(900), {"n_clusters": 70, "sketch": NARROW, "coreset": None}, 8, id="sparse-narrow-blocks"
+    ),
+    pytest.param(rows_of_groups(9000), {"n_clusters": 64, "coreset": "sensitivity"}, 4, id="coreset"),
+]  # fmt: skip
+FITTED = {"dense", "few-clusters", "bounded", "sparse-narrow", "coreset"}
+"""Of these, the cases that every run fits: with and without epochs, shortened, of a sketch, and of a coreset."""
+
+
+@pytest.mark.parametrize(("X", "options", "epochs"), EPOCHS)
+def test_epochs_are_planned(X, options, epochs):
+    planned = StreamKMeans(random_state=0, progress=False, **options).plan(X)
     told = dict(planned.lines()).get("epochs")
-    with caplog.at_level("DEBUG", "streamkm.cluster.moving_averages"):
-        stages = {stage.name: stage for stage in estimator.fit(X).stages_}
-    assert ("epochs" in stages) == (told is not None) == (epochs > 0)
-    assert str(estimator.plan_) == str(planned)
+    assert (told is not None) == (epochs > 0)
     if epochs:
         schedule = planned.epochs.schedule
-        assert len(stages["epochs"].inertias) == schedule.n_epochs == epochs
-        assert f"epoch 1: {schedule.n_batches} batches" in caplog.text
-        assert 0 < len(stages["lloyd"].inertias) <= schedule.n_steps
+        assert schedule.n_epochs == epochs
         batch_rows = planned.epochs.n_rows // schedule.n_batches
         batches = f"{epochs} of {schedule.n_batches} batches of {batch_rows:,} rows"
         steps = f"then at most {schedule.n_steps} steps of Lloyd's algorithm"
         assert told.removeprefix("about ") == f"{batches}, {steps}"
+
+
+@pytest.mark.parametrize(
+    ("X", "options", "epochs"),
+    [pytest.param(*each.values, id=each.id, marks=() if each.id in FITTED else pytest.mark.slow) for each in EPOCHS],
+)
+def test_epochs_are_those_that_the_plan_tells(X, options, epochs, caplog):
+    estimator = StreamKMeans(random_state=0, progress=False, **options)
+    planned = estimator.plan(X)
+    with caplog.at_level("DEBUG", "streamkm.cluster.moving_averages"):
+        stages = {stage.name: stage for stage in estimator.fit(X).stages_}
+    assert ("epochs" in stages) == (epochs > 0)
+    assert str(estimator.plan_) == str(planned)
+    if epochs:
+        schedule = planned.epochs.schedule
+        assert len(stages["epochs"].inertias) == schedule.n_epochs
+        assert f"epoch 1: {schedule.n_batches} batches" in caplog.text
+        assert 0 < len(stages["lloyd"].inertias) <= schedule.n_steps
 
 
 def test_stages_tell_the_objective_after_each_epoch_and_step():
