@@ -34,6 +34,13 @@ from tests.benchmarks.make_topics import Topics
 from tests.programs import forking
 
 REDUCED = bool(os.environ.get("STREAMKM_REDUCED"))
+SLOW_IN_CONTRACTS = (
+    "test_input_may_be_read_only",
+    "test_dense_is_csr[int16]",
+    "test_dense_is_csr[int64]",
+    "test_dense_is_csr[bool]",
+)
+"""Cases of shipped contracts for which kernels are compiled that few fits use."""
 WITH_COMPILED = {"test_compiling", "test_kernel_memory", "test_killed_commands", "test_memory", "test_processors"}
 """Modules whose processes take much longer, or are run twice, where kernels are not in the cache yet."""
 
@@ -66,8 +73,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(memory)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what reduced runs need not do; put those last that start processes which would compile kernels."""
+    for item in items:
+        if item.name.endswith(SLOW_IN_CONTRACTS):
+            item.add_marker(pytest.mark.slow)
     left_out = [item for item in items if REDUCED and item.get_closest_marker("full")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -277,9 +277,10 @@ class HashedSketchContract(SketchContract):
                 got = dense(sketch.apply(kind(3 * X - 2 * Y)))
                 self.assert_same(got, 3 * dense(sketch.apply(kind(X))) - 2 * dense(sketch.apply(kind(Y))))
 
-    def test_dense_is_csr(self, sketch: Sketch) -> None:
-        for density, dtype in product(DENSITIES, DTYPES):
-            with noted(density=density, dtype=dtype):
+    @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
+    def test_dense_is_csr(self, sketch: Sketch, dtype: type[np.generic]) -> None:
+        for density in DENSITIES:
+            with noted(density=density):
                 exact = whole_numbers(density)
                 X: NDArray[Any] = exact.astype(dtype)
                 stored = sp.csr_array(X)

@@ -131,9 +131,19 @@ def cases():
     }
 
 
-@pytest.mark.parametrize("around_origin", [False, True])
-def test_an_index_changes_no_bit(around_origin):
-    for name, (X, centers) in cases().items():
+@pytest.mark.parametrize(
+    ("around_origin", "names"),
+    [
+        (False, cases()),
+        (True, ["clusters", "float64", "ties", "on a plane"]),
+        pytest.param(True, cases(), marks=pytest.mark.slow),
+    ],
+    ids=["around means", "around the origin", "all around the origin"],
+)
+def test_an_index_changes_no_bit(around_origin, names):
+    made = cases()
+    for name in names:
+        X, centers = made[name]
         table = NearestCenters.build(centers, np.float32, around_origin=around_origin)
         table.index()  # whatever the number of rows
         labels, scores, _ = table.nearest(X)  # of the second nearest too: all centers are looked at

@@ -102,7 +102,7 @@ def test_what_is_shown_of_a_url(shown, text):
 
 
 @pytest.mark.parametrize("name", ["x.npy", "x.h5", "x.svm", "x.csv"])
-@pytest.mark.parametrize("verbose", [(), ("-v",)])
+@pytest.mark.parametrize("verbose", [pytest.param((), marks=pytest.mark.slow), ("-v",)])
 def test_commands_tell_no_secret(web, tmp_path, name, verbose):
     data = url(web, name)
     assert "?X-Amz-Signature=***&token=***" in run(["inspect", data])

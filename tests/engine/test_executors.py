@@ -538,7 +538,7 @@ else:
 """
 
 
-@cases("when", ["thread", "atexit"])
+@pytest.mark.parametrize("when", ["thread", pytest.param("atexit", marks=pytest.mark.slow)])
 def test_fits_after_the_main_thread_has_ended_take_one_thread(tmp_path, when):
     done = subprocess.run(
         [sys.executable, "-c", LATE, when], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(TOP)},

@@ -291,7 +291,7 @@ def rows_with_single_far_ones(n=60_000):
     return X
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_further_rounds_keep_clusters_of_single_far_rows(seed):
     X = rows_with_single_far_ones()
     best = min(kmeans(20, random_state=each).fit(X).inertia_ for each in range(4))
@@ -454,7 +454,9 @@ def heavy_rows(tail, seed, n=6000, d=4):
     return (rng.normal(size=(n, d)) * (1 + rng.pareto(tail, size=(n, 1)))).astype(np.float32)
 
 
-@pytest.mark.parametrize("tail", [1.5, 2.0, 3.0])
+@pytest.mark.parametrize(
+    "tail", [pytest.param(1.5, marks=pytest.mark.slow), 2.0, pytest.param(3.0, marks=pytest.mark.slow)]
+)
 def test_intervals_cover_or_are_not_told_on_heavy_tails(monkeypatch, tail):
     """Of 60 intervals that cover with probability 0.9, fewer than 48 do with probability below 0.01."""
     monkeypatch.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", 2000)
@@ -477,7 +479,10 @@ def test_what_few_rows_decide_is_logged_and_not_told(caplog):
     assert "is not told: too few of its rows decide it" in caplog.text
 
 
-@pytest.mark.parametrize("weighting", ["none", "pareto", "by cluster"])
+@pytest.mark.parametrize(
+    "weighting",
+    [pytest.param("none", marks=pytest.mark.slow), "pareto", pytest.param("by cluster", marks=pytest.mark.slow)],
+)
 def test_the_error_is_that_of_many_samples(weighting):
     """Estimates minus the truth, over their errors, have mean 0 and deviation 1."""
     rng = np.random.default_rng(0)

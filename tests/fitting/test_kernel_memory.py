@@ -76,7 +76,7 @@ def test_text_is_clustered_within_the_limit(disk_path, options):
 
 
 @reads_proc
-@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("n_threads", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_matrices_of_many_landmarks_are_counted(disk_path, n_threads):
     """They take more than the rows: what finds the leading directions of 1,600 columns above all."""
     np.save(disk_path / "x.npy", np.random.default_rng(0).random((1800, 64)))

@@ -86,7 +86,7 @@ def assert_same(wanted, got):
         assert_same_fit(found, wanted)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["text", "all"])  # the others are killed in slow tests
 def test_killed_fits_end_with_the_same_bits(folder, wanted, name, tmp_path):
     seconds = [0.05, *np.random.default_rng(5).uniform(0.05, 0.8, 2)]
     assert killed_until_done(partial(start, folder, name, tmp_path), seconds) >= 1

@@ -142,10 +142,7 @@ def fitted(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", CASES)
 def test_threads_change_no_bit(fitted, name):
-    wanted = fitted(name, 1, far=True)
-    for n_threads in (2, 3, 7):
-        with row(n_threads=n_threads):
-            assert_same_bits(fitted(name, n_threads, far=True), wanted)
+    assert_same_bits(fitted(name, 3, far=True), fitted(name, 1, far=True))
 
 
 @cases("name", ON_A_CLUSTER)
@@ -159,7 +156,7 @@ def test_a_cluster_finds_the_bits_of_a_thread(fitted, client, name):
 @pytest.mark.parametrize("name", CASES)
 def test_no_executor_changes_a_bit(fitted, client, one_worker, reduced, name, far, seed):
     wanted = fitted(name, 1, far=far, seed=seed)
-    for executor in (4, one_worker) if reduced else (2, 3, 4, 7, one_worker, client):
+    for executor in (2, 7, one_worker) if reduced else (2, 3, 4, 7, one_worker, client):
         with row(executor=executor):
             assert_same_bits(fitted(name, executor, far=far, seed=seed), wanted)
 

@@ -118,7 +118,8 @@ LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
 @pytest.mark.parametrize(
     ("n_rows", "cases"),
     [
-        (120_000, [("356 MiB", None, "spilled"), ("386 MiB", None, "blocks"), ("386 MiB", "auto", "blocks")]),
+        (120_000, [("356 MiB", None, "spilled"), ("386 MiB", "auto", "blocks")]),
+        pytest.param(120_000, [("386 MiB", None, "blocks")], marks=pytest.mark.slow),
         pytest.param(400_000, [("1 GiB", "auto", "blocks")], marks=pytest.mark.slow),
         pytest.param(
             400_000,
@@ -126,7 +127,7 @@ LARGE = [pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(3600)]
             marks=LARGE,
         ),
     ],
-    ids=["94 MB", "314 MB and all in memory", "314 MB"],
+    ids=["94 MB", "94 MB and no coreset", "314 MB and all in memory", "314 MB"],
 )
 def test_dense_rows_are_clustered_within_the_limit(disk_path, n_rows, cases):
     path = images(disk_path / "images.zarr", n_rows)
@@ -200,8 +201,10 @@ def sketched(path, n_rows, n_features):
 
 CASES = {
     "a few rows": (narrow, "few.npy", (1000, 8), 5, "334 MiB", "auto"),
-    "store": (sketched, "x.zarr", (200_000, 64), 20, "410 MiB", "uniform"),
     "wide": (narrow, "wide.npy", (12, 300_000), 2, "400 MiB", "auto"),
+}
+SLOW_CASES = {
+    "store": (sketched, "x.zarr", (200_000, 64), 20, "410 MiB", "uniform"),
     "coreset": (narrow, "x.npy", (800_000, 16), 200, "466 MiB", "sensitivity"),
 }
 LARGE_CASES = {
@@ -218,8 +221,12 @@ LARGE_CASES = {
 
 @pytest.mark.parametrize(
     "cases",
-    [CASES, *(pytest.param({name: case}, marks=LARGE) for name, case in LARGE_CASES.items())],
-    ids=["small", *(f"{name}, as large as it was found" for name in LARGE_CASES)],
+    [
+        CASES,
+        pytest.param(SLOW_CASES, marks=pytest.mark.slow),
+        *(pytest.param({name: case}, marks=LARGE) for name, case in LARGE_CASES.items()),
+    ],
+    ids=["small", "of more rows", *(f"{name}, as large as it was found" for name in LARGE_CASES)],
 )
 def test_what_was_above_its_limit_stays_below(disk_path, cases):
     for name, (make, file, shape, *rest) in cases.items():

@@ -195,7 +195,10 @@ def cut(kind, path):
     os.truncate(file, file.stat().st_size // 2)
 
 
-@pytest.mark.parametrize("change", [replace, overwrite, append, cut], ids=lambda change: change.__name__)
+CHANGES = [replace, overwrite, *(pytest.param(change, marks=pytest.mark.slow) for change in (append, cut))]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_file_that_changes_between_two_passes(kind, change, tmp_path):
     path = tmp_path / kind.name
     kind.write(path, 0)

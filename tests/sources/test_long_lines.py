@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import itertools
 import lzma
 import pickle
 import re
@@ -62,10 +63,15 @@ def test_refused_by_file_line_and_byte_where_there_is_no_room(tmp_path, kind, su
     assert rows(source) == wanted  # the source that was given is not bound
 
 
+EACH_ONCE = {(b"", 1, False), (b"\n", 180_000, True)}
+TWO_LINES = [
+    pytest.param(*case, marks=() if case in EACH_ONCE else pytest.mark.slow)
+    for case in itertools.product([b"\n", b""], [1, 180_000], [True, False])
+]
+
+
 @pytest.mark.parametrize("kind", SHORT)
-@pytest.mark.parametrize("end", [b"\n", b""])
-@pytest.mark.parametrize("n_between", [1, 180_000])
-@pytest.mark.parametrize("larger_first", [True, False])
+@pytest.mark.parametrize(("end", "n_between", "larger_first"), TWO_LINES)
 def test_every_long_line_is_looked_at(tmp_path, kind, end, n_between, larger_first):
     """One behind another finds a buffer that has grown; nothing ends the last one."""
     short, lines = SHORT[kind], [long_line(kind, 2 << 20), long_line(kind, 5 << 20)]
