@@ -57,6 +57,7 @@ def test_example(script, tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} <= {"dask-scratch-space"}  # of Dask's workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", OF_THEIR_OWN)
 def test_example_in_a_process_of_its_own(script, tmp_path):
     command = [sys.executable, "-W", "error::UserWarning:streamkm", str(EXAMPLES / script), *OF_THEIR_OWN[script]]

@@ -60,7 +60,9 @@ def reads(arrays, n_passes=1):
     return data
 
 
-@pytest.mark.parametrize("n_units", [1, 2, 6])
+@pytest.mark.parametrize(
+    "n_units", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(6, marks=pytest.mark.slow)]
+)
 def test_fits_and_predictions_read_storage_chunks_once_but_for_few(workers, stored, n_units):
     source, arrays = stored
     chunk_bytes = 8 * n_units * arrays[0].unit_rows

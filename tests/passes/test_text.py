@@ -591,7 +591,10 @@ print(json.dumps([peak() - before, fitted.plan_.peak_bytes - fitted.plan_.base_b
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
 @pytest.mark.parametrize(
     ("n_rows", "most", "planned_most"),
-    [(6000, 100 << 20, 3 * 40 * 8 * N_FEATURES), (60_000, 160 << 20, np.inf)],  # all in the row sample; more
+    [
+        (6000, 100 << 20, 3 * 40 * 8 * N_FEATURES),  # all in the row sample
+        pytest.param(60_000, 160 << 20, np.inf, marks=pytest.mark.slow),  # more
+    ],
 )
 def test_documents_take_the_memory_of_their_words(tmp_path, n_rows, most, planned_most):
     # centers of all hashed features would take 320 MiB, each copy of them
@@ -679,11 +682,11 @@ ONE_THREAD = {"executor": 1, "random_state": 0, "progress": False}
     "options",
     [
         {},
-        {"coreset": "uniform"},
         {"coreset": "sensitivity"},
         {"coreset": None, "refine": 2},
-        {"metric": "cosine"},
-        {"max_cluster_size": 12_000},
+        pytest.param({"coreset": "uniform"}, marks=pytest.mark.slow),
+        pytest.param({"metric": "cosine"}, marks=pytest.mark.slow),
+        pytest.param({"max_cluster_size": 12_000}, marks=pytest.mark.slow),
     ],
 )
 def test_clusters_of_more_documents_than_the_sample_are_those_of_their_words(options):
@@ -718,7 +721,10 @@ def test_documents_of_which_a_part_is_read_whole_have_centers_of_all_features(tm
     np.testing.assert_allclose(fitted.cluster_means_[:, occurring], sums / fitted.counts_[:, None], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("record", "times"), [("sketch", 3), ("sketch", 5), ("seed", 1), ("found", 1), ("refined", 1)])
+STOPPED_LATE = [pytest.param(*place, marks=pytest.mark.slow) for place in [("sketch", 5), ("seed", 1), ("refined", 1)]]
+
+
+@pytest.mark.parametrize(("record", "times"), [("sketch", 3), ("found", 1), *STOPPED_LATE])
 def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, monkeypatch, record, times):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
