@@ -1,15 +1,16 @@
-"""What estimators do with a fitted model: label rows and measure distances; what every fit sets.
+"""What all estimators offer: fitted clusters label rows, measure distances, and are saved.
 
-Every method that takes rows walks them once. How rows are opened is in `input_rows`, saving in `model_files`.
+Each method checks what it is given and calls the module that does the work.
 """
 
 from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,10 +21,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Model
 from streamkm.core.marks import Overwrite
-from streamkm.core.memory import memory_limit_bytes, trim_heap
-from streamkm.engine import open_executor, under_limit
+from streamkm.estimators.centers import held_centers, hold_centers, wide_centers
+from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.label_columns import with_labels
-from streamkm.estimators.model_files import SavedModel
+from streamkm.estimators.labelling import Labelling, row_values, write_label_table
+from streamkm.estimators.model_files import load_model, save_model
 from streamkm.estimators.validation import (
     Weights,
     centers_dtype,
@@ -32,33 +34,38 @@ from streamkm.estimators.validation import (
 )
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import Fit
-from streamkm.passes.context import PassContext
-from streamkm.passes.label_tables import (
-    N_VALUES,
-    SUFFIXES,
-    RowIds,
-    RowNumbers,
-    Written,
-    check_table_place,
-    write_table,
-)
-from streamkm.passes.labels import check_labels_place, check_seen, label_pass, n_writes, open_labels, write_labels
+from streamkm.passes.label_tables import SUFFIXES, check_table_place
+from streamkm.passes.labels import check_labels_place, open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
-from streamkm.passes.reader import RowReader
+from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.passes.words import look_at_words
 from streamkm.planning.plan import Plan
 from streamkm.sources.base import RowSource
 
 
-class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """An estimator that has a `model_` once it is fitted."""
 
     n_clusters: int
     init: Any
+    on_invalid: OnInvalid
+    model_: Model
     labels_: Any
     counts_: NDArray[np.float64]
     assign_space_: str
     _label_blocks: tuple[tuple[int, ...], bool] | None = None
+    _narrow: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    """Centers and means with the features that occur alone, by their attributes, where these are few of all."""
+
+    @cached_property
+    def cluster_centers_(self) -> NDArray[Any]:
+        """The centers that made the labels."""
+        return wide_centers(self, "cluster_centers_")
+
+    @cached_property
+    def cluster_means_(self) -> NDArray[Any]:
+        """The exact means of the clusters."""
+        return wide_centers(self, "cluster_means_")
 
     def predict(self, X: Any) -> NDArray[np.int32]:
         """Find the cluster of each row; one pass.
@@ -74,8 +81,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
             -1 for invalid rows, where they are skipped. For a Dask array or data frame, and what is over one, a Dask
             array in blocks of the same rows, computed when asked for.
         """
-        lazy = self._lazily(X, nearest_labels)
-        return self._gathered(X, "predict", nearest_labels, np.empty(0, np.int32)) if lazy is None else lazy
+        return row_values(self, X, "predict", nearest_labels, np.empty(0, np.int32))
 
     def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: Overwrite = False) -> Any:
         """Find the cluster of each row and write what was found to a file; one pass.
@@ -115,38 +121,13 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         disk space for the parts that wait. Measuring the second nearest center takes as long again as finding the
         nearest.
         """
-        self._check_fitted()
+        check_is_fitted(self, "model_")
         if os.fspath(path).endswith(SUFFIXES):
-            return self._predict_to_table(X, check_table_place(path, overwrite=overwrite), overwrite=overwrite)
+            target = check_table_place(path, overwrite=overwrite)
+            return write_label_table(self, open_rows(self, X, reset=False), target, overwrite=overwrite)
         target = check_labels_place(path, overwrite=overwrite)
-        reader, model, n_threads = self._reader(X)
-        progress = self._progress()
-        with under_limit(self.memory_limit), open_executor(self.executor, n_threads) as workers:
-            trim_heap(memory_limit_bytes(self.memory_limit))
-            check_seen(workers, target)
-            with progress.stage("predict") as stage:
-                held = label_pass(PassContext(executor=workers, reader=reader), model, stage)
-            with progress.stage("labels", n_writes(held)) as stage:
-                write_labels(workers, held, target, stage, overwrite=overwrite)
+        Labelling(self, open_rows(self, X, reset=False)).write_labels(target, overwrite=overwrite)
         return open_labels(target)
-
-    def _predict_to_table(self, X: Any, target: Path, *, overwrite: Overwrite = False) -> Written:
-        source = self._open(X, reset=False)
-        profile, usual = getattr(self, "profile_", None), None
-        if profile is not None and len(profile.sums) == self._n_features_out:
-            usual = np.divide(profile.sums[:, 0], self.counts_, out=np.zeros(len(self.counts_)), where=self.counts_ > 0)
-        column: str | None = getattr(source, "id_column", None)
-        names = RowNumbers() if column is None else RowIds(column, source.ids())
-        reader, model, n_threads = self._reader(source, N_VALUES)
-        with (
-            under_limit(self.memory_limit),
-            open_executor(self.executor, n_threads) as workers,
-            self._progress().stage("predict") as stage,
-        ):
-            trim_heap(memory_limit_bytes(self.memory_limit))
-            context = PassContext(executor=workers, reader=reader)
-            written = write_table(context, model, target, stage, usual, names, overwrite=overwrite)
-        return replace(written, stage=stage)
 
     def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
         """Find the cluster of each row and put the labels beside the rows; one pass.
@@ -171,7 +152,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         InvalidInputError, OutputError
             For other data, and where there is such a column.
         """
-        self._check_fitted()
+        check_is_fitted(self, "model_")
         return with_labels(X, column, self.predict, overwrite=overwrite)
 
     @property
@@ -197,12 +178,9 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         ndarray (n, k)
             float64 for float64 input, else float32. NaN for invalid rows, where they are skipped.
         """
-        self._check_fitted()
+        check_is_fitted(self, "model_")
         n_clusters = self._n_features_out
-        lazy = self._lazily(X, distances, n_clusters)
-        if lazy is not None:
-            return lazy
-        return self._gathered(X, "transform", distances, np.empty((0, n_clusters)), n_clusters)
+        return row_values(self, X, "transform", distances, np.empty((0, n_clusters)), n_clusters)
 
     def fit_transform(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[Any]:
         """Cluster the rows of X and return their distances to all centers (n, k)."""
@@ -213,11 +191,35 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
 
         Invalid rows count nothing, where they are skipped.
         """
-        d2 = self._gathered(X, "score", nearest_d2, np.empty(0))
+        check_is_fitted(self, "model_")
+        d2 = Labelling(self, open_rows(self, X, reset=False)).gathered("score", nearest_d2, np.empty(0))
         weights = check_weights(sample_weight)
         weights.check_rows(len(d2), "X")
         d2[np.isnan(d2)] = 0
         return -float(weights.each @ d2 if len(weights.each) else weights.factor * d2.sum())
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model to one file, without pickle: what `load` gives back. Labels are not kept.
+
+        The file of an `IncrementalKMeans` holds the stream as well: its coreset, of `stream_.n_bytes`.
+
+        `path`: written under this very name. `overwrite`: replace a file that is there, whatever it is, by the complete
+        new one. Raises DiskFullError, OutputError: it exists, or cannot be written; the old file is as it was.
+        """
+        check_is_fitted(self, "model_")
+        save_model(self, path, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote: an estimator that can predict, transform and score; a stream goes on.
+
+        It has the names of the features, and refuses others as the fitted one does; `counts_`, `inertia_`,
+        `n_samples_`, `n_iter_`, `converged_`, `distortion_`, `n_passes_`, `seed_` and `fitted_on_`, as far as the file
+        has them.
+
+        Raises ModelFileError if the file is no saved model, or damaged.
+        """
+        return load_model(cls, path)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -228,7 +230,7 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
     @property
     def _n_features_out(self) -> int:
         """Columns of `transform`, for scikit-learn's feature names."""
-        return len(self._held("cluster_centers_"))
+        return len(held_centers(self))
 
     def _given(self, seed: int) -> tuple[Any, np.random.SeedSequence]:
         """`init`, and the random streams of a fit."""
@@ -248,7 +250,8 @@ class Assigner(SavedModel, ClassNamePrefixFeaturesOutMixin, TransformerMixin, Cl
         self._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None
         self.model_ = model
         self.labels_ = fitted.labels
-        self._take_centers(
+        hold_centers(
+            self,
             cluster_centers_=fitted.model.centers.astype(centers_dtype(source.dtype), copy=False),
             cluster_means_=fitted.totals.to_means(fallback=fitted.model.centers),
         )

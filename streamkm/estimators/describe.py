@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.estimators.base import Assigner
+from streamkm.estimators.base import BaseKMeans
+from streamkm.estimators.centers import current_model, known_means
 from streamkm.estimators.fit_summary import shown_clusters, summarize
+from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.validation import check_integer
 from streamkm.fitting.kmeans import DEVIATION_ROWS
 from streamkm.metrics.cluster_summary import ClusterSummary
@@ -33,7 +36,7 @@ kmeans.save("model.npz")  # {}.load
 _LABELS = "kmeans.labels_            # of these rows\n"
 
 
-class Described(Assigner):
+class DescribedKMeans(BaseKMeans):
     """Adds `summary`, `plot`, `report` and `original_centers` to an estimator of clusters."""
 
     preparation_: Preparation | None
@@ -51,14 +54,14 @@ class Described(Assigner):
         InvalidInputError
             For centers of a sketch, and for other steps than "standardize" and "robust".
         """
-        self._check_fitted()
+        check_is_fitted(self, "model_")
         preparation: Preparation | None = self.preparation_
         if self.assign_space_ != "original" or (preparation is not None and not preparation.is_linear):
             raise InvalidInputError(
                 "original_centers() is for centers of features, and for steps that only shift and scale them: "
                 "standardize and robust"
             )
-        centers = self._current_model().wide_centers()
+        centers = current_model(self).wide_centers()
         return centers.copy() if preparation is None else preparation.undone(centers)
 
     def summary(self, n_traits: int | None = None, *, rows: Any = None) -> ClusterSummary:
@@ -89,7 +92,7 @@ class Described(Assigner):
         InvalidInputError
             Where clusters have no features of their own: of rows assigned in the sketch, and of streams.
         """
-        self._check_fitted()
+        check_is_fitted(self, "model_")
         words = getattr(self, "feature_words_", None)
         n_traits = (8 if words else 3) if n_traits is None else n_traits
         check_integer("n_traits", n_traits, 0)
@@ -107,7 +110,9 @@ class Described(Assigner):
 
         if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"]:
             deviations = steadied(deviations)
-        means, preparation, columns = self._known_means(), self.model_.preparation, self.model_.columns
+        means, preparation, columns = known_means(self), self.model_.preparation, self.model_.columns
+        if means is None:
+            means = self.model_.centers
         undone = None
         if preparation is not None and preparation.is_linear:
             undone = preparation.undone(means if columns is None else columns.wide(means))
@@ -119,17 +124,9 @@ class Described(Assigner):
         summary = describe_clusters(means, self.counts_, deviations, told, profile=getattr(self, "profile_", None))
         if rows is None:
             return summary
-        source = self._open(rows, reset=None)
+        source = open_rows(self, rows, reset=None)
         shown = summary.example_rows()
         return summary.with_examples(row_ids(source, shown), rows_as_text(source, shown, names))
-
-    def _known_means(self) -> NDArray[np.float64]:
-        """The clusters' means, of the columns of `model_`; its centers where it was loaded."""
-        return self._held("cluster_means_") if self._knows_means() else self.model_.centers
-
-    def _knows_means(self) -> bool:
-        """Whether the clusters' means are known: not where the estimator was loaded."""
-        return "cluster_means_" in self._narrow or hasattr(self, "cluster_means_")
 
     def plot(self) -> Any:
         """Draw the clusters: a map, their sizes, and their simplified silhouettes. Needs matplotlib.
@@ -190,7 +187,7 @@ class Described(Assigner):
         check_page_place(path)
         facts = summarize(self)
         if facts["clusters"] is not None:
-            source = None if rows is None else self._open(rows, reset=None)
+            source = None if rows is None else open_rows(self, rows, reset=None)
             facts |= {"clusters": shown_clusters(self, facts["clusters"], source, image_shape)}
         next_steps = _NEXT_STEPS.format(type(self).__name__)
         steps = f"{_LABELS}{next_steps}" if "labels_" in vars(self) else next_steps
@@ -198,7 +195,7 @@ class Described(Assigner):
 
     def _check_sizes(self) -> None:
         """Refuse what has no clusters, or does not know how large they are."""
-        self._check_fitted()
+        check_is_fitted(self, "model_")
         if not hasattr(self, "counts_"):
             raise InvalidInputError(
                 "the file that this model was loaded from does not say how large its clusters are; fit again, and save "
@@ -209,6 +206,6 @@ class Described(Assigner):
         """Places of sampled rows; of the centers where there are none."""
         if "sketch_sample_" in vars(self):
             return cluster_map(self.sketch_sample_, self.sample_labels_, self.counts_)
-        centers = self._current_model().centers
+        centers = current_model(self).centers
         places = cluster_map(centers, np.arange(len(centers), dtype=np.int32), self.counts_)
         return replace(places, of_rows=False)

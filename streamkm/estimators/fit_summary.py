@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.display import displayed
 from streamkm.core.version import __version__
+from streamkm.estimators.centers import known_means
 from streamkm.estimators.validation import plain
 from streamkm.metrics.clusters import whole
 from streamkm.metrics.internal import sampled_silhouette
@@ -130,8 +131,8 @@ def _shares(estimator: Any) -> dict[str, float]:
     """Explained share of the rows' squared distances to their mean, and mean simplified silhouette, where known."""
     shares, counts, total = {}, estimator.counts_, float(estimator.counts_.sum())
     in_features = estimator.assign_space_ == "original" and not hasattr(estimator, "trace_residual_")
-    if in_features and estimator._knows_means() and total > 0:
-        means = estimator._known_means()
+    means = known_means(estimator) if in_features else None
+    if means is not None and total > 0:
         everywhere = counts @ means / total
         between = float(counts @ np.einsum("ij,ij->i", means, means)) - total * float(everywhere @ everywhere)
         if between + estimator.inertia_ > 0:

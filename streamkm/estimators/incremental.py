@@ -5,7 +5,6 @@ The state is a `fitting.streams.stream.Stream`; what is fitted follows from it w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -16,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.estimators.describe import Described
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.estimators.describe import DescribedKMeans
+from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.validation import (
     Weights,
     centers_dtype,
@@ -43,7 +43,7 @@ LAZY = ("cluster_centers_", "counts_", "inertia_", "n_iter_", "converged_", "mod
 _OF_INPUT = ("n_features_in_", "feature_names_in_", "seed_", "preparation_")
 
 
-class IncrementalKMeans(Described):
+class IncrementalKMeans(DescribedKMeans):
     """K-means for rows that keep coming: memory stays flat, and centers are there at any moment.
 
     A weighted coreset of the rows is kept. Centers are found in it when they are first asked for, by `predict`,
@@ -183,7 +183,7 @@ class IncrementalKMeans(Described):
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         self.preparation_ = preparation
-        source = self._open(X, reset=True)
+        source = open_rows(self, X, reset=True)
         self._take_rows(source, check_weights(sample_weight))
         if self._last_rows is not None:
             self.labels_ = self._labels_of_last_rows()
@@ -214,7 +214,7 @@ class IncrementalKMeans(Described):
         """
         check_stream_parameters(self)
         self.preparation_ = self._preparation(vars(self).get("preparation_"))
-        source = self._open(X, reset="stream_" not in vars(self))
+        source = open_rows(self, X, reset="stream_" not in vars(self))
         self._take_rows(source, check_weights(sample_weight))
         return self
 
@@ -329,21 +329,6 @@ class IncrementalKMeans(Described):
         labels = self.predict(self._last_rows)
         self._last_rows = None
         return labels
-
-    def _saved_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        arrays, header = self.stream_.state()
-        return arrays, {"state": header, "n_steps": self.n_steps_}
-
-    def _restore_state(self, path: str | os.PathLike[str], arrays: dict[str, Any], header: Any) -> None:
-        """Go on with the stream of a file, where it stopped."""
-        try:
-            stream, n_steps = Stream.restored(arrays, header["state"]), int(header["n_steps"])
-            if stream.n_features != self.n_features_in_:
-                raise ModelFileError(f"a stream of {stream.n_features:,} features, not {self.n_features_in_:,}")
-        except (KeyError, TypeError, ValueError, ModelFileError) as error:
-            raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
-        self.stream_, self.n_samples_seen_, self.n_steps_ = stream, stream.n_rows, n_steps
-        self.cluster_centers_ = self.cluster_centers_.astype(stream.dtype)
 
     def __getstate__(self) -> Any:
         """All but the rows of the last call, which may be many."""

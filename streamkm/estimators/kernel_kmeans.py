@@ -12,14 +12,16 @@ from typing import Any, Self
 
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
+from streamkm.core.progress import Progress
 from streamkm.engine import is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.engine.saving import CheckpointWriter
-from streamkm.estimators.base import Assigner
+from streamkm.estimators.base import BaseKMeans
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
+from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, kernel_starts
 from streamkm.estimators.validation import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
 from streamkm.fitting.centers import check_clusters
@@ -41,7 +43,7 @@ from streamkm.sources.cached import cached_rows
 from streamkm.sources.open import store_of
 
 
-class StreamKernelKMeans(Assigner):
+class StreamKernelKMeans(BaseKMeans):
     """Kernel k-means for data that need not fit in memory.
 
     The kernel matrix is never formed: a chunk of rows becomes its kernel values against landmarks, those become few
@@ -234,7 +236,7 @@ class StreamKernelKMeans(Assigner):
         """
         check_kernel_parameters(self)
         with under_limit(self.memory_limit):
-            source = self._open(X, reset=True)
+            source = open_rows(self, X, reset=True)
             weights = check_weights(sample_weight)
             weights.check_rows(source.n_rows, source.name)
             limit = limit_of_run(self, self.checkpoint)
@@ -250,7 +252,7 @@ class StreamKernelKMeans(Assigner):
         sizes = self._sizes(source)
         if sizes.short and self.n_landmarks == "auto":  # of a number that was given, the plan tells
             warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", UserWarning, stacklevel=3)
-        progress = self._progress()
+        progress = Progress(self.progress)
         with (
             COMPILATION.shown_on(progress),
             KernelContext.opened(
@@ -291,7 +293,7 @@ class StreamKernelKMeans(Assigner):
         InvalidInputError
             For more rows, or rows that are not in memory.
         """
-        self._check_fitted()
+        check_is_fitted(self, "model_")
         if not is_in_memory(X):
             raise InvalidInputError(f"{type(X).__name__} is no matrix in memory; pass rows as an array or CSR matrix")
         checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": self.on_invalid == "raise"}
@@ -337,7 +339,7 @@ class StreamKernelKMeans(Assigner):
         """
         check_kernel_parameters(self)
         with under_limit(self.memory_limit):  # the head of text is parsed
-            return self.plan_for(self._open(X, reset=None))
+            return self.plan_for(open_rows(self, X, reset=None))
 
     def plan_for(self, source: RowSource, *, weighted: bool = False, memory_limit: Any = None) -> Plan:
         """As `plan`, for a source that is open, and rows with weights; below another limit if one is given."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import available_memory, is_given
@@ -20,8 +21,10 @@ from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
-from streamkm.estimators.describe import Described
+from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.incremental import IncrementalKMeans, incremental_from
+from streamkm.estimators.input_rows import open_rows
+from streamkm.estimators.labelling import write_label_table
 from streamkm.estimators.planned import Planned
 from streamkm.estimators.validation import (
     ClusterMetric,
@@ -49,7 +52,7 @@ from streamkm.sources.open import store_of
 from streamkm.sources.prepared import prepared
 
 
-class StreamKMeans(Described, Planned):
+class StreamKMeans(DescribedKMeans, Planned):
     """K-means for data that need not fit in memory.
 
     Rows are read in chunks, twice: the first pass sketches them to few features and keeps a sample; k-means runs on
@@ -341,7 +344,7 @@ class StreamKMeans(Described, Planned):
         assignment; memory for n sketched rows, the sample and the centers.
         """
         check_parameters(self)
-        source = self._open(X, reset=True)
+        source = open_rows(self, X, reset=True)
         stored = store_of(source)
         if stored is not None and stored.info.weighted and sample_weight is None:
             sample_weight = stored.weights()
@@ -367,16 +370,16 @@ class StreamKMeans(Described, Planned):
         gathers = place is None or not is_on_cluster(self.executor)
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         n_threads, spare_bytes = local_threads(self.executor), 0 if is_given(self.memory_limit) else available_memory()
-        with self._kernels(source, n_threads, spare_bytes, self._progress()):  # the head of text is parsed
+        with self._kernels(source, n_threads, spare_bytes, Progress(self.progress)):  # the head of text is parsed
             limit = limit_of_run(self, self.checkpoint)
             plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
             source, spare_bytes = self._cached_rows(source, plan), plan.limit_bytes - plan.peak_bytes
-            progress = self._progress()
+            progress = Progress(self.progress)
             with self._kernels(self._planned_rows(source), plan.n_threads, spare_bytes, progress):
                 self._run(source, plan, weights, writer, progress, place)
             if table is not None:
-                written = self._predict_to_table(source, table)
+                written = write_label_table(self, source, table)
                 self.stages_ += [written.stage] if written.stage else []
                 self.n_passes_ += 1
         return self
@@ -408,7 +411,7 @@ class StreamKMeans(Described, Planned):
         InvalidParameterError
             For fits with ``metric="spherical"`` or `max_cluster_size`, and parameters out of range.
         """
-        self._check_fitted()
+        check_is_fitted(self, "model_")
         return incremental_from(self, half_life=half_life, first_row=first_row)
 
     def __getattr__(self, name: str) -> Any:

@@ -18,7 +18,7 @@ Predict = Callable[[Any], Any]
 
 
 def with_labels(X: Any, column: str, predict: Predict, *, overwrite: bool = False) -> Any:
-    """See `Assigner.with_labels`. `predict`: labels of rows, lazy for Dask's."""
+    """See `BaseKMeans.with_labels`. `predict`: labels of rows, lazy for Dask's."""
     if isinstance(X, str | os.PathLike):
         return _in_file(X, column, predict, overwrite=overwrite)
     if hasattr(X, "obs") and hasattr(X, "n_obs"):

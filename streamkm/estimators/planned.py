@@ -10,7 +10,8 @@ from typing import Any
 from streamkm.cluster.size_cap import most_clusters
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_alone, is_on_cluster, local_threads, under_limit
-from streamkm.estimators.base import Assigner
+from streamkm.estimators.base import BaseKMeans
+from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.validation import ClusterMetric, check_parameters, drawn_seed, parameters_of, row_metric
 from streamkm.fitting.benchmark import estimate_seconds, measure, roughly_prepared
 from streamkm.fitting.centers import check_clusters
@@ -28,7 +29,7 @@ from streamkm.sources.open import store_of
 from streamkm.sources.prepared import prepared
 
 
-class Planned(Assigner):
+class Planned(BaseKMeans):
     """Adds `plan`, `estimate_seconds` and `forecast` to an estimator, and what its parameters mean for a fit."""
 
     metric: ClusterMetric
@@ -54,7 +55,7 @@ class Planned(Assigner):
         """
         check_parameters(self)
         with under_limit(self.memory_limit):  # the head of text is parsed
-            source = self._open(X, reset=None)
+            source = open_rows(self, X, reset=None)
             planned = source if n_rows is None else HypotheticalSource(source, n_rows)
             return self.plan_for(planned, gathers_labels=gathers_labels)
 
@@ -67,7 +68,7 @@ class Planned(Assigner):
             As `plan`, and for rows that can only be read in order.
         """
         with under_limit(self.memory_limit):
-            source, n_threads = self._open(X, reset=None), local_threads(self.executor)
+            source, n_threads = open_rows(self, X, reset=None), local_threads(self.executor)
             plan = self.plan_for(source if n_rows is None else HypotheticalSource(source, n_rows))
             rows = roughly_prepared(source, check_steps(self.preprocess), plan.chunk_bytes, self.on_invalid)
             return estimate_seconds(
@@ -101,7 +102,7 @@ class Planned(Assigner):
             rows that only this process has.
         """
         check_parameters(self)
-        source = self._open(X, reset=None)
+        source = open_rows(self, X, reset=None)
         if source.in_process:
             raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
         planned = source if n_rows is None else HypotheticalSource(source, n_rows)

@@ -1,0 +1,116 @@
+"""One pass over rows with a fitted model: labels, distances, and the files that they are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from streamkm.core.marks import Overwrite
+from streamkm.core.memory import memory_limit_bytes, trim_heap
+from streamkm.core.progress import Progress
+from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
+from streamkm.estimators.centers import current_model
+from streamkm.estimators.input_rows import open_rows
+from streamkm.estimators.validation import joined
+from streamkm.passes.context import PassContext
+from streamkm.passes.label_tables import N_VALUES, RowIds, RowNumbers, Written, write_table
+from streamkm.passes.labels import check_seen, label_pass, n_writes, write_labels
+from streamkm.passes.predict import map_rows
+from streamkm.passes.reader import RowReader
+from streamkm.passes.table_formats import RowNames
+from streamkm.planning.line_room import with_line_room
+from streamkm.planning.memory_budget import MemoryBudget
+from streamkm.sources.base import RowSource
+from streamkm.sources.open import is_collection, store_of
+from streamkm.sources.prepared import prepared
+
+
+class Labelling:
+    """One pass of a fitted estimator over rows, each of which gets so many values, within the memory limit."""
+
+    def __init__(self, estimator: Any, source: RowSource, n_columns: int = 0):
+        model, executor, limit = current_model(estimator), estimator.executor, estimator.memory_limit
+        stored = store_of(source)
+        if stored is not None:
+            from streamkm.stores.compatibility import model_on_store
+
+            model = model_on_store(model, stored)
+        if model.preparation is not None:
+            source = prepared(source, model.preparation)
+        here, held, on_cluster = local_threads(executor), model.centers.nbytes, is_on_cluster(executor)
+        budget = MemoryBudget.of(limit, source, on_cluster=on_cluster)
+        sizes = budget.labelling(source, estimator.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
+        chunk_bytes, n_threads, peak = sizes
+        source = with_line_room(source, limit, peak, chunk_bytes, n_threads, on_cluster=on_cluster)
+        self.model, self.n_columns = model, n_columns
+        self.reader = RowReader(source, chunk_bytes, model.metric, estimator.on_invalid)
+        self.progress = Progress(estimator.progress)
+        self._executor, self._n_threads, self._memory_limit = executor, n_threads, limit
+
+    @contextmanager
+    def _context(self) -> Iterator[PassContext]:
+        """Open the executor, and keep the memory limit meanwhile."""
+        with under_limit(self._memory_limit), open_executor(self._executor, self._n_threads) as workers:
+            trim_heap(memory_limit_bytes(self._memory_limit))
+            yield PassContext(executor=workers, reader=self.reader)
+
+    def values(self, name: str, function: Callable[..., Any]) -> Iterator[NDArray[Any]]:
+        """Read the rows once, in a stage of this name; yield the function's values chunk by chunk."""
+        with self._context() as context, self.progress.stage(name) as stage:
+            yield from map_rows(context, self.model, function, stage, wide=self.n_columns > 0)
+
+    def gathered(self, name: str, function: Callable[..., Any], empty: NDArray[Any]) -> NDArray[Any]:
+        """Read the rows once; give the function's values of all, `empty` where there are none."""
+        return joined(self.values(name, function), empty, self.reader.source.n_rows)
+
+    def write_labels(self, target: Path, *, overwrite: Overwrite) -> None:
+        """Read the rows once; write their labels to a Zarr array."""
+        with self._context() as context:
+            check_seen(context.executor, target)
+            with self.progress.stage("predict") as stage:
+                held = label_pass(context, self.model, stage)
+            with self.progress.stage("labels", n_writes(held)) as stage:
+                write_labels(context.executor, held, target, stage, overwrite=overwrite)
+
+    def write_table(
+        self, target: Path, usual: NDArray[np.float64] | None, names: RowNames, *, overwrite: Overwrite
+    ) -> Written:
+        """Read the rows once; write their labels, distances and outlier scores to a table."""
+        with self._context() as context, self.progress.stage("predict") as stage:
+            written = write_table(context, self.model, target, stage, usual, names, overwrite=overwrite)
+        return replace(written, stage=stage)
+
+
+def row_values(
+    estimator: Any, X: Any, name: str, function: Callable[..., Any], empty: NDArray[Any], n_columns: int = 0
+) -> Any:
+    """Give the function's values of the rows of X, `empty` where there are none; lazily, for a Dask array."""
+    check_is_fitted(estimator, "model_")
+    source = open_rows(estimator, X, reset=False)
+    if is_collection(X):
+        from streamkm.passes.lazy import lazy_map
+        from streamkm.sources.dask.arrays import DaskSource
+
+        if isinstance(source, DaskSource):
+            model, width = current_model(estimator), n_columns or None
+            return lazy_map(source, model, function, on_invalid=estimator.on_invalid, n_columns=width)
+    return Labelling(estimator, source, n_columns).gathered(name, function, empty)
+
+
+def write_label_table(estimator: Any, source: RowSource, target: Path, *, overwrite: Overwrite = False) -> Written:
+    """Read rows once; write their labels, distances and outlier scores to a table."""
+    profile, usual = getattr(estimator, "profile_", None), None
+    labelling = Labelling(estimator, source, N_VALUES)
+    if profile is not None and len(profile.sums) == len(labelling.model.centers):
+        counts = estimator.counts_
+        usual = np.divide(profile.sums[:, 0], counts, out=np.zeros(len(counts)), where=counts > 0)
+    column: str | None = getattr(source, "id_column", None)
+    names = RowNumbers() if column is None else RowIds(column, source.ids())
+    return labelling.write_table(target, usual, names, overwrite=overwrite)
