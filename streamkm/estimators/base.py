@@ -6,7 +6,6 @@ Each method checks what it is given and calls the module that does the work.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -15,32 +14,20 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.cluster.model import Metric, Model
+from streamkm.cluster.model import Model
 from streamkm.core.marks import Overwrite
-from streamkm.estimators.centers import held_centers, hold_centers, wide_centers
+from streamkm.estimators.centers import held_centers, wide_centers
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.label_columns import with_labels
 from streamkm.estimators.labelling import Labelling, row_values, write_label_table
 from streamkm.estimators.model_files import load_model, save_model
-from streamkm.estimators.validation import (
-    Weights,
-    centers_dtype,
-    check_weights,
-    given_start,
-)
-from streamkm.fitting.context import FitContext
-from streamkm.fitting.kmeans import Fit
+from streamkm.estimators.validation import check_weights
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import check_labels_place, open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
-from streamkm.passes.reader import OnInvalid, RowReader
-from streamkm.passes.words import look_at_words
-from streamkm.planning.plan import Plan
-from streamkm.sources.base import RowSource
+from streamkm.passes.reader import OnInvalid
 
 
 class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -231,73 +218,3 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def _n_features_out(self) -> int:
         """Columns of `transform`, for scikit-learn's feature names."""
         return len(held_centers(self))
-
-    def _given(self, seed: int) -> tuple[Any, np.random.SeedSequence]:
-        """`init`, and the random streams of a fit."""
-        init = given_start(self.init)
-        entropy = check_random_state(seed).randint(0, 2**32, 4, dtype=np.uint32)
-        return init, np.random.SeedSequence([int(word) for word in entropy])
-
-    def _fit_reader(self, source: RowSource, plan: Plan, metric: Metric) -> RowReader:
-        """How a fit walks the source."""
-        return RowReader(source, plan.chunk_bytes, metric, self.on_invalid, may_index=True)
-
-    def _take(self, fitted: Fit, model: Model, context: FitContext, weights: Weights, seed: int) -> None:
-        """Set what every fit sets; warn, three calls up, of fewer clusters than were asked for."""
-        source = context.reader.source
-        n_samples, factor = int(fitted.chunk_rows.sum()), weights.factor
-        weights.check_rows(n_samples, source.name)
-        self._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None
-        self.model_ = model
-        self.labels_ = fitted.labels
-        hold_centers(
-            self,
-            cluster_centers_=fitted.model.centers.astype(centers_dtype(source.dtype), copy=False),
-            cluster_means_=fitted.totals.to_means(fallback=fitted.model.centers),
-        )
-        self.counts_ = factor * fitted.totals.counts
-        self.inertia_ = factor * fitted.totals.d2
-        promise = fitted.promise
-        self.expected_inertia_ = None if promise is None else factor * promise.inertia
-        self.expected_inertia_error_ = None if promise is None else factor * promise.error
-        self.possible_gain_ = fitted.gain
-        self.distortion_ = fitted.distortion
-        self.assign_space_ = model.space
-        self.n_iter_ = fitted.lloyd.n_iter
-        self.converged_ = fitted.lloyd.converged
-        self.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fitted.history]
-        self.seed_ = seed
-        self.feature_words_ = look_at_words(source, context.progress)
-        self.stages_ = [*source.stages_before, *context.progress.stages]
-        for stage in self.stages_:
-            stage.inertias = tuple(step["inertia"] for step in self.history_ if step["stage"] == stage.name)
-        again = context.plan.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
-        self.n_passes_ = context.plan.passes + again + fitted.n_rounds
-        self.fitted_on_ = {**described(source), "process_memory": context.plan.process_memory}
-        self.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
-        self.n_samples_ = n_samples
-        self.n_features_in_ = model.n_features
-        self.n_components_ = model.sketch.n_components
-        self.sketch_ = model.sketch
-        self.plan_ = context.plan
-        self.sketch_sample_, self.sample_labels_ = fitted.view, fitted.view_labels
-        if len(model.centers) < self.n_clusters:
-            n_found, s = len(model.centers), "" if len(model.centers) == 1 else "s"
-            warnings.warn(
-                f"found {n_found} cluster{s} instead of {self.n_clusters}: "
-                f"the data have only {n_found} distinct row{s}",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-
-
-def described(source: RowSource) -> dict[str, Any]:
-    """What a model says of the rows that it was fitted on, as JSON values."""
-    return {
-        "name": source.name,
-        "files": list(map(str, source.files)),
-        "stored_bytes": source.n_bytes,
-        "dtype": str(source.dtype),
-        "sparse": source.is_sparse,
-        **({"made_with": dict(source.made_with)} if source.made_with else {}),
-    }

@@ -21,9 +21,18 @@ from streamkm.engine import is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.base import BaseKMeans
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
+from streamkm.estimators.fitted_attributes import set_fitted
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, kernel_starts
-from streamkm.estimators.validation import Weights, check_weights, drawn_seed, is_in_memory, parameters_of
+from streamkm.estimators.validation import (
+    Weights,
+    check_weights,
+    drawn_seed,
+    given_start,
+    is_in_memory,
+    parameters_of,
+    random_streams,
+)
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.kernel.fit import KernelContext, KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
@@ -31,7 +40,7 @@ from streamkm.fitting.kernel.maps import MapRule
 from streamkm.fitting.kernel.papers.exact import exact_objective, kernel_objective
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.kernels.compiling import COMPILATION
-from streamkm.passes.reader import OnInvalid
+from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
 from streamkm.planning.line_room import planned_line_room
@@ -257,7 +266,7 @@ class StreamKernelKMeans(BaseKMeans):
             COMPILATION.shown_on(progress),
             KernelContext.opened(
                 self.executor,
-                reader=self._fit_reader(source, plan, "euclidean"),
+                reader=RowReader(source, plan.chunk_bytes, "euclidean", self.on_invalid, may_index=True),
                 plan=plan,
                 settings=self._settings(sizes, seed),
                 weights=weights.each,
@@ -266,7 +275,7 @@ class StreamKernelKMeans(BaseKMeans):
             ) as context,
         ):
             fitted = run_kernel_fit(context)
-        self._take(fitted.fit, fitted.fit.model, context, weights, seed)
+        set_fitted(self, fitted.fit, fitted.fit.model, context, weights, seed)
         self.kernel_ = fitted.kernel
         residual = fitted.trace_residual
         self.trace_residual_ = None if residual is None else weights.factor * residual
@@ -380,8 +389,8 @@ class StreamKernelKMeans(BaseKMeans):
         return kernel_sizes(*wanted, source.estimated_rows, method=given.method.method)
 
     def _settings(self, sizes: KernelSizes, seed: int) -> KernelSettings:
-        init, seeds = self._given(seed)
         given = parameters_of(self)
+        init = given_start(given.init)
         kernel, method = given.kernel, given.method
         rule = KernelRule(
             kernel_name(kernel.kernel), given.gamma, kernel.gamma_factor, kernel.degree, float(kernel.coef0)
@@ -393,7 +402,7 @@ class StreamKernelKMeans(BaseKMeans):
             max_iter=given.max_iter,
             tol=given.tol,
             refine=given.refine,
-            seeds=seeds,
+            seeds=random_streams(seed),
             kernel=rule,
             map=MapRule(method.method, Choice(_how(method), sizes.n_landmarks, sizes.rank), method.landmark_rank),
             all_rows=self._all_rows(),

@@ -7,52 +7,43 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.memory import available_memory, is_given
 from streamkm.core.progress import Progress
-from streamkm.engine import is_on_cluster, local_threads, open_executor
-from streamkm.engine.saving import CheckpointWriter
+from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.incremental import IncrementalKMeans, incremental_from
 from streamkm.estimators.input_rows import open_rows
-from streamkm.estimators.labelling import write_label_table
-from streamkm.estimators.planned import Planned
-from streamkm.estimators.validation import (
-    ClusterMetric,
-    Weights,
-    check_parameters,
-    check_weights,
-    drawn_seed,
-    is_sketch,
-    row_metric,
+from streamkm.estimators.kmeans_fit import (
+    cached_as_planned,
+    compiling_for,
+    fit_rows,
+    plan_rows,
+    rough_reader,
+    rows_to_cluster,
+    settings_of,
 )
-from streamkm.fitting.context import FitContext
-from streamkm.fitting.kmeans import run_fit
-from streamkm.kernels.compiling import COMPILATION
-from streamkm.passes.context import PassContext
+from streamkm.estimators.labelling import write_label_table
+from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, drawn_seed, is_sketch
+from streamkm.fitting.benchmark import estimate_seconds, measure
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import check_labels_place, check_seen
-from streamkm.passes.prepare import find_preparation
 from streamkm.passes.reader import OnInvalid
+from streamkm.planning.forecast import Cluster, Forecast, HypotheticalSource, forecast
 from streamkm.planning.plan import Plan
-from streamkm.preparation import Preparation, check_steps
 from streamkm.sketches import Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_class
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
-from streamkm.sources.prepared import prepared
 
 
-class StreamKMeans(DescribedKMeans, Planned):
+class StreamKMeans(DescribedKMeans):
     """K-means for data that need not fit in memory.
 
     Rows are read in chunks, twice: the first pass sketches them to few features and keeps a sample; k-means runs on
@@ -370,14 +361,14 @@ class StreamKMeans(DescribedKMeans, Planned):
         gathers = place is None or not is_on_cluster(self.executor)
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         n_threads, spare_bytes = local_threads(self.executor), 0 if is_given(self.memory_limit) else available_memory()
-        with self._kernels(source, n_threads, spare_bytes, Progress(self.progress)):  # the head of text is parsed
+        with compiling_for(source, n_threads, spare_bytes, Progress(self.progress)):  # the head of text is parsed
             limit = limit_of_run(self, self.checkpoint)
             plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
         with checkpoint_writer(self, source, plan, weights.each) as writer:
-            source, spare_bytes = self._cached_rows(source, plan), plan.limit_bytes - plan.peak_bytes
+            source, spare_bytes = cached_as_planned(self, source, plan), plan.limit_bytes - plan.peak_bytes
             progress = Progress(self.progress)
-            with self._kernels(self._planned_rows(source), plan.n_threads, spare_bytes, progress):
-                self._run(source, plan, weights, writer, progress, place)
+            with compiling_for(rows_to_cluster(self, source), plan.n_threads, spare_bytes, progress):
+                fit_rows(self, source, plan, weights, writer, progress, place)
             if table is not None:
                 written = write_label_table(self, source, table)
                 self.stages_ += [written.stage] if written.stage else []
@@ -414,58 +405,100 @@ class StreamKMeans(DescribedKMeans, Planned):
         check_is_fitted(self, "model_")
         return incremental_from(self, half_life=half_life, first_row=first_row)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("partial_fit", "merge"):
-            raise AttributeError(f"StreamKMeans has no {name}; IncrementalKMeans has: incremental() makes it of a fit")
-        return object.__getattribute__(self, name)
+    def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
+        """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
 
-    def _run(
+        Reads no rows.
+
+        Parameters
+        ----------
+        X : as for `fit`
+        n_rows : int, optional
+            In place of those that X has.
+        gathers_labels : bool, default=True
+            Whether this process gets the labels of all rows: not with `labels_to` on a cluster.
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
+            As `fit` would before its first read.
+        """
+        check_parameters(self)
+        with under_limit(self.memory_limit):  # the head of text is parsed
+            source = open_rows(self, X, reset=None)
+            planned = source if n_rows is None else HypotheticalSource(source, n_rows)
+            return self.plan_for(planned, gathers_labels=gathers_labels)
+
+    def estimate_seconds(self, X: Any, n_rows: int | None = None) -> float:
+        """Say how long `fit` may take with X, or `n_rows` rows of its kind, about, after reading a few chunks of X.
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
+            As `plan`, and for rows that can only be read in order.
+        """
+        with under_limit(self.memory_limit):
+            source = open_rows(self, X, reset=None)
+            plan = self.plan_for(source if n_rows is None else HypotheticalSource(source, n_rows))
+            settings = settings_of(self, drawn_seed(self.random_state))
+            return estimate_seconds(rough_reader(self, source, plan), plan, settings, local_threads(self.executor))
+
+    def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
+        """Say what `fit` would take on a cluster, on more rows of the kind of X's, after reading a few chunks of X.
+
+        Parameters
+        ----------
+        X : path or glob, open dataset or ChunkedSource
+            Which workers can read; a sample of the data is enough.
+        cluster : Cluster
+            Of `streamkm.planning.forecast`; the cost model is written down in `streamkm.planning.forecast.cost_model`.
+        n_rows : int, optional
+            In place of those that X has.
+
+        Returns
+        -------
+        Forecast
+            Time, tasks, bytes and memory, stage by stage.
+
+        Raises
+        ------
+        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
+            As `estimate_seconds`, but for memory: other machines are planned, and what the client needs is said. For
+            rows that only this process has.
+        """
+        check_parameters(self)
+        source = open_rows(self, X, reset=None)
+        if source.in_process:
+            raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
+        planned = source if n_rows is None else HypotheticalSource(source, n_rows)
+        # as a client plans that has the labels written where rows are read: those that it gathers come on top
+        plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
+        rates = measure(rough_reader(self, source, plan), plan, settings_of(self, drawn_seed(self.random_state)))
+        return forecast(plan, rates, cluster)
+
+    def plan_for(
         self,
         source: RowSource,
-        plan: Plan,
-        weights: Weights,
-        writer: CheckpointWriter,
-        progress: Progress,
-        labels_to: Path | None,
-    ) -> None:
-        """Fit, and set what `fit` sets."""
-        source, preparation = self._prepared_rows(source, plan, writer, progress)
-        stored, metric = store_of(source), row_metric(self.metric)
-        if stored is not None:
-            from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
+        *,
+        total_weight: float | None = None,
+        n_threads: int | None = None,
+        gathers_labels: bool = True,
+        refuses: bool = True,
+        memory_limit: Any = None,
+    ) -> Plan:
+        """As `plan`, for a source that is open, rows with weights of this sum, and so many threads of this process.
 
-            metric = metric_on_store(stored, metric)
-            if self.metric == "spherical" and not sketch_of_store(stored).is_identity:
-                raise InvalidParameterError(
-                    f'{stored.path} holds sketched rows, and metric="spherical" is for original ones; fit the data, or '
-                    f'a store that was written with sketch="identity"'
-                )
-        seed = writer.same_seed(drawn_seed(self.random_state))
-        with FitContext.opened(
-            self.executor,
-            reader=self._fit_reader(source, plan, metric),
-            plan=plan,
-            settings=self._settings(seed),
-            weights=weights.each,
-            writer=writer,
-            progress=progress,
-        ) as context:
-            fitted = run_fit(replace(context, labels_to=labels_to))
-        # a store's rows are sketched: the model that is kept sketches original rows first
-        model = replace(fitted.model, preparation=preparation)
-        if stored is not None:
-            model = model_of_store(stored, fitted.model.centers)
-        self._take(fitted, model, context, weights, seed)
-        self.preparation_ = model.preparation
-        self.feature_deviations_ = fitted.deviations
-        self.size_cap_ = fitted.size_cap
-
-    def _kernels(
-        self, source: RowSource, n_threads: int, spare_bytes: int, progress: Progress
-    ) -> AbstractContextManager[None]:
-        """What is done where kernels have to be compiled, within; see `Compilation.expecting`."""
-        kind = f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}"
-        return COMPILATION.expecting(kind, n_threads=n_threads, spare_bytes=spare_bytes, progress=progress)
+        Below another `memory_limit` if one is given; see `checkpoints.limit_of_run`.
+        """
+        return plan_rows(
+            self,
+            source,
+            total_weight=total_weight,
+            n_threads=n_threads,
+            gathers_labels=gathers_labels,
+            refuses=refuses,
+            memory_limit=memory_limit,
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -474,17 +507,7 @@ class StreamKMeans(DescribedKMeans, Planned):
         tags.input_tags.sparse = asked.takes_sparse
         return tags
 
-    def _prepared_rows(
-        self, source: RowSource, plan: Plan, writer: CheckpointWriter, progress: Progress
-    ) -> tuple[RowSource, Preparation | None]:
-        """The rows that are clustered, after the passes that `preprocess` needs."""
-        steps = check_steps(self.preprocess)
-        if not steps:
-            return source, None
-        preparation = Preparation(steps)
-        if preparation.finding:
-            reader = self._fit_reader(source, plan, "euclidean")
-            with open_executor(self.executor, plan.n_threads) as workers:
-                context = PassContext(executor=workers, reader=reader, writer=writer)
-                preparation = find_preparation(context, steps, plan.sample_rows, progress)
-        return prepared(source, preparation), preparation
+    def __getattr__(self, name: str) -> Any:
+        if name in ("partial_fit", "merge"):
+            raise AttributeError(f"StreamKMeans has no {name}; IncrementalKMeans has: incremental() makes it of a fit")
+        return object.__getattribute__(self, name)

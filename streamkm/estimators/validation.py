@@ -244,6 +244,12 @@ def drawn_seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(0, 2**32, dtype=np.uint32))
 
 
+def random_streams(seed: int) -> np.random.SeedSequence:
+    """The source of a fit's named random streams."""
+    entropy = check_random_state(seed).randint(0, 2**32, 4, dtype=np.uint32)
+    return np.random.SeedSequence([int(word) for word in entropy])
+
+
 def is_in_memory(X: Any) -> bool:
     """Whether X is data that scikit-learn validates (NumPy, SciPy, pandas, nested lists), not something to open."""
     if is_collection(X) or is_bfloat16(X):

@@ -1,0 +1,197 @@
+"""One fit of a `StreamKMeans`: what its parameters mean for given rows, its plan, and its run."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from streamkm.cluster.size_cap import most_clusters
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.progress import Progress
+from streamkm.engine import is_alone, is_on_cluster, local_threads, open_executor
+from streamkm.engine.saving import CheckpointWriter
+from streamkm.estimators.fitted_attributes import set_fitted
+from streamkm.estimators.validation import Weights, drawn_seed, given_start, parameters_of, random_streams, row_metric
+from streamkm.fitting.benchmark import roughly_prepared
+from streamkm.fitting.centers import check_clusters
+from streamkm.fitting.context import FitContext
+from streamkm.fitting.kmeans import run_fit
+from streamkm.fitting.settings import Settings
+from streamkm.kernels.compiling import COMPILATION
+from streamkm.passes.context import PassContext
+from streamkm.passes.prepare import check_replayable, find_preparation
+from streamkm.passes.reader import RowReader
+from streamkm.planning.fit_plan import plan_fit
+from streamkm.planning.line_room import planned_line_room
+from streamkm.planning.plan import Plan
+from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
+from streamkm.preparation import Preparation, check_steps
+from streamkm.sources.base import RowSource
+from streamkm.sources.cached import cached_rows
+from streamkm.sources.open import store_of
+from streamkm.sources.prepared import prepared
+
+
+def plan_rows(
+    estimator: Any,
+    source: RowSource,
+    *,
+    total_weight: float | None,
+    n_threads: int | None,
+    gathers_labels: bool,
+    refuses: bool,
+    memory_limit: Any,
+) -> Plan:
+    """Plan a fit; see `StreamKMeans.plan_for`."""
+    given = parameters_of(estimator)
+    if source.n_rows is not None:
+        check_clusters(given.n_clusters, source.n_rows)
+    counts = {given.n_clusters}
+    if given.max_cluster_size is not None:
+        n_rows = total_weight or source.estimated_rows
+        counts.add(most_clusters(given.max_cluster_size, n_rows, given.n_clusters))
+    rows = rows_to_cluster(estimator, source)
+    planned = partial(
+        plan_fit,
+        rows,
+        sketch=replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch,
+        refine=given.refine,
+        coreset=given.coreset,
+        chunk_bytes=given.chunk_bytes,
+        memory_limit=given.memory_limit if memory_limit is None else memory_limit,
+        n_threads=n_threads or local_threads(given.executor),
+        weighted=total_weight is not None,
+        gathers_labels=gathers_labels,
+        caches_rows=refuses and is_alone(given.executor),
+        refuses=refuses,
+        on_cluster=refuses and is_on_cluster(given.executor),
+    )
+    # splits leave more clusters than are looked for: these are planned first, as a refusal names their limit
+    plan = max(
+        (planned(n_clusters=count) for count in sorted(counts, reverse=True)),
+        key=lambda plan: plan.threadless_bytes,
+    )
+    stored = None
+    if plan.memory_model is not None and not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
+        stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
+    return plan.with_epochs(settings_of(estimator, 0), stored=stored)
+
+
+def rough_reader(estimator: Any, source: RowSource, plan: Plan) -> RowReader:
+    """Make the reader of a fit, of rows whose preparation is found on a few of them."""
+    rows = roughly_prepared(source, check_steps(estimator.preprocess), plan.chunk_bytes, estimator.on_invalid)
+    return RowReader(rows, plan.chunk_bytes, row_metric(estimator.metric), estimator.on_invalid, may_index=True)
+
+
+def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
+    """Give the rows that will be clustered, as far as they can be described before steps have found what they need.
+
+    Raises InvalidInputError for rows that no step can be done to: of sketch stores, and some that can be walked once
+    only.
+    """
+    steps = check_steps(estimator.preprocess)
+    if not steps:
+        return source
+    if store_of(source) is not None:
+        raise InvalidInputError(
+            f"the rows of {source.name} are sketched already, and preprocess={list(steps)!r} is for original rows; "
+            "leave preprocess out"
+        )
+    preparation = Preparation(steps)
+    check_replayable(source, preparation)
+    return prepared(source, preparation)
+
+
+def cached_as_planned(estimator: Any, source: RowSource, plan: Plan) -> RowSource:
+    """Give the rows as they are read, cached in memory by the first pass where the plan has room for them."""
+    chunk_bytes = rows_to_cluster(estimator, source).original_bytes(plan.chunk_bytes)
+    given = parameters_of(estimator)
+    bounded = planned_line_room(source, given.memory_limit, plan, on_cluster=is_on_cluster(given.executor))
+    return cached_rows(bounded, chunk_bytes, plan.cached_bytes)
+
+
+def settings_of(estimator: Any, seed: int) -> Settings:
+    """Make the settings of a fit with this seed."""
+    given = parameters_of(estimator)
+    sketch = None if isinstance(given.sketch.sketch, str) else given.sketch.sketch
+    return Settings(
+        n_clusters=given.n_clusters,
+        init=given_start(given.init),
+        n_init=given.n_init,
+        max_iter=given.max_iter,
+        tol=given.tol,
+        refine=given.refine,
+        seeds=random_streams(seed),
+        sketch=sketch,
+        spherical=given.metric == "spherical",
+        max_cluster_size=given.max_cluster_size,
+    )
+
+
+def fit_rows(
+    estimator: Any,
+    source: RowSource,
+    plan: Plan,
+    weights: Weights,
+    writer: CheckpointWriter,
+    progress: Progress,
+    labels_to: Path | None,
+) -> None:
+    """Fit rows, and set what `fit` sets."""
+    source, preparation = _prepared_rows(estimator, source, plan, writer, progress)
+    stored, metric = store_of(source), row_metric(estimator.metric)
+    if stored is not None:
+        from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
+
+        metric = metric_on_store(stored, metric)
+        if estimator.metric == "spherical" and not sketch_of_store(stored).is_identity:
+            raise InvalidParameterError(
+                f'{stored.path} holds sketched rows, and metric="spherical" is for original ones; fit the data, or '
+                f'a store that was written with sketch="identity"'
+            )
+    seed = writer.same_seed(drawn_seed(estimator.random_state))
+    with FitContext.opened(
+        estimator.executor,
+        reader=RowReader(source, plan.chunk_bytes, metric, estimator.on_invalid, may_index=True),
+        plan=plan,
+        settings=settings_of(estimator, seed),
+        weights=weights.each,
+        writer=writer,
+        progress=progress,
+    ) as context:
+        fitted = run_fit(replace(context, labels_to=labels_to))
+    # a store's rows are sketched: the model that is kept sketches original rows first
+    model = replace(fitted.model, preparation=preparation)
+    if stored is not None:
+        model = model_of_store(stored, fitted.model.centers)
+    set_fitted(estimator, fitted, model, context, weights, seed)
+    estimator.preparation_ = model.preparation
+    estimator.feature_deviations_ = fitted.deviations
+    estimator.size_cap_ = fitted.size_cap
+
+
+def compiling_for(
+    source: RowSource, n_threads: int, spare_bytes: int, progress: Progress
+) -> AbstractContextManager[None]:
+    """Announce kernels that have to be compiled within; see `Compilation.expecting`."""
+    kind = f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}"
+    return COMPILATION.expecting(kind, n_threads=n_threads, spare_bytes=spare_bytes, progress=progress)
+
+
+def _prepared_rows(
+    estimator: Any, source: RowSource, plan: Plan, writer: CheckpointWriter, progress: Progress
+) -> tuple[RowSource, Preparation | None]:
+    """The rows that are clustered, after the passes that `preprocess` needs."""
+    steps = check_steps(estimator.preprocess)
+    if not steps:
+        return source, None
+    preparation = Preparation(steps)
+    if preparation.finding:
+        reader = RowReader(source, plan.chunk_bytes, "euclidean", estimator.on_invalid, may_index=True)
+        with open_executor(estimator.executor, plan.n_threads) as workers:
+            context = PassContext(executor=workers, reader=reader, writer=writer)
+            preparation = find_preparation(context, steps, plan.sample_rows, progress)
+    return prepared(source, preparation), preparation
