@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.binary.column_names import unique_names
+from streamkm.sources.binary.column_names import are_numbers, unique_names
 
 
 def gene_names(adata: Any, column: str | None) -> tuple[str, ...] | None:
-    """Names of the columns of X: `column` of `var`, by default its index if there is one; repeated ones made unique.
+    """Names of the columns of X: `column` of `var`, by default its index if it names them; repeated ones made unique.
 
     Raises InvalidParameterError: `var` has no such column. Raises InvalidInputError: a gene without a name.
     """
@@ -28,4 +28,5 @@ def gene_names(adata: Any, column: str | None) -> tuple[str, ...] | None:
             f"{place} of the AnnData object has no name for column {missing.argmax():,}; choose another column as "
             f"var_column="
         )
-    return unique_names(map(str, names))
+    given = [str(name) for name in names]
+    return None if column is None and are_numbers(given) else unique_names(given)

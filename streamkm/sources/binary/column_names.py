@@ -6,7 +6,7 @@ Responsible for finding the names beside the matrix, and for making them unique.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,8 @@ class _Column:
 def column_names(tree: Tree, found: MatrixLocation, column: str | None) -> tuple[str, ...] | None:
     """Names of a matrix's columns, from `column` of the table of its columns, by default its index.
 
-    None where nothing names the columns. Raises InvalidParameterError: there is no such table or column.
-    Raises InvalidInputError: a column without a name. Raises SourceError: not a name for each column.
+    None where nothing but their numbers names the columns. Raises InvalidParameterError: there is no such table or
+    column. Raises InvalidInputError: a column without a name. Raises SourceError: not a name for each column.
     """
     place = _names_column(tree, found, column)
     if place is None:
@@ -52,7 +52,13 @@ def column_names(tree: Tree, found: MatrixLocation, column: str | None) -> tuple
         raise InvalidInputError(
             f"{where} has no name for column {names.index(None):,}; choose another column as var_column="
         )
-    return unique_names(str(name) for name in names)
+    given = [str(name) for name in names]
+    return None if column is None and are_numbers(given) else unique_names(given)
+
+
+def are_numbers(names: Sequence[str]) -> bool:
+    """Whether names are "0", "1", ... in order: what an index has that nobody has named."""
+    return all(name == str(number) for number, name in enumerate(names))
 
 
 def unique_names(names: Iterable[str]) -> tuple[str, ...]:
