@@ -28,7 +28,7 @@ from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
 from streamkm.cluster import in_memory
-from streamkm.planning import fit_plan
+from streamkm.planning import request as fit_request
 from streamkm.planning.memory_budget import MemoryBudget
 from tests.benchmarks.make_topics import Topics
 from tests.programs import forking
@@ -170,8 +170,8 @@ def small_digits() -> Labelled:
 @pytest.fixture
 def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row sample of 300 rows."""
-    monkeypatch.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", 300)
-    monkeypatch.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", 300)
+    monkeypatch.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 1)
 
 
 @pytest.fixture

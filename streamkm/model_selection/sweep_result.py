@@ -48,10 +48,10 @@ class SweepRow:
     stability : float
         Mean adjusted Rand index between the labels of all pairs of seeds, the same for all seeds of a k; NaN for a
         single seed.
-    seconds : float
-        Wall time of this clustering, and of its scores.
     silhouette_error : float
         Standard error of the silhouette, which is taken of sampled rows.
+    seconds : float
+        Wall time of this clustering, and of its scores.
     """
 
     n_clusters: int
@@ -63,8 +63,8 @@ class SweepRow:
     calinski_harabasz: float
     davies_bouldin: float
     stability: float
+    silhouette_error: float
     seconds: float
-    silhouette_error: float = float("nan")
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,6 +106,6 @@ def table_rows(found: Sequence[Sequence[Step]], wanted: Sequence[int], n_rows: i
                 scores.calinski_harabasz,
                 scores.davies_bouldin,
                 stability,
-                run[at].seconds,
                 scores.silhouette_error,
+                run[at].seconds,
             )

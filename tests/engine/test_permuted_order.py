@@ -19,7 +19,7 @@ from streamkm.cluster import in_memory
 from streamkm.core.progress import Stage
 from streamkm.engine import open as opening
 from streamkm.engine.threads import LocalThreads
-from streamkm.planning import fit_plan
+from streamkm.planning import request as fit_request
 from streamkm.sketches import CountSketch
 from streamkm.stores.operations import write_store
 from tests.children import reader_of, tree
@@ -166,8 +166,8 @@ def run(cluster_on, patched, **settings):
     executor = type("Seeded", (PermutedExecutor,), settings) if settings else LocalThreads
     patched.setattr(opening, "LocalThreads", executor)
     patched.setattr(in_memory, "PIECE_ENTRIES", 1)
-    patched.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", 200)
-    patched.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    patched.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", 200)
+    patched.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 1)
     with TemporaryDirectory() as folder:
         try:
             return REGIMES[cluster_on](Path(folder)), executor

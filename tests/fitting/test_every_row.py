@@ -25,7 +25,7 @@ from streamkm.fitting.labelling.inertia_estimate import estimate_inertia
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.passes import label_sinks
 from streamkm.passes.draw import Shares
-from streamkm.planning import fit_plan
+from streamkm.planning import request as fit_request
 from streamkm.sketches import IdentitySketch
 from tests.children import StoppedError, stopped_after
 from tests.limits import limited
@@ -206,12 +206,12 @@ def random_rows(seed):
 
 def test_the_certificate_warns_where_the_sample_was_blind_and_only_there(monkeypatch):
     """50 data sets, clustered by 300 uniformly sampled rows alone, against fits that see all rows."""
-    from streamkm.planning import fit_plan
+    from streamkm.planning import request as fit_request
 
     data = [random_rows(seed) for seed in range(50)]
     full = [kmeans(k).fit(X).inertia_ for X, k in data]
-    monkeypatch.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", 300)
-    monkeypatch.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", 300)
+    monkeypatch.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 1)
     silent, false, n_bad = [], [], 0
     for seed, ((X, k), best) in enumerate(zip(data, full, strict=True)):
         blind, warned = fit_warned(kmeans(k, coreset="uniform", refine=0), X)
@@ -459,8 +459,8 @@ def heavy_rows(tail, seed, n=6000, d=4):
 )
 def test_intervals_cover_or_are_not_told_on_heavy_tails(monkeypatch, tail):
     """Of 60 intervals that cover with probability 0.9, fewer than 48 do with probability below 0.01."""
-    monkeypatch.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", 2000)
-    monkeypatch.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
+    monkeypatch.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", 2000)
+    monkeypatch.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 1)
     n_right = 0
     for seed in range(60):
         estimator = kmeans(8, coreset="uniform", refine=0, n_init=1, random_state=seed)

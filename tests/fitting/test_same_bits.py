@@ -18,7 +18,7 @@ from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.seeding.search_set import SMALL_ENTRIES, SMALLEST_SEARCH_ROWS
 from streamkm.engine.reduction import RUN_LENGTH, RUNS
-from streamkm.planning import fit_plan
+from streamkm.planning import request as fit_request
 from tests.dask_processes import assert_same_bits
 from tests.limits import limited
 from tests.tables import cases, row
@@ -137,8 +137,8 @@ def fitted(tmp_path, monkeypatch):
             data = str(tmp_path / "x.npy")
         with monkeypatch.context() as patched:
             if case.sample_rows is not None:
-                patched.setattr(fit_plan, "SMALLEST_SAMPLE_ROWS", case.sample_rows)
-                patched.setattr(fit_plan, "SAMPLE_ROWS_PER_CLUSTER", 1)
+                patched.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", case.sample_rows)
+                patched.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 1)
             return case.fit(data, executor)
 
     return fit

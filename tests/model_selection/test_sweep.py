@@ -478,7 +478,7 @@ def told(votes, n_clusters, extreme=None):
     rows = tuple(
         SweepRow(
             k, 0, k, 1.0, 1.0, *(float(k == votes.get(name)) for name in ("silhouette", "calinski_harabasz")),
-            1.0 - (k == votes.get("davies_bouldin")), float("nan"), 0.0,
+            1.0 - (k == votes.get("davies_bouldin")), float("nan"), float("nan"), 0.0,
         )
         for k in n_clusters
     )  # fmt: skip

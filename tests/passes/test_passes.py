@@ -13,6 +13,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.estimators.labelling import Labelling
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 from tests import naive
 from tests.tables import cases
@@ -174,7 +175,7 @@ def test_a_stream_is_not_walked_ahead_of_the_work():
                 yield rows
 
     fitted = kmeans(executor=1).fit(X)
-    for _ in fitted._map(fitted._reader(Watched(X)), "predict", _first_column):
+    for _ in Labelling(fitted, Watched(X)).values("predict", _first_column):
         finished.append(1)
         assert len(pieces) <= len(finished) + 4
     assert len(finished) == 100

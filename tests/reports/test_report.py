@@ -21,7 +21,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 
-from streamkm import IncrementalKMeans, StreamKMeans
+from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.cli.report import write_report
 from streamkm.core.exceptions import (
@@ -259,7 +259,7 @@ def test_a_report_has_both_silhouettes_and_says_of_which_rows(tmp_path):
     assert f"{result['silhouette']:.2f} +- 0.01" in text
     assert "of 500 sampled rows, with its standard error" in text
     assert ">simplified silhouette<" in text
-    sketched = StreamKMeans(5, sketch="countsketch", n_components=4, random_state=0, progress=False).fit(X)
+    sketched = StreamKMeans(5, sketch=SketchOptions("countsketch", 4), random_state=0, progress=False).fit(X)
     sketched.report(tmp_path / "x.html")
     assert "of 500 sampled rows, sketched, with its standard error" in (tmp_path / "x.html").read_text("utf-8")
     few = StreamKMeans(400, random_state=0, progress=False).fit(X)

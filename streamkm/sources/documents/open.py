@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources.documents.base import DocumentList, Documents, DocumentStream
 from streamkm.sources.documents.csv_records import CsvRecords
 from streamkm.sources.documents.files import CompressedTextFiles, PlainTextFiles, compression
@@ -74,6 +74,9 @@ def _open_paths(
         raise InvalidParameterError(f"format={form!r} is unknown; known are auto, {', '.join(_FORMATS)}")
     formats = {_own_format(path) if form == "auto" else form for path in found}
     if len(formats) > 1:
+        folder = next((path for path in found if is_folder(path)), None)
+        if folder is not None:
+            raise SourceError(f"{folder} is a directory among files; name files, or folders alone")
         raise InvalidInputError(f"{found[0]}: files of several formats ({', '.join(sorted(formats))}); open one kind")
     (form,) = formats
     for name in options:
