@@ -60,7 +60,7 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _as_settings(
         command,
         {**{name: f"estimator.{name}" for name in same}, "seed": "estimator.random_state",
-         "skip_invalid": "estimator.on_invalid"},
+         "skip_invalid": "estimator.on_invalid", "on_missing": "estimator.on_missing"},
         click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Random seed; it determines the result."),
         click.option("--metric", type=click.Choice(["euclidean", "cosine", "spherical"]), help="[default: euclidean]"),
         preprocess_option,
@@ -68,6 +68,10 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
         click.option(
             "--skip-invalid", flag_value="skip", default=None, help="Rows with NaN or infinity get the label -1."
+        ),
+        click.option(
+            "--on-missing", type=click.Choice(["raise", "skip", "mean", "masked"]),
+            help="NaN: skip its rows, fill it with means, or compare other values (masked).  [default: raise]",
         ),
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("rows", rows_text(data["n_samples"], data["n_skipped"])),
         *([("blank", blank_text(n_blank, by_words=summary["by_words"]))] if n_blank else []),
+        *([("missing", data["missing"])] if data.get("missing") else []),
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
         ("objective", _objective_text(result)),

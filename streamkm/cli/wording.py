@@ -13,7 +13,8 @@ _FITS = ("fit", "plan", "cluster")
 # parameters that commands have options for, "{}" for the value; all others are keys of the configuration
 _OPTIONS: dict[str, dict[str, str]] = {
     **{
-        command: {"n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}",
+        command: {"n_clusters": "-k {}", "on_invalid": "--skip-invalid", "on_missing": "--on-missing {}",
+                  "random_state": "--seed {}",
                   "image_shape": "--image-shape {}", "fit_on": "--set kernel.fit_on={}"}
         for command in _FITS
     },

@@ -46,8 +46,21 @@ def check_unmasked(X: Any, name: str, remedy: str) -> None:
     )
 
 
+def with_nan(X: Any) -> Any:
+    """Rows with NaN in place of masked values; others, and lists without a masked array, as they are."""
+    if isinstance(X, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in X):
+        return [with_nan(row) for row in X]
+    if not isinstance(X, np.ma.MaskedArray):
+        return X
+    if not np.ma.is_masked(X):
+        return X.data
+    return np.where(np.ma.getmaskarray(X), np.nan, X.data.astype(working_dtype(X.dtype)))
+
+
 MASKED_ROWS = 'pass X.astype(float).filled(np.nan), and on_invalid="skip" to leave such rows out'
 """What to do about masked values of rows."""
+MASKED_MISSING = f'{MASKED_ROWS}, or on_missing="skip", or on_missing="mean" or "masked" to use them'
+"""The same, for an estimator that takes them as NaN."""
 
 
 def working_dtype(dtype: Any) -> np.dtype[Any]:

@@ -27,7 +27,7 @@ from streamkm.estimators.validation import check_weights
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import check_labels_place, open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
-from streamkm.passes.reader import OnInvalid
+from streamkm.passes.reader import OnInvalid, OnMissing
 
 
 class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -36,6 +36,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     n_clusters: int
     init: Any
     on_invalid: OnInvalid
+    on_missing: OnMissing = "raise"
     model_: Model
     labels_: Any
     counts_: NDArray[np.float64]
@@ -211,7 +212,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = self.on_invalid == "skip"
+        tags.input_tags.allow_nan = self.on_invalid == "skip" or self.on_missing != "raise"
         return tags
 
     @property

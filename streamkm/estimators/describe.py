@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from streamkm.cluster.observed import ObservedTotals
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import BaseKMeans
 from streamkm.estimators.centers import current_model, known_means
@@ -21,7 +22,7 @@ from streamkm.estimators.fit_summary import shown_clusters, summarize
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.validation import check_integer
 from streamkm.fitting.kmeans import DEVIATION_ROWS
-from streamkm.metrics.cluster_summary import ClusterSummary
+from streamkm.metrics.cluster_summary import ClusterSummary, Missing
 from streamkm.metrics.clusters import Wording, describe_clusters, steadied
 from streamkm.passes.excerpts import row_ids, rows_as_text
 from streamkm.preparation import Preparation
@@ -122,6 +123,7 @@ class DescribedKMeans(BaseKMeans):
             told, deviations = told.narrowed(columns), columns.narrow(deviations[None])[0]
             deviations[-1] = 0.0  # what rows have elsewhere is no feature
         summary = describe_clusters(means, self.counts_, deviations, told, profile=getattr(self, "profile_", None))
+        summary = replace(summary, missing=missing_values(self))
         if rows is None:
             return summary
         source = open_rows(self, rows, reset=None)
@@ -209,3 +211,15 @@ class DescribedKMeans(BaseKMeans):
         centers = current_model(self).centers
         places = cluster_map(centers, np.arange(len(centers), dtype=np.int32), self.counts_)
         return replace(places, of_rows=False)
+
+
+def missing_values(estimator: Any, observed: ObservedTotals | None = None) -> Missing | None:
+    """What a fitted estimator knows of missing values; `observed`: of a fit whose distances leave them out."""
+    names = getattr(estimator, "feature_names_in_", None)
+    if observed is not None:
+        return Missing.of(observed.missing, names, observed.n_unseen)
+    preparation = getattr(estimator, "preparation_", None)
+    if preparation is not None and preparation.fill is not None:
+        return Missing.of(preparation.fill.missing, names)
+    known: Missing | None = getattr(estimator, "missing_", None)
+    return known

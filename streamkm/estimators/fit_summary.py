@@ -47,6 +47,7 @@ def summarize(estimator: Any) -> dict[str, Any]:
     n_skipped = count_skipped(labels) if is_fit and labels is not None else None
     n_samples = estimator.n_samples_ if is_fit else estimator.n_samples_seen_
     fitted_on = getattr(estimator, "fitted_on_", {"name": "rows of a stream", "stored_bytes": None})
+    missing = getattr(estimator, "missing_", None)
     stages: Sequence[Stage] = getattr(estimator, "stages_", ())
     summary: dict[str, Any] = {
         "data": {
@@ -54,6 +55,7 @@ def summarize(estimator: Any) -> dict[str, Any]:
             "n_samples": n_samples,
             "n_skipped": n_skipped,
             "n_blank": 0 if profile is None else int(profile.n_blank.sum()),
+            "missing": None if missing is None else str(missing),
             "n_features": estimator.n_features_in_,
             "stored_bytes": fitted_on["stored_bytes"],
         },
@@ -131,6 +133,7 @@ def _shares(estimator: Any) -> dict[str, float]:
     """Explained share of the rows' squared distances to their mean, and mean simplified silhouette, where known."""
     shares, counts, total = {}, estimator.counts_, float(estimator.counts_.sum())
     in_features = estimator.assign_space_ == "original" and not hasattr(estimator, "trace_residual_")
+    in_features = in_features and not estimator.model_.observed  # else rows have sums of their own
     means = known_means(estimator) if in_features else None
     if means is not None and total > 0:
         everywhere = counts @ means / total

@@ -33,7 +33,7 @@ from streamkm.fitting.streams.stream import Origin, Stream, stream_size
 from streamkm.passes.labels import count_skipped
 from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.preparation import STEPS, Preparation, check_steps
-from streamkm.preparation.preparation import FOUND
+from streamkm.preparation.preparation import FILL, FOUND
 from streamkm.sketches import IdentitySketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
@@ -255,7 +255,7 @@ class IncrementalKMeans(DescribedKMeans):
     def _preparation(self, known: Preparation | None) -> Preparation | None:
         """How rows are prepared: as is known already, or by steps that need no look at all rows."""
         steps = check_steps(parameters_of(self).preprocess)
-        if known is not None and known.steps == steps:
+        if known is not None and known.steps in (steps, (FILL, *steps)):
             return known
         for step in steps:
             if step in FOUND:
@@ -352,6 +352,10 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
     if given.max_cluster_size is not None:
         raise InvalidParameterError(
             f"max_cluster_size={given.max_cluster_size} is for fit: streams keep n_clusters means of rows; leave it out"
+        )
+    if fitted.model_.observed:
+        raise InvalidParameterError(
+            'on_missing="masked" is for fit: streams have no missing values; fit with on_missing="mean" to go on'
         )
     if not hasattr(fitted, "cluster_means_"):
         raise InvalidInputError(

@@ -9,9 +9,10 @@ import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from streamkm.core.matrix import MASKED_ROWS, check_unmasked, is_sparse
+from streamkm.core.matrix import MASKED_MISSING, MASKED_ROWS, check_unmasked, is_sparse, with_nan
 from streamkm.estimators.input_errors import clear_refusals
 from streamkm.estimators.validation import is_in_memory
+from streamkm.passes.reader import OnMissing
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.memory.arrays import open_array
@@ -19,8 +20,17 @@ from streamkm.sources.memory.frames import check_names_once, check_same_columns,
 from streamkm.sources.memory.sparse_frames import is_read_by_column
 
 
+def read_missing(estimator: Any) -> OnMissing:
+    """What becomes of NaN in rows that are prepared: filling has left none, and what a step makes is invalid."""
+    on_missing: OnMissing = estimator.on_missing
+    return "raise" if on_missing == "mean" else on_missing
+
+
 def open_rows(estimator: Any, X: Any, *, reset: bool | None) -> RowSource:
     """Open X; `reset` keeps its features' names in the estimator, False compares them with those, None does neither."""
+    on_missing = estimator.on_missing
+    if on_missing != "raise":
+        X = with_nan(X)
     if not is_in_memory(X) or (is_frame(X) and is_read_by_column(X)):
         source = open_source(X)
         if reset is not None:
@@ -30,7 +40,8 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None) -> RowSource:
     name = "data frame" if is_frame(X) else None
     if name is not None:
         check_names_once(X, name)
-    check_unmasked(X, name or "array", MASKED_ROWS)
+    if on_missing == "raise":
+        check_unmasked(X, name or "array", MASKED_MISSING if "on_missing" in vars(estimator) else MASKED_ROWS)
     with clear_refusals(X, name or "array"):
         if reset is None:
             X = check_array(X, dtype="numeric", **checks)

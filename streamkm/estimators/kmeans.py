@@ -34,7 +34,7 @@ from streamkm.estimators.validation import ClusterMetric, check_parameters, chec
 from streamkm.fitting.benchmark import estimate_seconds, measure
 from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import check_labels_place, check_seen
-from streamkm.passes.reader import OnInvalid
+from streamkm.passes.reader import OnInvalid, OnMissing
 from streamkm.planning.forecast import Cluster, Forecast, HypotheticalSource, forecast
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchOptions, full_options
@@ -126,6 +126,15 @@ class StreamKMeans(DescribedKMeans):
         many threads.
     on_invalid : {"raise", "skip"}, default="raise"
         What becomes of rows with NaN or infinity: an error that names the row, or the label -1.
+    on_missing : {"raise", "skip", "mean", "masked"}, default="raise"
+        What becomes of NaN, masked values and nulls of tables. "raise": as `on_invalid` says. "skip": rows with NaN get
+        the label -1, whatever `on_invalid` says of infinity. "mean": the mean of the feature's values, by all rows, in
+        a pass of its own, stands for NaN, before the steps of `preprocess`, in later rows too; for dense rows, and 0
+        for a feature without values. "masked": distances and means count the values that are there (k-POD, Chi, Chi
+        and Baraniuk, 2016): a row goes to the center that is nearest among the features that it has, and `inertia_`
+        is the sum of these squared distances. For dense rows, ``metric="euclidean"``, and without `preprocess`; a row
+        without any value is invalid. A feature that no row of a cluster has takes the mean of all rows. With
+        ``refine="auto"``, a pass follows, twice at most, if moving centers to the means gains more than 1 %.
     checkpoint : path, optional
         A directory, empty or new, for what was done so far, brought to the disk every few seconds. A fit that was
         killed and is called again with the same data and parameters goes on where it was, and gives the result that it
@@ -180,6 +189,8 @@ class StreamKMeans(DescribedKMeans):
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
     preparation_ : Preparation or None
         What the steps of `preprocess` have found, or those of the sketch store that was fitted.
+    missing_ : Missing or None
+        How many values were missing, for "mean" and "masked"; None for others.
     profile_ : Profile or None
         How the rows of each cluster lie about its center, by the last pass: what `summary` says of distances,
         silhouettes and typical rows. None for rows that can be walked once only.
@@ -266,6 +277,7 @@ class StreamKMeans(DescribedKMeans):
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
         on_invalid: OnInvalid = "raise",
+        on_missing: OnMissing = "raise",
         checkpoint: Any = None,
         progress: bool | str = "auto",
         random_state: Any = None,
@@ -285,6 +297,7 @@ class StreamKMeans(DescribedKMeans):
         self.chunk_bytes = chunk_bytes
         self.executor = executor
         self.on_invalid = on_invalid
+        self.on_missing = on_missing
         self.checkpoint = checkpoint
         self.progress = progress
         self.random_state = random_state

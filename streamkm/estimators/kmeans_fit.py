@@ -8,17 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from streamkm.cluster.model import Metric
 from streamkm.cluster.size_cap import most_clusters
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.engine import is_alone, is_on_cluster, local_threads, open_executor
 from streamkm.engine.saving import CheckpointWriter
+from streamkm.estimators.describe import missing_values
 from streamkm.estimators.fitted_attributes import set_fitted
+from streamkm.estimators.input_rows import read_missing
 from streamkm.estimators.validation import Weights, drawn_seed, given_start, parameters_of, random_streams, row_metric
 from streamkm.fitting.benchmark import roughly_prepared
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import run_fit
+from streamkm.fitting.observed import run_observed_fit
 from streamkm.fitting.settings import Settings
 from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.context import PassContext
@@ -29,6 +33,7 @@ from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
 from streamkm.preparation import Preparation, check_steps
+from streamkm.preparation.preparation import FILL
 from streamkm.sources.base import RowSource
 from streamkm.sources.cached import cached_rows
 from streamkm.sources.open import store_of
@@ -54,12 +59,15 @@ def plan_rows(
         n_rows = total_weight or source.estimated_rows
         counts.add(most_clusters(given.max_cluster_size, n_rows, given.n_clusters))
     rows = rows_to_cluster(estimator, source)
+    masked = given.on_missing == "masked"
+    sketch = replace(given.sketch, sketch="identity") if masked else given.sketch
     planned = partial(
         plan_fit,
         rows,
-        sketch=replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch,
+        sketch=replace(sketch, assign_space="original") if masked or given.metric == "spherical" else sketch,
         refine=given.refine,
-        coreset=given.coreset,
+        coreset="uniform" if masked else given.coreset,
+        observed=masked,
         chunk_bytes=given.chunk_bytes,
         memory_limit=given.memory_limit if memory_limit is None else memory_limit,
         n_threads=n_threads or local_threads(given.executor),
@@ -82,8 +90,14 @@ def plan_rows(
 
 def rough_reader(estimator: Any, source: RowSource, plan: Plan) -> RowReader:
     """Make the reader of a fit, of rows whose preparation is found on a few of them."""
-    rows = roughly_prepared(source, check_steps(estimator.preprocess), plan.chunk_bytes, estimator.on_invalid)
-    return RowReader(rows, plan.chunk_bytes, row_metric(estimator.metric), estimator.on_invalid, may_index=True)
+    steps = (FILL,) if estimator.on_missing == "masked" else steps_of(estimator)
+    rows = roughly_prepared(source, steps, plan.chunk_bytes, estimator.on_invalid)
+    return _reader(estimator, rows, plan, row_metric(estimator.metric))
+
+
+def steps_of(estimator: Any) -> tuple[str, ...]:
+    """Give the steps that rows go through: filling comes first."""
+    return (*((FILL,) if estimator.on_missing == "mean" else ()), *check_steps(estimator.preprocess))
 
 
 def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
@@ -92,13 +106,16 @@ def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
     Raises InvalidInputError for rows that no step can be done to: of sketch stores, and some that can be walked once
     only.
     """
-    steps = check_steps(estimator.preprocess)
+    if estimator.on_missing == "masked":
+        _check_masked_rows(source)
+    steps = steps_of(estimator)
     if not steps:
         return source
     if store_of(source) is not None:
+        named = 'on_missing="mean"' if steps[0] == FILL else f"preprocess={list(steps)!r}"
         raise InvalidInputError(
-            f"the rows of {source.name} are sketched already, and preprocess={list(steps)!r} is for original rows; "
-            "leave preprocess out"
+            f"the rows of {source.name} are sketched already, and {named} is for original rows; "
+            f"leave {named.partition('=')[0]} out"
         )
     preparation = Preparation(steps)
     check_replayable(source, preparation)
@@ -155,20 +172,23 @@ def fit_rows(
     seed = writer.same_seed(drawn_seed(estimator.random_state))
     with FitContext.opened(
         estimator.executor,
-        reader=RowReader(source, plan.chunk_bytes, metric, estimator.on_invalid, may_index=True),
+        reader=_reader(estimator, source, plan, metric),
         plan=plan,
         settings=settings_of(estimator, seed),
         weights=weights.each,
         writer=writer,
         progress=progress,
     ) as context:
-        fitted = run_fit(replace(context, labels_to=labels_to))
+        run = run_observed_fit if estimator.on_missing == "masked" else run_fit
+        fitted = run(replace(context, labels_to=labels_to))
     # a store's rows are sketched: the model that is kept sketches original rows first
     model = replace(fitted.model, preparation=preparation)
     if stored is not None:
         model = model_of_store(stored, fitted.model.centers)
     set_fitted(estimator, fitted, model, context, weights, seed)
     estimator.preparation_ = model.preparation
+    told = estimator.on_missing in ("mean", "masked")
+    estimator.missing_ = missing_values(estimator, fitted.observed) if told else None
     estimator.feature_deviations_ = fitted.deviations
     estimator.size_cap_ = fitted.size_cap
 
@@ -185,13 +205,33 @@ def _prepared_rows(
     estimator: Any, source: RowSource, plan: Plan, writer: CheckpointWriter, progress: Progress
 ) -> tuple[RowSource, Preparation | None]:
     """The rows that are clustered, after the passes that `preprocess` needs."""
-    steps = check_steps(estimator.preprocess)
+    steps = steps_of(estimator)
     if not steps:
         return source, None
     preparation = Preparation(steps)
     if preparation.finding:
-        reader = RowReader(source, plan.chunk_bytes, "euclidean", estimator.on_invalid, may_index=True)
+        reader = _reader(estimator, source, plan, "euclidean")
         with open_executor(estimator.executor, plan.n_threads) as workers:
             context = PassContext(executor=workers, reader=reader, writer=writer)
             preparation = find_preparation(context, steps, plan.sample_rows, progress)
     return prepared(source, preparation), preparation
+
+
+def _reader(estimator: Any, source: RowSource, plan: Plan, metric: Metric) -> RowReader:
+    """Make the reader of the passes of a fit."""
+    given = (source, plan.chunk_bytes, metric, estimator.on_invalid)
+    return RowReader(*given, may_index=True, on_missing=read_missing(estimator))
+
+
+def _check_masked_rows(source: RowSource) -> None:
+    """Refuse rows that have no missing values or cannot be read twice. Raises InvalidInputError."""
+    if source.is_sparse:
+        wrong, remedy = "has sparse rows, whose zeros are values", "pass dense rows"
+    elif store_of(source) is not None:
+        wrong, remedy = "holds sketched rows", "pass the data themselves"
+    elif not source.replayable:
+        wrong = "can be walked once only"
+        remedy = "pass a list of chunks, or a function that returns a fresh iterator"
+    else:
+        return
+    raise InvalidInputError(f'{source.name} {wrong}, and on_missing="masked" reads dense rows twice; {remedy}')

@@ -38,6 +38,7 @@ CHOICES = {
     "assign_space": ("auto", "original", "sketch"),
     "metric": get_args(ClusterMetric),
     "on_invalid": ("raise", "skip"),
+    "on_missing": ("raise", "skip", "mean", "masked"),
     "coreset": ("auto", "sensitivity", "lightweight", "uniform", None),
 }
 
@@ -53,12 +54,14 @@ def check_parameters(estimator: Any) -> None:
         if getattr(estimator, name) != "auto":
             check_integer(name, getattr(estimator, name), 1, or_auto=True)
     check_tol(estimator.tol)
-    for name in ("metric", "on_invalid", "coreset"):
+    for name in ("metric", "on_invalid", "on_missing", "coreset"):
         check_choice(name, getattr(estimator, name))
     check_sketch(full_options("sketch", estimator.sketch), spherical=estimator.metric == "spherical")
     check_size_cap(estimator.max_cluster_size)
     check_steps(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
+    if estimator.on_missing == "masked":
+        check_masked(estimator)
 
 
 def check_stream_parameters(estimator: Any) -> None:
@@ -78,6 +81,24 @@ def check_stream_parameters(estimator: Any) -> None:
     check_choice("on_invalid", estimator.on_invalid)
     check_steps(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
+
+
+def check_masked(estimator: Any) -> None:
+    """Refuse parameters that distances among observed values cannot go with."""
+    sketch = full_options("sketch", estimator.sketch)
+    named = "identity" if is_sketch(sketch.sketch) and sketch.sketch.is_identity else sketch.sketch
+    for name, fits, needed in (
+        ("sketch", named in ("auto", "identity") and sketch.assign_space != "sketch", '"auto" or "identity"'),
+        ("metric", estimator.metric == "euclidean", '"euclidean"'),
+        ("preprocess", not estimator.preprocess, 'None, or on_missing="mean"'),
+        ("max_cluster_size", estimator.max_cluster_size is None, "None"),
+        ("coreset", estimator.coreset in ("auto", "uniform"), '"auto" or "uniform"'),
+    ):
+        if not fits:
+            raise InvalidParameterError(
+                f'on_missing="masked" compares the values that rows have, so {name}={getattr(estimator, name)!r} '
+                f"cannot be used; needed: {needed}"
+            )
 
 
 def check_tol(tol: Any) -> None:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from pandas import DataFrame
 
 _STYLE = "max-width:40em;text-align:left"
@@ -109,6 +111,42 @@ class ClusterRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """Values that were missing.
+
+    Attributes
+    ----------
+    share : float
+        Of all values.
+    feature : str
+        The name, or number, of the feature that lacks most.
+    most : float
+        Share of its values.
+    n_unseen : int or None
+        Where distances leave missing values out: how many features clusters have no value of. None: values were filled.
+    """
+
+    share: float
+    feature: str
+    most: float
+    n_unseen: int | None = None
+
+    @classmethod
+    def of(cls, shares: NDArray[np.float64], names: Sequence[Any] | None, n_unseen: int | None = None) -> Missing:
+        """By the share of missing values of each feature."""
+        most = int(shares.argmax())
+        name = f"x{most}" if names is None else str(names[most])
+        return cls(float(shares.mean()), name, float(shares[most]), n_unseen)
+
+    def __str__(self) -> str:
+        text = f"{self.share:.1%} of all values were missing, {self.most:.1%} of {self.feature}"
+        if self.n_unseen is None:
+            return f"{text}; filled with means"
+        unseen = "; means of features that a cluster has no value of are those of all rows: " * bool(self.n_unseen)
+        return f"{text}; distances leave them out{unseen}{self.n_unseen or ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSummary:
     """All clusters, the largest first. Prints as a table; notebooks show it as one.
 
@@ -117,10 +155,13 @@ class ClusterSummary:
     rows : tuple of ClusterRow
     by_words : bool
         Whether traits are words.
+    missing : Missing or None
+        Values that were missing and filled.
     """
 
     rows: tuple[ClusterRow, ...]
     by_words: bool = False
+    missing: Missing | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -145,6 +186,8 @@ class ClusterSummary:
         if n_blank:
             where = ", ".join(f"{row.n_blank:,} in cluster {row.cluster}" for row in self.rows if row.n_blank)
             notes.append(f"{blank_text(n_blank, by_words=self.by_words)}: {where}")
+        if self.missing is not None:
+            notes.append(str(self.missing))
         measured = any(row.mean_distance is not None and row.nearest >= 0 for row in self.rows)
         untold = measured and all(row.simplified_silhouette is None for row in self.rows)
         if untold:

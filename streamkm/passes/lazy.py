@@ -13,11 +13,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
-from streamkm.passes.reader import OnInvalid, RowReader
+from streamkm.passes.predict import Lookup
+from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
 from streamkm.sources.base import Rows
 from streamkm.sources.chunking import LARGEST_CHUNK_BYTES
 from streamkm.sources.dask.arrays import DaskSource
@@ -27,9 +27,10 @@ from streamkm.sources.prepared import pieces
 def lazy_map(
     source: DaskSource,
     model: Model,
-    function: Callable[[Matrix, NearestCenters], NDArray[Any]],
+    function: Callable[[Matrix, Lookup], NDArray[Any]],
     *,
     on_invalid: OnInvalid,
+    on_missing: OnMissing = "raise",
     n_columns: int | None = None,
 ) -> Any:
     """Map the rows of a Dask array to values, as `predict.map_rows` does, but lazily.
@@ -42,6 +43,8 @@ def lazy_map(
         space and a NearestCenters, and returns one value or `n_columns` values for each row.
     on_invalid : "raise" or "skip"
         "raise": computing a block with NaN or infinity raises; "skip": such rows get -1 or NaN.
+    on_missing : "raise" or "skip"
+        "skip": rows with NaN get -1 or NaN, whatever `on_invalid` says.
 
     Returns
     -------
@@ -57,7 +60,7 @@ def lazy_map(
         raise InvalidInputError(
             f"{source.name} has {source.n_features:,} features; the model was fitted on {model.n_features:,}"
         )
-    reader = RowReader(source.stand_in(), 0, model.metric, on_invalid)
+    reader = RowReader(source.stand_in(), 0, model.metric, on_invalid, on_missing=on_missing)
     prepare = partial(_prepared, reader, model, function)
     row = Rows(_zero_row(source.n_features, source.dtype, sparse=source.is_sparse), np.zeros(1, np.int64))
     meta = _mapped(row, prepare())[:0]
@@ -66,12 +69,12 @@ def lazy_map(
 
 def _prepared(
     reader: RowReader, model: Model, function: Callable[..., NDArray[Any]]
-) -> tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]:
+) -> tuple[RowReader, Model, Callable[..., NDArray[Any]], Lookup]:
     """Arguments of all blocks; the table, as large as the centers, is made where blocks are computed."""
-    return reader, model, function, model.table()
+    return reader, model, function, model.lookup()
 
 
-def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]) -> NDArray[Any]:
+def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[Any]], Lookup]) -> NDArray[Any]:
     """Values of the function for a block; rows that are made dense are processed in pieces."""
     reader, model, function, table = prepared
     parts = [rows] if model.preparation is None else pieces(rows, model.preparation, LARGEST_CHUNK_BYTES)
@@ -79,7 +82,7 @@ def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[
 
 
 def _mapped_part(
-    rows: Rows, reader: RowReader, model: Model, function: Callable[..., NDArray[Any]], table: NearestCenters
+    rows: Rows, reader: RowReader, model: Model, function: Callable[..., NDArray[Any]], table: Lookup
 ) -> NDArray[Any]:
     X = rows.X if model.preparation is None else model.preparation.apply(rows.X)
     valid = reader.checked(X, rows.places)

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
+from streamkm.cluster.observed import ObservedCenters
 from streamkm.cluster.rows import batch_rows, row_d2
-from streamkm.core.matrix import Matrix, rows_between
+from streamkm.core.matrix import rows_between
 from streamkm.core.progress import Stage
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map
 from streamkm.metrics.distances import euclidean_distances
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import ValidRows
+
+Lookup: TypeAlias = NearestCenters | ObservedCenters
 
 FEWEST_AT_ONCE = 64  # dense rows whose distances to all centers are taken together
 LABELLED_BYTES = 32  # of a row that gets a label: its number, norm, distance and label
@@ -35,14 +38,14 @@ class Values(Map[NDArray[Any]]):
     Attributes
     ----------
     model : Model
-    table : NearestCenters
+    table : NearestCenters or ObservedCenters
         The model's.
     function : callable
         Takes a matrix (v, m) and a NearestCenters; returns one value, or one row of values, for each row.
     """
 
     model: Model
-    table: NearestCenters
+    table: Lookup
     function: Callable[..., Any]
 
     @staticmethod
@@ -78,7 +81,7 @@ def map_rows(
     wide : bool
         Whether the function returns a row of values for each row.
     """
-    values = (WideValues if wide else Values)(model, model.table(), function)
+    values = (WideValues if wide else Values)(model, model.lookup(), function)
     for part in context.outputs(values, stage):
         stage.rows += len(part)
         yield part
@@ -89,17 +92,19 @@ def labelled_bytes(n_columns: int) -> int:
     return LABELLED_BYTES + 8 * n_columns
 
 
-def nearest_labels(X: Matrix, table: NearestCenters) -> NDArray[np.int32]:
+def nearest_labels(X: Any, table: Lookup) -> NDArray[np.int32]:
     """Labels of rows (v,), for `map_rows`."""
     return table.labels(X)
 
 
-def nearest_d2(X: Matrix, table: NearestCenters) -> NDArray[np.float64]:
+def nearest_d2(X: Any, table: Lookup) -> NDArray[np.float64]:
     """Squared distances of rows to their nearest centers (v,), for `map_rows`."""
+    if isinstance(table, ObservedCenters):
+        return table.nearest(X)[1]
     return row_d2(X, table.labels(X), table)
 
 
-def distances(X: Matrix, table: NearestCenters) -> NDArray[Any]:
+def distances(X: Any, table: Lookup) -> NDArray[Any]:
     """Distances of rows to all centers (v, k), for `map_rows`.
 
     Distances to the nearest center are computed from differences, as products cancel if a row is (almost) a center.
@@ -107,6 +112,8 @@ def distances(X: Matrix, table: NearestCenters) -> NDArray[Any]:
     dtype = np.float64 if X.dtype == np.float64 else np.float32
     if not X.shape[0]:
         return np.empty((0, table.n_clusters), dtype)
+    if isinstance(table, ObservedCenters):
+        return np.sqrt(table.d2(X)).astype(dtype, copy=False)
     centers = table.centers.astype(dtype, copy=False)  # as `cluster_centers_` has them
     found = np.empty((X.shape[0], len(centers)), dtype)
     given = centers.astype(np.float64, copy=False)

@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.progress import Progress, Stage
+from streamkm.core.progress import Progress
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
-from streamkm.passes.reader import ValidRows
+from streamkm.passes.reader import OnMissing, ValidRows
 from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import sketch_pass
 from streamkm.preparation import Preparation
-from streamkm.preparation.moments import SUM_BYTES, MomentsFit
-from streamkm.preparation.preparation import FOUND, Scaling
+from streamkm.preparation.fill import Fill
+from streamkm.preparation.moments import SUM_BYTES, FillFit, MomentsFit
+from streamkm.preparation.preparation import FILL, FOUND, Scaling
 from streamkm.preparation.quartiles import quartile_scaling
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
@@ -40,9 +41,16 @@ def check_replayable(source: RowSource, preparation: Preparation) -> None:
     ------
     InvalidInputError
     """
-    if preparation.finding and not source.replayable:
+    if FILL in preparation.finding and source.is_sparse:
         raise InvalidInputError(
-            f"{source.name} can be walked once only, and the step {preparation.finding[0]!r} takes a pass of its own; "
+            f'{source.name} has sparse rows, and on_missing="mean" fills dense ones: in sparse rows what is not stored '
+            'is zero, not missing; pass dense rows, or on_missing="skip" to leave rows with NaN out'
+        )
+    if preparation.finding and not source.replayable:
+        step = preparation.finding[0]
+        named = 'on_missing="mean"' if step == FILL else f"the step {step!r}"
+        raise InvalidInputError(
+            f"{source.name} can be walked once only, and {named} takes a pass of its own; "
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
 
@@ -70,43 +78,49 @@ def find_preparation(context: PassContext, steps: Sequence[str], sample_rows: in
         if step not in FOUND:
             continue
         rows = prepared(source, preparation.before(number)) if number else source
-        reader = replace(context.reader, source=rows, metric="euclidean", may_index=True)
+        missing: OnMissing = "mean" if step == FILL else "raise"
+        reader = replace(context.reader, source=rows, metric="euclidean", may_index=True, on_missing=missing)
         name = f"step-{number}"
         scaling = _found(replace(context, reader=reader, weights=NO_WEIGHTS), step, name, sample_rows, progress)
         preparation = Preparation(preparation.steps, (*preparation.found, scaling))
     return preparation
 
 
-def _found(context: PassContext, step: str, record: str, sample_rows: int, progress: Progress) -> Scaling:
+def _found(context: PassContext, step: str, record: str, sample_rows: int, progress: Progress) -> Scaling | Fill:
     """The statistics of one step, restored from an earlier run if it saved them."""
-    kept = context.writer.load(record, Scaling)
+    kind: type[Fill | Scaling] = Fill if step == FILL else Scaling
+    kept: Scaling | Fill | None = context.writer.load(record, kind)
     if kept is not None:
         return kept
     source, target_bytes = context.reader.source, context.reader.target_bytes
     n_chunks = source.n_chunks(target_bytes)
+    found: Scaling | Fill
     with progress.stage(step, n_chunks) as stage:
         if step == "robust":
             rule = SampleRule.of(sample_rows, SAMPLE_SEED, source.estimated_rows, NO_WEIGHTS)
             found = quartile_scaling(sketch_pass(context, Gathered(rule), stage).sample.X)
         else:
-            found = _by_sums(context, n_chunks, stage, f"{record}-sums")
+            fit = FillFit() if step == FILL else MomentsFit(centers=not source.is_sparse)
+            sums = Sums(fit, source.name, source.n_features)
+            sums_record = None if n_chunks is None else f"{record}-sums"
+            found, stage.rows = context.run(sums, stage, record=sums_record)
     context.writer.save(record, found)
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling, int]]):
-    """Means and deviations of all columns.
+class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling | Fill, int]]):
+    """Means of all columns, and their deviations where rows are scaled.
 
     Attributes
     ----------
-    fit : MomentsFit
+    fit : MomentsFit or FillFit
     name : str
         Name of the source, for messages.
     n_features : int or None
     """
 
-    fit: MomentsFit
+    fit: MomentsFit | FillFit
     name: str
     n_features: int | None
 
@@ -128,17 +142,9 @@ class Sums(Pass[NDArray[np.float64] | None, None, tuple[Scaling, int]]):
         """Add sums up."""
         return self.fit.join([each for each in (first, second) if each is not None])
 
-    def finish(self, state: NDArray[np.float64] | None) -> tuple[Scaling, int]:
-        """Return the scaling, and the number of rows behind it."""
+    def finish(self, state: NDArray[np.float64] | None) -> tuple[Scaling | Fill, int]:
+        """Return what was found, and the number of rows behind it."""
         n_rows = 0 if state is None else int(state[0, 0])
         if state is None or not n_rows:
             raise InvalidInputError(f"{self.name} has no valid rows; needed: at least 1")
         return self.fit.finish(state), n_rows
-
-
-def _by_sums(context: PassContext, n_chunks: int | None, stage: Stage, record: str) -> Scaling:
-    """Means and deviations of all rows; sums continue those of an earlier run."""
-    source = context.reader.source
-    sums = Sums(MomentsFit(centers=not source.is_sparse), source.name, source.n_features)
-    scaling, stage.rows = context.run(sums, stage, record=None if n_chunks is None else record)
-    return scaling

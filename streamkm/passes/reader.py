@@ -22,6 +22,7 @@ from streamkm.engine import Executor, Large
 from streamkm.sources.base import Chunk, IndexedRows, Rows, RowSource, row_places
 
 OnInvalid = Literal["raise", "skip"]
+OnMissing = Literal["raise", "skip", "mean", "masked"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
 ReadItem = tuple[Item, int | None, NDArray[np.float64], int]
 """An item, its expected number of rows, their weights, and the number of rows before it, each if known."""
@@ -43,6 +44,9 @@ class RowReader:
         "cosine": rows are scaled to unit length as they come.
     on_invalid : "raise" or "skip"
         Whether rows with NaN or infinity raise InvalidInputError or are left out.
+    on_missing : "raise", "skip", "mean" or "masked"
+        What becomes of rows with NaN: as `on_invalid` says; left out whatever that says; read as they are, for a pass
+        that gathers means; read as they are if they have a value.
     may_index : bool
         Whether a pass that needs a few rows may leave the others unread, because another pass of the run reads and
         checks all of them.
@@ -53,6 +57,12 @@ class RowReader:
     metric: Metric
     on_invalid: OnInvalid
     may_index: bool = False
+    on_missing: OnMissing = "raise"
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether rows may be left out."""
+        return self.on_invalid == "skip" or self.on_missing == "skip"
 
     @property
     def gives_rows(self) -> bool:
@@ -93,7 +103,7 @@ class RowReader:
 
     def index_rows(self, item: Item) -> IndexedRows | None:
         """Find an item's rows without reading them; None unless `may_index` and the source can."""
-        if not self.may_index or self.on_invalid == "skip" or not isinstance(item, Chunk):
+        if not self.may_index or self.leaves_out or not isinstance(item, Chunk):
             return None
         return self.source.index_rows(item)
 
@@ -124,10 +134,19 @@ class RowReader:
             return ValidRows(X, places, n_read, None, None)
         d2norms = row_d2norms(X)
         valid = d2norms <= largest_d2(X)  # false for NaN too
+        if self.on_missing in ("mean", "masked") and not valid.all():
+            some = np.flatnonzero(~valid)
+            d2norms[some] = row_d2norms(_without_nan(X[some]))
+            valid = d2norms <= largest_d2(X)
+            if self.on_missing == "masked" and isinstance(X, np.ndarray):
+                valid[some] &= ~np.isnan(X[some]).all(axis=1)
         kept = None
         if not valid.all():
-            if self.on_invalid == "raise":
-                row = int(np.argmin(valid))
+            refused = np.flatnonzero(~valid)
+            if self.on_missing == "skip":
+                refused = refused[~_has_nan(X[refused])]
+            if self.on_invalid == "raise" and len(refused):
+                row = int(refused[0])
                 raise InvalidInputError(_describe_invalid(self.source, X, d2norms, places, row))
             kept = np.flatnonzero(valid)
             X, places, d2norms = X[kept], places[kept], d2norms[kept]
@@ -235,6 +254,24 @@ class SourceRows:
         stage.read_bytes = self.row_reader.source.take_read_bytes()
 
 
+def _has_nan(X: Matrix) -> NDArray[np.bool_]:
+    """Which rows hold NaN (v,)."""
+    if isinstance(X, np.ndarray):
+        return np.asarray(np.isnan(X).any(axis=1))
+    found = np.zeros(X.shape[0], np.bool_)
+    found[np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[np.isnan(X.data)]] = True
+    return found
+
+
+def _without_nan(X: Matrix) -> Matrix:
+    """Rows with 0 in place of NaN, copied."""
+    if isinstance(X, np.ndarray):
+        return np.where(np.isnan(X), X.dtype.type(0), X)
+    rows = X.copy()
+    rows.data[np.isnan(rows.data)] = 0
+    return rows
+
+
 def changed_source(reader: RowReader) -> InvalidInputError:
     """The error for a source whose rows differ between passes."""
     return InvalidInputError(
@@ -251,7 +288,7 @@ def largest_d2(X: Matrix) -> float:
 def what_is_invalid(X: Matrix, row: int, d2norm: float) -> str:
     """The message about a row whose squared norm is not accepted."""
     values = X[row] if isinstance(X, np.ndarray) else X.data[X.indptr[row] : X.indptr[row + 1]]
-    if np.isnan(values).any():
+    if np.isnan(d2norm) or np.isnan(values).all():  # else NaN was left out of the norm
         return "NaN"
     if np.isinf(values).any():
         return "infinity"

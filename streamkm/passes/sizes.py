@@ -96,6 +96,8 @@ class FitSizes:
         Whether rows can be read once only, so that held blocks of sketched rows are labelled.
     labels : bool
         Whether labels are gathered in this process.
+    observed : bool
+        Whether rows have missing values, which distances and means leave out.
     """
 
     n_clusters: int
@@ -109,6 +111,7 @@ class FitSizes:
     sums_bytes: int = 0
     once: bool = False
     labels: bool = True
+    observed: bool = False
 
     @property
     def kept_rows(self) -> int:

@@ -38,6 +38,7 @@ def plan_fit(
     caches_rows: bool = False,
     refuses: bool = True,
     on_cluster: bool = False,
+    observed: bool = False,
 ) -> Plan:
     """Decide how a fit will go, without reading rows.
 
@@ -56,6 +57,8 @@ def plan_fit(
         Whether what does not fit is refused; it is not where other machines are planned.
     on_cluster : bool
         Whether workers of a Dask cluster read, and this process is their client.
+    observed : bool
+        Whether rows have missing values, which distances and means leave out.
 
     Raises
     ------
@@ -79,6 +82,7 @@ def plan_fit(
         refine=refine,
         coreset=coreset,
         row_bytes=row_bytes,
+        observed=observed,
     )
     if asked.once:
         asked.check_once()

@@ -23,6 +23,7 @@ SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arra
 FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 CHECK_COPIES = 6  # of drawn rows, while it is looked what could be gained
 CHECK_CENTERS = 22  # copies of the centers meanwhile, measured: means, sums, halves of all clusters twice, layouts
+OBSERVED_CENTERS = 6  # copies of the centers in a step with missing values: sums, weights, means, shares, layouts
 ROUND_COPIES = 3  # of sampled and drawn rows as floats, where clusters are looked for once more
 
 
@@ -81,7 +82,10 @@ class MemoryModel(FitSizes):
         # a reader's library does not give all of it back: 31 MiB measured
         left = self.reading.producer_bytes * self.many
         most = max(fitting, self.maps(), blocks + self._iterating(cluster_on, searched))
-        return self.sample_bytes + self._sketched_sample + self._framing() + left + most
+        filled = self.observed * (
+            self.sample_bytes + OBSERVED_CENTERS * self.centers(self.rows.n_features).double_bytes
+        )
+        return self.sample_bytes + self._sketched_sample + self._framing() + left + filled + most
 
     def _iterating(self, cluster_on: ClusterOn, n_rows: int) -> int:
         """Of the search for centers on so many rows, beside these."""

@@ -15,7 +15,11 @@ from streamkm.planning.memory import MemoryModel
 from streamkm.planning.schedule import Clustered, Iterations, PlannedEpochs
 from streamkm.sketches.registry import sketch_class
 
-SAID = {"idf": "document frequencies", "by rows": "sorting entries by rows"}  # of passes, for people
+SAID = {
+    "idf": "document frequencies",
+    "by rows": "sorting entries by rows",
+    "fill": "column means",
+}  # of passes, for people
 MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned by an index, to the nearest for certain"
 
 
@@ -242,7 +246,7 @@ class Plan(Lines):
         return f"up to {self.sample_rows:,} rows"
 
     def _more(self) -> str:
-        before = (*(SAID.get(name, name) for name in self.passes_before), *self.finding_steps)
+        before = tuple(SAID.get(name, name) for name in (*self.passes_before, *self.finding_steps))
         first = f", the first for {' and '.join(before)}" if before else ""
         return first + (f", up to {self.more_passes} more if the sample missed something" if self.more_passes else "")
 

@@ -53,6 +53,8 @@ def clusters_all(request: FitRequest, sample_rows: int) -> bool:
 
 def _sampled(request: FitRequest, sample_rows: int, spilled: str) -> dict[ClusterOn, str]:
     """The row sample, where it serves or was asked for."""
+    if request.observed:
+        return {"sample": "on the row sample: column means for missing values at the start, then without them"}
     found = request.coreset != "uniform" and not request.streamed
     why_sample = "on the row sample" + (", which its directions are found on" if found else "")
     if request.coreset == "uniform" or serves(request, sample_rows):

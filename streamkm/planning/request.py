@@ -46,6 +46,7 @@ class FitRequest:
     refine: int | str
     coreset: str | None
     row_bytes: int  # of a row as read, about
+    observed: bool = False  # whether rows have missing values, which distances and means leave out
 
     @property
     def once(self) -> bool:
@@ -173,4 +174,5 @@ class FitRequest:
             sums_bytes=source.sums_bytes,
             once=self.once,
             labels=gathers_labels,
+            observed=self.observed,
         )

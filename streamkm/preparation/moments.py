@@ -1,4 +1,4 @@
-"""Means and standard deviations of features, as sums over rows: what the step "standardize" must know."""
+"""Means and standard deviations of features, as sums over rows: what "standardize" and filling must know."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.preparation import moments as kernels
+from streamkm.preparation.fill import Fill
 from streamkm.preparation.preparation import Scaling
 
 SUM_BYTES = 24
@@ -66,6 +67,29 @@ class MomentsFit:
         deviations = np.sqrt(variances)
         factor = np.divide(1.0, deviations, out=np.ones_like(deviations), where=deviations > 0)
         return Scaling(means.copy() if self.centers else np.empty(0), factor)
+
+
+@dataclass(frozen=True, slots=True)
+class FillFit:
+    """Means of the values that features have, NaN left out: `step` chunk by chunk, `join`, `finish`.
+
+    The state is that of `MomentsFit`, without squares.
+    """
+
+    def step(self, state: Any, X: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
+        """Add dense rows (n, d), each once, whatever it weighs, to a state, which is changed; None to start."""
+        state = np.zeros((3, 1 + X.shape[1])) if state is None else state
+        state[0, 0] += X.shape[0]
+        kernels.add_observed(as_working(X), *state[:2, 1:])
+        return state
+
+    def join(self, states: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """Add up states, in order; changes none of them."""
+        return MomentsFit(centers=True).join(states)
+
+    def finish(self, state: NDArray[np.float64]) -> Fill:
+        """Means, and shares of rows without a value."""
+        return Fill(state[1, 1:].copy(), 1.0 - state[0, 1:] / state[0, 0])
 
 
 def _widened(state: NDArray[np.float64], width: int) -> NDArray[np.float64]:

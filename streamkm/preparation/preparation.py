@@ -13,11 +13,15 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.preparation import rows as kernels
+from streamkm.preparation.fill import Fill
 
 TOTAL = 10_000.0
 """What the values of a row add up to after the step "total"."""
 
-FOUND = ("standardize", "robust")
+FILL = "fill"
+"""The first step, where on_missing="mean" asks for it: column means in place of NaN."""
+
+FOUND = (FILL, "standardize", "robust")
 """Steps that must know all rows, in a pass of their own."""
 
 _BY_ROW: dict[str, Callable[[NDArray[Any], NDArray[np.int64], NDArray[Any]], None]] = {
@@ -26,8 +30,8 @@ _BY_ROW: dict[str, Callable[[NDArray[Any], NDArray[np.int64], NDArray[Any]], Non
     "unit": kernels.unit_length,
 }
 
-STEPS = (*FOUND, *_BY_ROW)
-"""Names of all steps."""
+STEPS = ("standardize", "robust", *_BY_ROW)
+"""Names of the steps of `preprocess`."""
 
 
 def check_steps(steps: Any) -> tuple[str, ...]:
@@ -94,13 +98,13 @@ class Preparation:
     Attributes
     ----------
     steps : tuple of str
-        Of `STEPS`.
-    found : tuple of Scaling
+        Of `STEPS`, after `FILL` or not.
+    found : tuple of Scaling or Fill
         Of the first so many steps that must know all rows.
     """
 
     steps: tuple[str, ...]
-    found: tuple[Scaling, ...] = ()
+    found: tuple[Scaling | Fill, ...] = ()
 
     @property
     def finding(self) -> tuple[str, ...]:
@@ -115,7 +119,17 @@ class Preparation:
     @property
     def dense_width(self) -> int | None:
         """The number of features of prepared rows where a step takes a shift off, which makes sparse rows dense."""
-        return next((len(scaling.shift) for scaling in self.found if len(scaling.shift)), None)
+        return next((len(scaling.shift) for scaling in self.scalings if len(scaling.shift)), None)
+
+    @property
+    def fill(self) -> Fill | None:
+        """The values that stand for NaN, where they were found."""
+        return next((found for found in self.found if isinstance(found, Fill)), None)
+
+    @property
+    def scalings(self) -> tuple[Scaling, ...]:
+        """The shifts and factors that were found."""
+        return tuple(found for found in self.found if isinstance(found, Scaling))
 
     def before(self, number: int) -> Preparation:
         """The steps in front of one, which is given by its number."""
@@ -129,13 +143,13 @@ class Preparation:
         ----------
         X : ndarray (n, d) of any real dtype, C-contiguous, or csr_array (n, d)
             Rows wider than those that the steps were found on keep the further features as they are, if these steps
-            take nothing off.
+            take nothing off and fill nothing.
 
         Returns
         -------
         ndarray or csr_array (n, d)
-            Dense where a step takes a shift off. NaN stays NaN. Values become NaN that a step has no use for: up to -1
-            before "log1p", negative ones before "total".
+            Dense where a step takes a shift off. NaN stays NaN, unless the first step fills it. Values become NaN that
+            a step has no use for: up to -1 before "log1p", negative ones before "total".
 
         Raises
         ------
@@ -147,9 +161,12 @@ class Preparation:
         given = _values(X)
         values = as_working(given)
         rows, out = _with_values(X, values), np.empty_like(values) if values is given else values
-        scalings = iter(self.found)
+        scalings = iter(self.scalings)
         for step in self.steps:
-            if step not in FOUND:
+            if step == FILL and self.fill is not None:
+                self.fill.check_width(rows)
+                self.fill.apply(rows, out)
+            elif step not in FOUND:
                 _BY_ROW[step](_values(rows).reshape(-1), _starts(rows), out.reshape(-1))
             else:
                 scaling = next(scalings)
@@ -162,7 +179,7 @@ class Preparation:
 
     @property
     def is_linear(self) -> bool:
-        """Whether all steps shift and scale features, so that what was prepared can be given back in original units."""
+        """Whether steps only fill, shift and scale: what was prepared can then be given back in original units."""
         return self.is_complete and len(self.finding) == len(self.steps)
 
     def undone(self, X: NDArray[Any]) -> NDArray[np.float64]:
@@ -173,14 +190,18 @@ class Preparation:
         X : ndarray (n, d)
         """
         X = X.astype(np.float64)
-        for scaling in reversed(self.found):
+        for scaling in reversed(self.scalings):
             X = X / scaling.factor + (scaling.shift if len(scaling.shift) else 0.0)
         return X
 
     def widened(self, n_features: int) -> Preparation:
         """The same for rows of more features, which stay as they are."""
-        found = []
+        found: list[Scaling | Fill] = []
         for scaling in self.found:
+            if isinstance(scaling, Fill):
+                parts = (_lengthened(values, n_features, 0.0) for values in (scaling.means, scaling.missing))
+                found.append(Fill(*parts))
+                continue
             shift = _lengthened(scaling.shift, n_features, 0.0) if len(scaling.shift) else scaling.shift
             found.append(Scaling(shift, _lengthened(scaling.factor, n_features, 1.0)))
         return Preparation(self.steps, tuple(found))
@@ -189,6 +210,9 @@ class Preparation:
         """What was found as named arrays, for a file; `restored` makes it again, with the names of the steps."""
         named: dict[str, NDArray[np.float64]] = {}
         for number, scaling in enumerate(self.found):
+            if isinstance(scaling, Fill):
+                named |= {f"means{number}": scaling.means, f"missing{number}": scaling.missing}
+                continue
             named |= {f"shift{number}": scaling.shift, f"factor{number}": scaling.factor}
         return named
 
@@ -202,16 +226,29 @@ class Preparation:
             For anything else.
         """
         try:
-            bare = cls(check_steps(steps))
-            found = tuple(Scaling(arrays[f"shift{i}"], arrays[f"factor{i}"]) for i in range(len(bare.finding)))
+            filled = isinstance(steps, list) and steps[:1] == [FILL]
+            bare = cls((*steps[:1], *check_steps(steps[1:])) if filled else check_steps(steps))
+            found = tuple(_restored(arrays, step, number) for number, step in enumerate(bare.finding))
         except (KeyError, InvalidParameterError) as error:
             raise ModelFileError(f"steps are {steps!r}, and {error} is wrong with what they have found") from error
         for scaling in found:
-            for values, lengths in ((scaling.shift, (0, n_features)), (scaling.factor, (n_features,))):
-                fits = values.dtype == np.float64 and values.ndim == 1 and len(values) in lengths
+            lengths: tuple[int, ...] = (n_features,)
+            if isinstance(scaling, Fill):
+                parts = [(scaling.means, lengths), (scaling.missing, lengths)]
+            else:
+                parts = [(scaling.shift, (0, *lengths)), (scaling.factor, lengths)]
+            for values, fitting in parts:
+                fits = values.dtype == np.float64 and values.ndim == 1 and len(values) in fitting
                 if not fits or not np.isfinite(values).all():
                     raise ModelFileError(f"a step holds {values.dtype} {values.shape}; needed: finite float64 (d,)")
         return cls(bare.steps, found)
+
+
+def _restored(arrays: Mapping[str, NDArray[Any]], step: str, number: int) -> Scaling | Fill:
+    """What one step has found, of a file's arrays."""
+    if step == FILL:
+        return Fill(arrays[f"means{number}"], arrays[f"missing{number}"])
+    return Scaling(arrays[f"shift{number}"], arrays[f"factor{number}"])
 
 
 def _lengthened(values: NDArray[np.float64], length: int, fill: float) -> NDArray[np.float64]:

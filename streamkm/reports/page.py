@@ -122,10 +122,11 @@ def _lead(facts: Mapping[str, Any]) -> str:
     taken = f"; {', '.join([*passes, *seconds])}" if passes or seconds else ""
     n_blank = data.get("n_blank", 0)  # results of earlier versions do not say
     blank = f" ({blank_text(n_blank, by_words=bool(facts.get('by_words')))})" if n_blank else ""
+    missing = f"; {data['missing']}" if data.get("missing") else ""
     space = "" if result["assign_space"] == "original" else f", assigned in a sketch of {result['n_components']:,}"
     return (
         f"{data['n_samples']:,} rows{skipped}{blank} of {data['n_features']:,} features in {result['n_clusters']:,} "
-        f"clusters{space}{taken}"
+        f"clusters{space}{taken}{missing}"
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES
+from streamkm.preparation.preparation import FILL
 from streamkm.sources.base import (
     Chunk,
     ChunkedSource,
@@ -73,7 +74,8 @@ class PreparedRows(WrappedSource):
 
     @property
     def sums_bytes(self) -> int:
-        return SUM_BYTES * (1 + (self.estimated_features or 0)) if "standardize" in self.preparation.steps else 0
+        summed = {FILL, "standardize"} & set(self.preparation.steps)
+        return SUM_BYTES * (1 + (self.estimated_features or 0)) if summed else 0
 
     @property
     def estimated_features(self) -> int | None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests.benchmarks import bench_curves, bench_schedule
+from tests.benchmarks import bench_curves, bench_missing, bench_schedule
 from tests.benchmarks.__main__ import BENCHMARKS, main
 from tests.benchmarks.methods import METHODS
 from tests.benchmarks.raw_rows import read
@@ -70,3 +70,11 @@ def test_schedules_have_a_row_for_each_look_and_are_not_measured_again(tmp_path,
     text = out.read_text()
     bench_schedule.main(given)
     assert out.read_text() == text
+
+
+@pytest.mark.benchmark
+def test_missing_values_have_a_line_for_each_share_and_method(tmp_path):
+    bench_missing.main(["--quick", "--out", str(tmp_path / "missing.csv")])
+    lines = read(tmp_path / "missing.csv")
+    assert len(lines) == 4 * len(bench_missing.SHARES)
+    assert all(float(line["rand_index"]) <= 1 <= float(line["objective"]) + 1e-3 for line in lines)

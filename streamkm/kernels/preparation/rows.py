@@ -34,6 +34,23 @@ def scale_dense(X, shift, factor, out):
 
 
 @kernel
+def fill_dense(X, means, out):
+    """Write means in place of NaN: ``out = where(isnan(X), means, X)``. O(n * d).
+
+    Parameters
+    ----------
+    X : float32 or float64 (n, d), C-contiguous
+    means : float64 (d,)
+    out : same dtype (n, d), C-contiguous
+        Written.
+    """
+    for i in range(X.shape[0]):
+        row, filled = X[i], out[i]
+        for j in range(row.shape[0]):
+            filled[j] = means[j] if np.isnan(row[j]) else row[j]
+
+
+@kernel
 def scale_entries(indices, data, factor, out):
     """Scale the entries of CSR rows by their features' factors; features without one are left as they are. O(nnz).
 

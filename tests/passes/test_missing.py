@@ -1,0 +1,280 @@
+"""Missing values: rows that are left out, and means in their place, against NumPy and scikit-learn."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from click.testing import CliRunner
+from dask.distributed import Client
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from streamkm import StreamKMeans
+from streamkm.cli.main import main
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.engine import saving
+from streamkm.kernels.preparation import rows as kernels
+from streamkm.preparation import Preparation
+from streamkm.preparation.fill import Fill
+from streamkm.preparation.moments import FillFit
+from tests.children import StoppedError, stopped_after
+
+COMMON = {"random_state": 0, "chunk_bytes": 20_000, "progress": False}
+FILLED = {"on_missing": "mean", **COMMON}
+
+
+def holed(n_rows=3_000, kind=np.float64, share=0.2):
+    """Three groups of different scales with holes; a feature is constant, and one row has no value at all."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 5)) + 6 * rng.integers(0, 3, (n_rows, 1))
+    X = X * [1, 10, 0.1, 1e3, 0] + [0, 1e6, 0, 5, 0.1]
+    X[rng.random(X.shape) < share] = np.nan
+    X[17] = np.nan
+    return X.astype(kind)
+
+
+def same_fit(got, wanted):
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    assert got.inertia_ == wanted.inertia_
+
+
+# ---- means
+
+
+@given(
+    cuts=st.lists(st.integers(0, 300), max_size=4), kind=st.sampled_from([np.float32, np.float64]), joins=st.booleans()
+)
+def test_means_are_those_of_numpy_however_rows_are_cut(cuts, kind, joins):
+    X, fit = holed(300, kind), FillFit()
+    parts = np.split(X, sorted(cuts))
+    state = None
+    if joins:
+        state = fit.join([fit.step(None, part, np.empty(0)) for part in parts])
+    else:
+        for part in parts:
+            state = fit.step(state, part, np.empty(0))
+    found = fit.finish(state)
+    np.testing.assert_allclose(found.means, np.nanmean(X.astype(np.float64), axis=0), rtol=1e-13)
+    np.testing.assert_allclose(found.missing, np.isnan(X).mean(axis=0), atol=1e-15)
+    assert found.means[4] == kind(0.1)  # of equal values, exactly: else standardizing would divide by rounding
+
+
+def test_a_feature_without_values_is_filled_with_zero():
+    X = np.array([[np.nan, 1.0], [np.nan, 3.0]])
+    fit = FillFit()
+    found = fit.finish(fit.step(None, X, np.empty(0)))
+    assert found.means.tolist() == [0.0, 2.0]
+    assert found.missing.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_filling_is_a_loop_over_entries(kind):
+    X, means = holed(50, kind), np.arange(5.0)
+    out = np.empty_like(X)
+    kernels.fill_dense(X, means, out)
+    for i in range(len(X)):
+        for j in range(5):
+            assert out[i, j] == (means[j] if np.isnan(X[i, j]) else X[i, j])
+
+
+# ---- fits
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_fit_is_that_of_imputed_rows(kind):
+    X = holed(kind=kind)
+    model = StreamKMeans(3, **FILLED).fit(X)
+    whole = StreamKMeans(3, **COMMON).fit(np.where(np.isnan(X), model.preparation_.fill.means.astype(kind), X))
+    same_fit(model, whole)
+    assert model.n_passes_ == whole.n_passes_ + 1
+    np.testing.assert_allclose(
+        model.preparation_.fill.means, SimpleImputer().fit(X.astype(np.float64)).statistics_, rtol=1e-12
+    )
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    np.testing.assert_allclose(model.score(X), -model.inertia_, rtol=1e-9)
+    np.testing.assert_array_equal(model.transform(X).argmin(axis=1), model.labels_)
+
+
+def test_filling_comes_before_the_other_steps():
+    X = holed()
+    model = StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X)
+    scaled = make_pipeline(SimpleImputer(), StandardScaler()).fit_transform(X)
+    prepared = model.preparation_.apply(X)
+    np.testing.assert_allclose(prepared, scaled, atol=1e-9)
+    np.testing.assert_allclose(prepared[np.isnan(X)], 0, atol=1e-9)  # the mean
+    by_hand = (model.cluster_centers_ / model.preparation_.found[1].factor) + model.preparation_.found[1].shift
+    np.testing.assert_allclose(model.original_centers(), by_hand)
+
+
+def test_values_that_a_step_makes_invalid_are_not_missing():
+    X = np.array([[1.0, np.nan], [-3.0, 2.0], [4.0, 5.0]])
+    with pytest.raises(InvalidInputError, match=r"NaN in .*row 1"):
+        StreamKMeans(1, preprocess=["log1p"], **FILLED).fit(X)
+
+
+def test_infinity_stays_with_on_invalid():
+    X = holed()
+    X[40, 2] = np.inf
+    with pytest.raises(InvalidInputError, match=r"infinity in .*row 40"):
+        StreamKMeans(3, **FILLED).fit(X)
+    model = StreamKMeans(3, on_invalid="skip", **FILLED).fit(X)
+    assert np.flatnonzero(model.labels_ < 0).tolist() == [40]
+    rest = np.delete(X, 40, axis=0)
+    np.testing.assert_allclose(model.preparation_.fill.means, np.nanmean(rest, axis=0), rtol=1e-12)
+
+
+def test_rows_with_nan_alone_are_left_out():
+    X = holed()
+    skipped = np.isnan(X).any(axis=1)
+    model = StreamKMeans(3, on_missing="skip", **COMMON).fit(X)
+    same_fit(model, StreamKMeans(3, on_invalid="skip", **COMMON).fit(X))
+    np.testing.assert_array_equal(model.labels_ < 0, skipped)
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    row = int(np.flatnonzero(~skipped)[3])
+    X[row, 2] = np.inf
+    with pytest.raises(InvalidInputError, match=rf"infinity in .*row {row:,}"):
+        model.fit(X)
+    with pytest.raises(InvalidInputError, match=rf"infinity in .*row {row:,}"):
+        model.predict(X)
+    sparse = sp.csr_array([[0.0, np.nan], [1.0, 2.0], [3.0, 0.0], [0.0, 1.0]])
+    assert StreamKMeans(2, on_missing="skip", **COMMON).fit(sparse).labels_[0] == -1
+
+
+def test_nan_is_refused_by_default():
+    with pytest.raises(InvalidInputError, match=r"NaN in .*row"):
+        StreamKMeans(3, **COMMON).fit(holed())
+    with pytest.raises(InvalidParameterError, match="on_missing='median'; needed: one of 'raise', 'skip', 'mean'"):
+        StreamKMeans(3, on_missing="median").fit(holed())
+
+
+def test_sparse_rows_and_iterators_are_refused_with_a_remedy():
+    with pytest.raises(InvalidInputError, match=r'sparse rows, and on_missing="mean" .*pass dense rows'):
+        StreamKMeans(2, **FILLED).fit(sp.csr_array(np.eye(9)))
+    with pytest.raises(InvalidInputError, match=r'once only, and on_missing="mean" takes a pass'):
+        StreamKMeans(2, **FILLED).fit(iter([holed()]))
+    model = StreamKMeans(3, **FILLED).fit(holed())
+    with pytest.raises(InvalidInputError, match="rows have 7 features"):
+        model.preparation_.apply(np.ones((2, 7)))
+    stored = sp.csr_array(np.array([[1.0, 0.0, np.nan, 5.0, 0.1]]))
+    dense = stored.toarray()
+    assert model.predict(stored) == model.predict(dense)
+
+
+def test_masked_entries_are_missing():
+    X = holed()
+    masked = np.ma.masked_invalid(X)
+    model = StreamKMeans(3, **FILLED).fit(masked)
+    same_fit(model, StreamKMeans(3, **FILLED).fit(X))
+    np.testing.assert_array_equal(model.predict(masked), model.labels_)
+    same_fit(
+        StreamKMeans(3, on_missing="skip", **COMMON).fit(list(masked)),
+        StreamKMeans(3, on_missing="skip", **COMMON).fit(X),
+    )
+    whole = np.ma.masked_equal(np.arange(12).reshape(6, 2), 3)
+    assert np.isnan(StreamKMeans(2, **FILLED).fit(whole).preparation_.fill.means).sum() == 0
+    with pytest.raises(InvalidInputError, match=r"masked values.*on_missing"):
+        StreamKMeans(3, **COMMON).fit(masked)
+
+
+# ---- where rows are, and what is kept
+
+
+def test_tables_and_dask_and_threads_give_the_same_bits(tmp_path):
+    X = holed()
+    model = StreamKMeans(3, **FILLED).fit(X)
+    same_fit(StreamKMeans(3, executor=2, **FILLED).fit(X), model)
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    read = StreamKMeans(3, **FILLED).fit(tmp_path / "x.csv")
+    np.testing.assert_allclose(read.preparation_.fill.means, model.preparation_.fill.means, rtol=1e-12)
+    np.testing.assert_array_equal(read.preparation_.fill.missing, model.preparation_.fill.missing)
+    array = da.from_array(X, chunks=(700, 5))
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+        on_cluster = StreamKMeans(3, executor=client, **FILLED).fit(array)
+        labels = on_cluster.predict(array).compute()
+    same_fit(on_cluster, StreamKMeans(3, executor=1, **FILLED).fit(array))
+    np.testing.assert_array_equal(labels, on_cluster.labels_)
+
+
+def test_saved_models_fill_as_fitted_ones(tmp_path):
+    X = holed()
+    model = StreamKMeans(3, preprocess=["standardize", "unit"], **FILLED).fit(X)
+    model.save(tmp_path / "model.npz")
+    loaded = StreamKMeans.load(tmp_path / "model.npz")
+    np.testing.assert_array_equal(loaded.predict(X), model.labels_)
+    assert loaded.on_missing == "mean"
+    np.testing.assert_array_equal(loaded.preparation_.fill.missing, model.preparation_.fill.missing)
+    arrays = model.preparation_.arrays()
+    for wrong in ({}, {**arrays, "means0": np.zeros(4)}, {**arrays, "missing0": np.full(5, np.nan)}):
+        with pytest.raises(ModelFileError):
+            Preparation.restored(["fill", "standardize", "unit"], wrong, 5)
+    with pytest.raises(ModelFileError):  # filling is the first step
+        Preparation.restored(["standardize", "fill", "unit"], arrays, 5)
+
+
+def test_streams_go_on_with_the_means_of_the_fit():
+    X = holed()
+    stream = StreamKMeans(3, **FILLED).fit(X).incremental()
+    stream.partial_fit(X[:500])
+    assert stream.n_samples_seen_ == 3_500
+    assert (stream.predict(X) >= 0).all()
+
+
+def test_wider_rows_of_streams_keep_features_that_were_not_filled():
+    wide = Preparation(("fill",), (Fill(np.ones(2), np.zeros(2)),)).widened(3)
+    assert wide.apply(np.array([[np.nan, 5.0, 7.0]])).tolist() == [[1.0, 5.0, 7.0]]
+
+
+def test_plan_report_and_summary_tell_of_missing_values(tmp_path):
+    frame = pd.DataFrame(holed(), columns=list("abcde"))
+    frame["b"] = frame["b"].where(np.arange(len(frame)) % 2 == 0)
+    model = StreamKMeans(3, **FILLED)
+    plan = model.plan(frame)
+    assert plan.finding_steps == ("fill",)
+    assert "column means" in str(plan)
+    model.fit(frame)
+    assert plan.passes == model.n_passes_
+    share = f"{frame.isna().to_numpy().mean():.1%} of all values were missing, {frame['b'].isna().mean():.1%} of b"
+    assert share in str(model.summary())
+    model.report(tmp_path / "report.html")
+    assert share in (tmp_path / "report.html").read_text()
+    assert "missing" not in str(StreamKMeans(3, **COMMON).fit(frame.fillna(0)).summary())
+
+
+def test_the_command_line_fills_means(tmp_path):
+    frame = pd.DataFrame(holed(600), columns=list("abcde"))
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    out = tmp_path / "out"
+    given = ["fit", str(tmp_path / "x.csv"), "-k", "3", "--seed", "0", "-o", str(out)]
+    refused = CliRunner().invoke(main, given)
+    assert refused.exit_code == 2
+    assert "--skip-invalid" in refused.output
+    done = CliRunner().invoke(main, [*given, "--on-missing", "mean"])
+    assert done.exit_code == 0, done.output
+    assert f"{frame.isna().to_numpy().mean():.1%} of all values were missing" in done.output
+    labels = np.load(out / "labels.npy")
+    wanted = StreamKMeans(3, on_missing="mean", random_state=0, progress=False).fit(tmp_path / "x.csv")
+    np.testing.assert_array_equal(labels, wanted.labels_)
+    done = CliRunner().invoke(main, [*given, "--overwrite", "--set", "estimator.on_missing=skip"])
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(np.load(out / "labels.npy") < 0, frame.isna().any(axis=1))
+
+
+def test_a_fit_that_was_stopped_goes_on_with_the_means(tmp_path, monkeypatch):
+    X = holed()
+    wanted = StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    for record in ("step-0", "step-1-sums"):
+        with monkeypatch.context() as patched:
+            stopped_after(patched, record)
+            with pytest.raises(StoppedError):
+                StreamKMeans(3, preprocess=["standardize"], checkpoint=tmp_path / record, **FILLED).fit(X)
+        same_fit(StreamKMeans(3, preprocess=["standardize"], checkpoint=tmp_path / record, **FILLED).fit(X), wanted)
