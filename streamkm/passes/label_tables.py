@@ -224,7 +224,7 @@ def write_table(
         A worker does not see the directory; nothing was read.
     """
     table_format = FORMATS[path.suffix]
-    values = Values(model, model.table(), nearest_two)
+    values = Values(model, model.lookup(), nearest_two)
     n_skipped = 0
 
     def parts(place: Path) -> Iterator[Path]:
