@@ -4,7 +4,7 @@
 
 A study that has ended is noted in OUT/done.csv with the processor time that it took, and is left out when the command
 is given again: a run that was stopped goes on. `--quick` runs take fewer rows, sizes and seeds and are noted as such; a
-whole run makes them anew. All studies together take at most 40 minutes of processor time. Each has a bound, with room
+whole run makes them anew. All studies together take 40 to 60 minutes of processor time. Each has a bound, with room
 for a busy machine, at which it is ended; the others go on, and the command fails at the end. Two more
 scripts are run by themselves: `quality_for_cost.py`, of no paper, and `mnist8m_kernel_kmeans.py`, whose data are made
 first.
