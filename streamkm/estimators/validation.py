@@ -26,7 +26,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import check_unmasked
 from streamkm.preparation import check_steps
 from streamkm.sketches import OPTIONS, KernelOptions, Nystroem, Sketch, SketchOptions, full_options
-from streamkm.sketches.registry import sketch_names
+from streamkm.sketches.registry import sketch_class, sketch_names
 from streamkm.sources.bfloat16 import is_bfloat16
 from streamkm.sources.open import is_collection
 
@@ -86,9 +86,10 @@ def check_stream_parameters(estimator: Any) -> None:
 def check_masked(estimator: Any) -> None:
     """Refuse parameters that distances among observed values cannot go with."""
     sketch = full_options("sketch", estimator.sketch)
-    named = "identity" if is_sketch(sketch.sketch) and sketch.sketch.is_identity else sketch.sketch
+    asked = sketch.sketch if is_sketch(sketch.sketch) else sketch_class(sketch.sketch)
+    as_they_are = asked.is_identity or sketch.sketch == "auto"
     for name, fits, needed in (
-        ("sketch", named in ("auto", "identity") and sketch.assign_space != "sketch", '"auto" or "identity"'),
+        ("sketch", as_they_are and sketch.assign_space != "sketch", '"auto" or "identity"'),
         ("metric", estimator.metric == "euclidean", '"euclidean"'),
         ("preprocess", not estimator.preprocess, 'None, or on_missing="mean"'),
         ("max_cluster_size", estimator.max_cluster_size is None, "None"),
