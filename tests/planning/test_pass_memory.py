@@ -16,7 +16,7 @@ MEASURED = """
 import json, sys
 from contextlib import contextmanager
 import numpy as np
-from streamkm import StreamKMeans, sweep
+from streamkm import PCA, StreamKMeans, sweep
 from streamkm.core.progress import Progress
 from streamkm.engine.memory import ReadingMemory
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
@@ -57,6 +57,8 @@ def say(memory, base):
     print(json.dumps({"peaks": peaks, "said": {name: size - base for name, size in memory.items()}}))
 """
 FIT = """
+if given.get("sketch") == "all":
+    given["sketch"] = PCA(fit_on="all")
 fitted = StreamKMeans(**settings, **given).fit(path)
 say(fitted.plan_.memory, fitted.plan_.base_bytes)
 """
@@ -131,7 +133,7 @@ def measured(rows, out, program, shape, limit, **given):
                 ("coreset", FIT, NARROW, "1 GiB", {"n_clusters": 20, "coreset": "sensitivity"}, {"sketch", "assign"}),
                 (
                     "prepared", FIT, WIDE, "1 GiB",
-                    {"n_clusters": 20, "sketch": "pca", "sketch_fit": "all", "preprocess": ["standardize"]},
+                    {"n_clusters": 20, "sketch": "all", "preprocess": ["standardize"]},
                     {"standardize", "sketch", "directions", "lloyd", "assign"},
                 ),
                 ("many clusters", FIT, WIDE, "2 GiB", {"n_clusters": 2000}, {"sketch", "epochs", "assign"}),
