@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from streamkm.cluster.centers.cells import cells_bytes
 from streamkm.cluster.centers.index import FEWEST_CENTERS, held_index_bytes, index_bytes
 from streamkm.cluster.centers.neighbours import held_neighbours_bytes, neighbours_bytes
+from streamkm.engine.memory import MIB
 from streamkm.kernels.intrinsics.lanes import LANES
 
-MIB = 1 << 20
 PLACED_ROW_BYTES = 16  # of a row of a coreset, or drawn: its weight and its place
 SEARCH_COPIES = 12  # of the centers
 SEARCH_SETS = 5  # of rows that starts are searched on: drawn, joined, shuffled, around their mean

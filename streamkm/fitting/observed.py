@@ -17,6 +17,7 @@ from streamkm.fitting.centers import find_centers
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.iterations import noted
 from streamkm.fitting.kmeans import DEVIATION_ROWS, VIEW_ROWS, Fit
+from streamkm.fitting.labelling.gain import WORTH
 from streamkm.fitting.labelling.rounds import Labelled, write_held
 from streamkm.fitting.normalize import normalize_rows
 from streamkm.fitting.reading import read_once
@@ -26,14 +27,23 @@ from streamkm.passes.assign_observed import AssignObserved
 from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
 from streamkm.passes.reader import changed_source
 
-WORTH = 0.01  # share of the objective that another pass must gain
-
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
     """Where the next pass begins, for a checkpoint."""
 
     centers: NDArray[np.float64]
+    index: int
+    history: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """The last pass: its model, labels and sums, its number, and the steps so far."""
+
+    model: Model
+    sink: GatheredLabels | HeldLabels
+    totals: ObservedTotals
     index: int
     history: list[dict[str, Any]]
 
@@ -53,11 +63,12 @@ def run_observed_fit(context: FitContext) -> Fit:
     history = [*found.history, *noted("observed", lloyd)]
     view, deviations = _view(sample, filled), feature_deviations(filled.X[:DEVIATION_ROWS])
     del sample, filled, sketched
-    model, sink, totals, index, history = _assign(context, model, found.chunk_rows, history)
+    passed = _assign(context, model, found.chunk_rows, history)
+    model, sink, totals = passed.model, passed.sink, passed.totals
     means = totals.means(model.centers)
     held = sink if isinstance(sink, HeldLabels) else None
     assigned = Assigned(sink.labels, Totals(means * totals.counts[:, None], totals.counts, totals.d2))
-    labelled = write_held(context, Labelled(model, assigned, held, index, tuple(history)))
+    labelled = write_held(context, Labelled(model, assigned, held, passed.index, tuple(passed.history)))
     return Fit(
         model=model,
         labels=labelled.assigned.labels,
@@ -68,7 +79,7 @@ def run_observed_fit(context: FitContext) -> Fit:
         history=labelled.history,
         view=view[0],
         view_labels=ObservedCenters.of(model.centers).labels(view[1]),
-        n_rounds=index - settings.n_refinements,
+        n_rounds=passed.index - settings.n_refinements,
         deviations=deviations,
         observed=totals,
     )
@@ -79,9 +90,7 @@ def _view(sample: Sample, filled: Sample) -> tuple[Any, Any]:
     return filled.X[:VIEW_ROWS].copy(), sample.X[:VIEW_ROWS].copy()
 
 
-def _assign(
-    context: FitContext, model: Model, chunk_rows: NDArray[np.int64], history: list[dict[str, Any]]
-) -> tuple[Model, GatheredLabels | HeldLabels, ObservedTotals, int, list[dict[str, Any]]]:
+def _assign(context: FitContext, model: Model, chunk_rows: NDArray[np.int64], history: list[dict[str, Any]]) -> _Passed:
     """Label all rows; move the centers to the means and label again, as often as `refine` says or as it pays."""
     index, begun = 0, context.writer.load("refined", _Begun)
     if begun is not None:
@@ -100,6 +109,6 @@ def _assign(
             history = [*history, {"stage": "refine", "iteration": index, "inertia": totals.d2}]
         worth = index < context.plan.more_passes and totals.gain(model.centers) > WORTH * totals.d2
         if not (worth if searches else index < context.settings.n_refinements):
-            return model, sink, totals, index, history
+            return _Passed(model, sink, totals, index, history)
         model, index = replace(model, centers=totals.means(model.centers)), index + 1
         context.writer.save("refined", _Begun(model.centers, index, history), always=True)

@@ -112,7 +112,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         drawn = int(reading.usual_states * DRAWN_SLACK * chosen.drawn_rows * sizes.rows.row_bytes)
         kept = drawn + sizes.sample_bytes * chosen.keeps_sample + LABEL_BYTES * sizes.rows.n_rows * sizes.labels
         kept += centers.table_bytes + (centers.double_bytes if chosen.drawn_rows else 0)  # those of the best pass
-        state = centers.double_bytes * (1 + sizes.observed) + profile_bytes(sizes.n_clusters)
+        state = centers.double_bytes + profile_bytes(sizes.n_clusters)
         if not centers.many:
             return PassMemory(kept=kept, state=state, reads=not sizes.once)
         n_states = reading.large_states(centers.double_bytes)

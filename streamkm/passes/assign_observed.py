@@ -7,10 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.observed import ObservedCenters, ObservedTotals
+from streamkm.cluster.observed import BATCH_ENTRIES, ObservedCenters, ObservedTotals
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Pass
+from streamkm.passes.assign import LABEL_BYTES
 from streamkm.passes.reader import ValidRows
+from streamkm.passes.sizes import FitSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,13 @@ class AssignObserved(Pass[ObservedTotals, NDArray[np.int32], ObservedTotals]):
     saved_as = ObservedTotals
 
     table: ObservedCenters
+
+    @staticmethod
+    def memory(sizes: FitSizes) -> PassMemory:
+        """Memory of sums and weights, labels, and the centers in two orders."""
+        centers = sizes.centers(sizes.rows.n_features)
+        kept = LABEL_BYTES * sizes.rows.n_rows * sizes.labels + 2 * centers.double_bytes
+        return PassMemory(kept=kept, state=2 * centers.double_bytes, call=8 * BATCH_ENTRIES)
 
     @property
     def state_bytes(self) -> float:

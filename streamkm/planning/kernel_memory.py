@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamkm.cluster.memory import MIB, SEARCH_COPIES
+from streamkm.cluster.memory import SEARCH_COPIES
 from streamkm.cluster.seeding.search_set import search_rows
-from streamkm.engine.memory import PassMemory
+from streamkm.engine.memory import MIB, PassMemory
 from streamkm.passes.assign import LABEL_BYTES, Assign
 from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import FindSketch, SketchRows

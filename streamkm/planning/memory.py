@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamkm.cluster.memory import ALL_SETS, MIB, PLACED_ROW_BYTES
+from streamkm.cluster.memory import ALL_SETS, PLACED_ROW_BYTES
 from streamkm.cluster.model import Space
 from streamkm.cluster.normalization import MOST_FEATURES
+from streamkm.engine.memory import MIB
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES, Assign
+from streamkm.passes.assign_observed import AssignObserved
 from streamkm.passes.prepare import Sums
 from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.passes.sketch import FindSketch, SketchRows
@@ -42,7 +44,8 @@ class MemoryModel(FitSizes):
         `base`: what the process holds beside data. `room`: what spilled blocks may take in memory.
         """
         reading, blocks = self.reading, self._held_blocks(cluster_on, room)
-        assign = reading.peak(Assign.memory(self, space)) + (blocks if self.once else 0)
+        labelling = AssignObserved.memory(self) if self.observed else Assign.memory(self, space)
+        assign = reading.peak(labelling) + (blocks if self.once else 0)
         stages = {
             "sketch": reading.peak(SketchRows.memory(self, cluster_on, room)),
             "cluster": self._clustering(cluster_on, blocks),

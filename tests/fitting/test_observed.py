@@ -187,7 +187,7 @@ def test_threads_and_workers_give_the_same_bits(tmp_path):
     array = da.from_array(X, chunks=(700, 6))
     model = StreamKMeans(4, executor=1, **MASKED).fit(array)
     same_fit(StreamKMeans(4, executor=2, **MASKED).fit(array), model)
-    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None, set_as_default=False) as client:
         on_cluster = StreamKMeans(4, executor=client, **MASKED).fit(array)
         labels = on_cluster.predict(array).compute()
         written = StreamKMeans(4, executor=client, **MASKED).fit(array, labels_to=tmp_path / "labels.zarr")

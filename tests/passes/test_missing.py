@@ -196,7 +196,7 @@ def test_tables_and_dask_and_threads_give_the_same_bits(tmp_path):
     np.testing.assert_allclose(read.preparation_.fill.means, model.preparation_.fill.means, rtol=1e-12)
     np.testing.assert_array_equal(read.preparation_.fill.missing, model.preparation_.fill.missing)
     array = da.from_array(X, chunks=(700, 5))
-    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None, set_as_default=False) as client:
         on_cluster = StreamKMeans(3, executor=client, **FILLED).fit(array)
         labels = on_cluster.predict(array).compute()
     same_fit(on_cluster, StreamKMeans(3, executor=1, **FILLED).fit(array))

@@ -136,6 +136,7 @@ def measured(rows, out, program, shape, limit, **given):
                     {"n_clusters": 20, "sketch": "all", "preprocess": ["standardize"]},
                     {"standardize", "sketch", "directions", "lloyd", "assign"},
                 ),
+                ("masked", FIT, NARROW, "1 GiB", {"n_clusters": 20, "on_missing": "masked"}, {"sketch", "assign"}),
                 ("many clusters", FIT, WIDE, "2 GiB", {"n_clusters": 2000}, {"sketch", "epochs", "assign"}),
                 (
                     "kernel", KERNEL_FIT, WIDE, "1 GiB", {"n_clusters": 20, "fit_on": "all"},
