@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from streamkm.cli.common import (
     Talk,
+    check_output,
     force_option,
     memory_option,
     overwrite_option,
@@ -24,9 +24,7 @@ from streamkm.cli.common import (
     threads_option,
     work,
 )
-from streamkm.core.atomic_io import writing
-from streamkm.core.exceptions import OutputError
-from streamkm.core.marks import Overwrite, check_ours, replace_marked
+from streamkm.core.marks import Overwrite, replace_marked
 
 
 def _cap(_: click.Context, __: click.Parameter, value: str) -> int | float:
@@ -104,10 +102,4 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
 
 
 def _check_target(target: str, overwrite: Overwrite) -> None:
-    """Refuse what could not be written at the end, or may not be replaced."""
-    path = Path(target)
-    if path.suffix != ".npy":
-        raise OutputError(f"row numbers are written as .npy, not as {path.name}; choose such a name with -o")
-    check_ours(path, "file of row numbers", overwrite)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    check_output(target, ".npy", "row numbers", overwrite)

@@ -6,13 +6,13 @@ Responsible for its options and for the files it writes. The work is done by the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from streamkm.cli.common import (
     Talk,
+    check_output,
     force_option,
     memory_option,
     overwrite_option,
@@ -21,9 +21,8 @@ from streamkm.cli.common import (
     talk_options,
     work,
 )
-from streamkm.core.atomic_io import writing
 from streamkm.core.exceptions import OutputError
-from streamkm.core.marks import Overwrite, check_ours, replace_marked
+from streamkm.core.marks import Overwrite, replace_marked
 
 PREPROCESS = ("total", "log1p")
 
@@ -103,10 +102,4 @@ def metacells(path: str, n_clusters: int, output: str, settings: Sequence[str], 
 
 
 def _check_target(target: str, overwrite: Overwrite) -> None:
-    """Refuse what could not be written at the end, or may not be replaced."""
-    path = Path(target)
-    if path.suffix != ".h5ad":
-        raise OutputError(f"sums are written as .h5ad, not as {path.name}; choose such a name with -o")
-    check_ours(path, "file of sums", overwrite)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    check_output(target, ".h5ad", "sums", overwrite)

@@ -121,14 +121,7 @@ class DocumentList(ChunkedDocuments):
 
     def chunks(self, text_bytes: int) -> tuple[Chunk, ...]:
         """Cut between documents; O(chunks log n)."""
-        chunks: list[Chunk] = []
-        start, done = 0, 0
-        while start < self.n_rows:
-            stop = max(start + 1, int(np.searchsorted(self._ends, done + text_bytes, side="right")))
-            end = int(self._ends[stop - 1])
-            chunks.append(Chunk(len(chunks), 0, start, stop, end - done))
-            start, done = stop, end
-        return tuple(chunks)
+        return cut_documents(self._ends, text_bytes)
 
     def read(self, chunk: Chunk) -> Batch:
         before = self._ends[chunk.start - 1] if chunk.start else 0
@@ -226,3 +219,15 @@ def check_target(n_bytes: int) -> None:
     """Refuse a size of chunks that is not positive."""
     if n_bytes < 1:
         raise InvalidParameterError(f"target_bytes must be positive, got {n_bytes}")
+
+
+def cut_documents(ends: NDArray[np.int64], text_bytes: int) -> tuple[Chunk, ...]:
+    """Cut between documents into chunks of about so many bytes; `ends` (n,): bytes up to each. O(chunks log n)."""
+    chunks: list[Chunk] = []
+    start, done = 0, 0
+    while start < len(ends):
+        stop = max(start + 1, int(np.searchsorted(ends, done + text_bytes, side="right")))
+        end = int(ends[stop - 1])
+        chunks.append(Chunk(len(chunks), 0, start, stop, end - done))
+        start, done = stop, end
+    return tuple(chunks)

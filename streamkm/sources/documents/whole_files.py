@@ -15,7 +15,14 @@ import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources.base import Chunk, row_places
-from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, ChunkedDocuments, check_target, count_words
+from streamkm.sources.documents.base import (
+    SAMPLE_BYTES,
+    Batch,
+    ChunkedDocuments,
+    check_target,
+    count_words,
+    cut_documents,
+)
 from streamkm.sources.documents.formats import DecodeError, decoded
 from streamkm.sources.documents.records import MalformedTextError
 from streamkm.sources.local import LocalPath, opened
@@ -61,14 +68,7 @@ class WholeFiles(ChunkedDocuments):
     def chunks(self, text_bytes: int) -> tuple[Chunk, ...]:
         """Cut between files."""
         check_target(text_bytes)
-        chunks: list[Chunk] = []
-        start, done = 0, 0
-        while start < self.n_rows:
-            stop = max(start + 1, int(np.searchsorted(self._ends, done + text_bytes, side="right")))
-            end = int(self._ends[stop - 1])
-            chunks.append(Chunk(len(chunks), 0, start, stop, end - done))
-            start, done = stop, end
-        return tuple(chunks)
+        return cut_documents(self._ends, text_bytes)
 
     def read(self, chunk: Chunk) -> Batch:
         documents = [self._document(number) for number in range(chunk.start, chunk.stop)]
