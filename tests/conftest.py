@@ -198,3 +198,22 @@ def tmpfs(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], object]]]:
         pytest.skip("file systems cannot be mounted here")
     yield place, lambda: subprocess.run(["mount", "-o", "remount,size=64m", place], check=True)
     subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """Processes of a scheduler without workers, and a client."""
+    from tests.dask_processes import cluster_of
+
+    with cluster_of(tmp_path_factory.mktemp("cluster"), 0) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster(processes):
+    """Processes of a scheduler and three workers that live, and a client."""
+    from tests.dask_processes import N_WORKERS
+
+    started, client = processes
+    started.refill(client, N_WORKERS)
+    return started, client

@@ -21,6 +21,7 @@ from distributed import Client, SchedulerPlugin, Security
 from tests.programs import Program
 
 ROOT = Path(__file__).parents[1]
+N_WORKERS = 3  # of the fixture `cluster`
 STARTED_SECONDS = 60
 
 

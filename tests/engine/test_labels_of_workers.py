@@ -20,9 +20,9 @@ from streamkm.engine import open_executor
 from streamkm.engine.dask import DaskCluster
 from streamkm.passes.labels import check_directory, open_labels
 from streamkm.passes.table_formats import CsvFormat, ParquetFormat
-from tests.dask_processes import Relay, cluster_of
+from tests.dask_processes import N_WORKERS, Relay, cluster_of
 
-N_ROWS, D, N_WORKERS = 200_000, 4, 3
+N_ROWS, D = 200_000, 4
 SKIPPED = [0, 7, 60_000, N_ROWS - 1]
 MOST_BYTES = 2 * N_ROWS
 """That the client receives: some two kilobytes about each of 40 calls; labels alone would be twice as many."""
@@ -54,20 +54,6 @@ def wanted(sources, tmp_path_factory):
         for suffix in SUFFIXES:
             model.predict_to(sources[kind](), folder / f"{kind}{suffix}")
     return folder, models
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory):
-    with cluster_of(tmp_path_factory.mktemp("cluster"), 0) as opened:
-        yield opened
-
-
-@pytest.fixture
-def cluster(processes):
-    """Processes of a scheduler and workers that live, and a client."""
-    started, client = processes
-    started.refill(client, N_WORKERS)
-    return started, client
 
 
 @pytest.fixture

@@ -25,10 +25,9 @@ from streamkm.engine.dask import DaskCluster
 from streamkm.passes import labels as labelling
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
-from tests.dask_processes import Relay, assert_same_bits, certificate, cluster_of, watched, write_rows
+from tests.dask_processes import N_WORKERS, Relay, assert_same_bits, certificate, cluster_of, watched, write_rows
 
 PARAMETERS = {"random_state": 0, "max_iter": 4, "tol": 0, "chunk_bytes": 20_000, "progress": False}
-N_WORKERS = 3
 FIT_SECONDS = 120  # for what takes some three; workers that were just started import everything first
 
 FULL = (pytest.mark.slow, pytest.mark.full)
@@ -45,20 +44,6 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def wanted(data):
     return StreamKMeans(10, executor=1, **PARAMETERS).fit(data)
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory):
-    with cluster_of(tmp_path_factory.mktemp("cluster"), 0) as opened:
-        yield opened
-
-
-@pytest.fixture
-def cluster(processes):
-    """Processes of a scheduler and three workers that live, and a client."""
-    started, client = processes
-    started.refill(client, N_WORKERS)
-    return started, client
 
 
 @pytest.fixture

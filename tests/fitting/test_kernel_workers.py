@@ -10,9 +10,8 @@ from streamkm.engine import saving
 from streamkm.engine.dask import DaskCluster
 from streamkm.fitting.kernel import fit as fitting
 from tests.children import StoppedError, stopped_after
-from tests.dask_processes import assert_same_bits, cluster_of, write_rows
+from tests.dask_processes import N_WORKERS, assert_same_bits, write_rows
 
-N_WORKERS = 3
 PARAMETERS = {"fit_on": "all", "n_landmarks": 80, "rank": 20, "tol": 0, "max_iter": 3, "chunk_bytes": 20_000}
 
 
@@ -31,20 +30,6 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def wanted(data):
     return kernel_kmeans(executor=1).fit(data)
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory):
-    with cluster_of(tmp_path_factory.mktemp("cluster"), 0) as opened:
-        yield opened
-
-
-@pytest.fixture
-def cluster(processes):
-    """Processes of a scheduler and three workers that live, and a client."""
-    started, client = processes
-    started.refill(client, N_WORKERS)
-    return started, client
 
 
 def assert_same(got, wanted):
