@@ -203,6 +203,17 @@ def test_most_centers_are_excluded_where_rows_have_directions():
     assert left.mean() < 0.1
 
 
+def test_an_index_leaves_rows_without_directions_soon():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(480, 1024)).astype(np.float32)
+    table = NearestCenters.build(rng.normal(size=(1000, 1024)), np.float32)
+    likely = table.labels(X)  # the best guesses there are exclude nothing
+    found = np.empty(480, np.int32), *np.empty((2, 480), np.float32), np.empty(480, np.bool_)
+    layout = table.layout(np.float32, sparse=False)
+    left = table.index().nearest(layout.ready(X), (-1.0, layout.slope), layout.slack, found, likely)
+    assert left.mean() > 0.9  # 15 in 16 of them were multiplied with all centers, one after the other
+
+
 def test_an_index_is_orthonormal_whatever_the_centers():
     rng = np.random.default_rng(0)
     for columns in (

@@ -70,6 +70,7 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
     fine_entries, entries = fine.reshape(-1), rows.reshape(-1)
     n_clusters, n_features = rows.shape
     n_panels = bias.shape[0] // PANEL_COLUMNS
+    product_cost = EACH_COST + FULL_COST * n_features
     dear = n_clusters * (n_features / 32.0 - SIEVE_COST)  # a look at all columns costs as much
     marks = np.empty((BLOCK_ROWS, SEGMENT * PANEL_COLUMNS // 64), np.uint64)
     limits = np.empty(BLOCK_ROWS, np.float32)
@@ -143,8 +144,9 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
                         product = np.float32(short_product(row_fine, row * FINE, fine, c * FINE, FINE))
                         bound = product * fine_units[c] * unit + bias[c]
                         if bound <= limit and c != likely[row, 0] and not (both and c == likely[row, 1]):
-                            for j in range(0, n_features, LINE):
-                                prefetch(entries, c * n_features + j)
+                            if n_likely * product_cost < dear - costs[i]:  # it may be multiplied
+                                for j in range(0, n_features, LINE):
+                                    prefetch(entries, c * n_features + j)
                             kept_columns[n_likely], bounds[n_likely] = c, bound
                             if bound < bounds[lowest]:
                                 lowest = n_likely
@@ -154,7 +156,10 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
                         if bounds[q] > bar[i] + reach[i] + slack:
                             continue
                         c = kept_columns[q]
-                        costs[i] += EACH_COST + FULL_COST * n_features
+                        costs[i] += product_cost
+                        if costs[i] > dear:
+                            left[row] = True
+                            break
                         score = dot(X, row * n_features, rows, c * n_features, n_features) + bias[c]
                         if score > bar[i] + reach[i]:
                             continue
@@ -162,7 +167,7 @@ def nearest_pruned(X, reduced, norms, likely, centers, slopes, slack, labels, sc
                         best[i] = min(best[i], score)
                         if n_close[i] == CLOSE:
                             n_close[i] = _still_close(close[i], close_scores[i], CLOSE, bar[i] + reach[i])
-                        if n_close[i] == CLOSE or costs[i] > dear:
+                        if n_close[i] == CLOSE:
                             left[row] = True
                             break
                         close[i, n_close[i]], close_scores[i, n_close[i]] = c, score
