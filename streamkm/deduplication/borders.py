@@ -6,6 +6,7 @@ Knows no source.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,11 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import row_d2
 from streamkm.core.matrix import Matrix, rows_between
+from streamkm.engine.memory import PassMemory
+from streamkm.engine.passes import Map
+from streamkm.passes.reader import ValidRows
 
+WAITING = 6  # chunks whose rows wait to be put to their clusters, or are being put there
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
 DEVIATIONS = 3.0  # of the way that near-duplicates in random directions lie apart across a border
 
@@ -103,3 +108,25 @@ class Guests:
         others[order[before >= self.room[hosts]]] = -1
         self.room[hosts[starts]] -= np.minimum(counts, self.room[hosts[starts]])
         return others
+
+
+Bordering: TypeAlias = tuple[Any, NDArray[np.int64], int, tuple[NDArray[np.int32], NDArray[np.int32]]]
+"""Valid rows of a chunk, their numbers in it, its rows, and the two clusters that are nearest to each valid row."""
+
+
+@dataclass(frozen=True, slots=True)
+class BorderRows(Map[Bordering]):
+    """The rows of each chunk, and between which clusters they lie."""
+
+    large = True
+
+    borders: Borders
+
+    @staticmethod
+    def memory(chunk_bytes: int) -> PassMemory:
+        """Memory of rows that wait to be put to their clusters, and of a chunk's rows at unit length in each call."""
+        return PassMemory(kept=WAITING * chunk_bytes, call=2 * chunk_bytes)
+
+    def output(self, rows: ValidRows) -> Bordering:
+        """Of one chunk."""
+        return rows.X, rows.numbers, rows.n_read, self.borders.nearest_two(rows.X)

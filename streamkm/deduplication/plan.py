@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import human_bytes
+from streamkm.deduplication.borders import BorderRows
 from streamkm.deduplication.buckets import ROW_BYTES
 from streamkm.engine import local_threads
-from streamkm.engine.memory import PassMemory, ReadingMemory
+from streamkm.engine.memory import ReadingMemory
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.planning.memory_budget import MemoryBudget, largest_chunk, reading_of
 from streamkm.sources.base import RowSource
@@ -20,7 +21,6 @@ from streamkm.sources.chunking import decoded_row_bytes
 COPIES = 4  # of a bucket's rows while they are compared
 LEAST_ROOM = 1 << 24  # bytes for rows
 ROOM_SHARE = 0.8  # of what is left; the rest is what allocators keep of what was freed
-WAITING = 6  # chunks whose rows wait to be put to their clusters, or are being put there
 BYTES_PER_ROW = 6  # its label, and whether it goes
 
 
@@ -86,8 +86,7 @@ class GatherPlan:
 
 def _room(free: int, reading: ReadingMemory) -> int:
     """Bytes for rows, beside chunks that threads read, those of the same rows at unit length, and those that wait."""
-    chunk = reading.largest_chunk
-    taken = reading.peak(PassMemory(kept=WAITING * chunk, call=2 * chunk))
+    taken = reading.peak(BorderRows.memory(reading.largest_chunk))
     return max(LEAST_ROOM, int(ROOM_SHARE * (free - taken)))
 
 

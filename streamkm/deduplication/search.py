@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,20 +14,19 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import memory_limit_bytes, trim_heap, with_process_memory
 from streamkm.core.progress import Progress
-from streamkm.deduplication.borders import Borders, Guests
+from streamkm.deduplication.borders import BorderRows, Borders, Guests
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import Comparison, Counted, compare_bucket
 from streamkm.deduplication.plan import GatherPlan
 from streamkm.deduplication.result import Deduplicated
 from streamkm.engine import local_executor, open_executor, under_limit
 from streamkm.engine.checkpoint import Checkpoint
-from streamkm.engine.passes import Map
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import OnInvalid, RowReader, ValidRows
+from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 
@@ -292,23 +291,6 @@ def _probes(labels: NDArray[np.int32], seed: int) -> NDArray[np.int64]:
     valid = np.flatnonzero(labels >= 0)
     rng = np.random.default_rng([seed, len(labels)])
     return np.sort(rng.choice(valid, min(PROBES, len(valid)), replace=False))
-
-
-Bordering: TypeAlias = tuple[Any, NDArray[np.int64], int, tuple[NDArray[np.int32], NDArray[np.int32]]]
-"""Valid rows of a chunk, their numbers in it, its rows, and the two clusters that are nearest to each valid row."""
-
-
-@dataclass(frozen=True, slots=True)
-class BorderRows(Map[Bordering]):
-    """The rows of each chunk, and between which clusters they lie."""
-
-    large = True
-
-    borders: Borders
-
-    def output(self, rows: ValidRows) -> Bordering:
-        """Of one chunk."""
-        return rows.X, rows.numbers, rows.n_read, self.borders.nearest_two(rows.X)
 
 
 def _changed(source: RowSource) -> InvalidInputError:

@@ -68,6 +68,7 @@ def plan_rows(
         refine=given.refine,
         coreset="uniform" if masked else given.coreset,
         observed=masked,
+        capped=given.max_cluster_size is not None,
         chunk_bytes=given.chunk_bytes,
         memory_limit=given.memory_limit if memory_limit is None else memory_limit,
         n_threads=n_threads or local_threads(given.executor),

@@ -9,15 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.model import Model
+from streamkm.cluster.model import Model, Space
 from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
+from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map
 from streamkm.kernels.intrinsics.hashing import hash_places
+from streamkm.passes.assign import LABEL_BYTES
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import ValidRows
+from streamkm.passes.sizes import FitSizes
 
+GATHERED_COPIES = 3  # of the rows: those of each chunk, all in order, and those of clusters as their parts are found
 Members = tuple[Matrix, NDArray[np.int32], NDArray[np.float64]]
 """Rows, their clusters, and their weights (0,) or (r,)."""
 
@@ -40,6 +44,13 @@ class Gather(Map[Members]):
     table: NearestCenters
     shares: NDArray[np.float64]
     seed: int
+
+    @staticmethod
+    def memory(sizes: FitSizes, space: Space) -> PassMemory:
+        """Memory of the gathered rows, half as many as are sampled at most, beside labels of all rows and centers."""
+        gathered = GATHERED_COPIES * (sizes.chosen.sample_rows // 2) * sizes.rows.float_bytes(space)
+        labels = LABEL_BYTES * sizes.rows.n_rows * sizes.labels
+        return PassMemory(kept=gathered + labels + sizes.centers(sizes.width(space)).table_bytes)
 
     def output(self, rows: ValidRows) -> Members:
         """The gathered rows of a chunk, in the model's space."""

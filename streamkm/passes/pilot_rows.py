@@ -12,6 +12,7 @@ from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
+from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, outputs
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import ReadItem, SourceRows, ValidRows
@@ -73,6 +74,11 @@ class Evenly(Map[tuple[Matrix, int]]):
     large = True
 
     n_each: int
+
+    @staticmethod
+    def memory(n_wanted: int, row_bytes: int) -> PassMemory:
+        """Memory of the rows, as they were read and as one matrix."""
+        return PassMemory(kept=2 * n_wanted * row_bytes)
 
     def output(self, rows: ValidRows) -> tuple[Matrix, int]:
         """At most so many rows of a chunk."""

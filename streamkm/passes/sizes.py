@@ -98,6 +98,8 @@ class FitSizes:
         Whether labels are gathered in this process.
     observed : bool
         Whether rows have missing values, which distances and means leave out.
+    capped : bool
+        Whether clusters that are too large are split.
     """
 
     n_clusters: int
@@ -112,6 +114,7 @@ class FitSizes:
     once: bool = False
     labels: bool = True
     observed: bool = False
+    capped: bool = False
 
     @property
     def kept_rows(self) -> int:

@@ -39,6 +39,7 @@ def plan_fit(
     refuses: bool = True,
     on_cluster: bool = False,
     observed: bool = False,
+    capped: bool = False,
 ) -> Plan:
     """Decide how a fit will go, without reading rows.
 
@@ -59,6 +60,8 @@ def plan_fit(
         Whether workers of a Dask cluster read, and this process is their client.
     observed : bool
         Whether rows have missing values, which distances and means leave out.
+    capped : bool
+        Whether clusters that are too large are split.
 
     Raises
     ------
@@ -83,6 +86,7 @@ def plan_fit(
         coreset=coreset,
         row_bytes=row_bytes,
         observed=observed,
+        capped=capped,
     )
     if asked.once:
         asked.check_once()

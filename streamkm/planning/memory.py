@@ -14,6 +14,8 @@ from streamkm.engine.memory import MIB
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES, Assign
 from streamkm.passes.assign_observed import AssignObserved
+from streamkm.passes.gather import Gather
+from streamkm.passes.pilot_rows import Evenly
 from streamkm.passes.prepare import Sums
 from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.passes.sketch import FindSketch, SketchRows
@@ -55,6 +57,11 @@ class MemoryModel(FitSizes):
         }
         if self.sums_bytes:
             stages["prepare"] = reading.peak(Sums.memory(self))
+        if self.fitted and cluster_on != "sample":
+            ahead = Evenly.memory(pca_rows(self.rows.n_features, self.rows.n_components), self.rows.row_bytes)
+            stages["ahead"] = reading.peak(ahead)
+        if self.capped:
+            stages["split"] = reading.peak(Gather.memory(self, space))
         if self.directions:
             found = subspace_bytes(self.directions, self.rows.n_features)
             stages["directions"] = reading.peak(FindSketch.memory(found, self.sample_bytes))

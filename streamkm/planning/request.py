@@ -47,6 +47,7 @@ class FitRequest:
     coreset: str | None
     row_bytes: int  # of a row as read, about
     observed: bool = False  # whether rows have missing values, which distances and means leave out
+    capped: bool = False  # whether clusters that are too large are split
 
     @property
     def once(self) -> bool:
@@ -175,4 +176,5 @@ class FitRequest:
             once=self.once,
             labels=gathers_labels,
             observed=self.observed,
+            capped=self.capped,
         )

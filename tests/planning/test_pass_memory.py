@@ -82,7 +82,14 @@ SWEEP = """
 sweep(path, [5, 10, 20], memory_limit=limit, random_state=0, executor=2)
 say(plans[-1].memory, plans[-1].base_bytes)
 """
-PASS_OF = {"standardize": "prepare", "seed": "cluster", "lloyd": "cluster", "epochs": "cluster", "refine": "assign"}
+PASS_OF = {
+    "standardize": "prepare",
+    "split": "split",
+    "seed": "cluster",
+    "lloyd": "cluster",
+    "epochs": "cluster",
+    "refine": "assign",
+}
 NARROW, WIDE = (1_500_000, 16), (100_000, 784)
 FEW = 1000
 
@@ -136,6 +143,11 @@ def measured(rows, out, program, shape, limit, **given):
                     {"n_clusters": 20, "sketch": "all", "preprocess": ["standardize"]},
                     {"standardize", "sketch", "directions", "lloyd", "assign"},
                 ),
+                (
+                    "split", FIT, NARROW, "1 GiB", {"n_clusters": 20, "max_cluster_size": 60_000, "refine": 0},
+                    {"sketch", "split-1", "assign"},
+                ),
+                ("ahead", FIT, WIDE, "1 GiB", {"n_clusters": 20, "sketch": "pca"}, {"ahead", "sketch", "assign"}),
                 ("masked", FIT, NARROW, "1 GiB", {"n_clusters": 20, "on_missing": "masked"}, {"sketch", "assign"}),
                 ("many clusters", FIT, WIDE, "2 GiB", {"n_clusters": 2000}, {"sketch", "epochs", "assign"}),
                 (
