@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,9 @@ from streamkm.engine import Executor, Folded, Large
 from streamkm.engine.passes import Pass, outputs, run
 from streamkm.kernels.cluster.rows import add_csr_rows
 
-Labels: TypeAlias = list[NDArray[np.int32]]
-"""Of the rows of each block."""
+MOST_LABEL_STEPS = 8
+"""Steps in a row, each of which begins with the labels of the last one, where workers hold these. Dask keeps the calls
+of all of them, and the centers that these were sent, to make labels again if a worker is lost."""
 
 BLOCK_PLACES = 40
 """Bits of a row's number in a block that a worker may hold: how many rows came before is not known here."""
@@ -132,41 +133,42 @@ class Blocks:
         """Assign every row to its nearest center; gather sums and counts."""
         return run(LloydStep(self.table(centers)), HeldRows(self.handles), self.executor, Stage(stage))
 
-    def step(self, centers: NDArray[np.float64], likely: Labels | None, stage: str) -> tuple[Totals, Labels | None]:
+    def step(
+        self, centers: NDArray[np.float64], likely: BlockLabels | None, stage: str
+    ) -> tuple[Totals, BlockLabels | None]:
         """As `totals`; of many centers, with the labels that were found.
 
         Parameters
         ----------
         centers : float64 (k, m)
-        likely : list of int32 (n,) or None
-            Labels of each block that are likely right, as of the last step. They only save time, and are given
-            up, as both would take twice the memory.
+        likely : BlockLabels or None
+            Labels that are likely right, as of the last step. They only save time, and new ones take their places, as
+            both would take twice the memory.
 
         Returns
         -------
         totals : Totals
-        labels : list of int32 (n,), or None
+        labels : BlockLabels or None
             None where there are few centers, or rows are sparse or of float64.
         """
-        if len(centers) < FEWEST_CENTERS:
+        if len(centers) < FEWEST_CENTERS or not self.dense or self.dtype == np.float64:
             return self.totals(centers, stage), None
-        labels = BlockLabels([None] * len(self.handles) if likely is None else list(likely))
-        if likely is not None:
-            likely.clear()  # `labels` has them, until new ones come
-        rows = self.placed(labels.labels, "state" if 8 * centers.size > self._block_bytes else None)
-        totals = run(LabelledStep(self.table(centers)), rows, self.executor, Stage(stage), sink=labels)
-        return totals, labels.all()
+        if likely is None or (likely.n_steps == MOST_LABEL_STEPS and not self.executor.joins_here):
+            likely = BlockLabels([None] * len(self.handles))
+        labels = BlockLabels(likely.handles, likely.n_steps + 1)
+        rows = self.placed(labels.handles, "state" if 8 * centers.size > self._block_bytes else None)
+        return run(LabelledStep(self.table(centers)), rows, self.executor, Stage(stage), sink=labels), labels
 
-    def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
+    def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: BlockLabels | None = None) -> Totals:
         """Sums and counts of the rows of a batch, by their nearest centers; `d2` is the sum of their squared norms.
 
         Parameters
         ----------
-        likely : list of int32 (n,), optional
-            Labels of each block that are likely right; those of the batch are written. They only save time.
+        likely : BlockLabels, optional
+            Labels that are likely right; those of the batch are written, unless workers hold them. They only save time.
         """
         large: Large = "state" if 8 * table.centers.size * batch.n_batches > self._block_bytes else None
-        rows = self.placed(likely if self.executor.joins_here else None, large)
+        rows = self.placed(likely.handles if likely is not None and self.executor.joins_here else None, large)
         return run(BatchStep(table, batch), rows, self.executor, Stage(stage))
 
     def batch_block(self, batch: Batch, stage: str) -> tuple[Block, NDArray[np.int64]]:
@@ -230,11 +232,9 @@ class LloydStep(BlockPass):
 class LabelledStep(BlockPass):
     """As `LloydStep`, with the labels of dense rows of float32, for which likely ones may be given."""
 
-    def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, NDArray[np.int32] | None]:
+    def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, NDArray[np.int32]]:
         """Add the rows of a block."""
         block = rows.block
-        if not isinstance(block.X, np.ndarray) or block.X.dtype == np.float64:
-            return assigned(state, block.X, block.weights, self.table, with_d2=False)[1], None
         labels = self.table.lowest(block.X, rows.labels)[0]
         fresh, totals = state is None, state or Totals.unwritten(self.table)
         add_rows(block.X, block.weights, labels, totals.sums, totals.counts, fresh=fresh)
@@ -253,22 +253,26 @@ class BatchStep(BlockPass):
 
 
 class BlockLabels:
-    """A sink of the labels of each block, which take the places of the likely ones."""
+    """A sink of the labels of each block, which stay where they were found and take the places of the likely ones.
 
-    held: ClassVar[bool] = False
+    Attributes
+    ----------
+    handles : list
+        Of int32 labels of each block, or None before they are found.
+    n_steps : int
+        Steps that led to them, each from the labels of the last one.
+    """
 
-    def __init__(self, labels: list[Any]):
-        self.labels = labels
+    held: ClassVar[bool] = True
+
+    def __init__(self, handles: list[Any], n_steps: int = 0):
+        self.handles, self.n_steps = handles, n_steps
         self._n_taken = 0
 
-    def take(self, output: NDArray[np.int32] | None) -> None:
-        """Take the labels of the next block."""
-        self.labels[self._n_taken] = output
+    def take(self, output: Any) -> None:
+        """Take the handle of the next block's labels."""
+        self.handles[self._n_taken] = output
         self._n_taken += 1
-
-    def all(self) -> Labels | None:
-        """Of all blocks; None where a block has none."""
-        return None if any(part is None for part in self.labels) else self.labels
 
     def restore(self, n_items: int) -> bool:  # noqa: ARG002 - steps are saved as a whole
         """Steps are not saved block by block."""

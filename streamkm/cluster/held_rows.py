@@ -54,7 +54,7 @@ class HeldRows:
         Blocks, where they were written, or futures.
     places : sequence of int, optional
         Of the first row of each block.
-    labels : sequence of integers (n,) or None, optional
+    labels : sequence of integers (n,), their handles, or None, optional
         For the rows of each block; each entry is looked up only when its block is next. Requires `places`.
     takes_memory : "state", "items" or None
         See `Executor.fold`.
@@ -62,7 +62,7 @@ class HeldRows:
 
     handles: Sequence[Any]
     places: Sequence[int] | None = None
-    labels: Sequence[NDArray[Any] | None] | None = None
+    labels: Sequence[Any] | None = None
     takes_memory: Large = None
 
     @property

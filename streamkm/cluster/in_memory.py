@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.batches import Batch, labelled
-from streamkm.cluster.blocks import Blocks, Labels
+from streamkm.cluster.blocks import BlockLabels, Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters, step_labels
 from streamkm.cluster.centers.neighbours import Neighbourhood
@@ -75,10 +75,10 @@ class LocalBlocks(Blocks):
         labels = self.labels(centers, stage)
         return label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
 
-    def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: Labels | None = None) -> Totals:
+    def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: BlockLabels | None = None) -> Totals:
         """As `Blocks.batch`, of the rows of all pieces."""
         whole, rows = self.whole, batch.rows(0, self.n_rows)
-        known = None if likely is None else likely[0]
+        known = None if likely is None else likely.handles[0]
         found = self.executor.each(stage, _labels_of, row_pieces(self.executor, whole, rows), whole, table, known)
         order, starts = rows_by_label(np.concatenate(found), table.n_clusters)
         totals = member_sums(self.executor, whole.X, whole.weights, (rows[order], starts), stage)
@@ -88,7 +88,9 @@ class LocalBlocks(Blocks):
         """As `Blocks.batch_block`, without a copy."""
         return self.whole, batch.rows(0, self.n_rows)
 
-    def step(self, centers: NDArray[np.float64], likely: Labels | None, stage: str) -> tuple[Totals, Labels | None]:
+    def step(
+        self, centers: NDArray[np.float64], likely: BlockLabels | None, stage: str
+    ) -> tuple[Totals, BlockLabels | None]:
         """As `Blocks.step`."""
         X = self.whole.X
         if len(centers) < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
@@ -96,9 +98,10 @@ class LocalBlocks(Blocks):
         if likely is None:
             labels = self.labels(centers, stage)
         else:
-            found = self.executor.each(stage, _lowest, self._tasks(likely[0]), self.table(centers))
+            found = self.executor.each(stage, _lowest, self._tasks(likely.handles[0]), self.table(centers))
             labels = np.concatenate(found)
-        return label_sums(self.executor, X, self.whole.weights, labels, len(centers), stage), [labels]
+        totals = label_sums(self.executor, X, self.whole.weights, labels, len(centers), stage)
+        return totals, BlockLabels([labels])
 
     def nearest_among(
         self, near: Neighbourhood, labels: NDArray[np.int32], stage: str

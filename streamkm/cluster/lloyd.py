@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, Labels, densified, merged
+from streamkm.cluster.blocks import BlockLabels, Blocks, densified, merged
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.rows import row_d2
@@ -39,7 +39,7 @@ class LloydResult:
         Of an accelerated run that may go on: the means that the best step left; `centers` are ahead of them.
     pace : int
         Steps since the acceleration began anew.
-    labels : list of int32 (n,) or None
+    labels : BlockLabels or None
         Of an accelerated run with many centers: those that the last step found. The next step takes them over.
     """
 
@@ -50,7 +50,7 @@ class LloydResult:
     history: tuple[float, ...]
     means: NDArray[np.float64] | None = None
     pace: int = 0
-    labels: Labels | None = None
+    labels: BlockLabels | None = None
 
 
 MOST_MOMENTUM = 0.8

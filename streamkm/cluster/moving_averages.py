@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.batches import Batch
-from streamkm.cluster.blocks import Blocks, Labels
+from streamkm.cluster.blocks import BlockLabels, Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS as MANY_CENTERS
 from streamkm.cluster.centers.index import CenterIndex, IndexParts, is_worth
 from streamkm.cluster.centers.nearest import NearestCenters
@@ -130,7 +130,7 @@ def moving_averages(
     schedule: Schedule,
     *,
     seed: int,
-    likely: Labels | None = None,
+    likely: BlockLabels | None = None,
     on_batch: Callable[[EpochsResult], None] | None = None,
     begun: EpochsResult | None = None,
 ) -> EpochsResult:
@@ -147,8 +147,8 @@ def moving_averages(
     schedule : Schedule
     seed : int
         Of the order of rows; below 2^64.
-    likely : list of int32 (n,), optional
-        Labels of each block that are likely right, as a step with many centers leaves them: written, to save time.
+    likely : BlockLabels, optional
+        Labels that are likely right, as a step with many centers leaves them: written, to save time.
     on_batch : callable, optional
         Gets where the algorithm is after every batch of dense rows, and after every epoch; the next batch overwrites
         the centers.
@@ -184,7 +184,7 @@ def _epoch(
     schedule: Schedule,
     state: EpochsResult,
     seed: int,
-    likely: Labels | None,
+    likely: BlockLabels | None,
     on_batch: Callable[[EpochsResult], None] | None,
 ) -> float:
     """Move centers by the batches of an epoch, each of which lays them out anew; give the inertia."""

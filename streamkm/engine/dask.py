@@ -273,7 +273,8 @@ class DaskCluster(Executor):
 
     def _bring_together(self, run: list[Any]) -> None:
         """Move the held blocks of a run to one worker if several workers made them; once."""
-        held = [item for item in run if isinstance(item, Held)]
+        first = [item[0] if isinstance(item, list) else item for item in run]
+        held = [item for item in first if isinstance(item, Held)]
         if len(held) < len(run) or len({id(item.future) for item in held}) == 1:
             return
         together = self._submit("gather", calls.decoded, [encode(item) for item in held])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.moving_averages import EpochsResult
 from streamkm.core.progress import Stage
@@ -33,7 +35,7 @@ class StepCheckpoint:
     def step(self, result: LloydResult) -> None:
         """Take note of a step."""
         self._stage.advance()
-        self._writer.save_if_due(self._name, lambda: result)
+        self._writer.save_if_due(self._name, lambda: replace(result, labels=None))  # workers may hold them
 
 
 class EpochCheckpoint:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, SchedulerPlugin
 
 from streamkm import StreamKMeans
+from streamkm.cluster.blocks import MOST_LABEL_STEPS
 from tests.dask_processes import Cluster, Relay
 
 K, M, N_CHUNKS, N_WORKERS = 50, 64, 48, 2
@@ -32,23 +36,58 @@ def counted(tmp_path):
         relay.close()
 
 
+class LloydCalls(SchedulerPlugin):
+    """Counts on the scheduler the calls of steps of Lloyd's algorithm: those that are done, and most at a time."""
+
+    name = "lloyd-calls"
+
+    def __init__(self) -> None:
+        self.n_done = self.most = 0
+        self._known: set[Any] = set()
+
+    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
+        """Note a call that is new, done or forgotten."""
+        if isinstance(key, tuple) and str(key[0]).startswith("lloyd"):
+            (self._known.discard if finish == "forgotten" else self._known.add)(key)
+            self.most = max(self.most, len(self._known))
+            self.n_done += finish == "memory"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Bytes through the scheduler, bytes sent by workers, and calls, of one iteration; the most calls it ever knew."""
+
+    through: float
+    moved: float
+    n_calls: float
+    most_calls: int
+
+
 def sent(dask_worker):
     return dask_worker.transfer_outgoing_bytes_total
 
 
-def per_iteration(relay, client, path, n_rows):
-    """Bytes through the scheduler, and sent by workers, of one iteration."""
-    found = []
-    for max_iter in (FEW, MANY):
-        before = relay.n_bytes, sum(client.run(sent).values())
+def lloyd_calls(dask_scheduler):
+    plugin = dask_scheduler.plugins["lloyd-calls"]
+    return plugin.n_done, plugin.most
+
+
+def per_iteration(relay, client, path, n_rows, *, k=K, n_chunks=N_CHUNKS, many=MANY, **settings):
+    """What one iteration takes."""
+    found, X = [], np.load(path)
+    client.register_plugin(LloydCalls())
+    for max_iter in (FEW, many):
+        before = relay.n_bytes, sum(client.run(sent).values()), client.run_on_scheduler(lloyd_calls)[0]
         fitted = StreamKMeans(
-            K, init=np.load(path)[:K], max_iter=max_iter, tol=0, sketch="identity", random_state=0, executor=client,
-            chunk_bytes=4 * M * n_rows // N_CHUNKS, progress=False,
+            k, init=X[:k], max_iter=max_iter, sketch="identity", random_state=0, executor=client,
+            chunk_bytes=X.itemsize * X.shape[1] * n_rows // n_chunks, progress=False, **settings,
         ).fit(path)  # fmt: skip
         assert fitted.n_iter_ == max_iter
-        found.append((relay.n_bytes - before[0], sum(client.run(sent).values()) - before[1]))
-    (few, few_sent), (many, many_sent) = found
-    return (many - few) / (MANY - FEW), (many_sent - few_sent) / (MANY - FEW)
+        n_bytes, n_sent = relay.n_bytes, sum(client.run(sent).values())
+        n_done, most = client.run_on_scheduler(lloyd_calls)
+        found.append((n_bytes - before[0], n_sent - before[1], n_done - before[2]))
+    client.unregister_scheduler_plugin("lloyd-calls")
+    return Counts(*((b - a) / (many - FEW) for a, b in zip(*found, strict=True)), most)
 
 
 @pytest.mark.slow
@@ -60,12 +99,40 @@ def test_bytes_of_an_iteration_do_not_depend_on_the_rows(counted, tmp_path):
     for n_rows in (4_800, *(48_000,) * MOST_COUNTS):
         path = tmp_path / f"{n_rows}.npy"
         np.save(path, np.random.default_rng(0).normal(size=(n_rows, M)).astype(np.float32))
-        through[n_rows], between = per_iteration(relay, client, path, n_rows)
-        moved.append(between)
-        if n_rows == 48_000 and between <= most_moved:
+        counts = per_iteration(relay, client, path, n_rows, tol=0)
+        through[n_rows] = counts.through
+        moved.append(counts.moved)
+        if n_rows == 48_000 and counts.moved <= most_moved:
             break
     assert max(through.values()) <= 2 * N_WORKERS * STATE_BYTES + n_calls * CALL_BYTES
     assert through[48_000] <= 1.25 * through[4_800]
     # sums travel to where they are joined, blocks stay: those of 48,000 rows have 12 MB
     # but for a block that Dask moves where one worker's processor is taken away for a while: one undisturbed count
     assert min(moved[1:]) <= most_moved
+
+
+@pytest.mark.slow
+def test_labels_of_many_clusters_stay_on_the_workers(counted, tmp_path):
+    """They begin each step from the last one's, and Dask keeps no more calls the more steps there are."""
+    relay, client = counted
+    k, m, n_rows = 600, 16, 300_000
+    path = tmp_path / "rows.npy"
+    np.save(path, np.random.default_rng(0).random((n_rows, m), np.float32))
+    counts = per_iteration(relay, client, path, n_rows, k=k, many=4 * MOST_LABEL_STEPS, tol=1e-9, coreset=None)
+    n_calls = 24 * 3 + 3 + 1 + 1  # runs, their sums and labels; joins
+    assert counts.n_calls <= n_calls
+    assert counts.through <= 2 * N_WORKERS * 8 * k * m + n_calls * CALL_BYTES  # labels: 4 bytes a row, each way
+    assert counts.most_calls <= (MOST_LABEL_STEPS + 1) * n_calls
+
+
+@pytest.mark.slow
+def test_calls_of_an_iteration_do_not_depend_on_the_chunks(counted, tmp_path):
+    """Of a fit with the default `tol`, whose steps are accelerated."""
+    relay, client = counted
+    k, m, n_rows = 100, 16, 257_000
+    path = tmp_path / "rows.npy"
+    np.save(path, np.random.default_rng(0).random((n_rows, m), np.float32))
+    counts = per_iteration(relay, client, path, n_rows, k=k, n_chunks=257, coreset=None)
+    n_calls = 24 + 3 + 1 + 1
+    assert counts.n_calls <= n_calls
+    assert counts.through <= 2 * N_WORKERS * 8 * k * m + n_calls * CALL_BYTES

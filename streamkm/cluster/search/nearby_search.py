@@ -74,7 +74,7 @@ def search_nearby(
     LloydResult
         With an inertia not above that of the given one.
     """
-    labels = pieces.labels(start.centers) if start.labels is None else start.labels[0]
+    labels = pieces.labels(start.centers) if start.labels is None else start.labels.handles[0]
     best = _stepped(pieces, start.centers, labels)
     n_swaps = max(1, len(best.centers) // SWAPPED)
     known: Splits = {}
