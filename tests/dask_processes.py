@@ -30,9 +30,9 @@ class Cluster:
 
     def __init__(self, folder: Path, tls: Sequence[str] = (), settings: dict[str, str] | None = None):
         self.folder = folder
-        self.workers: list[Program] = []
+        self.workers: list[Any] = []  # programs
         self._tls = list(tls)
-        self._environment = {
+        self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s",  # for so long a worker that is gone is looked for
@@ -88,7 +88,7 @@ class Cluster:
     def _start(self, kind: str, *options: str) -> Program:
         name = kind if kind == "scheduler" else f"worker{len(self.workers)}"
         log = self.folder / f"{name}.log"
-        return Program(["-m", "dask", kind, *options, *self._tls], self.folder, self._environment, log, log)
+        return Program(["-m", "dask", kind, *options, *self._tls], self.folder, self.environment, log, log)
 
 
 @contextlib.contextmanager

@@ -1,3 +1,27 @@
-"""The version of the package: what files and summaries say they were made by."""
+"""The version of the package, and of what results depend on: what files, summaries and workers say they are made by."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from functools import lru_cache
+from pathlib import Path
 
 __version__ = "0.1.0"
+
+
+@lru_cache(maxsize=1)
+def environment() -> dict[str, str]:
+    """What processes that work together must have in common: minor versions, and a hash of this package's code."""
+    import numpy as np
+
+    package = Path(__file__).parents[1]
+    code = hashlib.blake2b(digest_size=8)
+    for path in sorted(package.rglob("*.py")):
+        code.update(f"{path.relative_to(package).as_posix()}\0".encode())
+        code.update(path.read_bytes())
+    return {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "NumPy": ".".join(np.__version__.split(".")[:2]),
+        "streamkm": f"{__version__} (code {code.hexdigest()})",
+    }

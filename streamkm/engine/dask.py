@@ -24,6 +24,7 @@ from streamkm.core.exceptions import ClusterError
 from streamkm.engine import dask_tasks as calls
 from streamkm.engine.base import Executor, Joining, Outputs, Waiting
 from streamkm.engine.dask_handles import Apart, Call, Held, Pair, encode
+from streamkm.engine.dask_workers import check_workers
 from streamkm.engine.reduction import RUNS, run_lengths, runs_of
 from streamkm.engine.turns import Reading, Turns
 from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource
@@ -62,6 +63,7 @@ class DaskCluster(Executor):
         self._reading: Reading | None = None  # of the items that workers read next,
         self._placed = True  # where this process says, as nothing that they need lies anywhere
         self._n_threads: dict[str, int] = {}  # of workers, by their addresses
+        self._checked: set[str] = set()  # workers that have what this process has
         self._looked = self._last_seen = time.monotonic()
         self.n_workers = 1
         self._look()
@@ -287,18 +289,20 @@ class DaskCluster(Executor):
         return self.n_workers
 
     def _look(self) -> None:
-        """List the workers; fail if there have been none for long.
+        """List the workers, check those that are new; fail if there have been none for long.
 
         Raises
         ------
         ClusterError
             The scheduler does not answer; or there was no worker for as long as Dask's setting
-            ``distributed.scheduler.no-workers-timeout`` says, else for ten minutes.
+            ``distributed.scheduler.no-workers-timeout`` says, else for ten minutes; or see `check_workers`.
         """
         try:
             self._n_threads = dict(self._client.nthreads())
+            check_workers(self._client, self._n_threads.keys() - self._checked)
         except OSError as error:
             raise self._out_of_reach(error) from error
+        self._checked.update(self._n_threads)
         self._looked = time.monotonic()
         if self._n_threads:
             self._last_seen, self.n_workers = self._looked, sum(self._n_threads.values())
