@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_text_settings
-from streamkm.core.atomic_io import named, remove_tree, replace_file, sync, working_directory, writing
+from streamkm.core.atomic_io import check_local, named, remove_tree, replace_file, sync, working_directory, writing
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
 from streamkm.core.manifest import RESULTS, Owned
@@ -57,6 +57,7 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
     Raises OutputError: `target` is a file, lies in a directory that cannot be written, holds results and `overwrite` is
     False, or has other files under the names of results.
     """
+    check_local(target)
     directory = Path(target)
     if directory.exists() and not directory.is_dir():
         raise OutputError(f"{directory} is a file; results need a directory: choose another with -o")
@@ -76,6 +77,7 @@ def check_labels_target(target: str | os.PathLike[str], paths: Sequence[str] = (
     `paths`: of the rows. Raises OutputError: another suffix, something there and `overwrite` False, something there
     that is no labels, or no permission.
     """
+    check_local(target)
     path = Path(target)
     if path.suffix == ".h5ad" and path.is_file():
         from streamkm.sources.binary.h5ad_obs import check_obs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -24,8 +25,10 @@ from streamkm.core.partial_files import (
     say_writing,
     try_lock,
 )
+from streamkm.core.secrets import masked
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+):/+")  # `pathlib` leaves one slash; drives have one letter
 
 
 @contextmanager
@@ -109,13 +112,30 @@ def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
             os.close(handle)
 
 
+def check_local(path: str | os.PathLike[str]) -> None:
+    """Refuse a URL to write to, which would name a directory ``s3:`` below the current one.
+
+    Raises
+    ------
+    OutputError
+    """
+    if found := _URL.match(os.fspath(path)):
+        url = f"{found['protocol']}://{os.fspath(path)[found.end() :]}"
+        raise OutputError(
+            f"{masked(url)} is a URL, and results are written to local paths only; give a path (on a "
+            f"cluster one that all workers see), and copy what was written"
+        )
+
+
 def check_replaceable(path: str | os.PathLike[str]) -> None:
     """Refuse what is there and is no file: a pipe blocks whoever opens it, and a device must not be replaced.
 
     Raises
     ------
     OutputError
+        Or a URL; see `check_local`.
     """
+    check_local(path)
     with suppress(FileNotFoundError, NotADirectoryError):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise OutputError(f"{os.fspath(path)} exists and is no regular file; choose another name")

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.atomic_io import Lock, writing
+from streamkm.core.atomic_io import Lock, check_local, writing
 from streamkm.core.exceptions import CheckpointError
 from streamkm.core.manifest import LISTED, MARKER, Owned, marker_rests, shortly
 from streamkm.core.matrix import raw
@@ -100,8 +100,9 @@ class Checkpoint:
             The state belongs to another run; the message says what differs. Or, whatever `restart` says: the directory
             is not empty and no checkpoint, its version is unknown, or its marker is damaged.
         DiskFullError, OutputError
-            It cannot be written.
+            It cannot be written, or is a URL.
         """
+        check_local(directory)
         place = Path(directory)
         _claimable(place)  # before a lock is put there
         with writing(place):

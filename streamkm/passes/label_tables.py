@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from streamkm.cluster.model import Model
 from streamkm.cluster.observed import ObservedCenters
 from streamkm.cluster.rows import row_d2
-from streamkm.core.atomic_io import named, replace_file, working_directory, writing
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.atomic_io import check_local, named, replace_file, working_directory, writing
+from streamkm.core.exceptions import InvalidInputError, OutputError
 from streamkm.core.marks import Overwrite, check_ours, is_marked, list_among_results, replace_marked
 from streamkm.core.matrix import rows_between
 from streamkm.core.partial_files import file_tag
@@ -84,11 +84,15 @@ def check_table_place(path: str | os.PathLike[str], *, overwrite: Overwrite) -> 
     Raises
     ------
     OutputError
-        Something is there and `overwrite` is False, or something else than a table of labels.
+        A URL, or no directory to write to. Something is there and `overwrite` is False, or something else than a table
+        of labels.
     MissingDependencyError
         Parquet without pyarrow.
     """
+    check_local(path)
     target = Path(path)
+    if not target.absolute().parent.is_dir():
+        raise OutputError(f"{target} cannot be written: there is no directory {target.parent}; make it, and try again")
     if target.suffix == ".parquet":
         pyarrow_parquet()
     check_ours(target, "table of labels", overwrite, _is_table)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.core.atomic_io import named, replace_tree, working_directory, writing
+from streamkm.core.atomic_io import check_local, named, replace_tree, working_directory, writing
 from streamkm.core.exceptions import OutputError
 from streamkm.core.marks import Overwrite, list_among_results
 from streamkm.core.partial_files import REPLACED, file_tag, remove_rests
@@ -42,9 +42,10 @@ def check_labels_place(path: str | os.PathLike[str], *, overwrite: Overwrite = F
     Raises
     ------
     OutputError
-        Another suffix than .zarr, something there and `overwrite` False, or something else there than labels that
-        streamkm wrote.
+        A URL, another suffix than .zarr, something there and `overwrite` False, or something else there than labels
+        that streamkm wrote.
     """
+    check_local(path)
     target = Path(path)
     if target.suffix != ".zarr":
         raise OutputError(f"labels are written as .zarr, .csv or .parquet, not as {target.name}; choose such a name")
@@ -93,7 +94,7 @@ class Label(Map[tuple[NDArray[np.int32], int]]):
 def check_seen(executor: Executor, target: Path) -> None:
     """Refuse a path where a worker could not write labels, before anything is read.
 
-    A directory that does not exist yet is made when labels are written, and is not looked at.
+    A directory that does not exist yet is made when labels are written: the one that it will be made in is looked at.
 
     Raises
     ------
@@ -102,9 +103,9 @@ def check_seen(executor: Executor, target: Path) -> None:
     SourceNotFoundError
         A worker does not see the directory; names both.
     """
-    if target.parent.is_dir():
-        with working_directory(target) as place, named(place, target):
-            executor.everywhere("place", check_directory, str(place))
+    directory = next(each for each in target.absolute().parents if each.is_dir())
+    with working_directory(directory / target.name) as place, named(place, target):
+        executor.everywhere("place", check_directory, str(place))
 
 
 def check_directory(path: str) -> None:

@@ -186,6 +186,16 @@ def test_a_place_that_workers_do_not_see_is_refused_before_rows_are_read(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("write", [fit_to, predict_to])
+def test_a_directory_to_be_made_where_workers_do_not_see_it_is_refused(
+    cluster, sources, wanted, tmp_path, monkeypatch, write
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceNotFoundError, match=r"/proc/self/cwd/\.labels\.zarr.* seen from worker tcp://"):
+        write(cluster[1], wanted[1], sources["numbers"](), "/proc/self/cwd/new/labels.zarr")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_place_that_cannot_be_written_to_is_refused_before_rows_are_read(sources, monkeypatch, suffix):
     begun, stage = [], Progress.stage
