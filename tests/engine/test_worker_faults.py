@@ -17,6 +17,8 @@ from distributed import Client
 from sklearn.base import clone
 
 from streamkm import SketchOptions, StreamKMeans
+from streamkm.cluster.blocks import MOST_LABEL_STEPS
+from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.core.exceptions import ClusterError, SourceNotFoundError
 from streamkm.core.progress import Progress
 from streamkm.engine import dask as dask_cluster
@@ -99,6 +101,23 @@ def test_workers_killed_where_a_sketch_is_found_first(cluster, at, data, stage, 
     seen = at(stage, number, lambda: [started.kill(worker) for worker in started.living()[: N_WORKERS - 1]])
     got = kmeans.set_params(executor=client).fit(data)
     assert seen[stage] >= number
+    assert len(started.living()) == 1
+    assert_same_bits(got, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [3, MOST_LABEL_STEPS + 2])
+def test_workers_killed_that_held_labels_of_many_clusters(cluster, at, data, step):
+    """Each step begins with labels that workers hold of the last one."""
+    settings = {**PARAMETERS, "init": np.load(data)[:FEWEST_CENTERS], "tol": 1e-12, "max_iter": step + 1}
+    kmeans = StreamKMeans(FEWEST_CENTERS, sketch="identity", coreset=None, **settings)
+    wanted = clone(kmeans).set_params(executor=1).fit(data)
+    assert wanted.n_iter_ == step + 1
+    started, client = cluster
+    stage = f"lloyd-{step}-held"
+    seen = at(stage, 5, lambda: [started.kill(worker) for worker in started.living()[: N_WORKERS - 1]])
+    got = kmeans.set_params(executor=client).fit(data)
+    assert seen[stage] >= 5
     assert len(started.living()) == 1
     assert_same_bits(got, wanted)
 
