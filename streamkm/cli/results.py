@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_text_settings
-from streamkm.core.atomic_io import check_local, named, remove_tree, replace_file, sync, working_directory, writing
+from streamkm.core.atomic_io import named, remove_tree, replace_file, sync, working_directory, writing
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
+from streamkm.core.local_paths import check_local
 from streamkm.core.manifest import RESULTS, Owned
 from streamkm.core.marks import Overwrite, check_ours, replace_marked
 from streamkm.passes.label_tables import SUFFIXES, check_table_place

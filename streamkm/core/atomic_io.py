@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO
 
 from streamkm.core.directories import Directory
 from streamkm.core.exceptions import DiskFullError, InUseError, OutputError, StreamkmError
+from streamkm.core.local_paths import check_local
 from streamkm.core.partial_files import (
     directory_tag,
     file_tag,
@@ -25,10 +25,8 @@ from streamkm.core.partial_files import (
     say_writing,
     try_lock,
 )
-from streamkm.core.secrets import masked
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+):/+")  # `pathlib` leaves one slash; drives have one letter
 
 
 @contextmanager
@@ -110,21 +108,6 @@ def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)  # what is left, the next removes
         if handle is not None:
             os.close(handle)
-
-
-def check_local(path: str | os.PathLike[str]) -> None:
-    """Refuse a URL to write to, which would name a directory ``s3:`` below the current one.
-
-    Raises
-    ------
-    OutputError
-    """
-    if found := _URL.match(os.fspath(path)):
-        url = f"{found['protocol']}://{os.fspath(path)[found.end() :]}"
-        raise OutputError(
-            f"{masked(url)} is a URL, and results are written to local paths only; give a path (on a "
-            f"cluster one that all workers see), and copy what was written"
-        )
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:

@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.atomic_io import Lock, check_local, writing
+from streamkm.core.atomic_io import Lock, writing
 from streamkm.core.exceptions import CheckpointError
+from streamkm.core.local_paths import check_local
 from streamkm.core.manifest import LISTED, MARKER, Owned, marker_rests, shortly
 from streamkm.core.matrix import raw
 from streamkm.sources.fingerprints import differences

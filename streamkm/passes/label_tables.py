@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.model import Model
 from streamkm.cluster.observed import ObservedCenters
 from streamkm.cluster.rows import row_d2
-from streamkm.core.atomic_io import check_local, named, replace_file, working_directory, writing
+from streamkm.core.atomic_io import named, replace_file, working_directory, writing
 from streamkm.core.exceptions import InvalidInputError, OutputError
+from streamkm.core.local_paths import check_local
 from streamkm.core.marks import Overwrite, check_ours, is_marked, list_among_results, replace_marked
 from streamkm.core.matrix import rows_between
 from streamkm.core.partial_files import file_tag

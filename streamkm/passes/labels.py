@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.core.atomic_io import check_local, named, replace_tree, working_directory, writing
+from streamkm.core.atomic_io import named, replace_tree, working_directory, writing
 from streamkm.core.exceptions import OutputError
+from streamkm.core.local_paths import check_local
 from streamkm.core.marks import Overwrite, list_among_results
 from streamkm.core.partial_files import REPLACED, file_tag, remove_rests
 from streamkm.core.progress import Stage
