@@ -21,13 +21,12 @@ from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.open import document_format
 from streamkm.sources.documents.weighted import TfIdfRows
-from streamkm.sources.registry import TABLES, folder_files, is_folder, suffix_format
+from streamkm.sources.fitted_tables import CSV_KEYS, path_options, table_options
+from streamkm.sources.registry import TABLES
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 TEXT, TFIDF, TABLE = "text.json", "tfidf.npz", "table.json"
 _TABLE_KEYS = {"columns", "dtype", "categories", "n_features", "id_column"}
-_CSV_KEYS = {"null_values", "delimiter", "header", "newlines_in_values"}
-_NOT_KEPT = (None, ",", "\t")  # what each file's name or text says
 READING = ("field", "delimiter", "header", "decode_error")
 """Options of `open_documents`: where in a file documents stand."""
 HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
@@ -154,13 +153,8 @@ def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 def write_table_settings(directory: Path, source: RowSource) -> None:
     """Write how rows were made of a table's columns, ``table.json``; nothing for what is no table."""
-    made = source.made_with or {}
-    settings = made.get("table")
+    settings = table_options(source.made_with, source.id_column)
     if settings:
-        dialect = made.get("csv", {})
-        settings |= {name: dialect[name] for name in sorted(_CSV_KEYS) if dialect.get(name) not in _NOT_KEPT}
-        if source.id_column is not None:
-            settings = {**settings, "id_column": source.id_column}
         (directory / TABLE).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
 
 
@@ -170,16 +164,15 @@ def read_table_settings(directory: str | os.PathLike[str], path: str) -> dict[st
     `path`: what is to be opened alike. Raises ModelFileError if the file is no such thing.
     """
     place = Path(directory) / TABLE
-    if not place.exists() or not (is_folder(path) or suffix_format(path)[0] in TABLES):
+    if not place.exists():
         return {}
     try:
         settings = json.loads(place.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{place} does not say how rows were made of columns: {error}") from error
-    if not isinstance(settings, dict) or not set(settings) <= _TABLE_KEYS | _CSV_KEYS:
+    if not isinstance(settings, dict) or not set(settings) <= _TABLE_KEYS | set(CSV_KEYS):
         raise ModelFileError(f"{place} does not say how rows were made of columns: it holds other keys")
-    is_csv = suffix_format(folder_files(path)[0] if is_folder(path) else path)[0] == "csv"
-    return {name: value for name, value in settings.items() if is_csv or name not in _CSV_KEYS}
+    return path_options(settings, path)
 
 
 def _frequencies(path: str) -> TfIdf:

@@ -61,7 +61,9 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         Parameters
         ----------
         X : as for `fit`, with the same features
-            May be an iterator that can be walked once only.
+            May be an iterator that can be walked once only. After a fit of a table, a table: the columns of the fit are
+            taken by name, in any order, beside others, with the categories of the fit. After a fit of a frame without
+            options, a frame of the same columns in the same order, as scikit-learn has it.
 
         Returns
         -------
@@ -112,7 +114,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         check_is_fitted(self, "model_")
         if os.fspath(path).endswith(SUFFIXES):
             target = check_table_place(path, overwrite=overwrite)
-            return write_label_table(self, open_rows(self, X, reset=False), target, overwrite=overwrite)
+            return write_label_table(self, open_rows(self, X, reset=False, ids=True), target, overwrite=overwrite)
         target = check_labels_place(path, overwrite=overwrite)
         Labelling(self, open_rows(self, X, reset=False)).write_labels(target, overwrite=overwrite)
         return open_labels(target)
@@ -123,7 +125,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         Parameters
         ----------
         X : frame of pandas, polars (also lazy) or Dask, AnnData object, or path of an .h5ad file
-            With the features of the fit.
+            With the features of the fit, taken by name; frames may have more columns.
         column : str, default="cluster"
         overwrite : bool
             Whether a column of this name may be replaced.
@@ -141,7 +143,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             For other data, and where there is such a column.
         """
         check_is_fitted(self, "model_")
-        return with_labels(X, column, self.predict, overwrite=overwrite)
+        features = vars(self).get("feature_names_in_", ())
+        return with_labels(X, column, self.predict, features, overwrite=overwrite)
 
     @property
     def dask_labels_(self) -> Any:

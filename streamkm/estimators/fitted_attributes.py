@@ -74,4 +74,5 @@ def _described(source: RowSource) -> dict[str, Any]:
         "dtype": str(source.dtype),
         "sparse": source.is_sparse,
         **({"made_with": dict(source.made_with)} if source.made_with else {}),
+        **({"id_column": source.id_column} if source.id_column else {}),
     }

@@ -15,8 +15,9 @@ from streamkm.estimators.validation import is_in_memory
 from streamkm.passes.reader import OnMissing
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.fitted_tables import options_for, table_options
 from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.memory.frames import check_names_once, check_same_columns, is_frame
+from streamkm.sources.memory.frames import check_names_once, check_same_columns, column_names, is_frame
 from streamkm.sources.memory.sparse_frames import is_read_by_column
 
 
@@ -26,11 +27,17 @@ def read_missing(estimator: Any) -> OnMissing:
     return "raise" if on_missing == "mean" else on_missing
 
 
-def open_rows(estimator: Any, X: Any, *, reset: bool | None) -> RowSource:
-    """Open X; `reset` keeps its features' names in the estimator, False compares them with those, None does neither."""
+def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) -> RowSource:
+    """Open X; `reset` keeps its features' names in the estimator, False compares them with those, None does neither.
+
+    Later tables are opened by what was said of the table of the fit. `ids`: whether their rows are to be named.
+    """
     on_missing = estimator.on_missing
     if on_missing != "raise":
         X = with_nan(X)
+    options = _options_of_fit(estimator, X, ids=ids) if reset is False else {}
+    if options:
+        X = open_source(X, **options)
     if not is_in_memory(X) or (is_frame(X) and is_read_by_column(X)):
         source = open_source(X)
         if reset is not None:
@@ -48,6 +55,16 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None) -> RowSource:
         else:
             X = validate_data(estimator, X, reset=reset, dtype="numeric", **checks)
     return open_source(X) if name is None or is_sparse(X) else open_array(X, name=name)
+
+
+def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:
+    """Options that open a later table as that of the fit; none where there is no need of any."""
+    known = vars(estimator).get("feature_names_in_")
+    if known is not None and is_frame(X) and column_names(X) == tuple(known):
+        return {}
+    fitted_on = vars(estimator).get("fitted_on_", {})
+    options = table_options(fitted_on.get("made_with"), fitted_on.get("id_column"))
+    return options_for(options, X, ids=ids) if options else {}
 
 
 def _check_names(estimator: Any, source: RowSource, *, reset: bool) -> None:

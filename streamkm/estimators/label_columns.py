@@ -6,7 +6,7 @@ Only what such objects offer is used, so that neither pandas, polars nor anndata
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from streamkm.core.exceptions import InvalidInputError
 Predict = Callable[[Any], Any]
 
 
-def with_labels(X: Any, column: str, predict: Predict, *, overwrite: bool = False) -> Any:
-    """See `BaseKMeans.with_labels`. `predict`: labels of rows, lazy for Dask's."""
+def with_labels(X: Any, column: str, predict: Predict, features: Sequence[str], *, overwrite: bool = False) -> Any:
+    """See `BaseKMeans.with_labels`. `predict`: labels of rows, lazy for Dask's. `features`: names of the fit's."""
     if isinstance(X, str | os.PathLike):
         return _in_file(X, column, predict, overwrite=overwrite)
     if hasattr(X, "obs") and hasattr(X, "n_obs"):
@@ -33,13 +33,13 @@ def with_labels(X: Any, column: str, predict: Predict, *, overwrite: bool = Fals
             f"or the path of an .h5ad file, or use predict"
         )
     _refuse_twice(column, columns, overwrite=overwrite)
-    rows = X.drop(column) if hasattr(X, "with_columns") and column in columns else X
+    named = len(features) > 0 and set(features) <= set(columns)
+    chosen = list(features) if named else [name for name in columns if name != column]
     if hasattr(X, "with_columns"):
         import polars as pl
 
-        return X.with_columns(pl.Series(column, predict(rows), dtype=pl.Int32))
-    rows = X.drop(columns=[column]) if column in columns else X
-    return X.assign(**{column: predict(rows)})
+        return X.with_columns(pl.Series(column, predict(X.select(chosen)), dtype=pl.Int32))
+    return X.assign(**{column: predict(X[chosen])})
 
 
 def _in_file(path: str | os.PathLike[str], column: str, predict: Predict, *, overwrite: bool) -> str:

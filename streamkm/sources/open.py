@@ -48,7 +48,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
           tell, and where they say nothing, its suffix.
         - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: tables, svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
-          datasets of those; a Dask array or data frame of numbers, a DataArray of xarray over Dask, a file or an array
+          datasets of those; a Dask array or data frame, a DataArray of xarray over Dask, a file or an array
         - an array, a frame (pandas, polars, pyarrow tables and others of named columns), a memory map, a SciPy sparse
           matrix, a list of rows, or a list of these, which follow each other
         - a lazy frame of polars, a dataset or reader of pyarrow, a relation of DuckDB, and whatever else has the Arrow
@@ -182,7 +182,7 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     ),
     (lambda X: is_package(X, "zarr"), Reader("a Zarr object", ".binary.zarr:open_zarr_object", ("var_column",), True)),
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", ".dask.labelled:open_xarray")),
-    (is_collection, Reader("a Dask collection", ".dask.labelled:open_collection")),
+    (is_collection, Reader("a Dask collection", ".dask.labelled:open_collection", COLUMNS)),
     (is_sparse, Reader("a sparse matrix", ".memory.arrays:SparseSource")),
     (is_stream, Reader("a stream of record batches", ".tables.streams:open_stream", COLUMNS)),
     (is_frame, Reader("a frame", ".tables.streams:open_frame", COLUMNS)),

@@ -821,7 +821,7 @@ def test_folders(tmp_path):
     assert isinstance(open_source([tmp_path / "y.parquet"] * 2, columns="a"), ParquetTable)
 
 
-def test_fits_keep_names_and_refuse_other_orders(tmp_path):
+def test_fits_keep_names_and_take_columns_by_name(tmp_path):
     frame = FRAME[list(NAMES)].fillna(0.0)
     write_csv(tmp_path / "x.csv", frame)
     write_parquet(tmp_path / "x.parquet", frame)
@@ -833,7 +833,8 @@ def test_fits_keep_names_and_refuse_other_orders(tmp_path):
     for each in (kmeans, loaded):
         np.testing.assert_array_equal(each.predict(tmp_path / "x.parquet"), kmeans.labels_)
         with pytest.raises(InvalidInputError, match="another order"):
-            each.predict(tmp_path / "y.csv")
+            each.predict(open_source(tmp_path / "y.csv"))
+        np.testing.assert_array_equal(each.predict(tmp_path / "y.csv"), kmeans.labels_)
         np.testing.assert_array_equal(each.predict({"path": tmp_path / "y.csv", "columns": NAMES}), kmeans.labels_)
     table = loaded.fitted_on_["made_with"]["table"]
     np.testing.assert_array_equal(loaded.predict({"path": tmp_path / "y.csv", **table}), kmeans.labels_)

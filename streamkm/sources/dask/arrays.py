@@ -308,10 +308,10 @@ def _describe_in_block(name: str, place: int) -> str:
 
 
 def array_of_parts(
-    parts: list[Any], values: Callable[[Any], NDArray[Any]], shape: tuple[float, int], dtype: np.dtype[Any]
+    parts: list[Any], values: Callable[[Any], Matrix], shape: tuple[float, int], dtype: np.dtype[Any], meta: Any = None
 ) -> Any:
     """Delayed parts of a table as a Dask array of a row-block each, of this shape, in which heights may be unknown."""
-    return concatenate([from_delayed(delayed(values)(part), shape, dtype) for part in parts])
+    return concatenate([from_delayed(delayed(values)(part), shape, dtype, meta) for part in parts])
 
 
 def array_in_blocks(values: NDArray[Any], blocks: tuple[tuple[int, ...], ...]) -> Any:

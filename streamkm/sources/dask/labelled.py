@@ -12,21 +12,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import RowSource
 from streamkm.sources.dask.arrays import DaskSource, array_of_parts
+from streamkm.sources.dask.tables import DaskTable, partitions
 from streamkm.sources.memory.arrays import open_array
+from streamkm.sources.tables.columns import read_options
 
 
-def open_collection(X: Any) -> RowSource:
-    """Open a Dask array or data frame; its class does not matter.
+def open_collection(X: Any, **options: Any) -> RowSource:
+    """Open a Dask array or data frame, with options of tables; its class does not matter.
 
     Raises InvalidInputError: another kind of Dask collection, a column that holds no numbers; otherwise as
-    `DaskSource`.
+    `DaskSource`. Raises InvalidParameterError: options for what is no data frame.
     """
     n_axes = getattr(X, "ndim", None)  # of anything delayed, something delayed
     if isinstance(n_axes, int) and n_axes == 2 and hasattr(X, "columns"):
-        return _open_frame(X)
+        return DaskTable(X, read_options(options)) if options else _open_frame(X)
+    if options:
+        raise InvalidParameterError(f"{next(iter(options))}= is for Dask data frames; X is {type(X).__name__}")
     if not (isinstance(n_axes, int) and hasattr(X, "chunks") and hasattr(X, "dtype")):
         raise InvalidInputError(f"{type(X).__name__} is no Dask array or data frame; make it one")
     return DaskSource(X)
@@ -60,15 +64,14 @@ def _open_frame(frame: Any) -> DaskSource:
         name, dtype = wrong[0]
         raise InvalidInputError(
             f"column {name!r} of the Dask data frame holds {dtype}; rows must be real numbers: bool, int or float; "
-            f"convert it, or leave it out"
+            f'convert it, leave it out, or encode text: open_source(X, categories="onehot")'
         )
     dtype = np.result_type(*(known for _, known, _ in kinds)) if kinds else np.dtype(float)
     nullable = any(null for *_, null in kinds)
     values_of = partial(_values, dtype=dtype, nullable=nullable)
     values = frame.map_partitions(values_of, meta=np.empty((0, len(kinds)), dtype))
     if values.numblocks[0] != frame.npartitions:  # small files would be read together: labels would not fit the frame
-        parts = frame.simplify().to_delayed(optimize_graph=False)
-        values = array_of_parts(parts, values_of, (math.nan, len(kinds)), dtype)
+        values = array_of_parts(partitions(frame), values_of, (math.nan, len(kinds)), dtype)
     source = DaskSource(values, name="dask data frame")
     names = tuple(name for name, *_ in kinds)
     if all(isinstance(name, str) for name in names):

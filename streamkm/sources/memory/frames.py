@@ -38,7 +38,10 @@ def column_names(X: Any) -> tuple[str, ...] | None:
     """Names of a frame's columns; None for other values, and for columns whose names are no text."""
     if not is_frame(X):
         return None
-    names = tuple(X.column_names if hasattr(X, "column_names") else X.columns)
+    found = X.column_names if hasattr(X, "column_names") else getattr(X, "columns", None)
+    if found is None:  # a DataArray of xarray, which speaks Arrow too
+        return None
+    names = tuple(found)
     return names if all(isinstance(name, str) for name in names) else None
 
 

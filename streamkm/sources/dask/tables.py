@@ -1,0 +1,126 @@
+"""Dask data frames with options of tables: text columns as categories, an id column, columns by name.
+
+Each partition is made an Arrow table where it is computed, and rows of it as of any table. Imports no pandas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from dask.base import compute
+from dask.delayed import delayed
+
+from streamkm.core.matrix import Matrix
+from streamkm.sources.dask.arrays import DaskSource, array_of_parts
+from streamkm.sources.tables.arrow import pyarrow
+from streamkm.sources.tables.columns import (
+    TableOptions,
+    TableSchema,
+    choose,
+    lay_out,
+    needs_values,
+    one_hot,
+    unknown_categories,
+)
+from streamkm.sources.tables.row_groups import described_table, gather_values
+
+NAME = "dask data frame"
+
+
+class DaskTable(DaskSource):
+    """Rows of a Dask data frame, a row-block for each partition; never computed as a whole."""
+
+    def __init__(self, frame: Any, options: TableOptions) -> None:
+        pa = pyarrow(NAME)
+        chosen = choose([str(name) for name in frame.columns], options, NAME)
+        schema = pa.Schema.from_pandas(frame[chosen]._meta_nonempty, preserve_index=False)
+        fields = {field.name: _plain(pa, field.type) for field in schema}
+        layout = lay_out(fields, options, NAME, lambda names: _Partition(names, fields).table(frame[names].head()))
+        if needs_values(layout, options):
+            layout = one_hot(layout, _found_values(frame, unknown_categories(layout), fields))
+        kind = sp.csr_array if layout.is_sparse else np.empty
+        values = array_of_parts(
+            partitions(frame[layout.names]),
+            _Rows(_Partition(layout.names, fields), layout),
+            (math.nan, layout.n_features),
+            layout.dtype,
+            kind((0, layout.n_features), dtype=layout.dtype),
+        )
+        super().__init__(values, name=NAME)
+        self.feature_names, self.made_with = layout.feature_names, described_table(layout)
+        self.id_column = options.id_column
+        self._id_values = None if self.id_column is None else frame[self.id_column]
+
+    def ids(self) -> Iterator[Any]:
+        """Yield what names rows, partition by partition; see `RowSource.ids`."""
+        if self._id_values is None:
+            yield from super().ids()
+            return
+        pa = pyarrow(NAME)
+        for part in partitions(self._id_values):
+            yield pa.chunked_array([pa.array(part.compute(), from_pandas=True)])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_id_values": None}  # ids are read where the table was opened
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """Columns of a partition, and the types that all partitions have."""
+
+    names: list[str]
+    fields: dict[str, Any]
+
+    def table(self, frame: Any) -> Any:
+        """The partition as an Arrow table."""
+        pa = pyarrow(NAME)
+        schema = pa.schema([(name, self.fields[name]) for name in self.names])
+        return pa.Table.from_pandas(frame[self.names], schema=schema, preserve_index=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Makes rows of a partition, on whatever worker."""
+
+    partition: _Partition
+    layout: TableSchema
+
+    def __call__(self, frame: Any) -> Matrix:
+        table = self.partition.table(frame)
+        out = self.layout.empty(table.num_rows)
+        if table.num_rows:
+            self.layout.fill(out, table, _describe)
+        return self.layout.finish(out, [table])
+
+
+def partitions(frame: Any) -> list[Any]:
+    """Partitions as delayed values: without `simplify` small files are read together, and labels do not fit."""
+    return list(frame.simplify().to_delayed(optimize_graph=False))
+
+
+def _describe(row: int) -> str:
+    return f"row {row:,} of a partition of the {NAME}"
+
+
+def _plain(pa: Any, kind: Any) -> Any:
+    """The type of the values: partitions may number the same categories otherwise."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _found_values(frame: Any, names: list[str], fields: dict[str, Any]) -> dict[str, list[str]]:
+    """The values of text columns, in a pass of their own."""
+    distinct = delayed(_distinct)
+    parts = compute(*(distinct(_Partition(names, fields), part) for part in partitions(frame[names])))
+    return {name: sorted({value for part in parts for value in part[name]}) for name in names}
+
+
+def _distinct(partition: _Partition, frame: Any) -> dict[str, list[str]]:
+    """The values of text columns of a partition, as far as they may be one-hot."""
+    found: dict[str, dict[str, None]] = {name: {} for name in partition.names}
+    gather_values(found, partition.table(frame))
+    return {name: list(values) for name, values in found.items()}

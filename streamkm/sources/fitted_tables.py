@@ -1,0 +1,65 @@
+"""Options by which later tables are opened as that of a fit was: its columns, in its order, with its categories.
+
+Knows what a source says of itself (`made_with`), and what a value offers. Opens nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from streamkm.sources.memory.frames import column_names, is_frame, is_stream
+from streamkm.sources.registry import TABLES, folder_files, is_folder, suffix_format
+
+CSV_KEYS = ("delimiter", "header", "newlines_in_values", "null_values")
+_FEATURES = ("columns", "dtype", "categories", "n_features")  # what features are made of: other ones are no use
+_NOT_KEPT = (None, ",", "\t")  # what each file's name or text says
+
+
+def table_options(made_with: Any, id_column: Any) -> dict[str, Any]:
+    """Options of `open_source`, as JSON values, of what a source says of itself; none where it was no table."""
+    made = made_with if isinstance(made_with, Mapping) else {}
+    table, dialect = made.get("table"), made.get("csv", {})
+    if not isinstance(table, Mapping) or not isinstance(dialect, Mapping):
+        return {}
+    kept = {name: dialect[name] for name in CSV_KEYS if dialect.get(name) not in _NOT_KEPT}
+    return {**table, **kept, **({} if id_column is None else {"id_column": id_column})}
+
+
+def options_for(options: Mapping[str, Any], X: Any, *, ids: bool) -> dict[str, Any]:
+    """Those of the options that open X; none where X is no table. `ids`: whether rows are to be named."""
+    if isinstance(X, Mapping) and "path" in X:
+        found = options_for(options, X["path"], ids=ids)
+        given = {name: value for name, value in X.items() if name != "path"}
+        features = {name: found[name] for name in _FEATURES if name in found}
+        return {**found, **given, **features} if found else {}
+    if isinstance(X, str | os.PathLike):
+        return path_options({name: value for name, value in options.items() if ids or name != "id_column"}, X)
+    names = names_of(X)
+    if names is None:
+        return {}
+    named = ids and options.get("id_column") in names
+    return {name: value for name, value in options.items() if name not in CSV_KEYS and (named or name != "id_column")}
+
+
+def path_options(options: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Those of the options that open a path; none where its suffix is that of no table."""
+    name = os.path.expanduser(os.fspath(path))
+    folder = is_folder(name)
+    if not options or not (folder or suffix_format(name)[0] in TABLES):
+        return {}
+    is_csv = suffix_format(folder_files(name)[0] if folder else name)[0] == "csv"
+    return {key: value for key, value in options.items() if is_csv or key not in CSV_KEYS}
+
+
+def names_of(X: Any) -> tuple[str, ...] | None:
+    """Names of the columns of a frame: in memory, lazy, or of Dask; None for other values."""
+    if is_frame(X):
+        return column_names(X)
+    if hasattr(X, "collect_schema"):  # lazy frames of polars say their columns no other way without a warning
+        return tuple(X.collect_schema().names())
+    if is_stream(X) and hasattr(X, "schema"):
+        return tuple(X.schema.names)
+    found = getattr(X, "columns", None) if is_stream(X) or hasattr(type(X), "__dask_graph__") else None
+    return None if found is None else tuple(found)

@@ -1,0 +1,144 @@
+"""Tables that come after the fit: the columns of the fit, by name, whatever stands beside them."""
+
+import numpy as np
+import pytest
+
+from streamkm import StreamKMeans, open_source
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+
+pd = pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+
+def customers(n_rows=300):
+    rng = np.random.default_rng(0)
+    group = np.arange(n_rows) % 3
+    return pd.DataFrame(
+        {
+            "id": [f"c{row}" for row in range(n_rows)],
+            "age": rng.normal(size=n_rows) + 9 * group,
+            "income": rng.normal(size=n_rows),
+            "kind": np.array(["new", "old", "lost"])[group],
+            "note": "none",
+        }
+    )
+
+
+OPTIONS = {"id_column": "id", "exclude": "note", "categories": "onehot"}
+
+
+def fitted(X, **given):
+    return StreamKMeans(3, random_state=0, progress=False, **given).fit(X)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fitted(open_source(customers(), **OPTIONS))
+
+
+def test_the_frame_that_was_fitted_is_taken(model):
+    frame = customers()
+    np.testing.assert_array_equal(model.predict(frame), model.labels_)
+    np.testing.assert_array_equal(model.predict(frame[["note", "kind", "income", "age"]]), model.labels_)
+    np.testing.assert_array_equal(model.with_labels(frame)["cluster"], model.labels_)
+    assert model.transform(frame).shape == (300, 3)
+    assert model.score(frame) == pytest.approx(-model.inertia_)
+
+
+def test_rows_that_lack_a_category_keep_their_features(model):
+    chosen = (customers()["kind"] == "old").to_numpy()
+    np.testing.assert_array_equal(model.predict(customers()[chosen]), model.labels_[chosen])
+
+
+@pytest.mark.parametrize("make", ["polars", "lazy", "arrow", "dataset", "reader"])
+def test_frames_of_other_packages(model, make, tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    table = pa.Table.from_pandas(customers())
+    if make in ("polars", "lazy"):
+        frame = pytest.importorskip("polars").from_pandas(customers())
+        X = frame.lazy() if make == "lazy" else frame
+    elif make == "dataset":
+        X = pytest.importorskip("pyarrow.dataset").dataset(table)
+    else:
+        X = table.to_reader() if make == "reader" else table
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_saved_model_opens_later_files_alike(model, suffix, tmp_path):
+    model.save(tmp_path / "model.npz")
+    loaded = StreamKMeans.load(tmp_path / "model.npz")
+    path = tmp_path / f"later.{suffix}"
+    shuffled = customers()[["kind", "note", "income", "id", "age"]]
+    shuffled.to_csv(path, index=False) if suffix == "csv" else shuffled.to_parquet(path)
+    for X in (customers(), path, str(path), {"path": str(path), "categories": "onehot", "id_column": "id"}):
+        np.testing.assert_array_equal(loaded.predict(X), model.labels_)
+    loaded.predict_to(path, tmp_path / "labels.csv")
+    assert pd.read_csv(tmp_path / "labels.csv")["id"].tolist() == customers()["id"].tolist()
+    loaded.predict_to(customers().drop(columns="id"), tmp_path / "numbered.csv")
+    assert pd.read_csv(tmp_path / "numbered.csv")["row"].tolist() == list(range(300))
+
+
+def test_a_column_that_is_missing_is_named(model):
+    with pytest.raises(InvalidInputError, match="'income' is missing"):
+        model.predict(customers().drop(columns="income"))
+    strange = customers()
+    strange.loc[7, "kind"] = "vip"
+    with pytest.raises(InvalidInputError, match=r"'vip' in row 7"):
+        model.predict(strange)
+
+
+def test_labels_go_beside_frames_with_more_columns_than_a_plain_fit():
+    frame = customers()
+    plain = fitted(frame[["age", "income"]])
+    np.testing.assert_array_equal(plain.with_labels(frame[["income", "id", "age"]])["cluster"], plain.labels_)
+    polars = pytest.importorskip("polars").from_pandas(frame)
+    assert plain.with_labels(polars.lazy()).collect()["cluster"].to_list() == plain.labels_.tolist()
+    with pytest.raises(ValueError, match="feature names"):  # as scikit-learn has it
+        plain.predict(frame[["income", "age"]])
+
+
+@pytest.mark.parametrize("categories", ["onehot", "hash"])
+@pytest.mark.parametrize("kind", ["text", "category"])
+def test_dask_frames_are_tables_like_others(categories, kind, tmp_path):
+    frames = pytest.importorskip("dask.dataframe")
+    frame = customers()
+    options = {**OPTIONS, "categories": categories}
+    typed = frame.astype({"kind": "category"}) if kind == "category" else frame
+    X = frames.from_pandas(typed, npartitions=4)
+    model, wanted = fitted(open_source(X, **options)), fitted(open_source(frame, **options))
+    assert list(model.feature_names_in_) == list(wanted.feature_names_in_)
+    np.testing.assert_allclose(model.inertia_, wanted.inertia_)
+    for fit in (model, wanted):
+        np.testing.assert_array_equal(fit.predict(X).compute(), fit.labels_)
+        np.testing.assert_array_equal(fit.predict(frame), fit.labels_)
+        np.testing.assert_array_equal(fit.with_labels(X).compute()["cluster"], fit.labels_)
+    np.testing.assert_array_equal(X.assign(cluster=model.dask_labels_).compute()["cluster"], model.labels_)
+    model.predict_to(X, tmp_path / "labels.csv")
+    assert pd.read_csv(tmp_path / "labels.csv")["id"].tolist() == frame["id"].tolist()
+
+
+def test_dask_frames_of_small_files_on_a_cluster(client, tmp_path):
+    frames = pytest.importorskip("dask.dataframe")
+    for part in range(4):
+        customers()[part * 75 : (part + 1) * 75].to_parquet(tmp_path / f"{part}.parquet")
+    X = frames.read_parquet(tmp_path)
+    model = fitted(open_source(X, **OPTIONS), executor=client)
+    here = fitted(open_source(X, **OPTIONS), executor=1)
+    np.testing.assert_array_equal(model.labels_, here.labels_)
+    assert model.inertia_ == here.inertia_
+    assert model.predict(X).npartitions == X.npartitions == 4
+    np.testing.assert_array_equal(client.compute(model.predict(X)).result(), model.labels_)
+
+
+def test_dask_frames_that_are_refused():
+    frames, arrays = pytest.importorskip("dask.dataframe"), pytest.importorskip("dask.array")
+    X = frames.from_pandas(customers(), npartitions=2)
+    with pytest.raises(InvalidInputError, match=r"'kind' contains text .*exclude=\"kind\""):
+        open_source(X, id_column="id", exclude="note")
+    with pytest.raises(InvalidInputError, match=r"'ids' is missing .did you mean 'id'"):
+        open_source(X, id_column="ids")
+    with pytest.raises(InvalidInputError, match='categories="onehot"'):
+        open_source(X)
+    with pytest.raises(InvalidParameterError, match="columns= is for Dask data frames"):
+        open_source(arrays.ones((4, 2)), columns="a")
