@@ -66,7 +66,11 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
          "skip_invalid": "estimator.on_invalid", "on_missing": "estimator.on_missing"},
         click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Random seed; it determines the result."),
         click.option("--metric", type=click.Choice(["euclidean", "cosine", "spherical"]), help="[default: euclidean]"),
-        preprocess_option,
+        click.option(
+            "--preprocess", callback=_steps, metavar="A,B",
+            help="Done to rows as they are read: standardize, robust, log1p, total, unit. Steps of some columns: "
+            "log1p:fare,standardize:age+income,weight:age=2.",
+        ),
         click.option("--memory-limit", metavar="SIZE", help="Largest memory of the process: 1 GiB or 50%."),
         click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
         click.option(
@@ -127,6 +131,28 @@ def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: An
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
     return None if value is None else value.split(",")
+
+
+def _steps(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | dict[str, Any] | None:
+    """Steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income,weight:age=2``."""
+    if value is None or ":" not in value:
+        return None if value is None else value.split(",")
+    steps: dict[str, Any] = {}
+    for part in value.split(","):
+        step, colon, columns = part.partition(":")
+        if step in steps:
+            raise click.BadParameter(f"the step {step!r} is there twice; give it all of its columns once")
+        each = columns.split("+") if colon else None
+        steps[step] = dict(map(_weight, each)) if step == "weight" and each else each
+    return steps
+
+
+def _weight(text: str) -> tuple[str, float]:
+    column, _, weight = text.rpartition("=")
+    try:
+        return column, float(weight)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no column with its weight, as in weight:age=2+income=0.5") from None
 
 
 def talk_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,6 +33,8 @@ from streamkm.text import FeatureHashing
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 3, 60
 
+_COLUMNS = list[str | int] | dict[str | int, int | float] | None  # of a step; with weights; all
+
 # Types of the estimator's parameters; their names and defaults are those of its signature.
 ESTIMATOR_TYPES: dict[str, Any] = {
     "n_clusters": int,
@@ -44,7 +46,7 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "max_iter": int,
     "tol": float,
     "max_cluster_size": int | float | None,
-    "preprocess": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | None,
+    "preprocess": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | dict[str, _COLUMNS] | None,
     "refine": int | Literal["auto"],
     "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],
     "chunk_bytes": int | Literal["auto"],

@@ -173,7 +173,7 @@ class Model:
         arrays |= {} if fit is None else fit.arrays()
         header["format"], stored = _packed_centers(self.centers, self.columns)
         if self.preparation is not None:
-            header["format"], header["steps"] = PREPARED_FORMAT, list(self.preparation.steps)
+            header["format"], header["steps"] = PREPARED_FORMAT, self.preparation.described()
             arrays |= {STEPS_PREFIX + name: array for name, array in self.preparation.arrays().items()}
         if self.observed:
             header["format"] = OBSERVED_FORMAT

@@ -53,14 +53,14 @@ class DescribedKMeans(BaseKMeans):
         Raises
         ------
         InvalidInputError
-            For centers of a sketch, and for other steps than "standardize" and "robust".
+            For centers of a sketch, and for other steps than "standardize", "robust" and "weight".
         """
         check_is_fitted(self, "model_")
         preparation: Preparation | None = self.preparation_
         if self.assign_space_ != "original" or (preparation is not None and not preparation.is_linear):
             raise InvalidInputError(
                 "original_centers() is for centers of features, and for steps that only shift and scale them: "
-                "standardize and robust"
+                "standardize, robust and weight"
             )
         centers = current_model(self).wide_centers()
         return centers.copy() if preparation is None else preparation.undone(centers)

@@ -353,6 +353,11 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
         raise InvalidParameterError(
             f"max_cluster_size={given.max_cluster_size} is for fit: streams keep n_clusters means of rows; leave it out"
         )
+    if isinstance(given.preprocess, Mapping):
+        raise InvalidParameterError(
+            f"preprocess={given.preprocess!r} has steps of columns, which are for fit: steps of streams are for all "
+            "columns; fit with a list of steps"
+        )
     if fitted.model_.observed:
         raise InvalidParameterError(
             'on_missing="masked" is for fit: streams have no missing values; fit with on_missing="mean" to go on'

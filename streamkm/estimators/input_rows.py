@@ -44,7 +44,7 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
             _check_names(estimator, source, reset=reset)
         return source
     checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
-    name = "data frame" if is_frame(X) else None
+    name, names = "data frame" if is_frame(X) else None, column_names(X)
     if name is not None:
         check_names_once(X, name)
     if on_missing == "raise":
@@ -54,7 +54,10 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
             X = check_array(X, dtype="numeric", **checks)
         else:
             X = validate_data(estimator, X, reset=reset, dtype="numeric", **checks)
-    return open_source(X) if name is None or is_sparse(X) else open_array(X, name=name)
+    source = open_source(X) if name is None or is_sparse(X) else open_array(X, name=name)
+    if names is not None:
+        source.feature_names = names  # scikit-learn has made an array of the frame
+    return source
 
 
 def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class StreamKMeans(DescribedKMeans):
         of `n_clusters`. Clusters that are larger are split after the search, until none is: there are more than
         `n_clusters` then, each with a center, so that ``labels_ == predict(X)`` all the same. Every round reads the
         rows twice, and once where they are held in memory. `size_cap_` says what it took. For `fit` only.
-    preprocess : list of {"standardize", "robust", "log1p", "total", "unit"}, optional
+    preprocess : list of {"standardize", "robust", "log1p", "total", "unit"}, or mapping of these to columns, optional
         What is done to rows as they are read, in this order, by every method that takes rows; nothing is copied.
         "standardize": mean 0 and standard deviation 1, by all valid rows, in a pass of its own. "robust": median 0 and
         quartiles 1 apart, by a sample of rows, which takes a pass too. "log1p": ``log(1 + x)``. "total": values of a
@@ -97,7 +97,10 @@ class StreamKMeans(DescribedKMeans):
         they are and keeps zeros. Later rows are prepared as those of the fit, whatever their kind: dense rows are then
         scaled alone, and sparse rows are made dense, chunk by chunk, where the fit has shifted. `cluster_centers_`,
         `inertia_` and all distances are those of prepared rows; `original_centers` gives centers in the units of the
-        data.
+        data. A mapping has the columns of each step, by name or number, None for all; its order is that of the steps:
+        ``{"log1p": ["fare"], "standardize": ["fare", "age"], "weight": {"age": 2.0}}``. The name of a category stands
+        for all of its features. "weight" has a positive number for each column: distances count the squared
+        differences of the column that many times.
     refine : int or "auto", default="auto"
         Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
         say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
@@ -270,7 +273,7 @@ class StreamKMeans(DescribedKMeans):
         tol: float = 1e-4,
         metric: ClusterMetric = "euclidean",
         max_cluster_size: int | float | None = None,
-        preprocess: Sequence[str] | None = None,
+        preprocess: Sequence[str] | Mapping[str, Any] | None = None,
         refine: int | str = "auto",
         coreset: str | None = "auto",
         memory_limit: int | float | str | Mapping[str, Any] = "auto",

@@ -32,7 +32,7 @@ from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
-from streamkm.preparation import Preparation, check_steps
+from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import FILL
 from streamkm.sources.base import RowSource
 from streamkm.sources.cached import cached_rows
@@ -91,14 +91,17 @@ def plan_rows(
 
 def rough_reader(estimator: Any, source: RowSource, plan: Plan) -> RowReader:
     """Make the reader of a fit, of rows whose preparation is found on a few of them."""
-    steps = (FILL,) if estimator.on_missing == "masked" else steps_of(estimator)
-    rows = roughly_prepared(source, steps, plan.chunk_bytes, estimator.on_invalid)
+    masked = estimator.on_missing == "masked"
+    preparation = Preparation((FILL,)) if masked else preparation_for(estimator, source)
+    rows = roughly_prepared(source, preparation, plan.chunk_bytes, estimator.on_invalid)
     return _reader(estimator, rows, plan, row_metric(estimator.metric))
 
 
-def steps_of(estimator: Any) -> tuple[str, ...]:
-    """Give the steps that rows go through: filling comes first."""
-    return (*((FILL,) if estimator.on_missing == "mean" else ()), *check_steps(estimator.preprocess))
+def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:
+    """Give the steps that rows of a source go through, to be found; filling comes first. None where there are none."""
+    made = Preparation.of(estimator.preprocess, source.feature_names, source.n_features, source.name)
+    made = made.after_fill() if estimator.on_missing == "mean" else made
+    return made if made.steps else None
 
 
 def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
@@ -109,16 +112,16 @@ def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
     """
     if estimator.on_missing == "masked":
         _check_masked_rows(source)
-    steps = steps_of(estimator)
-    if not steps:
+    preparation = preparation_for(estimator, source)
+    if preparation is None:
         return source
     if store_of(source) is not None:
+        steps = preparation.steps
         named = 'on_missing="mean"' if steps[0] == FILL else f"preprocess={list(steps)!r}"
         raise InvalidInputError(
             f"the rows of {source.name} are sketched already, and {named} is for original rows; "
             f"leave {named.partition('=')[0]} out"
         )
-    preparation = Preparation(steps)
     check_replayable(source, preparation)
     return prepared(source, preparation)
 
@@ -206,15 +209,14 @@ def _prepared_rows(
     estimator: Any, source: RowSource, plan: Plan, writer: CheckpointWriter, progress: Progress
 ) -> tuple[RowSource, Preparation | None]:
     """The rows that are clustered, after the passes that `preprocess` needs."""
-    steps = steps_of(estimator)
-    if not steps:
+    preparation = preparation_for(estimator, source)
+    if preparation is None:
         return source, None
-    preparation = Preparation(steps)
     if preparation.finding:
         reader = _reader(estimator, source, plan, "euclidean")
         with open_executor(estimator.executor, plan.n_threads) as workers:
             context = PassContext(executor=workers, reader=reader, writer=writer)
-            preparation = find_preparation(context, steps, plan.sample_rows, progress)
+            preparation = find_preparation(context, preparation, plan.sample_rows, progress)
     return prepared(source, preparation), preparation
 
 

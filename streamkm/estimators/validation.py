@@ -24,7 +24,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.seeding.init import check_centers
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import check_unmasked
-from streamkm.preparation import check_steps
+from streamkm.preparation import check_preprocess, check_steps
 from streamkm.sketches import OPTIONS, KernelOptions, Nystroem, Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_class, sketch_names
 from streamkm.sources.bfloat16 import is_bfloat16
@@ -58,7 +58,7 @@ def check_parameters(estimator: Any) -> None:
         check_choice(name, getattr(estimator, name))
     check_sketch(full_options("sketch", estimator.sketch), spherical=estimator.metric == "spherical")
     check_size_cap(estimator.max_cluster_size)
-    check_steps(estimator.preprocess)
+    check_preprocess(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
     if estimator.on_missing == "masked":
         check_masked(estimator)

@@ -38,6 +38,7 @@ from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.forecast import Cluster, Cost, Rates, forecast
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import SMALLEST_SAMPLE_ROWS
+from streamkm.preparation import Preparation
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES
 from streamkm.sources.prepared import prepared
@@ -102,7 +103,9 @@ def measure(reader: RowReader, plan: Plan, settings: Settings) -> Rates:
     return Rates(sample, sketch, assign, step, gather_s, join_s, client, n_sampled, max(1, steps), chunk_rows)
 
 
-def roughly_prepared(source: RowSource, steps: tuple[str, ...], chunk_bytes: int, on_invalid: OnInvalid) -> RowSource:
+def roughly_prepared(
+    source: RowSource, preparation: Preparation | None, chunk_bytes: int, on_invalid: OnInvalid
+) -> RowSource:
     """Rows prepared as a fit would, by what a few chunks say of all; rows without steps as they are.
 
     Raises
@@ -110,14 +113,14 @@ def roughly_prepared(source: RowSource, steps: tuple[str, ...], chunk_bytes: int
     InvalidInputError
         If the source has no chunks that can be read by themselves.
     """
-    if not steps:
+    if preparation is None:
         return source
     if source.streams:
         raise InvalidInputError(f"{source.name} streams rows; a few of them cannot be read to measure the time")
     few = _Few(source, source.chunks(chunk_bytes)[:CHUNKS])
     with open_executor(1) as here:
         context = PassContext(executor=here, reader=RowReader(few, chunk_bytes, "euclidean", on_invalid))
-        return prepared(source, find_preparation(context, steps, SMALLEST_SAMPLE_ROWS, _Clock(False)))
+        return prepared(source, find_preparation(context, preparation, SMALLEST_SAMPLE_ROWS, _Clock(False)))
 
 
 class _Clock(Progress):

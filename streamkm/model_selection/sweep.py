@@ -59,7 +59,7 @@ from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.sample_plan import SamplePlan, plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
-from streamkm.preparation import check_steps
+from streamkm.preparation import Preparation, check_steps
 from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch, sketch_class, sketch_names
 from streamkm.sources import open_source
@@ -207,7 +207,7 @@ def sweep(
         here = stack.enter_context(local_executor(workers))
         context = PassContext(executor=workers, reader=reader, writer=writer)
         if steps:
-            preparation = find_preparation(context, steps, plan.sample_rows, stages)
+            preparation = find_preparation(context, Preparation(steps), plan.sample_rows, stages)
             context = replace(context, reader=replace(reader, source=prepared(given, preparation)))
         read, made, swept = _rows_to_sweep(context, here, plan, (kind, m), (n_clustered, wanted[-1]), seed, stages)
         space = plan.space_for(read.n_features)

@@ -6,7 +6,6 @@ Knows nothing of estimators.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,8 +25,9 @@ from streamkm.passes.sketch import sketch_pass
 from streamkm.preparation import Preparation
 from streamkm.preparation.fill import Fill
 from streamkm.preparation.moments import SUM_BYTES, FillFit, MomentsFit
-from streamkm.preparation.preparation import FILL, FOUND, Scaling
+from streamkm.preparation.preparation import FILL, FOUND
 from streamkm.preparation.quartiles import quartile_scaling
+from streamkm.preparation.scaling import Scaling
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
 
@@ -55,14 +55,17 @@ def check_replayable(source: RowSource, preparation: Preparation) -> None:
         )
 
 
-def find_preparation(context: PassContext, steps: Sequence[str], sample_rows: int, progress: Progress) -> Preparation:
+def find_preparation(
+    context: PassContext, preparation: Preparation, sample_rows: int, progress: Progress
+) -> Preparation:
     """Find the statistics that steps need, in one pass over all rows for each such step.
 
     Parameters
     ----------
     context : PassContext
         Of original rows, each of weight 1. Statistics that an earlier run has saved are restored.
-    steps : sequence of str
+    preparation : Preparation
+        Its steps are to be found.
     sample_rows : int
         Largest number of rows from which quartiles are estimated.
     progress : Progress
@@ -72,9 +75,9 @@ def find_preparation(context: PassContext, steps: Sequence[str], sample_rows: in
     InvalidInputError
         If a row is invalid and `on_invalid` is "raise", or there are no rows; see `check_replayable` too.
     """
-    source, preparation = context.reader.source, Preparation(tuple(steps))
+    source = context.reader.source
     check_replayable(source, preparation)
-    for number, step in enumerate(steps):
+    for number, step in enumerate(preparation.steps):
         if step not in FOUND:
             continue
         rows = prepared(source, preparation.before(number)) if number else source
@@ -82,7 +85,10 @@ def find_preparation(context: PassContext, steps: Sequence[str], sample_rows: in
         reader = replace(context.reader, source=rows, metric="euclidean", may_index=True, on_missing=missing)
         name = f"step-{number}"
         scaling = _found(replace(context, reader=reader, weights=NO_WEIGHTS), step, name, sample_rows, progress)
-        preparation = Preparation(preparation.steps, (*preparation.found, scaling))
+        columns = preparation.columns_of(number)
+        if columns is not None and isinstance(scaling, Scaling):
+            scaling = scaling.only(columns)
+        preparation = replace(preparation, found=(*preparation.found, scaling))
     return preparation
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.preparation import moments as kernels
 from streamkm.preparation.fill import Fill
-from streamkm.preparation.preparation import Scaling
+from streamkm.preparation.scaling import Scaling
 
 SUM_BYTES = 24
 """Of the sums of a feature."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.preparation import rows as kernels
+from streamkm.preparation.columns import WEIGHT, StepColumns, check_column_steps, chosen_columns, restored_columns
 from streamkm.preparation.fill import Fill
+from streamkm.preparation.scaling import Scaling, lengthened, weighting
 
 TOTAL = 10_000.0
 """What the values of a row add up to after the step "total"."""
@@ -34,7 +36,7 @@ STEPS = ("standardize", "robust", *_BY_ROW)
 """Names of the steps of `preprocess`."""
 
 
-def check_steps(steps: Any) -> tuple[str, ...]:
+def check_steps(steps: Any, among: Sequence[str] = STEPS) -> tuple[str, ...]:
     """The names of steps; none for None.
 
     Raises
@@ -44,51 +46,21 @@ def check_steps(steps: Any) -> tuple[str, ...]:
     """
     if steps is None:
         return ()
-    known = ", ".join(map(repr, STEPS))
+    known = ", ".join(map(repr, among))
     if isinstance(steps, str) or not isinstance(steps, Sequence):
         raise InvalidParameterError(f"preprocess={steps!r}; needed: a list of names, of {known}, or None")
     for step in steps:
-        if step not in STEPS:
+        if step not in among:
             raise InvalidParameterError(f"there is no step {step!r}; needed: names of {known}")
     return tuple(steps)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scaling:
-    """What a step has found: features are shifted and then scaled.
-
-    Attributes
-    ----------
-    shift : float64 (d,), or (0,)
-        Taken off; empty where it was found on sparse rows, whose zeros stay.
-    factor : float64 (d,)
-    """
-
-    shift: NDArray[np.float64]
-    factor: NDArray[np.float64]
-
-    def check_width(self, X: Matrix, step: str) -> None:
-        """Refuse rows with more features than a shift has, and dense rows with fewer: kernels trust widths.
-
-        Raises
-        ------
-        InvalidInputError
-        """
-        found, given, dense = len(self.factor), X.shape[1], isinstance(X, np.ndarray)
-        if (dense and given < found) or (len(self.shift) and given > found):
-            raise InvalidInputError(
-                f"{'dense' if dense else 'sparse'} rows have {given:,} features; the step {step!r} was found on "
-                f"{found:,}: pass rows with the same features"
-            )
-
-    def apply(self, X: Matrix, out: NDArray[Any]) -> None:
-        """Write shifted and scaled values of rows that `check_width` has passed; sparse ones take no shift."""
-        if not isinstance(X, np.ndarray):
-            kernels.scale_entries(X.indices, X.data, self.factor, out)
-            return
-        width = X.shape[1]
-        shift = self.shift if len(self.shift) else np.zeros(width)
-        kernels.scale_dense(X, shift, _lengthened(self.factor, width, 1.0), out)
+def check_preprocess(steps: Any) -> None:
+    """Refuse what is neither a list of steps nor a mapping of steps to columns. Raises InvalidParameterError."""
+    if isinstance(steps, Mapping):
+        check_column_steps(steps, STEPS)
+    else:
+        check_steps(steps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,13 +70,42 @@ class Preparation:
     Attributes
     ----------
     steps : tuple of str
-        Of `STEPS`, after `FILL` or not.
+        Of `STEPS` and `WEIGHT`, after `FILL` or not.
     found : tuple of Scaling or Fill
         Of the first so many steps that must know all rows.
+    columns : tuple of StepColumns or None
+        Of each step, None for all; empty where every step is for all columns.
     """
 
     steps: tuple[str, ...]
     found: tuple[Scaling | Fill, ...] = ()
+    columns: tuple[StepColumns | None, ...] = ()
+
+    @classmethod
+    def of(cls, steps: Any, names: Sequence[str] | None, n_features: int | None, name: str) -> Preparation:
+        """What `preprocess` asks for, a list or a mapping of steps, of rows of this name with such features.
+
+        Raises
+        ------
+        InvalidInputError
+            A column is not there.
+        """
+        if not isinstance(steps, Mapping):
+            return cls(check_steps(steps))
+        return cls(tuple(steps), columns=chosen_columns(steps, names, n_features, name))
+
+    def after_fill(self) -> Preparation:
+        """The same steps after one that fills missing values."""
+        return Preparation((FILL, *self.steps), columns=(None, *self.columns) if self.columns else ())
+
+    def columns_of(self, number: int) -> StepColumns | None:
+        """The columns of a step; None for all."""
+        return self.columns[number] if self.columns else None
+
+    def described(self) -> list[Any]:
+        """The steps as JSON values: names, and for steps of chosen columns these, too."""
+        chosen = [self.columns_of(number) for number in range(len(self.steps))]
+        return [step if each is None else each.described(step) for step, each in zip(self.steps, chosen, strict=True)]
 
     @property
     def finding(self) -> tuple[str, ...]:
@@ -134,7 +135,7 @@ class Preparation:
     def before(self, number: int) -> Preparation:
         """The steps in front of one, which is given by its number."""
         steps = self.steps[:number]
-        return Preparation(steps, self.found[: len(Preparation(steps).finding)])
+        return Preparation(steps, self.found[: len(Preparation(steps).finding)], self.columns[:number])
 
     def apply(self, X: Matrix) -> Matrix:
         """Prepare rows, in float64, rounded to their `working_dtype` after each step. O(nnz); X is not changed.
@@ -162,25 +163,28 @@ class Preparation:
         values = as_working(given)
         rows, out = _with_values(X, values), np.empty_like(values) if values is given else values
         scalings = iter(self.scalings)
-        for step in self.steps:
+        for number, step in enumerate(self.steps):
+            columns = self.columns_of(number)
             if step == FILL and self.fill is not None:
                 self.fill.check_width(rows)
                 self.fill.apply(rows, out)
-            elif step not in FOUND:
-                _BY_ROW[step](_values(rows).reshape(-1), _starts(rows), out.reshape(-1))
-            else:
-                scaling = next(scalings)
+            elif step in FOUND or step == WEIGHT:
+                scaling = next(scalings) if columns is None or step in FOUND else weighting(columns)
                 scaling.check_width(rows, step)
                 if len(scaling.shift) and not isinstance(rows, np.ndarray):
                     rows = out = _dense(rows, len(scaling.shift))
                 scaling.apply(rows, out)
+            elif columns is None:
+                _BY_ROW[step](_values(rows).reshape(-1), _starts(rows), out.reshape(-1))
+            else:
+                columns.apply(rows, out, _BY_ROW[step])
             rows = _with_values(rows, out)
         return rows
 
     @property
     def is_linear(self) -> bool:
         """Whether steps only fill, shift and scale: what was prepared can then be given back in original units."""
-        return self.is_complete and len(self.finding) == len(self.steps)
+        return self.is_complete and not set(self.steps) & set(_BY_ROW)
 
     def undone(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Give prepared rows, or means of such, in original units; of steps that are linear.
@@ -189,9 +193,14 @@ class Preparation:
         ----------
         X : ndarray (n, d)
         """
-        X = X.astype(np.float64)
-        for scaling in reversed(self.scalings):
-            X = X / scaling.factor + (scaling.shift if len(scaling.shift) else 0.0)
+        X, scalings = X.astype(np.float64), iter(reversed(self.scalings))
+        for number, step in reversed(list(enumerate(self.steps))):
+            columns = self.columns_of(number)
+            if step == FILL:
+                continue
+            scaling = weighting(columns) if step == WEIGHT and columns is not None else next(scalings)
+            factor = lengthened(scaling.factor, X.shape[1], 1.0)
+            X = X / factor + (scaling.shift if len(scaling.shift) else 0.0)
         return X
 
     def widened(self, n_features: int) -> Preparation:
@@ -199,12 +208,12 @@ class Preparation:
         found: list[Scaling | Fill] = []
         for scaling in self.found:
             if isinstance(scaling, Fill):
-                parts = (_lengthened(values, n_features, 0.0) for values in (scaling.means, scaling.missing))
+                parts = (lengthened(values, n_features, 0.0) for values in (scaling.means, scaling.missing))
                 found.append(Fill(*parts))
                 continue
-            shift = _lengthened(scaling.shift, n_features, 0.0) if len(scaling.shift) else scaling.shift
-            found.append(Scaling(shift, _lengthened(scaling.factor, n_features, 1.0)))
-        return Preparation(self.steps, tuple(found))
+            shift = lengthened(scaling.shift, n_features, 0.0) if len(scaling.shift) else scaling.shift
+            found.append(Scaling(shift, lengthened(scaling.factor, n_features, 1.0)))
+        return replace(self, found=tuple(found))
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What was found as named arrays, for a file; `restored` makes it again, with the names of the steps."""
@@ -226,10 +235,13 @@ class Preparation:
             For anything else.
         """
         try:
-            filled = isinstance(steps, list) and steps[:1] == [FILL]
-            bare = cls((*steps[:1], *check_steps(steps[1:])) if filled else check_steps(steps))
+            read = [restored_columns(step, n_features) for step in steps]
+            names, columns = [step for step, _ in read], tuple(each for _, each in read)
+            filled = names[:1] == [FILL]
+            known = (*STEPS, *([WEIGHT] if any(columns) else []))
+            bare = cls((*names[:filled], *check_steps(names[filled:], known)))
             found = tuple(_restored(arrays, step, number) for number, step in enumerate(bare.finding))
-        except (KeyError, InvalidParameterError) as error:
+        except (KeyError, TypeError, InvalidParameterError) as error:
             raise ModelFileError(f"steps are {steps!r}, and {error} is wrong with what they have found") from error
         for scaling in found:
             lengths: tuple[int, ...] = (n_features,)
@@ -241,7 +253,7 @@ class Preparation:
                 fits = values.dtype == np.float64 and values.ndim == 1 and len(values) in fitting
                 if not fits or not np.isfinite(values).all():
                     raise ModelFileError(f"a step holds {values.dtype} {values.shape}; needed: finite float64 (d,)")
-        return cls(bare.steps, found)
+        return cls(bare.steps, found, columns if any(columns) else ())
 
 
 def _restored(arrays: Mapping[str, NDArray[Any]], step: str, number: int) -> Scaling | Fill:
@@ -249,11 +261,6 @@ def _restored(arrays: Mapping[str, NDArray[Any]], step: str, number: int) -> Sca
     if step == FILL:
         return Fill(arrays[f"means{number}"], arrays[f"missing{number}"])
     return Scaling(arrays[f"shift{number}"], arrays[f"factor{number}"])
-
-
-def _lengthened(values: NDArray[np.float64], length: int, fill: float) -> NDArray[np.float64]:
-    """Values with others behind them, where there are fewer than `length`."""
-    return np.append(values, np.full(max(0, length - len(values)), fill))
 
 
 def _values(X: Matrix) -> NDArray[Any]:

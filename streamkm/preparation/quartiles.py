@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix
-from streamkm.preparation.preparation import Scaling
+from streamkm.preparation.scaling import Scaling
 
 QUARTILES = (25, 50, 75)
 _PIECE_BYTES = 1 << 22  # of columns at a time

@@ -53,7 +53,7 @@ class PreparedRows(WrappedSource):
             least = dtype.itemsize / (source.dtype.itemsize + beside)
             self._growth = max(least, width * dtype.itemsize / decoded_row_bytes(source))
             logger.info(DENSIFIED, source.name, ", ".join(preparation.finding), width)
-        made_with = {**(source.made_with or {}), "steps": list(preparation.steps)}
+        made_with = {**(source.made_with or {}), "steps": preparation.described()}
         read_factor = source.read_factor / self._growth + 1  # both are there at the same time
         self.take_after(
             source,

@@ -58,6 +58,10 @@ def model_on_store(model: Model, source: StoreSource) -> Model:
     """
     check_sketch(source, model.sketch, model.metric)
     check_steps_of(source, () if model.preparation is None else model.preparation.steps)
+    if model.preparation is not None and model.preparation.columns:
+        raise StoreError(
+            f"{source.path} holds rows whose steps are for all columns, unlike the model's; label the rows"
+        )
     if model.preparation is not None:
         stored, given = source.preparation(), model.preparation
         ours = {} if stored is None else stored.arrays()

@@ -94,9 +94,8 @@ def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -
     preparation, original = reader.source.prepared_by, reader.source.original
     if preparation is None or preparation.is_complete:
         return reader
-    steps = preparation.steps
     context = PassContext(executor=executor, reader=replace(reader, source=original))
-    return replace(reader, source=prepared(original, find_preparation(context, steps, PCA_ROWS, progress)))
+    return replace(reader, source=prepared(original, find_preparation(context, preparation, PCA_ROWS, progress)))
 
 
 def choose_store_sketch(

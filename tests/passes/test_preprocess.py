@@ -125,7 +125,7 @@ def test_centers_come_back_in_original_units():
     deviations = np.sqrt(StandardScaler(with_mean=False).fit(counts()).var_)
     deviations[7] = 1  # constant
     np.testing.assert_allclose(sparse.original_centers(), sparse.cluster_centers_ * deviations, atol=1e-9)
-    with pytest.raises(InvalidInputError, match="standardize and robust"):
+    with pytest.raises(InvalidInputError, match="standardize, robust and weight"):
         StreamKMeans(4, preprocess=["unit"], **COMMON).fit(X).original_centers()
 
 

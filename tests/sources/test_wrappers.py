@@ -129,7 +129,7 @@ def test_every_wrapper_is_among_them():
         found |= {kind.__name__ for kind in kinds if kind.__module__.startswith("streamkm.")}
     readers = {
         "ChunkedSource", "GraphSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
-        "DaskSource", "IterableSource",
+        "DaskSource", "DaskTable", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
         "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CompressedCsvTable", "MemoryTable",
         "BatchStream", "MatrixMarketSource", "SparseFrame", RasterSource.__name__,

@@ -1,0 +1,68 @@
+"""Shifts and factors of features: what steps have found, and what weights do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.matrix import Matrix
+from streamkm.kernels.preparation import rows as kernels
+from streamkm.preparation.columns import StepColumns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaling:
+    """What a step has found: features are shifted and then scaled.
+
+    Attributes
+    ----------
+    shift : float64 (d,), or (0,)
+        Taken off; empty where it was found on sparse rows, whose zeros stay.
+    factor : float64 (d,)
+    """
+
+    shift: NDArray[np.float64]
+    factor: NDArray[np.float64]
+
+    def check_width(self, X: Matrix, step: str) -> None:
+        """Refuse rows with more features than a shift has, and dense rows with fewer: kernels trust widths.
+
+        Raises
+        ------
+        InvalidInputError
+        """
+        found, given, dense = len(self.factor), X.shape[1], isinstance(X, np.ndarray)
+        if (dense and given < found) or (len(self.shift) and given > found):
+            raise InvalidInputError(
+                f"{'dense' if dense else 'sparse'} rows have {given:,} features; the step {step!r} was found on "
+                f"{found:,}: pass rows with the same features"
+            )
+
+    def only(self, columns: StepColumns) -> Scaling:
+        """The same for some columns; all others stay as they are."""
+        chosen = columns.member(len(self.factor))
+        shift = np.where(chosen, self.shift, 0.0) if len(self.shift) else self.shift
+        return Scaling(shift, np.where(chosen, self.factor, 1.0))
+
+    def apply(self, X: Matrix, out: NDArray[Any]) -> None:
+        """Write shifted and scaled values of rows that `check_width` has passed; sparse ones take no shift."""
+        if not isinstance(X, np.ndarray):
+            kernels.scale_entries(X.indices, X.data, self.factor, out)
+            return
+        width = X.shape[1]
+        shift = self.shift if len(self.shift) else np.zeros(width)
+        kernels.scale_dense(X, shift, lengthened(self.factor, width, 1.0), out)
+
+
+def weighting(columns: StepColumns) -> Scaling:
+    """What weights do to columns."""
+    return Scaling(np.empty(0), columns.factor())
+
+
+def lengthened(values: NDArray[np.float64], length: int, fill: float) -> NDArray[np.float64]:
+    """Values with others behind them, where there are fewer than `length`."""
+    return np.append(values, np.full(max(0, length - len(values)), fill))
