@@ -49,11 +49,15 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _as_settings(
         command,
         {"columns": "data.columns", "exclude": "data.exclude", "id_column": "data.id_column",
-         "categories": "data.categories"},
+         "categories": "data.categories", "categories_unseen": "data.categories_unseen"},
         click.option("--columns", callback=_names, metavar="A,B", help="Table columns to use as features."),
         click.option("--exclude", callback=_names, metavar="A,B", help="Table columns to leave out."),
         click.option("--id-column", metavar="NAME", help="Table column that identifies rows; not used as a feature."),
         click.option("--categories", type=click.Choice(["onehot", "hash"]), help="Encoding of text columns."),
+        click.option(
+            "--categories-unseen", type=click.Choice(["raise", "ignore"]),
+            help="Categories that the fit has not seen: an error, or no category.  [default: raise]",
+        ),
     )  # fmt: skip
 
 

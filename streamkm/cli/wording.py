@@ -37,7 +37,10 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "random_state": "--random-state {}",
     },
 }  # fmt: skip
-_COLUMNS = {name: f"--{name.replace('_', '-')} {{}}" for name in ("columns", "exclude", "id_column", "categories")}
+_COLUMNS = {
+    name: f"--{name.replace('_', '-')} {{}}"
+    for name in ("columns", "exclude", "id_column", "categories", "categories_unseen")
+}
 _THREADS = {"executor": "--threads {}"}
 _WITH_THREADS = (*_FITS, "assign", "sketch", "append", "dedupe", "sweep", "distortion")
 _WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "sketch", "dedupe", "sweep", "distortion")

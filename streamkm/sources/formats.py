@@ -56,7 +56,7 @@ class Reader:
         return opened
 
 
-COLUMNS = ("columns", "exclude", "id_column", "categories", "dtype", "n_features")
+COLUMNS = ("columns", "exclude", "id_column", "categories", "categories_unseen", "dtype", "n_features")
 """Options of tables with named columns."""
 _CSV = (*COLUMNS, "delimiter", "header", "newlines_in_values", "null_values")
 _SVMLIGHT = ("n_features", "zero_based", "dtype")

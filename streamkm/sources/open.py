@@ -84,6 +84,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
           a feature for each value, found in a pass of its own; "hash": sparse features by a hash of column and value; a
           dict: the values of columns that are one-hot. Text is refused by default. Nulls belong to no category; in
           columns of numbers they are NaN.
+        - ``categories_unseen`` : "raise" or "ignore", default "raise". Tables: a value of a one-hot column that is none
+          of those of the fit, or of the mapping, is an error, or belongs to no category. A model keeps it.
         - ``delimiter`` : str, default a comma, for .tsv a tab. CSV: the separator, one character.
         - ``header`` : bool. CSV: whether the first record of a file names its columns; by default it does unless it
           holds only numbers.

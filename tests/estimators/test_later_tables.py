@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from streamkm import StreamKMeans, open_source
+from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 
 pd = pytest.importorskip("pandas")
@@ -142,3 +144,44 @@ def test_dask_frames_that_are_refused():
         open_source(X)
     with pytest.raises(InvalidParameterError, match="columns= is for Dask data frames"):
         open_source(arrays.ones((4, 2)), columns="a")
+
+
+@pytest.mark.parametrize("known", ["onehot", {"kind": ["new", "old", "lost"]}])
+def test_categories_that_the_fit_has_not_seen_may_be_ignored(known, tmp_path):
+    given = {**OPTIONS, "categories": known, "categories_unseen": "ignore"}
+    model = fitted(open_source(customers(), **given))
+    model.save(tmp_path / "model.npz")
+    strange, without = customers(), customers()
+    strange.loc[7, "kind"], without.loc[7, "kind"] = "vip", None
+    strange.to_parquet(tmp_path / "x.parquet")
+    frames = pytest.importorskip("dask.dataframe")
+    for each in (model, StreamKMeans.load(tmp_path / "model.npz")):
+        wanted = each.transform(without)
+        assert np.isfinite(wanted[7]).all()
+        for X in (strange, tmp_path / "x.parquet", frames.from_pandas(strange, npartitions=3)):
+            np.testing.assert_array_equal(np.asarray(each.transform(X)), wanted)
+    with pytest.raises(InvalidParameterError, match='"raise" or "ignore"'):
+        open_source(customers(), **{**given, "categories_unseen": "skip"})
+
+
+def test_the_command_line_ignores_categories_if_it_is_told_to(tmp_path):
+    run, strange = CliRunner(), customers()
+    strange.loc[7, "kind"] = "vip"
+    customers().to_csv(tmp_path / "x.csv", index=False)
+    strange.to_csv(tmp_path / "y.csv", index=False)
+    options = ["--id-column", "id", "--exclude", "note", "--categories", "onehot", "--no-report", "--seed", "0", "-q"]
+    fit = ["fit", str(tmp_path / "x.csv"), "-k", "3", "-o", str(tmp_path / "out"), *options]
+    assign = [
+        "assign",
+        str(tmp_path / "out" / "model.npz"),
+        str(tmp_path / "y.csv"),
+        "-o",
+        str(tmp_path / "l.csv"),
+        "-q",
+    ]
+    assert run.invoke(main, fit).exit_code == 0
+    refused = run.invoke(main, assign)
+    assert refused.exit_code == 2
+    assert "--categories-unseen ignore" in refused.output
+    assert run.invoke(main, [*assign, "--categories-unseen", "ignore"]).exit_code == 0
+    assert pd.read_csv(tmp_path / "l.csv")["label"].min() >= 0

@@ -20,6 +20,10 @@ MOST_VALUES = 1024
 """Of one-hot columns, together."""
 
 
+Unseen = Literal["raise", "ignore"]
+"""What becomes of a value of a one-hot column that is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column that is read."""
@@ -37,21 +41,24 @@ class CategoryEncoder:
     column: str
     values: tuple[str, ...]  # each is a feature: 1 where the column has it. A null has none of them
 
-    def fill(self, out: NDArray[Any], values: Any, describe: Callable[[int], str], first: int) -> None:
+    def fill(
+        self, out: NDArray[Any], values: Any, describe: Callable[[int], str], first: int, unseen: Unseen = "raise"
+    ) -> None:
         """Write the features of an Arrow array of text.
 
-        Raises InvalidInputError: a value that is none of those that are known; names the row.
+        `unseen`: "ignore": a value that is not known has no feature, as a null has none. Raises InvalidInputError: a
+        value that is none of those that are known; names the row.
         """
         codes, distinct = encoded(values)
         known = {value: number for number, value in enumerate(self.values)}
         places = np.array([known.get(value, -1) for value in distinct] + [-2])  # the last is that of nulls
         found = places[codes]
-        if (found == -1).any():
+        if unseen == "raise" and (found == -1).any():
             row = int(np.argmax(found == -1))
             raise InvalidInputError(
                 f"column {self.column!r} has the value {distinct[codes[row]]!r} in {describe(first + row)}, which is "
-                f"none of its {len(self.values):,} categories; give all values of the column in a mapping, "
-                f'categories=, or pass categories="hash"'
+                f"none of its {len(self.values):,} categories; pass "
+                f'categories_unseen="ignore" to give it none of them, or fit with a mapping of all values of the column'
             )
         out[...] = 0
         rows = np.flatnonzero(found >= 0)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,7 +26,7 @@ from streamkm.sources.arrow_values import (
     one_chunk,
     value_dtype,
 )
-from streamkm.sources.tables.categories import CategoryEncoder, Column, hash_entries, one_hot_columns
+from streamkm.sources.tables.categories import CategoryEncoder, Column, Unseen, hash_entries, one_hot_columns
 
 _SHOWN_COLUMNS = 12
 _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
@@ -43,6 +43,7 @@ class TableOptions:
     categories: str | Mapping[str, tuple[str, ...]] | None = None
     dtype: np.dtype[Any] | None = None  # of the rows: float32 or float64; None: by the columns' types
     n_hashed: int = 1024  # features that categories are hashed to
+    unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ class TableSchema:
     dtype: np.dtype[Any]  # of the rows
     n_hashed: int  # features that hashed categories share, behind all others; 0 where none are hashed
     feature_names: tuple[str, ...] | None  # None for a single column of vectors, and for columns without names
+    unseen: Unseen = "raise"
 
     @property
     def names(self) -> list[str]:
@@ -105,7 +107,7 @@ class TableSchema:
             elif column.kind == "vector":
                 fill_vectors(out[:, at : at + column.width], values, column.name, describe, first)
             elif column.width:
-                encoders[column.name].fill(out[:, at : at + column.width], values, describe, first)
+                encoders[column.name].fill(out[:, at : at + column.width], values, describe, first, self.unseen)
             at += column.width
         # a row's features lie together: a block of rows stays in the cache while its columns are filled
         rows = max(64, _BLOCK_BYTES // max(1, out.strides[0] if len(out) else 1))
@@ -163,7 +165,10 @@ def read_options(options: Mapping[str, Any]) -> TableOptions:
         raise InvalidParameterError(f"n_features={n_hashed!r}; needed: a whole number from 1")
     if columns is not None and not columns:
         raise InvalidParameterError("columns= names none; name one, or leave it out")
-    return TableOptions(columns, exclude, id_column, categories, dtype, n_hashed)
+    unseen = options.get("categories_unseen", "raise")
+    if unseen not in get_args(Unseen):
+        raise InvalidParameterError(f'categories_unseen={unseen!r}; needed: "raise" or "ignore"')
+    return TableOptions(columns, exclude, id_column, categories, dtype, n_hashed, unseen)
 
 
 def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
@@ -242,7 +247,7 @@ def lay_out(
         )
     hashed = options.categories == "hash" and any(column.kind == "category" for column in columns)
     dtype = options.dtype or _common_dtype(columns, single=len(columns) == 1 and bool(vectors))
-    made = TableSchema(tuple(columns), tuple(encoders), dtype, options.n_hashed if hashed else 0, None)
+    made = TableSchema(tuple(columns), tuple(encoders), dtype, options.n_hashed if hashed else 0, None, options.unseen)
     return with_names(made) if named and not (len(columns) == 1 and vectors) else made
 
 
@@ -258,7 +263,7 @@ def with_names(layout: TableSchema) -> TableSchema:
         elif column.width:
             names += [f"{column.name}={value}" for value in encoders[column.name].values]
     names += [f"hash {i}" for i in range(layout.n_hashed)]
-    return TableSchema(layout.columns, layout.encoders, layout.dtype, layout.n_hashed, tuple(names))
+    return replace(layout, feature_names=tuple(names))
 
 
 def one_hot(layout: TableSchema, values: Mapping[str, Sequence[str]]) -> TableSchema:
@@ -267,7 +272,7 @@ def one_hot(layout: TableSchema, values: Mapping[str, Sequence[str]]) -> TableSc
     Raises InvalidInputError: more of them than one-hot columns are good for.
     """
     columns, encoders = one_hot_columns(layout.columns, layout.encoders, values)
-    return with_names(TableSchema(columns, encoders, layout.dtype, 0, None))
+    return with_names(replace(layout, columns=columns, encoders=encoders))
 
 
 def needs_values(layout: TableSchema, options: TableOptions) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -146,7 +146,7 @@ class RowGroupTable(ChunkedSource):
                         f"{wanted_column.kind} of {wanted_column.width:,} in another; files must have the same columns"
                     )
         dtype = np.result_type(*(each.dtype for each in layouts.values()))
-        return TableSchema(made.columns, made.encoders, dtype, made.n_hashed, made.feature_names)
+        return replace(made, dtype=dtype)
 
     def _head(self, part: int, names: list[str]) -> Any:
         """The first rows of a file, as a table; none of one that has none."""
@@ -301,6 +301,7 @@ def described_table(layout: TableSchema) -> dict[str, Any]:
         made["dtype"] = str(layout.dtype)
     if layout.encoders:
         made["categories"] = {encoder.column: list(encoder.values) for encoder in layout.encoders}
+        made |= {"categories_unseen": layout.unseen} if layout.unseen != "raise" else {}
     elif layout.is_sparse:
         made |= {"categories": "hash", "n_features": layout.n_hashed}
     return {"table": made}
