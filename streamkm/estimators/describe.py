@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from streamkm.estimators.base import BaseKMeans
 from streamkm.estimators.centers import current_model, known_means
 from streamkm.estimators.fit_summary import shown_clusters, summarize
 from streamkm.estimators.input_rows import open_rows
+from streamkm.estimators.sql import label_query
 from streamkm.estimators.validation import check_integer
 from streamkm.fitting.kmeans import DEVIATION_ROWS
 from streamkm.metrics.cluster_summary import ClusterSummary, Missing
@@ -64,6 +65,50 @@ class DescribedKMeans(BaseKMeans):
             )
         centers = current_model(self).wide_centers()
         return centers.copy() if preparation is None else preparation.undone(centers)
+
+    def to_sql(
+        self,
+        dialect: Literal["duckdb", "postgres", "bigquery"] = "duckdb",
+        *,
+        table: str,
+        columns: Sequence[str] | None = None,
+        id_column: str | None = None,
+    ) -> str:
+        """Write one SELECT that labels the rows of a table in a database, as `predict` labels them.
+
+        Parameters
+        ----------
+        dialect : {"duckdb", "postgres", "bigquery"}, default="duckdb"
+            How names, texts and types are written.
+        table : str
+            Its name; dots stand between schema and table.
+        columns : list of str, optional
+            Names of the columns in the table, one for each column of the fit, in its order. By default those of the
+            fit.
+        id_column : str, optional
+            The column that is put beside the labels; by default that of the fit, else all columns that are read.
+
+        Returns
+        -------
+        str
+            A statement with the preparation, the categories and the centers of the model. ``cluster`` is NULL where
+            `predict` gives -1 or an error: for missing values that are not filled, infinity, and unknown categories.
+
+        Raises
+        ------
+        InvalidInputError
+            For rows that are assigned in a sketch, masked missing values, hashed features, columns of vectors, and a
+            statement above a million characters.
+        InvalidParameterError
+            For another dialect, and columns that are not those of the fit in number.
+
+        Notes
+        -----
+        The statement computes in float64. Rows that lie on a border between two clusters, to the rounding of their
+        type, may get the other label. Exact ties go to the lower number.
+        """
+        check_is_fitted(self, "model_")
+        return label_query(self, dialect, table, columns, id_column)
 
     def summary(self, n_traits: int | None = None, *, rows: Any = None) -> ClusterSummary:
         """Say what is in each cluster: sizes, distances, the nearest other one, and the features that set it apart.

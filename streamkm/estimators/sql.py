@@ -1,0 +1,265 @@
+"""A fitted model as one SELECT that labels the rows of a table in a database, by the steps and centers of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.model import Model
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.estimators.centers import current_model
+from streamkm.preparation import Preparation
+from streamkm.preparation.columns import WEIGHT
+from streamkm.preparation.preparation import FILL, FOUND, TOTAL
+from streamkm.preparation.scaling import Scaling, lengthened, weighting
+
+LONGEST = 1_000_000  # characters of a statement
+_LARGEST = "1.7976931348623157e+308"
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a database writes names, texts and types."""
+
+    number: str
+    text: str
+    quote: str
+    escapes: Mapping[str, str]  # of texts
+
+    def name(self, name: str) -> str:
+        """A quoted identifier."""
+        if self.quote == '"':
+            return '"' + name.replace('"', '""') + '"'
+        return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+    def literal(self, text: str) -> str:
+        """A quoted text."""
+        return "'" + "".join(self.escapes.get(each, each) for each in text) + "'"
+
+
+_STANDARD = {"'": "''"}
+DIALECTS = {
+    "duckdb": Dialect("DOUBLE", "VARCHAR", '"', _STANDARD),
+    "postgres": Dialect("DOUBLE PRECISION", "TEXT", '"', _STANDARD),
+    "bigquery": Dialect("FLOAT64", "STRING", "`", {"'": "\\'", "\\": "\\\\", "\n": "\\n", "\r": "\\r"}),
+}
+
+
+def label_query(estimator: Any, dialect: str, table: str, columns: Any, id_column: str | None) -> str:
+    """Write the statement; see `DescribedKMeans.to_sql`."""
+    if dialect not in DIALECTS:
+        raise InvalidParameterError(f"dialect={dialect!r}; needed: one of {', '.join(map(repr, DIALECTS))}")
+    model, known = current_model(estimator), DIALECTS[dialect]
+    _check(estimator, model)
+    features, inputs = _features(estimator, known, columns, model.n_features)
+    id_column = _fitted_on(estimator).get("id_column") if id_column is None else id_column
+    kept = inputs if id_column is None else [id_column]
+    query = _Query(known, [f"k{number}" for number in range(len(kept))])
+    query.start(features, kept, table, model.preparation)
+    if model.preparation is not None:
+        _add_steps(query, model.preparation, model.n_features)
+    if model.metric == "cosine":
+        query.add_unit(range(model.n_features))
+    text = query.labelled(model.wide_centers(), kept)
+    if len(text) > LONGEST:
+        raise InvalidInputError(_too_long(*model.centers.shape))
+    return text
+
+
+class _Query:
+    """Common table expressions that follow each other; features are f0, f1, ..."""
+
+    def __init__(self, dialect: Dialect, kept: list[str]) -> None:
+        self._dialect, self._kept = dialect, kept
+        self._parts: list[str] = []
+        self._n_features = 0
+
+    def start(self, features: Sequence[str], kept: Sequence[str], table: str, preparation: Preparation | None) -> None:
+        """Take features of a table as numbers: NULL where they are missing or not finite, or filled with means."""
+        self._n_features = len(features)
+        source = ".".join(self._dialect.name(part) for part in table.split("."))
+        kept_columns = [
+            f"{self._dialect.name(column)} AS {alias}" for column, alias in zip(kept, self._kept, strict=True)
+        ]
+        self._parts.append(_select([*kept_columns, *_named(features)], source))
+        fill = None if preparation is None else preparation.fill
+        cells = {f"f{number}" for number, each in enumerate(features) if each.startswith("CAST(CASE")}
+        endless = ", ".join(f"CAST('{sign}Infinity' AS {self._dialect.number})" for sign in ("", "-"))
+
+        def finite(number: int, feature: str) -> str:
+            # a cell of a category is NULL where the category is not known, which nothing fills
+            rest = (
+                ""
+                if fill is None or feature in cells
+                else f" WHEN {feature} IN ({endless}) THEN NULL ELSE {_number(fill.means[number])}"
+            )
+            return f"CASE WHEN {feature} BETWEEN -{_LARGEST} AND {_LARGEST} THEN {feature}{rest} END"
+
+        self.add(finite)
+
+    def add(self, made: Callable[[int, str], str], more: Sequence[str] = ()) -> None:
+        """Add a step, by what it makes of each feature; `more`: further columns."""
+        features = [made(number, f"f{number}") for number in range(self._n_features)]
+        self._parts.append(_select([*self._kept, *_named(features), *more], f"s{len(self._parts) - 1}"))
+
+    def add_unit(self, numbers: Sequence[int]) -> None:
+        """Scale chosen features to length 1 together."""
+        chosen = set(numbers)
+        self.add(lambda _, feature: feature, [f"SQRT({_sum([f'f{n} * f{n}' for n in numbers])}) AS norm"])
+        scaled = "CASE WHEN norm > 0 THEN {0} / norm ELSE {0} END"
+        self.add(lambda n, feature: scaled.format(feature) if n in chosen else feature)
+
+    def add_log1p(self, numbers: Sequence[int]) -> None:
+        """Take logarithms of 1 and chosen features; -1 and less are no use."""
+        chosen = set(numbers)
+        logarithm = "CASE WHEN {0} > -1 THEN LN(1 + {0}) END"
+        self.add(lambda n, feature: logarithm.format(feature) if n in chosen else feature)
+
+    def add_total(self, numbers: Sequence[int]) -> None:
+        """Scale chosen features so that they add up; negative ones are no use."""
+        chosen, listed = set(numbers), [f"f{n}" for n in numbers]
+        self.add(lambda _, feature: feature, [f"{_sum(listed)} AS total", f"{_least(listed)} AS lowest"])
+        scaled = (
+            "CASE WHEN lowest < 0 THEN NULL WHEN total = 0 THEN {0} ELSE {0} * (" + _number(TOTAL) + " / total) END"
+        )
+        self.add(lambda n, feature: scaled.format(feature) if n in chosen else feature)
+
+    def labelled(self, centers: NDArray[np.float64], kept: Sequence[str]) -> str:
+        """The whole statement: the lowest of the nearest centers; NULL where a feature is NULL."""
+        if centers.size * 12 > LONGEST:
+            raise InvalidInputError(_too_long(*centers.shape))
+        d2 = [_sum([_square(f"f{j}", value) for j, value in enumerate(center)]) for center in centers]
+        self._parts.append(
+            _select([*self._kept, *(f"{each} AS d{c}" for c, each in enumerate(d2))], f"s{len(self._parts) - 1}")
+        )
+        distances = [f"d{c}" for c in range(len(centers))]
+        label = f"CASE {_least(distances)} {' '.join(f'WHEN d{c} THEN {c}' for c in range(len(centers)))} END"
+        columns = [f"{alias} AS {self._dialect.name(name)}" for alias, name in zip(self._kept, kept, strict=True)]
+        parts = ",\n".join(f"s{number} AS ({part})" for number, part in enumerate(self._parts))
+        last = f"s{len(self._parts) - 1}"
+        columns.append(f"{label} AS {self._dialect.name('cluster')}")
+        return f"WITH {parts}\n{_select(columns, last)}"
+
+
+def _add_steps(query: _Query, preparation: Preparation, n_features: int) -> None:
+    """Add the steps of a preparation; missing values were filled when rows were taken."""
+    scalings = iter(preparation.scalings)
+    for number, step in enumerate(preparation.steps):
+        columns = preparation.columns_of(number)
+        chosen = range(n_features) if columns is None else sorted(columns.numbers)
+        if step == FILL:
+            continue
+        if step == WEIGHT and columns is not None:
+            query.add(_scaled(weighting(columns), n_features))
+        elif step in FOUND:
+            query.add(_scaled(next(scalings), n_features))
+        elif step == "log1p":
+            query.add_log1p(chosen)
+        elif step == "total":
+            query.add_total(chosen)
+        else:
+            query.add_unit(chosen)
+
+
+def _scaled(scaling: Scaling, n_features: int) -> Callable[[int, str], str]:
+    """What a shift and a factor make of each feature."""
+    factor = lengthened(scaling.factor, n_features, 1.0)
+    shift = scaling.shift if len(scaling.shift) else np.zeros(n_features)
+    return lambda number, feature: f"({feature} - {_number(shift[number])}) * {_number(factor[number])}"
+
+
+def _features(estimator: Any, dialect: Dialect, columns: Any, n_features: int) -> tuple[list[str], list[str]]:
+    """Expressions of the features, and the columns that they are made of."""
+    table = _fitted_on(estimator).get("made_with", {}).get("table", {})
+    categories = table.get("categories", {})
+    names = list(vars(estimator).get("feature_names_in_", ()))
+    inputs = list(table.get("columns", names))
+    renamed = inputs if columns is None else list(columns)
+    if not renamed or (inputs and len(renamed) != len(inputs)):
+        needed = (
+            f"{len(inputs):,} names, for {', '.join(inputs[:5])}" if inputs else "the names of the columns, in order"
+        )
+        raise InvalidParameterError(f"columns={columns!r}; needed: {needed}")
+    found: list[str] = []
+    for column, known in zip(renamed, inputs or renamed, strict=True):
+        quoted = dialect.name(column)
+        if known not in categories:
+            found.append(f"CAST({quoted} AS {dialect.number})")
+            continue
+        text, values = f"CAST({quoted} AS {dialect.text})", list(map(dialect.literal, categories[known]))
+        rest = "ELSE 0e0"
+        if table.get("categories_unseen") != "ignore":  # once a column: one NULL is enough
+            rest = f"WHEN {quoted} IS NULL OR {text} IN ({', '.join(values)}) THEN 0e0"
+        rests = [rest, *["ELSE 0e0"] * (len(values) - 1)]
+        found += [
+            f"CAST(CASE WHEN {text} = {value} THEN 1e0 {each} END AS {dialect.number})"
+            for value, each in zip(values, rests, strict=True)
+        ]
+    if len(found) != n_features:
+        raise InvalidInputError(
+            f"columns make {len(found):,} features, and the model has {n_features:,}: columns of vectors have no SQL"
+        )
+    return found, renamed
+
+
+def _fitted_on(estimator: Any) -> dict[str, Any]:
+    """What the rows of the fit were, as far as it is known."""
+    known: dict[str, Any] = vars(estimator).get("fitted_on_", {})
+    return known
+
+
+def _check(estimator: Any, model: Model) -> None:
+    """Refuse models that a statement cannot follow. Raises InvalidInputError."""
+    made = _fitted_on(estimator).get("made_with", {})
+    table = made.get("table", {})
+    reasons = {
+        "rows are assigned in a sketch": model.space != "original",
+        'missing values are masked (on_missing="masked")': model.observed,
+        "its features are hashed words": "documents" in made,
+        "its categories are hashed": table.get("categories") == "hash",
+    }
+    reason = next((each for each, holds in reasons.items() if holds), None)
+    if reason is not None:
+        raise InvalidInputError(f"to_sql cannot write this model: {reason}; use predict_to")
+
+
+def _too_long(n_clusters: int, n_features: int) -> str:
+    return (
+        f"the statement for {n_clusters:,} clusters of {n_features:,} features is longer than {LONGEST:,} characters; "
+        "use predict_to"
+    )
+
+
+def _select(columns: Sequence[str], source: str) -> str:
+    return f"SELECT {', '.join(columns)} FROM {source}"
+
+
+def _named(features: Sequence[str]) -> list[str]:
+    return [text if text == f"f{n}" else f"{text} AS f{n}" for n, text in enumerate(features)]
+
+
+def _number(value: float) -> str:
+    """All digits of a float64, as a floating literal in every dialect."""
+    text = repr(float(value))
+    return f"({text})" if "e" in text else f"({text}e0)"
+
+
+def _square(feature: str, center: float) -> str:
+    difference = f"({feature} - {_number(center)})" if center else feature
+    return f"{difference} * {difference}"
+
+
+def _least(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"LEAST({', '.join(names)})"
+
+
+def _sum(terms: Sequence[str]) -> str:
+    """A sum in brackets that are as deep as the logarithm of its terms: databases bound the depth."""
+    if len(terms) <= 8:
+        return f"({' + '.join(terms)})"
+    middle = len(terms) // 2
+    return f"({_sum(terms[:middle])} + {_sum(terms[middle:])})"
