@@ -48,7 +48,7 @@ class Gather(Map[Members]):
     @staticmethod
     def memory(sizes: FitSizes, space: Space) -> PassMemory:
         """Memory of the gathered rows, half as many as are sampled at most, beside labels of all rows and centers."""
-        gathered = GATHERED_COPIES * (sizes.chosen.sample_rows // 2) * sizes.rows.float_bytes(space)
+        gathered = GATHERED_COPIES * (sizes.kept_rows // 2) * sizes.rows.float_bytes(space)
         labels = LABEL_BYTES * sizes.rows.n_rows * sizes.labels
         return PassMemory(kept=gathered + labels + sizes.centers(sizes.width(space)).table_bytes)
 
