@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,14 @@ def _of_one_row(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any
         if "monkeypatch" in given:
             given["monkeypatch"] = patched
         yield given
+
+
+def slow_but(quick: Collection[Any], values: Iterable[Any]) -> list[Any]:
+    """Values for `pytest.mark.parametrize`, tuples for several names: tests of all but the quick ones are slow."""
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=() if value in quick else pytest.mark.slow)
+        for value in values
+    ]
 
 
 def cases(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

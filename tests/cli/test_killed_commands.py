@@ -17,6 +17,7 @@ from tests import children
 from tests.children import tree
 from tests.cli.test_cli import run
 from tests.programs import forking
+from tests.tables import slow_but
 
 COMMANDS = {
     "sketch": ["sketch", "x.npy", "-o", "new.zarr", "-m", "8", "--sketch", "countsketch"],
@@ -95,7 +96,7 @@ def kill(folder, tmp_path, name, moments):
     return n_killed
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", slow_but(["append", "fit"], COMMANDS))
 def test_a_few_times(folder, tmp_path, name):
     rng = np.random.default_rng(len(name))
     moments = [*rng.choice(12, 2, replace=False).tolist(), float(rng.uniform(0.1, 0.6))]

@@ -17,6 +17,7 @@ from streamkm.cluster.search.incremental_k import Growing, around_mean
 from streamkm.engine import open_executor
 from streamkm.sketches import CountSketch
 from tests import naive
+from tests.tables import cases
 
 pytestmark = pytest.mark.usefixtures("small_pieces_throughout")
 
@@ -40,10 +41,24 @@ def grown(executor, X, start, k, seed=0):
     return growing_
 
 
-@pytest.mark.parametrize("stored", ["float32", "float64", "csr", "sketched"])
-@given(seed=st.integers(0, 99))
-def test_inertia_is_that_of_the_labels(stored, seed):
+STORED = ("float32", "float64", "csr", "sketched")
+
+
+@cases("stored", STORED)
+def test_inertia_is_that_of_the_labels(stored):
     """Sums are carried along for many steps, splits and swaps, and yet are those of the labels."""
+    for seed in (0, 1):
+        assert_inertia_is_that_of_the_labels(stored, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stored", STORED)
+@given(seed=st.integers(0, 99))
+def test_inertia_is_that_of_the_labels_of_many_rows(stored, seed):
+    assert_inertia_is_that_of_the_labels(stored, seed)
+
+
+def assert_inertia_is_that_of_the_labels(stored, seed):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(120, 6)) * (rng.random((120, 6)) < 0.6)
     rows = X.astype(stored) + 50 if stored.startswith("float") else sp.csr_array(X.astype(np.float32))
@@ -86,7 +101,7 @@ def test_lazy_steps_find_the_nearest_centers(executor, monkeypatch):
     np.testing.assert_array_equal(labels, found.labels)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("sparse", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_as_good_as_fits_of_their_own(executor, sparse, small_topics, small_digits):
     X = small_topics.X if sparse else small_digits.X.astype(np.float32)
     found = grown(executor, X, naive.dense(X[:2]), 2)

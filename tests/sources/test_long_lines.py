@@ -19,6 +19,7 @@ from streamkm.core.exceptions import MemoryLimitError
 from streamkm.sources.long_lines import LONG_BYTES, LineRoom
 from streamkm.sources.text_lines import BLOCK_BYTES
 from tests.limits import limited
+from tests.tables import slow_but
 
 SHORT = {"lines": b"w1 x2\n", "svmlight": b"1 1:1 3:2\n"}
 PACKERS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
@@ -48,10 +49,10 @@ def rows(source, target_bytes=1 << 16):
 
 
 @pytest.mark.parametrize("kind", SHORT)
-@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("suffix", slow_but(["", ".gz"], PACKERS))
 def test_refused_by_file_line_and_byte_where_there_is_no_room(tmp_path, kind, suffix):
     path, short = tmp_path / f"x{suffix}", SHORT[kind]
-    line = long_line(kind, 3 << 20)
+    line = long_line(kind, 3 << 19)
     path.write_bytes(PACKERS[suffix](short * 1000 + line + short * 1000))
     source = opened(path, kind)
     wanted = rows(source)
@@ -63,15 +64,11 @@ def test_refused_by_file_line_and_byte_where_there_is_no_room(tmp_path, kind, su
     assert rows(source) == wanted  # the source that was given is not bound
 
 
-EACH_ONCE = {(b"", 1, False), (b"\n", 180_000, True)}
-TWO_LINES = [
-    pytest.param(*case, marks=() if case in EACH_ONCE else pytest.mark.slow)
-    for case in itertools.product([b"\n", b""], [1, 180_000], [True, False])
-]
+EACH_ONCE = [("lines", b"", 1, False), ("svmlight", b"\n", 180_000, True)]
+TWO_LINES = slow_but(EACH_ONCE, itertools.product(SHORT, [b"\n", b""], [1, 180_000], [True, False]))
 
 
-@pytest.mark.parametrize("kind", SHORT)
-@pytest.mark.parametrize(("end", "n_between", "larger_first"), TWO_LINES)
+@pytest.mark.parametrize(("kind", "end", "n_between", "larger_first"), TWO_LINES)
 def test_every_long_line_is_looked_at(tmp_path, kind, end, n_between, larger_first):
     """One behind another finds a buffer that has grown; nothing ends the last one."""
     short, lines = SHORT[kind], [long_line(kind, 2 << 20), long_line(kind, 5 << 20)]
@@ -90,7 +87,7 @@ def test_every_long_line_is_looked_at(tmp_path, kind, end, n_between, larger_fir
 @pytest.mark.parametrize("kind", SHORT)
 def test_lines_that_are_not_long_need_no_room(tmp_path, kind):
     path = tmp_path / "x.gz"
-    path.write_bytes(gzip.compress((SHORT[kind] * 50 + long_line(kind, BLOCK_BYTES * 3 // 4)) * 6, 1))
+    path.write_bytes(gzip.compress((SHORT[kind] * 50 + long_line(kind, BLOCK_BYTES * 3 // 4)) * 3, 1))
     source = opened(path, kind)
     assert rows(source.with_line_room(NO_ROOM)) == rows(source)
 
@@ -98,7 +95,7 @@ def test_lines_that_are_not_long_need_no_room(tmp_path, kind):
 @pytest.mark.parametrize("kind", SHORT)
 @pytest.mark.parametrize("where", ["plain", "memory"])
 def test_chunks_of_plain_text_refuse_what_probes_do_not_see(tmp_path, kind, where):
-    text = SHORT[kind] * 200_000 + long_line(kind, 2 << 20) + SHORT[kind] * 200_000
+    text = SHORT[kind] * 60_000 + long_line(kind, 2 << 20) + SHORT[kind] * 60_000
     if where == "plain":
         path = str(tmp_path / "x.txt")
         (tmp_path / "x.txt").write_bytes(text)
@@ -109,7 +106,7 @@ def test_chunks_of_plain_text_refuse_what_probes_do_not_see(tmp_path, kind, wher
     source = opened(path, kind)
     bounded = source.with_line_room(NO_ROOM)
     refused = []
-    for chunk in source.chunks(1 << 18):
+    for chunk in source.chunks(1 << 17):
         try:
             bounded.read(chunk)
         except MemoryLimitError as error:
@@ -117,7 +114,7 @@ def test_chunks_of_plain_text_refuse_what_probes_do_not_see(tmp_path, kind, wher
             if kind == "svmlight":
                 assert bounded.index_rows(chunk) is None
     assert len(refused) == 1
-    assert f"{path}, line 200,001, of " in refused[0]
+    assert f"{path}, line 60,001, of " in refused[0]
 
 
 def test_the_limit_that_is_named_counts_all_threads_that_read(tmp_path):
@@ -138,9 +135,11 @@ def test_without_a_limit_nothing_is_refused(tmp_path, kind):
     StreamKMeans(2, progress=False, random_state=0).fit(opened(path, kind))
 
 
-@pytest.mark.parametrize("kind", SHORT)
-@pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("packed", [True, False])
+HEADS_ONCE = [("lines", True, False), ("svmlight", False, True)]
+HEADS = slow_but(HEADS_ONCE, itertools.product(SHORT, [True, False], [True, False]))
+
+
+@pytest.mark.parametrize(("kind", "first", "packed"), HEADS)
 def test_a_look_at_the_head_holds_no_long_line(tmp_path, kind, first, packed):
     """What is known of text before anything is planned takes no memory that goes with its longest line."""
     path, short = tmp_path / ("x.gz" if packed else "x.txt"), SHORT[kind] * 100
