@@ -43,10 +43,8 @@ def _of_one_row(fixtures: dict[str, Any], number: int) -> Iterator[dict[str, Any
 
 def slow_but(quick: Collection[Any], values: Iterable[Any]) -> list[Any]:
     """Values for `pytest.mark.parametrize`, tuples for several names: tests of all but the quick ones are slow."""
-    return [
-        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=() if value in quick else pytest.mark.slow)
-        for value in values
-    ]
+    given = [(value, value if isinstance(value, tuple) else (value,)) for value in values]
+    return [pytest.param(*each, marks=() if value in quick else pytest.mark.slow) for value, each in given]
 
 
 def cases(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

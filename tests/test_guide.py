@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import multiprocessing.util
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from html.parser import HTMLParser
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -21,6 +22,7 @@ from streamkm.cli.main import main
 from streamkm.reports.page import _HEADS, _cards
 from tests.guide import FENCE, GUIDE, SITE, blocks, build, page_names, read_page, reference_link, text_of_page
 from tests.guide_outputs import NOTEBOOKS, cells_of
+from tests.programs import run_program
 
 PAGES = page_names()
 FRESH = ("memory",)
@@ -58,12 +60,14 @@ def assert_printed(code, printed):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch, capsys):
+    multiprocessing.util.get_temp_dir()  # that of this process, which outlives the test
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     page = ModuleType("page")
     if name in FRESH:
         code = "\n".join(code for language, code in blocks(name) if language == "python")
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        Path("page.py").write_text(code, "utf-8")
+        done = run_program(["page.py"], timeout=120)
         assert done.returncode == 0, done.stderr
         assert_printed(code, done.stdout)
     for at, (language, code) in enumerate(blocks(name)):
@@ -73,7 +77,8 @@ def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch, capsys):
         elif language == "console":
             for words in commands(code, "$ "):
                 if name in FRESH:
-                    subprocess.run([sys.executable, "-m", "streamkm", *words], capture_output=True, check=True)
+                    done = run_program(["-m", "streamkm", *words], timeout=120)
+                    assert done.returncode == 0, (words, done.stderr)
                     continue
                 done = CliRunner().invoke(main, words, catch_exceptions=False)
                 assert done.exit_code == 0, (words, done.output)

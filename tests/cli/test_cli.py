@@ -623,7 +623,7 @@ def test_version_and_help():
 
 
 def test_real_process(folder):
-    done = process("fit", "x.svm", "-k", 3, "-o", "out", "--no-report")
+    done = run_program(["-m", "streamkm", "fit", "x.svm", "-k", "3", "-o", "out", "--no-report"], timeout=120)
     assert done.returncode == 0, done.stderr
     assert "results    out\n" in done.stdout
     assert " assign: " in done.stderr

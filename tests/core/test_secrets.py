@@ -26,6 +26,7 @@ from streamkm.core.exceptions import SourceError
 from streamkm.core.secrets import masked, without_secrets
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.remote.objects import Address
+from tests.tables import slow_but
 from tests.web_server import Web, serving
 
 SECRET = "pLaNtEd"
@@ -101,7 +102,7 @@ def test_what_is_shown_of_a_url(shown, text):
     assert str(Address(text)) == json.loads(json.dumps(Address(text))) == shown
 
 
-@pytest.mark.parametrize("name", ["x.npy", "x.h5", "x.svm", "x.csv"])
+@pytest.mark.parametrize("name", slow_but(["x.npy", "x.csv"], ["x.npy", "x.h5", "x.svm", "x.csv"]))
 @pytest.mark.parametrize("verbose", [pytest.param((), marks=pytest.mark.slow), ("-v",)])
 def test_commands_tell_no_secret(web, tmp_path, name, verbose):
     data = url(web, name)

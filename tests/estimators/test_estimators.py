@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -41,7 +42,7 @@ from streamkm.sketches.theory.bounds import FORMULAS, n_components
 from tests import naive
 from tests.benchmarks.make_topics import Topics
 from tests.dask_processes import watched
-from tests.tables import cases
+from tests.tables import cases, row, slow_but
 
 RANDOM_ROWS = (
     "random seeding draws other rows when rows are repeated or removed; "
@@ -112,6 +113,7 @@ def test_scikit_learn_checks_of_sparse_rows(estimator, check):
     check("StreamKMeans", estimator)
 
 
+@pytest.mark.slow
 def test_scikit_learn_exempts_its_own_kmeans_alike():
     """In a process of its own: importing scikit-learn's list needs SCIPY_ARRAY_API before anything else."""
     code = (
@@ -274,9 +276,11 @@ ASSIGNMENTS = (
 )
 
 
+@pytest.mark.parametrize(
+    ("kind", "weighted"),
+    slow_but([("float32", False), ("csr", True)], itertools.product([*KINDS, "uint8"], [False, True])),
+)
 @cases("options", ASSIGNMENTS)
-@cases("kind", [*KINDS, "uint8"])
-@cases("weighted", [False, True])
 def test_attributes_are_exact(options, kind, weighted):
     X = as_kind(np.abs(blobs(cluster_std=4.0)[0]) * 8, kind)
     weights = np.random.default_rng(0).integers(0, 4, 600).astype(float) if weighted else None
@@ -297,8 +301,8 @@ def test_attributes_are_exact(options, kind, weighted):
     np.testing.assert_allclose(fitted.score(X, sample_weight=weights), -fitted.inertia_, rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", slow_but(["csr"], KINDS))
 @cases("options", ASSIGNMENTS)
-@cases("kind", KINDS)
 def test_labels_are_predictions_of_any_batch(options, kind):
     X = as_kind(blobs(cluster_std=6.0)[0], kind)
     fitted = kmeans(**options).fit(X)
@@ -762,11 +766,14 @@ def inputs(tmp_path_factory, small_topics):
 
 
 @pytest.mark.usefixtures("small_pieces")
-@cases("kind", ["dense", "csr", "svmlight"])
-@cases("options", [{}, {"sketch": SketchOptions(n_components=24), "refine": 1}])
-def test_threads_and_processes_give_the_same_bits(inputs, client, kind, options):
+@pytest.mark.parametrize(
+    ("kind", "refined"),
+    slow_but([("dense", False), ("csr", True)], itertools.product(["dense", "csr", "svmlight"], [False, True])),
+)
+def test_threads_and_processes_give_the_same_bits(inputs, client, kind, refined):
     X = inputs[kind]
-    weights = np.random.default_rng(0).random(2000) if options else None
+    options = {"sketch": SketchOptions(n_components=24), "refine": 1} if refined else {}
+    weights = np.random.default_rng(0).random(2000) if refined else None
     chunk_bytes = 40_000 if kind == "dense" else 150_000  # six or seven each
     fits = [
         kmeans(10, executor=executor, chunk_bytes=chunk_bytes, max_iter=8, **options).fit(X, sample_weight=weights)
@@ -812,8 +819,9 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_another_start(inputs
     assert first.sketch_ != other.sketch_
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("n_components", ["auto", 8])
+@pytest.mark.parametrize(
+    ("sparse", "n_components"), slow_but([(False, "auto"), (True, 8)], itertools.product([False, True], ["auto", 8]))
+)
 def test_chunk_sizes_give_the_same_clusters(sparse, n_components):
     X, y = blobs(n=400, k=6, d=20, cluster_std=0.5)
     X = sp.csr_array(X) if sparse else X
@@ -899,7 +907,7 @@ def best_on_digits():
     return best_of_scikit_learn(load_digits().data, 10)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", slow_but([0], range(3)))
 def test_quality_on_digits(seed, best_on_digits):
     X, best = load_digits().data, best_on_digits
     fitted = kmeans(10, n_init="auto", random_state=seed).fit(X)
@@ -933,7 +941,7 @@ def test_no_warnings_on_plain_data():
 
 
 @cases("name", sketch_names())
-@cases("sparse", [False, True])
+@pytest.mark.parametrize("sparse", slow_but([False], [False, True]))
 def test_every_sketch_by_name(name, sparse):
     if name == "pca" and sparse:
         pytest.skip("takes dense rows only")
@@ -971,22 +979,22 @@ def test_components_by_a_theorem():
     assert "eps=0.5" in fitted.plan_.why_sketch
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_bound_of_as_many_components_as_features_takes_rows_as_they_are(sparse):
+@pytest.mark.parametrize("seed", slow_but([0], range(3)))
+@cases("sparse", [False, True])
+def test_a_bound_of_as_many_components_as_features_takes_rows_as_they_are(sparse, seed):
     # eleven rows of nine features of their own: a map to 99 components kept the objective in none of the seeds
     X = np.kron(np.eye(11), np.ones(9))
     given = sp.csr_array(X) if sparse else X
     for sketch in ("auto", *FORMULAS):
         if sparse and sketch == "pca":
             continue
-        for seed in range(3):
-            kmeans = StreamKMeans(10, sketch=SketchOptions(sketch, eps=0.1), random_state=seed, progress=False)
-            plan, fitted = kmeans.plan(given), kmeans.fit(given)
-            assert (plan.sketch, plan.n_components) == (fitted.sketch_.kind, fitted.n_components_)
-            # eleven rows have eleven singular vectors, which keep the objective too
-            assert (plan.sketch, plan.n_components) == ((sketch, 11) if sketch in ("svd", "pca") else ("identity", 99))
-            assert fitted.inertia_ == pytest.approx(9, rel=1e-6)  # one pair of rows, whichever
-            assert fitted.distortion_ == pytest.approx(1, rel=1e-6)
+        kmeans = StreamKMeans(10, sketch=SketchOptions(sketch, eps=0.1), random_state=seed, progress=False)
+        plan, fitted = kmeans.plan(given), kmeans.fit(given)
+        assert (plan.sketch, plan.n_components) == (fitted.sketch_.kind, fitted.n_components_)
+        # eleven rows have eleven singular vectors, which keep the objective too
+        assert (plan.sketch, plan.n_components) == ((sketch, 11) if sketch in ("svd", "pca") else ("identity", 99))
+        assert fitted.inertia_ == pytest.approx(9, rel=1e-6)  # one pair of rows, whichever
+        assert fitted.distortion_ == pytest.approx(1, rel=1e-6)
 
 
 def test_a_bound_beyond_what_a_sketch_can_have_is_refused_by_the_plan(tmp_path):
@@ -996,8 +1004,9 @@ def test_a_bound_beyond_what_a_sketch_can_have_is_refused_by_the_plan(tmp_path):
         StreamKMeans(30, sketch=SketchOptions("countsketch", eps=0.001), progress=False).plan(path)
 
 
-@pytest.mark.parametrize("refine", [0, 2])
-@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("refine", "sparse"), slow_but([(0, True), (2, False)], itertools.product([0, 2], [False, True]))
+)
 def test_rows_that_are_all_in_the_sample_are_labelled_as_from_a_file(tmp_path, refine, sparse):
     rng = np.random.default_rng(0)
     X = np.where(rng.random((900, 900)) < 0.05, rng.random((900, 900)), 0) + np.eye(6, 900)[rng.integers(0, 6, 900)]
@@ -1032,7 +1041,7 @@ def test_invalid_rows_of_a_sample_that_has_all_others_get_no_label():
     assert kmeans.inertia_ == pytest.approx(d2.min(axis=1).sum(), rel=1e-9)
 
 
-@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("dense", slow_but([False], [False, True]))
 def test_small_data_get_the_best_answer(dense):
     """Digits: the best of 30 starts of scikit-learn ends at 3416.3, most starts at 3452 or 3473."""
     path = str(Path(__file__).parents[2] / "examples/data/pendigits.svm")
@@ -1043,12 +1052,13 @@ def test_small_data_get_the_best_answer(dense):
     assert StreamKMeans(10, random_state=0, executor=2, progress=False).fit(X).inertia_ == found[0]
 
 
-@cases("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_every_protocol_of_pickle(protocol):
+def test_every_protocol_of_pickle():
     """skops and other tools ask for the first ones, which take no class with slots and nothing to pickle them by."""
     X = blobs()[0]
     stream = incremental().partial_fit(X)
     kernel = StreamKernelKMeans(3, random_state=0, progress=False)
     for fitted in (kmeans().fit(X), kmeans(sketch="pca", preprocess=["standardize"]).fit(X), stream, kernel.fit(X)):
-        copy = pickle.loads(pickle.dumps(fitted, protocol))
-        np.testing.assert_array_equal(copy.predict(X), fitted.predict(X))
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            with row(protocol=protocol):
+                copy = pickle.loads(pickle.dumps(fitted, protocol))
+                np.testing.assert_array_equal(copy.predict(X), fitted.predict(X))

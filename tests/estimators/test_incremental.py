@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 
@@ -17,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.fitting.streams.numbering import order_like
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 
 def rows(n=3000, k=6, d=5, seed=0):
@@ -142,8 +143,13 @@ def test_a_stream_goes_on_from_a_fit(kind, weight):
     assert fitted.n_samples_seen_ == 6010
 
 
-@cases("options", [{}, {"half_life": 500.0}, {"preprocess": ["unit"], "metric": "cosine"}])
-@cases("sparse", [False, True])
+STREAMS = ({}, {"half_life": 500.0}, {"preprocess": ["unit"], "metric": "cosine"})
+
+
+@pytest.mark.parametrize(
+    ("options", "sparse"),
+    slow_but([(STREAMS[1], True), (STREAMS[2], False)], itertools.product(STREAMS, [False, True])),
+)
 def test_a_saved_stream_goes_on_as_if_nothing_had_been(tmp_path, options, sparse):
     X, _ = rows(2500)
     X = sp.csr_array(X) if sparse else X

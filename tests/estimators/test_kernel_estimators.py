@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from streamkm.fitting.kernel.papers.exact import kernel_objective
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, METHODS
 from tests.estimators.test_estimators import EXPECTED_FAILURES
 from tests.passes.test_passes import CountingSource
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 
 def kernel_kmeans(n_clusters=10, **parameters):
@@ -71,9 +72,13 @@ def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     assert fitted.plan_.counts_first == weighted
 
 
+OPTIONS = ({}, {"fit_on": "all"}, {"method": "signs"}, {"method": "ros"}, {"method": Nystroem("kmeans")})
+EACH_ONCE = list(zip(["csr", "dense", "dense", "csr", "dense"], OPTIONS, strict=True))
+
+
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(
-    "options", [{}, {"fit_on": "all"}, {"method": "signs"}, {"method": "ros"}, {"method": Nystroem("kmeans")}]
+    ("inputs", "options"), slow_but(EACH_ONCE, itertools.product(["dense", "csr"], OPTIONS)), indirect=["inputs"]
 )
 def test_threads_and_processes_give_the_same_bits(inputs, client, options):
     inputs = inputs[:600]
@@ -178,10 +183,13 @@ def test_sketch_stores_are_refused(small_digits, tmp_path):
         kernel_kmeans().fit(tmp_path / "x.zarr")
 
 
-def test_the_example_of_the_tour(capsys):
+@pytest.mark.parametrize("n_rows", slow_but(["4_000"], ["4_000", "20_000"]))
+def test_the_example_of_the_tour(capsys, n_rows):
     text = (Path(__file__).parents[2] / "examples" / "README.md").read_text()
     start = text.index("from sklearn.datasets import make_circles")
-    exec(text[start : text.index("```", start)])
+    code = text[start : text.index("```", start)]
+    assert "make_circles(20_000, " in code
+    exec(code.replace("make_circles(20_000, ", f"make_circles({n_rows}, "))
     plain, kernel, inertia, residual, exact = map(float, capsys.readouterr().out.split())
     assert abs(plain) < 0.01
     assert kernel == 1
