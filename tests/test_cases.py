@@ -1,8 +1,6 @@
 """The tables of tests and the contract of sources: all of it runs, and what fails is named."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 
 from streamkm import open_source
 from streamkm.testing import Opened, SourceContract
+from tests.programs import run_program
 from tests.tables import cases
 
 TOP = Path(__file__).resolve().parents[1]
@@ -69,8 +68,8 @@ def test_a_source_that_does_not_keep_its_contract_fails_in_each_check(tmp_path):
     program.write_text(
         "from tests.test_cases import TestAWrongSource as _Wrong\n\nclass TestIt(_Wrong):\n    __test__ = True\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(program), "-rf"]
-    out = subprocess.run(command, capture_output=True, text=True, cwd=TOP, check=False).stdout
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", str(program), "-rf"]
+    out = run_program(command, folder=TOP, timeout=120).stdout
     wrong = ("attributes_are_true", "places_are_distinct_and_describable", "stream_gives_all_rows_in_order")
     assert all(f"check_{name}" in out for name in wrong), out
     assert out.count("SUBFAILED") == len(wrong), out

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.tables import slow_but
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 OF_THEIR_OWN = {"larger_than_memory.py": ["--rows", "15000", "--memory", "430 MiB"]}  # processes: memory is measured
 PICTURED = ("anndata_counts", "dask_array", "embeddings", "how_many_clusters", "stream_of_chunks", "table", "text")
+QUICK = ("anndata_counts.py", "dask_array.py", "stream_of_chunks.py", "table.py", "text.py")
 NEEDED = {"ivf_index.py": "faiss"}
 PRINTED = {
     "anndata_counts.py": ["cells.h5ad: cells of each cluster", "cluster\n", "500\n", "500\n", "500\n"],
@@ -40,7 +43,10 @@ def assert_printed(script, printed):
         at = found + len(text)
 
 
-@pytest.mark.parametrize("script", sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in OF_THEIR_OWN))
+HERE = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in OF_THEIR_OWN)
+
+
+@pytest.mark.parametrize("script", slow_but(QUICK, HERE))
 def test_example(script, tmp_path, monkeypatch, capsys):
     """In this process: in another one, importing alone takes seconds. Workers are others, which import it again."""
     if script in NEEDED:

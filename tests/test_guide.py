@@ -27,6 +27,8 @@ from tests.programs import run_program
 PAGES = page_names()
 FRESH = ("memory",)
 """Pages with memory limits, which a process that has run many tests is above."""
+LONG = ("choosing-k", "embeddings", "images")
+"""Pages whose code takes a second and more."""
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -58,7 +60,7 @@ def assert_printed(code, printed):
         start = found + len(text)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in PAGES])
 def test_the_code_of_a_page_runs(name, tmp_path, monkeypatch, capsys):
     multiprocessing.util.get_temp_dir()  # that of this process, which outlives the test
     monkeypatch.chdir(tmp_path)

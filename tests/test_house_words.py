@@ -8,13 +8,13 @@ import importlib
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import streamkm
 
 PACKAGE = Path(streamkm.__file__).parent
-TREES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__main__.py"}
 WORD = re.compile(r"(?<!`)`([A-Za-z_]\w*)`(?!`)")
 DOTTED = re.compile(r"(?<!`)`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)(?:\([^`]*\))?`(?!`)")
 OF_SKLEARN = {"TfidfTransformer", "sample_size"}
@@ -26,11 +26,16 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-def nodes() -> Iterator[tuple[Path, Any]]:
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """The syntax trees of all files of the package."""
+    return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__main__.py"}
+
+
+@cache
+def nodes() -> list[tuple[Path, Any]]:
     """All nodes of all syntax trees, with their files."""
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
-            yield path, node
+    return [(path, node) for path, tree in trees().items() for node in ast.walk(tree)]
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
@@ -43,7 +48,7 @@ def docstrings() -> Iterator[tuple[str, str]]:
 def owners() -> dict[str, list[Any]]:
     """Modules and classes by the last part of their names; other packages of the same names too."""
     found = defaultdict(list)
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         module = importlib.import_module(module_name(path))
         found[module.__name__.rpartition(".")[2]].append(module)
         for node in ast.walk(tree):
@@ -100,7 +105,7 @@ def test_dotted_names_of_ours_lead_somewhere():
 
 
 def test_single_names_are_those_of_something():
-    known = {*dir(builtins), *OF_SKLEARN, *(part for path in TREES for part in path.with_suffix("").parts)}
+    known = {*dir(builtins), *OF_SKLEARN, *(part for path in trees() for part in path.with_suffix("").parts)}
     known.update(name for _, node in nodes() for name in identifiers(node))
     lost = [f"{where}: {name}" for where, text in docstrings() for name in WORD.findall(text) if name not in known]
     assert not lost, "\n".join(lost)

@@ -128,21 +128,28 @@ def test_a_gain_below_the_spread_is_no_verdict():
     assert claims.decide([claims.case("m = 65,536", gain, ">=", 0)], "some") == "within the spread"
 
 
-def test_studies_that_ended_are_not_run_again(tmp_path, capfd, monkeypatch):
+SHORT_STUDIES = {"ended": "import sys\nprint(sys.argv[1:])\n", "endless": "while True:\n    pass\n"}
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_studies_that_ended_are_not_run_again(tmp_path, capfd, monkeypatch, real):
     run_all = load("run_all")
     data = tmp_path / "data"
     data.mkdir()
-    monkeypatch.setattr(run_all, "BOUNDS", {"landmarks_and_rank": 60})  # ends at once without MNIST
+    first, second = ("landmarks_and_rank", "landmarks_and_width") if real else SHORT_STUDIES
+    if not real:
+        for name, code in SHORT_STUDIES.items():
+            (tmp_path / f"{name}.py").write_text(code)
+        monkeypatch.setattr(run_all, "__file__", str(tmp_path / "run_all.py"))
+    monkeypatch.setattr(run_all, "BOUNDS", {first: 60})  # the real one ends at once without MNIST
     monkeypatch.setattr("sys.argv", ["run_all.py", str(data), "--out", str(tmp_path / "out")])
     run_all.main()
-    assert [(row["study"], row["run"]) for row in table(tmp_path / "out" / "done.csv")] == [
-        ("landmarks_and_rank", "whole")
-    ]
+    assert [(row["study"], row["run"]) for row in table(tmp_path / "out" / "done.csv")] == [(first, "whole")]
     assert "there already" not in capfd.readouterr().out
-    monkeypatch.setattr(run_all, "BOUNDS", {"landmarks_and_rank": 60, "landmarks_and_width": 1})  # too few seconds
-    with pytest.raises(SystemExit, match="not ended: landmarks_and_width"):
+    monkeypatch.setattr(run_all, "BOUNDS", {first: 60, second: 1})  # too few seconds
+    with pytest.raises(SystemExit, match=f"not ended: {second}"):
         run_all.main()
-    assert "landmarks_and_rank: there already" in capfd.readouterr().out
+    assert f"{first}: there already" in capfd.readouterr().out
     assert len(table(tmp_path / "out" / "done.csv")) == 1
 
 
@@ -218,6 +225,7 @@ def test_starts_know_nothing_of_the_classes():
     assert clustering_accuracy(classes, labels) < 0.3  # ten of 65,536 entries of a row tell little
 
 
+@pytest.mark.slow
 def test_feature_hashing(data, tmp_path):
     run("feature_hashing.py", data, tmp_path)
     rows = table(tmp_path / "feature_hashing.csv")

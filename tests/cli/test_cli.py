@@ -33,7 +33,7 @@ from streamkm.engine import open as engine_open
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.estimators.fit_summary import summarize
 from tests.programs import Program, run_program
-from tests.tables import cases, row
+from tests.tables import cases, row, slow_but
 
 TOP = Path(__file__).parents[2]
 FILES = {"labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html", MARKER}
@@ -563,7 +563,8 @@ def test_typical_rows_have_the_ids_of_the_table_and_gains_are_told_as_looked_for
     assert Path("out/report.html").read_text("utf-8") == page
 
 
-def test_threads_of_every_command_that_computes(folder, monkeypatch):
+@pytest.mark.parametrize("threads", slow_but([3], [1, 3]))
+def test_threads_of_every_command_that_computes(folder, monkeypatch, threads):
     started = []
 
     class Noted(ThreadPoolExecutor):
@@ -573,23 +574,22 @@ def test_threads_of_every_command_that_computes(folder, monkeypatch):
 
     monkeypatch.setattr(engine_open, "ThreadPoolExecutor", Noted)
     np.save("more.npy", rows(30, seed=1))
-    for threads in (1, 3):
-        for command in (
-            ("fit", "x.npy", "-k", 3, "-o", "out"),
-            ("assign", "out/model.npz", "x.npy", "-o", "more-labels.npy"),
-            ("sketch", "x.npy", "-o", "store.zarr"),
-            ("append", "store.zarr", "more.npy"),
-            ("cluster", "store.zarr", "-k", 3, "-o", "clustered"),
-            ("sweep", "x.npy", "-k", "2:4"),
-            ("dedupe", "x.npy", "-o", "keep.npy"),
-            ("distortion", "x.npy", "-m", 2, "-k", 3),
-        ):
-            started.clear()
-            replace = [] if command[0] in ("append", "distortion") else ["--overwrite"]
-            run(*command, "--threads", threads, "-q", *replace)
-            assert set(started) <= {1, threads}  # small fits take one
-            assert started
-        assert summary()["parameters"]["executor"] == threads
+    for command in (
+        ("fit", "x.npy", "-k", 3, "-o", "out"),
+        ("assign", "out/model.npz", "x.npy", "-o", "more-labels.npy"),
+        ("sketch", "x.npy", "-o", "store.zarr"),
+        ("append", "store.zarr", "more.npy"),
+        ("cluster", "store.zarr", "-k", 3, "-o", "clustered"),
+        ("sweep", "x.npy", "-k", "2:4"),
+        ("dedupe", "x.npy", "-o", "keep.npy"),
+        ("distortion", "x.npy", "-m", 2, "-k", 3),
+    ):
+        started.clear()
+        replace = [] if command[0] in ("append", "distortion") else ["--overwrite"]
+        run(*command, "--threads", threads, "-q", *replace)
+        assert set(started) <= {1, threads}  # small fits take one
+        assert started
+    assert summary()["parameters"]["executor"] == threads
     np.save("long.npy", rows(200_000))
     assert json.loads(run("plan", "long.npy", "-k", 3, "--threads", 3, "--json"))["n_threads"] == 3
     said = run("sweep", "x.npy", "-o", "new", "--threads", 2, "--set", "cluster.workers=2", code=2)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import subprocess
-import sys
+import select
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +17,8 @@ from streamkm.cli.main import main
 from streamkm.core.manifest import MARKER
 from streamkm.engine import open as opening
 from streamkm.sources.sketch_store import StoreSource
-from tests.dask_processes import ROOT, cluster_of, watched
+from tests.dask_processes import cluster_of, watched
+from tests.programs import Program
 
 NAMES = ("here", "there")
 SEED = ("--set", "estimator.random_state=0", "--set", "estimator.chunk_bytes=2000")
@@ -124,18 +123,18 @@ def test_processes_and_their_report(folder):
 def test_progress_while_on_a_cluster(folder, running):
     """A process of its own, at a terminal: bars of the stages, while workers do the work."""
     here, there = os.openpty()
-    command = [sys.executable, "-m", "streamkm", "fit", "x.npy", "-k", "4", "-o", "out", "--no-report", *SEED]
-    process = subprocess.Popen(
-        [*command, "--set", f"cluster.scheduler={running[0].address}"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=there, stderr=there,
-    )  # fmt: skip
-    os.close(there)
+    command = ["-m", "streamkm", "fit", "x.npy", "-k", "4", "-o", "out", "--no-report", *SEED]
+    terminal = os.ttyname(there)
+    program = Program(
+        [*command, "--set", f"cluster.scheduler={running[0].address}"], folder, os.environ, *2 * [terminal]
+    )
     shown = b""
-    with contextlib.suppress(OSError):  # how a terminal says that nobody is at its other end
-        while data := os.read(here, 1 << 16):
-            shown += data
+    while program.poll() is None or select.select([here], [], [], 0)[0]:
+        if select.select([here], [], [], 0.1)[0]:
+            shown += os.read(here, 1 << 16)
+    os.close(there)
     os.close(here)
-    assert process.wait(60) == 0, shown.decode()
+    assert program.wait(60) == 0, shown.decode()
     lines = [set(re.findall(rb"(\d+)/11\D", shown[shown.index(stage) :])) for stage in (b"sketch", b"assign")]
     assert all({b"0", b"11"} <= counts for counts in lines), shown.decode()
     assert re.search(rb"seed .*lloyd ", shown, re.DOTALL)

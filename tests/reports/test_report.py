@@ -34,7 +34,7 @@ from streamkm.core.exceptions import (
 from streamkm.estimators.fit_summary import summarize
 from streamkm.reports.maps import ClusterMap, cluster_map
 from streamkm.reports.page import render_page
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 pytest.importorskip("matplotlib")
 
@@ -181,7 +181,7 @@ def test_names_do_not_cover_each_other():
     assert apart(places * 0 + [[10, 10]] * 20, sizes, (0, 0, 40, 20)).shape == (20, 2)  # no room: it ends
 
 
-@pytest.mark.parametrize("n_clusters", [1, 2, 26, 300])
+@pytest.mark.parametrize("n_clusters", slow_but([1, 26], [1, 2, 26, 300]))
 def test_figures_of_any_number_of_clusters(n_clusters):
     X, labels, sizes = blobs(n_clusters, n=300)
     names = {c: f"{c} <word>" for c in range(n_clusters)}

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +18,7 @@ from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources import open_source
 from streamkm.sources.csr_rows import csr_rows
 from streamkm.testing import Opened, SourceContract, assemble
+from tests.fresh import run_fresh
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrices, sparse_matrix
 from tests.tables import cases
 
@@ -321,7 +318,5 @@ def test_pages_of_maps_do_not_stay(disk_path):
     path = disk_path / "x.bin"
     with path.open("wb") as file:
         file.truncate(128_000_000)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", READ, path], capture_output=True, env=environment, check=True)
-    grown = json.loads(done.stdout)
+    grown = run_fresh(READ, [str(path)])
     assert max(grown.values()) < 40_000_000, grown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import itertools
 import json
 import os
 import pickle
@@ -29,6 +30,7 @@ from streamkm.sources.base import ChunkedSource
 from streamkm.sources.fingerprints import file_fingerprint
 from streamkm.sources.local import opened
 from tests.sources.matrices import sparse_matrix, write_csr
+from tests.tables import slow_but
 
 ROWS = 2_000
 CHUNK_BYTES = 8_000
@@ -148,7 +150,13 @@ KINDS = {
 CHANGED = r"{name}.* was changed while it was in use: it was .* when .* opened .*; open the source again once"
 
 
-@pytest.fixture(params=KINDS)
+QUICK = (
+    "npy", "memory map", "npz csr", "svmlight", "svmlight, gzip", "hdf5, chunks", "hdf5 csr", "zarr", "zarr, shards",
+    "zarr, zip", "lines", "json lines", "csv", "parquet",
+)  # fmt: skip
+
+
+@pytest.fixture(params=slow_but(QUICK, KINDS))
 def kind(request):
     return KINDS[request.param]
 
@@ -291,8 +299,10 @@ class ChangesAfter(ChunkedSource):
         return rows
 
 
-@pytest.mark.parametrize("name", ["npy", "zarr", "hdf5, chunks", "svmlight"])
-@pytest.mark.parametrize("executor", ["threads", "dask"])
+MIXED = itertools.product(["threads", "dask"], ["npy", "zarr", "hdf5, chunks", "svmlight"])
+
+
+@pytest.mark.parametrize(("executor", "name"), slow_but([("threads", "zarr"), ("dask", "hdf5, chunks")], MIXED))
 def test_a_fit_does_not_mix_old_and_new_rows(name, executor, tmp_path, request):
     kind = KINDS[name]
     path = tmp_path / kind.name

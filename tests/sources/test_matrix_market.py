@@ -128,7 +128,7 @@ print(json.dumps([source.n_bytes, rows, peak() - before]))
 
 
 def test_memory_is_bounded(tmp_path):
-    n_rows, n_columns = 400_000, 5
+    n_rows, n_columns = 200_000, 5
     (tmp_path / "small.mtx").write_text(HEAD + "1 1 1\n1 1 1\n")
     with open(tmp_path / "x.mtx", "w") as file:
         file.write(f"{HEAD}{n_rows} {n_columns} {n_rows * n_columns}\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import io
+import itertools
 import json
 import logging
 import pickle
@@ -48,6 +49,7 @@ from streamkm.sources.remote.file import LEAST_BYTES, RemoteFile
 from streamkm.stores.operations import append_rows, write_store
 from streamkm.testing import Opened, SourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
+from tests.tables import slow_but
 from tests.web_server import Web, serving
 
 N_ROWS, N_FEATURES = 2_000, 40
@@ -180,7 +182,7 @@ def no_long_pauses(monkeypatch) -> None:
     monkeypatch.setattr(remote, "PAUSES_SECONDS", (0.01, 0.02, 0.03, 0.04))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", slow_but(["part-*.svm", "x.zarr", "x.h5:/gzip", "x.npy"], PATHS))
 def test_s3_gives_the_fit_of_local_files(s3, local, path):
     source = open_source(f"s3://{BUCKET}/{path}", storage_options=s3)
     assert source.n_bytes > 0
@@ -188,13 +190,15 @@ def test_s3_gives_the_fit_of_local_files(s3, local, path):
     assert_same_fit(fit(source), local(path))
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if "*" not in path])
+@pytest.mark.parametrize(
+    "path", slow_but(["x.svm.gz", "csr.zarr", "shards.zarr", "x.h5:/csr"], [path for path in PATHS if "*" not in path])
+)
 def test_a_web_server_gives_the_fit_of_local_files(web, local, path):
     given = {"path": f"{web.url}/{path}", "dataset": "/X" if "zarr" in path else None}
     assert_same_fit(fit(given), local(path))
 
 
-@pytest.mark.parametrize("path", ["part-*.svm", "x.svm.gz", "csr.zarr", "x.h5:/lzf"])
+@pytest.mark.parametrize("path", slow_but(["x.h5:/lzf"], ["part-*.svm", "x.svm.gz", "csr.zarr", "x.h5:/lzf"]))
 def test_memory_gives_the_fit_of_local_files(memory, local, path):
     assert_same_fit(fit(f"memory://data/{path}"), local(path))
 
@@ -206,12 +210,12 @@ def test_several_urls_are_one_source(memory, s3, local):
     assert stacked.n_rows == 2 * N_ROWS
 
 
-@pytest.mark.parametrize("path", ["x.svm", "x.zarr", "x.h5:/gzip"])
+@pytest.mark.parametrize("path", slow_but(["x.zarr"], ["x.svm", "x.zarr", "x.h5:/gzip"]))
 def test_a_cluster_gives_the_fit_of_local_files(client, s3, local, path):
     assert_same_fit(fit({"path": f"s3://{BUCKET}/{path}", "storage_options": s3}, client), local(path))
 
 
-@pytest.mark.parametrize("path", ["x.svm", "x.zarr"])
+@pytest.mark.parametrize("path", slow_but(["x.svm"], ["x.svm", "x.zarr"]))
 def test_what_only_this_process_sees_is_sent_to_workers(client, memory, local, path):
     source = open_source(f"memory://data/{path}")
     assert source.in_process
@@ -313,8 +317,11 @@ def put_small_chunks(web: Web, name: str) -> str:
     return f"{web.url}/{name}.h5"
 
 
-@pytest.mark.parametrize("executor", ["threads", "dask"])
-@pytest.mark.parametrize("path", ["x.npy", "x.zarr", "x.h5:/gzip", "x.h5:/plain", *SMALL])
+FETCHED = [("threads", "x.npy"), ("threads", "x.zarr"), ("threads", "lzf"), ("dask", "x.h5:/gzip"), ("dask", "checked")]
+PLACES = itertools.product(["threads", "dask"], ["x.npy", "x.zarr", "x.h5:/gzip", "x.h5:/plain", *SMALL])
+
+
+@pytest.mark.parametrize(("executor", "path"), slow_but(FETCHED, PLACES))
 def test_every_byte_is_fetched_once_a_pass(web, path, executor, request):
     where = request.getfixturevalue("client") if executor == "dask" else 2
     url = put_small_chunks(web, path) if path in SMALL else f"{web.url}/{path}"

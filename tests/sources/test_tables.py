@@ -39,7 +39,7 @@ from streamkm.sources.tables.csv_tables import CsvTable
 from streamkm.sources.tables.parquet import OpenGroups, ParquetTable
 from streamkm.testing import Opened, RowSourceContract, SourceContract, assemble
 from streamkm.text import FeatureHashing
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 N, NAMES = 61, ("a", "b", "c", "d")
 X = np.random.default_rng(0).normal(size=(N, 4)).round(3)
@@ -169,8 +169,11 @@ CHUNKED = {
 }
 
 
+CHUNKED_QUICK = ("csv", "csv, hashed", "csv folder", "parquet", "parquet, one-hot", "parquet vectors", "arrow")
+
+
 class TestChunkedTables(SourceContract):
-    @pytest.fixture(params=CHUNKED)
+    @pytest.fixture(params=slow_but(CHUNKED_QUICK, CHUNKED))
     def opened(self, request, tmp_path):
         return CHUNKED[request.param](tmp_path)
 

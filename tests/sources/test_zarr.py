@@ -25,7 +25,7 @@ from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFo
 from streamkm.sources import open_source
 from streamkm.testing import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 LAYOUTS = {
     "zstd": {"chunks": (8, 7)},
@@ -47,7 +47,10 @@ def write(store, X, **options):
     return array
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+QUICK = ("zstd", "column chunks", "shards", "format 2, by columns")
+
+
+@pytest.fixture(scope="module", params=slow_but(QUICK, LAYOUTS))
 def made(request, tmp_path_factory):
     """An array of each layout, made once for all that is read from it."""
     X, path = dense_matrix(), tmp_path_factory.mktemp("layout") / "x.zarr"
@@ -73,7 +76,7 @@ def test_dtypes(tmp_path, dtype, version):
 
 
 class TestStores(SourceContract):
-    @pytest.fixture(params=["zip", "group", "memory", "object", "address"])
+    @pytest.fixture(params=slow_but(["zip", "object"], ["zip", "group", "memory", "object", "address"]))
     def opened(self, request, tmp_path):
         X = dense_matrix()
         if request.param == "zip":
@@ -95,7 +98,7 @@ class TestStores(SourceContract):
 
 
 class TestCsrGroup(SourceContract):
-    @pytest.fixture(params=["chunked", "shards", "format 2"])
+    @pytest.fixture(params=slow_but(["shards"], ["chunked", "shards", "format 2"]))
     def opened(self, request, tmp_path):
         X = sparse_matrix()
         root = zarr.create_group(tmp_path / "x.zarr", zarr_format=2 if request.param == "format 2" else 3)
