@@ -88,7 +88,11 @@ def test_the_readme_is_one_screen_and_its_links_lead_somewhere():
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "lines"), [("bench_curves", ("method",)), ("bench_schedule", ("epochs", "batch_rows", "rate"))]
+    ("benchmark", "lines"),
+    [
+        ("bench_curves", ("method",)),
+        pytest.param("bench_schedule", ("epochs", "batch_rows", "rate"), marks=pytest.mark.slow),
+    ],
 )
 def test_charts_are_drawn_from_results_that_are_here(tmp_path, benchmark, lines):
     pytest.importorskip("matplotlib")

@@ -22,7 +22,7 @@ from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
 from tests.cli.test_cli import run, summary
 from tests.passes.test_text import topic_texts
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 M = 4096
 FORMS = ("jsonl", "jsonl.gz", "csv", "tsv", "parquet", "txt")
@@ -70,7 +70,7 @@ def as_topics(labels, y):
     return len({*zip(np.asarray(labels).tolist(), y.tolist(), strict=True)}) == len(set(y.tolist()))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", slow_but(["jsonl.gz", "csv", "txt"], FORMS))
 def test_documents_of_a_configuration(folder, form):
     documents, y = topic_texts(200)
     path = write(form, documents)
@@ -168,7 +168,7 @@ def test_a_store_of_documents(folder):
     assert as_topics(np.load("out/labels.npy"), y)
 
 
-@pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "csv", "parquet", "txt"])
+@pytest.mark.parametrize("form", slow_but(["csv", "txt"], ["jsonl", "jsonl.gz", "csv", "parquet", "txt"]))
 def test_the_same_documents_are_not_appended_twice(folder, form):
     documents, _ = topic_texts(60)
     path, more = write(form, documents), write(form, documents[:30], "more")

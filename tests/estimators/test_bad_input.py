@@ -7,6 +7,7 @@ A storage chunk that a Zarr store does not hold is no error: by the format it ho
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import warnings
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmError
 from tests.programs import run_program
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 GOOD = "1 1:1 2:2\n# comment\n"  # 20 bytes, so the next line is line 3 at byte 20
 N_ROWS = 40
@@ -355,9 +356,13 @@ HOLDERS = {
 }
 
 
-@pytest.mark.parametrize("kind", HOLDERS)
-@pytest.mark.parametrize(("value", "word"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
-def test_not_finite(folder, kind, value, word):
+FINITE_NOT = itertools.product(HOLDERS, [np.nan, np.inf, -np.inf])
+EACH_HOLDER_ONCE = [*((kind, np.nan) for kind in HOLDERS), ("svmlight", np.inf), ("array", -np.inf)]
+
+
+@pytest.mark.parametrize(("kind", "value"), slow_but(EACH_HOLDER_ONCE, FINITE_NOT))
+def test_not_finite(folder, kind, value):
+    word = "NaN" if np.isnan(value) else "infinity"
     hold, place = HOLDERS[kind]
     X = dense_matrix(N_ROWS) + np.float32(1)
     X[[23, 31], [3, 0]] = value
@@ -430,8 +435,11 @@ def test_text_of_different_widths_is_as_wide_as_the_widest(folder):
     assert StreamKMeans(2).fit(["a.svm", "b.svm"]).n_features_in_ == 9
 
 
-@pytest.mark.parametrize("kind", HOLDERS)
-@pytest.mark.parametrize("method", ["predict", "transform", "score"])
+METHODS = itertools.product(["predict", "transform", "score"], HOLDERS)
+EACH_METHOD_ONCE = [*(("predict", kind) for kind in HOLDERS), ("transform", "array"), ("score", "Zarr")]
+
+
+@pytest.mark.parametrize(("method", "kind"), slow_but(EACH_METHOD_ONCE, METHODS))
 def test_another_number_of_features(folder, kind, method):
     fitted = StreamKMeans(2).fit(dense_matrix(N_ROWS))
     held = HOLDERS[kind][0](dense_matrix(N_ROWS, 9) + np.float32(1))

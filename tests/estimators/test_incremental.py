@@ -36,8 +36,10 @@ def batch(k=6, **options):
     return StreamKMeans(k, random_state=0, progress=False, **options)
 
 
-@cases("size", [1, 37, 3000])
-@cases("sparse", [False, True])
+@pytest.mark.parametrize(
+    ("size", "sparse"),
+    slow_but([(1, True), (37, False), (3000, True)], itertools.product([1, 37, 3000], [False, True])),
+)
 def test_chunks_of_any_size_give_one_result(size, sparse):
     X, labels = rows(600 if size == 1 else 3000)
     X = sp.csr_array(X) if sparse else X

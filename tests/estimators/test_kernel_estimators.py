@@ -59,8 +59,10 @@ def test_passes_are_those_of_the_plan(inputs, fit_on, passes):
 
 
 @cases("method", METHODS)
-@cases("fit_on", ["sample", "all"])
-@cases("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("fit_on", "weighted"),
+    slow_but([("sample", False), ("all", True)], itertools.product(["sample", "all"], [False, True])),
+)
 def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     source = CountingSource(small_digits.X[:300])  # which does not say how many rows it has
     weights = np.arange(300) + 1.0 if weighted else None
@@ -206,7 +208,10 @@ def test_sources_on_disk(small_digits, tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["h5", "zarr", "svm", "npz", "dask", "dask csr", "chunks", "function", "csr"])
+SOURCES = ("h5", "zarr", "svm", "npz", "dask", "dask csr", "chunks", "function", "csr")
+
+
+@pytest.mark.parametrize("kind", slow_but(["h5", "svm", "dask csr", "chunks", "function"], SOURCES))
 def test_every_source(small_digits, tmp_path, kind):
     X = small_digits.X[:500].astype(np.float32)
     if kind == "h5":
@@ -293,8 +298,12 @@ def rings(n=600):
     return make_circles(n, noise=0.03, factor=0.3, random_state=0)
 
 
-@cases("kind", ["dense", "csr", "float32", "file"])
-@cases("method", ["nystroem", "two-step"])
+PRECOMPUTED = itertools.product(["dense", "csr", "float32", "file"], ["nystroem", "two-step"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), slow_but([("csr", "nystroem"), ("file", "nystroem"), ("dense", "two-step")], PRECOMPUTED)
+)
 def test_precomputed_values_are_those_of_the_kernel(tmp_path, kind, method):
     X, y = rings()
     K = rbf_kernel(X, gamma=5.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 
@@ -23,7 +24,7 @@ from streamkm.testing import Opened, SourceContract
 from tests.children import reader_of
 from tests.naive import countsketch_matrix
 from tests.sources.matrices import dense_matrix, sparse_matrix
-from tests.tables import cases
+from tests.tables import cases, slow_but
 
 
 def make(path, X, sketch, *more, weights=NO_WEIGHTS):
@@ -126,9 +127,13 @@ class TestWhatItSays:
             StoreInfo.read(tmp_path)
 
 
+ARRAYS = ("X/data", "X/indices", "X/indptr", "weights")
+HARMS = ("flipped", "short", "missing", "swapped")
+EACH_ONCE = list(zip(ARRAYS, HARMS, strict=True))
+
+
 class TestDamage:
-    @pytest.mark.parametrize("array", ["X/data", "X/indices", "X/indptr", "weights"])
-    @pytest.mark.parametrize("how", ["flipped", "short", "missing", "swapped"])
+    @pytest.mark.parametrize(("array", "how"), slow_but(EACH_ONCE, itertools.product(ARRAYS, HARMS)))
     def test_is_named_with_file_and_storage_chunk(self, stored, tmp_path, array, how):
         file = tmp_path / "s.zarr/parts/0" / array / "c/1"
         whole = file.read_bytes()
