@@ -343,8 +343,9 @@ def test_sparse_rows_on_the_border_get_one_label_whatever_comes_along():
     "options",
     [{}, {"metric": "cosine"}, {"sketch": SketchOptions("countsketch", 64)}, {"sketch": SketchOptions("pca", 256)}],
 )
-@cases("sparse", [False, True])
-@cases("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("sparse", "weighted"), slow_but([(False, True), (True, False)], itertools.product([False, True], [False, True]))
+)
 def test_distortion_is_what_sketching_all_rows_gives(small_topics, options, sparse, weighted):
     projected = "sketch" in options and options["sketch"].sketch == "pca"
     if sparse and projected:
@@ -541,7 +542,7 @@ def starts(X):
 
 
 @cases("form", starts(np.zeros((5, 1))))
-@cases("kind", ["float64", "csr"])
+@pytest.mark.parametrize("kind", slow_but(["csr"], ["float64", "csr"]))
 def test_every_form_of_centers_to_start_from(form, kind, tmp_path):
     X, y = blobs(cluster_std=0.1)
     X = np.concatenate([X[np.unique(y, return_index=True)[1]], X])  # first one of each
@@ -724,7 +725,7 @@ def test_features_without_number():
 
 
 @cases("options", ASSIGNMENTS)
-@cases("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["float32"], KINDS))
 def test_saved_models_predict_alike(tmp_path, options, kind):
     X = as_kind(blobs()[0], kind)
     fitted = kmeans(**options, init=naive.dense(X)[:5]).fit(X)
