@@ -32,6 +32,7 @@ from streamkm.core.exceptions import (
 )
 from streamkm.engine import saving
 from streamkm.passes.predict import nearest_labels
+from streamkm.planning import request as fit_request
 from streamkm.testing import Opened, RowSourceContract, SourceContract
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
@@ -605,7 +606,7 @@ def test_documents_take_the_memory_of_their_words(tmp_path, n_rows, most, planne
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"metric": "cosine"}, {"max_cluster_size": 200}, {"preprocess": ["standardize"]}]
+    "options", [{}, {"metric": "cosine"}, {"max_cluster_size": 450}, {"preprocess": ["standardize"]}]
 )
 def test_clusters_of_documents_are_those_of_their_words(options):
     X = short_texts(3000)
@@ -674,8 +675,15 @@ def test_a_fit_of_documents_goes_on_where_it_was(tmp_path):
     assert again.incremental().partial_fit(X[:100]).cluster_centers_.shape == whole.cluster_centers_.shape
 
 
-MANY_TEXTS = 60_000  # more than the row sample holds
+MANY_TEXTS = 12_000  # more than the row sample of `smaller_sample` holds
 ONE_THREAD = {"executor": 1, "random_state": 0, "progress": False}
+
+
+@pytest.fixture
+def smaller_sample(monkeypatch):
+    """A fifth of the sampled rows that fits have otherwise: 10,000 for up to 50 clusters."""
+    monkeypatch.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", 10_000)
+    monkeypatch.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 200)
 
 
 @pytest.mark.parametrize(
@@ -686,9 +694,10 @@ ONE_THREAD = {"executor": 1, "random_state": 0, "progress": False}
         {"coreset": None, "refine": 2},
         pytest.param({"coreset": "uniform"}, marks=pytest.mark.slow),
         pytest.param({"metric": "cosine"}, marks=pytest.mark.slow),
-        pytest.param({"max_cluster_size": 12_000}, marks=pytest.mark.slow),
+        pytest.param({"max_cluster_size": 2_400}, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.usefixtures("smaller_sample")
 def test_clusters_of_more_documents_than_the_sample_are_those_of_their_words(options):
     X = short_texts(MANY_TEXTS)
     fitted = StreamKMeans(8, tol=0, random_state=0, progress=False, **options).fit(X)
@@ -704,13 +713,14 @@ def test_clusters_of_more_documents_than_the_sample_are_those_of_their_words(opt
     np.testing.assert_allclose(fitted.cluster_means_[:, occurring], sums / fitted.counts_[:, None], rtol=1e-12)
 
 
-def test_documents_of_which_a_part_is_read_whole_have_centers_of_all_features(tmp_path, caplog, no_room):
+@pytest.mark.usefixtures("no_room", "smaller_sample")
+def test_documents_of_which_a_part_is_read_whole_have_centers_of_all_features(tmp_path, caplog):
     """What clusters have in features that no pass has noted would be missing in their means."""
-    X = short_texts(200_000)  # the sample takes less than half
+    X = short_texts(40_000)  # the sample takes less than half
     X.indices[X.indptr[1] - 1] = N_FEATURES - 1  # a row's last feature tells its width
     X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)  # as scikit-learn writes
     dump_svmlight_file(X, np.zeros(X.shape[0]), str(tmp_path / "x.svm"), zero_based=False)
-    options = {"coreset": "uniform", "chunk_bytes": 2 << 20, **ONE_THREAD}
+    options = {"coreset": "uniform", "chunk_bytes": 400 << 10, **ONE_THREAD}
     with caplog.at_level(logging.INFO, "streamkm"):
         fitted = StreamKMeans(4, **options).fit(str(tmp_path / "x.svm"))
     assert fitted.model_.columns is None
@@ -725,11 +735,12 @@ STOPPED_LATE = [pytest.param(*place, marks=pytest.mark.slow) for place in [("ske
 
 
 @pytest.mark.parametrize(("record", "times"), [("sketch", 3), ("found", 1), *STOPPED_LATE])
+@pytest.mark.usefixtures("smaller_sample")
 def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, monkeypatch, record, times):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     X = short_texts(MANY_TEXTS)
-    kmeans = StreamKMeans(8, coreset="uniform", refine=1, chunk_bytes=300_000, **ONE_THREAD)
+    kmeans = StreamKMeans(8, coreset="uniform", refine=1, chunk_bytes=60_000, **ONE_THREAD)
     wanted = clone(kmeans).fit(X)
     assert wanted.plan_.n_chunks > 6
     kmeans.set_params(checkpoint=tmp_path / "state")
@@ -746,9 +757,10 @@ def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, 
 
 
 @pytest.mark.parametrize("coreset", ["auto", "uniform"])
+@pytest.mark.usefixtures("smaller_sample")
 def test_a_cluster_of_workers_finds_the_words_that_threads_find(client, coreset):
     X = short_texts(MANY_TEXTS)
-    given = {"coreset": coreset, "chunk_bytes": 300_000, "random_state": 0, "progress": False}
+    given = {"coreset": coreset, "chunk_bytes": 60_000, "random_state": 0, "progress": False}
     wanted = StreamKMeans(8, **given, executor=2).fit(X)
     got = StreamKMeans(8, **given, executor=client).fit(X)
     np.testing.assert_array_equal(got.model_.columns.occurring, wanted.model_.columns.occurring)

@@ -138,17 +138,18 @@ def test_dense_rows_are_clustered_within_the_limit(disk_path, n_rows, cases):
 
 
 @pytest.mark.parametrize(
-    ("n_rows", "limit", "many"),
+    ("n_rows", "k", "limit", "space"),
     [
-        (50_000, "400 MiB", (300, "446 MiB")),
-        pytest.param(100_000, "450 MiB", (600, "512 MiB"), marks=LARGE),
+        (50_000, 20, "400 MiB", "original"),
+        pytest.param(50_000, 300, "446 MiB", "sketch", marks=pytest.mark.slow),
+        pytest.param(100_000, 20, "450 MiB", "original", marks=LARGE),
+        pytest.param(100_000, 600, "512 MiB", "sketch", marks=LARGE),
     ],
 )
-def test_text_is_clustered_within_the_limit(text, n_rows, limit, many):
-    for k, most, space in ((20, limit, "original"), (*many, "sketch")):
-        got = fit(text(n_rows), k, most)
-        assert got["space"] == space
-        assert_within(got)
+def test_text_is_clustered_within_the_limit(text, n_rows, k, limit, space):
+    got = fit(text(n_rows), k, limit)
+    assert got["space"] == space
+    assert_within(got)
 
 
 @pytest.mark.parametrize(("n_rows", "limit"), [(1_200_000, "376 MiB"), pytest.param(4_000_000, "500 MiB", marks=LARGE)])
@@ -280,6 +281,10 @@ def words_in_a_line(file, n_words=3_000_000):
     file.writelines(f"w{i % 5} x{i % 7}\n" for i in range(2000))
 
 
+def a_million_words_in_a_line(file):
+    words_in_a_line(file, 1_000_000)
+
+
 def objects_with_a_long_one(file):
     file.writelines(json.dumps({"text": f"w{i % 5} x{i % 7}"}) + "\n" for i in range(2000))
     file.write(json.dumps({"text": " ".join(f"w{i % 100_000}" for i in range(3_000_000))}) + "\n")
@@ -290,15 +295,21 @@ def values_in_a_line(file, n_values=6_000_000):
     file.write("1 " + " ".join(f"{i}:1" for i in range(1, n_values + 1)) + "\n")
 
 
+def three_million_values_in_a_line(file):
+    values_in_a_line(file, 3_000_000)
+
+
 @pytest.mark.parametrize(
     ("write", "options", "limit"),
     [
         pytest.param(words_in_a_line, {"format": "lines"}, "400 MiB", marks=pytest.mark.slow),
-        (words_in_a_line, {"format": "lines", "tfidf": False}, "400 MiB"),
+        pytest.param(words_in_a_line, {"format": "lines", "tfidf": False}, "400 MiB", marks=pytest.mark.slow),
+        (a_million_words_in_a_line, {"format": "lines", "tfidf": False}, "360 MiB"),
         pytest.param(objects_with_a_long_one, {"format": "jsonl", "field": "text"}, "400 MiB", marks=pytest.mark.slow),
-        (values_in_a_line, None, "430 MiB"),
+        pytest.param(values_in_a_line, None, "430 MiB", marks=pytest.mark.slow),
+        (three_million_values_in_a_line, None, "390 MiB"),
     ],
-    ids=["lines, weighted", "lines", "objects", "svmlight"],
+    ids=["lines, weighted", "lines", "lines, a million", "objects", "svmlight", "svmlight, three million"],
 )
 def test_a_long_line_is_refused_by_its_place_or_read_within_the_limit(disk_path, write, options, limit):
     path = disk_path / "x.svm"
@@ -334,7 +345,7 @@ def values_packed(path):
 @pytest.mark.parametrize(
     ("write", "options", "limit", "most_refused"),
     [
-        (words_packed, {"format": "lines", "tfidf": False}, "500 MiB", 1),
+        pytest.param(words_packed, {"format": "lines", "tfidf": False}, "500 MiB", 1, marks=pytest.mark.slow),
         pytest.param(words_packed, {"format": "lines"}, "500 MiB", 2, marks=pytest.mark.slow),
         (values_packed, None, "430 MiB", 1),
     ],
@@ -732,11 +743,12 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "projected": p
 """
 
 
-def test_metacells_stay_within_the_limit(disk_path):
+@pytest.mark.parametrize("n_cells", [8_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_metacells_stay_within_the_limit(disk_path, n_cells):
     """Sums of 600 x 4,000 are 18 MiB in each of some places, more than a chunk of cells takes."""
     pytest.importorskip("anndata")
     small_h5ad(
-        disk_path / "cells.h5ad", sp.random_array((20_000, 4_000), density=0.01, format="csr", dtype="f4", rng=0)
+        disk_path / "cells.h5ad", sp.random_array((n_cells, 4_000), density=0.01, format="csr", dtype="f4", rng=0)
     )
     got = run_compiled(METACELLS, [str(disk_path / "cells.h5ad"), "600", str(disk_path / "m.h5ad"), "700 MiB"])
     assert got["peak"] <= 700 << 20
