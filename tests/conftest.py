@@ -175,6 +175,13 @@ def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def sample_of_10_000(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row sample of 10,000 rows for up to 50 clusters: a fifth of what fits have otherwise."""
+    monkeypatch.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", 10_000)
+    monkeypatch.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 200)
+
+
+@pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads share work however little there is."""
     monkeypatch.setattr(in_memory, "PIECE_ENTRIES", 1)

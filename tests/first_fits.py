@@ -65,9 +65,9 @@ def call_others() -> None:
     random = np.random.default_rng(0)
     for dtype in ("f4", "f8"):
         for X in (
-            random.normal(size=(2000, 4)).astype(dtype),
-            random.normal(size=(2000, 64)).astype(dtype),
-            sp.random_array((2000, 500), density=0.05, format="csr", dtype=np.dtype(dtype), rng=random),
+            random.normal(size=(600, 4)).astype(dtype),
+            random.normal(size=(600, 64)).astype(dtype),
+            sp.random_array((600, 500), density=0.05, format="csr", dtype=np.dtype(dtype), rng=random),
         ):
             for options in ({}, {"metric": "cosine"}, {"preprocess": ["unit"]}):
                 kmeans = StreamKMeans(5, **options, **same).fit(X)

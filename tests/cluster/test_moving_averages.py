@@ -173,10 +173,13 @@ def test_the_schedule_goes_by_rows_of_a_cluster():
     assert 0 < rates[-1] < 1e-3
 
 
-@pytest.mark.parametrize(("k", "sparse"), [(K, False), (520, False), (K, True)])
+@pytest.mark.parametrize(
+    ("k", "n_rows", "sparse"),
+    [(K, 10_000, False), pytest.param(520, 20_000, False, marks=pytest.mark.slow), (K, 6_000, True)],
+)
 @pytest.mark.parametrize("numbers", [(3,), pytest.param((2, 7), marks=pytest.mark.slow)], ids=str)
-def test_threads_and_workers_give_the_same_bits(client, k, sparse, numbers):
-    X, weights = made_sparse(6_000, 40) if sparse else made(20_000)
+def test_threads_and_workers_give_the_same_bits(client, k, n_rows, sparse, numbers):
+    X, weights = made_sparse(n_rows, 40) if sparse else made(n_rows)
     one, *others = (
         StreamKMeans(
             k, random_state=0, executor=executor, coreset=None, sketch="identity", chunk_bytes=1 << 17, progress=False

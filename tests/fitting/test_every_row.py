@@ -281,7 +281,7 @@ def test_centers_that_are_given_or_drawn_at_random_stay(small_sample):
         assert not warned
 
 
-def rows_with_single_far_ones(n=60_000):
+def rows_with_single_far_ones(n):
     """Heavy tails, many zeros, and six single rows that lie up to 1e7 away."""
     rng = np.random.default_rng(0)
     X = np.exp(rng.normal(0, 2.0, (n, 4))) * (rng.random((n, 4)) < 0.3)
@@ -292,8 +292,9 @@ def rows_with_single_far_ones(n=60_000):
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("sample_of_10_000")
 def test_further_rounds_keep_clusters_of_single_far_rows(seed):
-    X = rows_with_single_far_ones()
+    X = rows_with_single_far_ones(12_000)
     best = min(kmeans(20, random_state=each).fit(X).inertia_ for each in range(4))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is left to gain

@@ -54,7 +54,7 @@ def start(folder, name, place):
     return started_fit(folder / file, place / "state", place / "out.npz", OPTIONS | options)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["all rows"])  # the others are killed in slow tests
 def test_killed_fits_end_with_the_same_bits(folder, wanted, name, tmp_path):
     seconds = [0.05, *np.random.default_rng(5).uniform(0.05, 0.8, 2)]
     assert killed_until_done(partial(start, folder, name, tmp_path), seconds) >= 1
@@ -151,7 +151,7 @@ def of_any_map(folder):
     ],
 )
 @cases("record", ["landmarks", "map", "found"])
-@cases("sparse", [False, True])
+@pytest.mark.parametrize("sparse", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_map_is_kept(of_any_map, tmp_path, monkeypatch, eager, options, record, sparse):
     X, given, whole = of_any_map(options, sparse)
     kmeans = StreamKernelKMeans(progress=False, checkpoint=tmp_path / "state", **given)

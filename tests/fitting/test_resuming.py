@@ -27,17 +27,17 @@ from tests.tables import cases
 
 CASES = {
     "text": ("x.svm", {"n_clusters": 20, "refine": 2, "chunk_bytes": 250_000, "random_state": 3}),
-    "dense": ("x.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 400_000, "random_state": 3, "tol": 0}),
+    "dense": ("x.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 100_000, "random_state": 3, "tol": 0}),
     "wide": ("wide.npy", {"n_clusters": 20, "refine": 1, "chunk_bytes": 1_000_000, "random_state": 3}),
     "all": ("wide.npy", {"n_clusters": 20, "coreset": None, "chunk_bytes": 1_000_000, "random_state": 3}),
 }
 
 
-def write_data(folder, n_texts, n_wide):
+def write_data(folder, n_texts, n_dense, n_wide):
     rng = np.random.default_rng(0)
     write_topics(str(folder / "x.svm"), Topics(5000, 20), n_texts, kind="svmlight")
     centers = rng.normal(0, 2, (20, 16))
-    np.save(folder / "x.npy", (centers[rng.integers(0, 20, 80_000)] + rng.normal(0, 1, (80_000, 16))).astype("f4"))
+    np.save(folder / "x.npy", (centers[rng.integers(0, 20, n_dense)] + rng.normal(0, 1, (n_dense, 16))).astype("f4"))
     wide = rng.normal(0, 1, (20, 600))
     np.save(folder / "wide.npy", (wide[rng.integers(0, 20, n_wide)] + rng.normal(0, 1, (n_wide, 600))).astype("f4"))
     return folder
@@ -46,13 +46,13 @@ def write_data(folder, n_texts, n_wide):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Data whose fits take long enough to be killed."""
-    return write_data(tmp_path_factory.mktemp("data"), 12_000, 10_000)
+    return write_data(tmp_path_factory.mktemp("data"), 12_000, 80_000, 10_000)
 
 
 @pytest.fixture(scope="module")
 def small_folder(tmp_path_factory):
-    """Fewer rows of text and wide ones, in eight chunks or more; the dense ones are more than the sample takes."""
-    return write_data(tmp_path_factory.mktemp("small"), 4000, 4000)
+    """Fewer rows, in eight chunks or more; the dense ones are more than `sample_of_10_000` takes."""
+    return write_data(tmp_path_factory.mktemp("small"), 4000, 16_000, 4000)
 
 
 def fits_of(folder):
@@ -86,7 +86,7 @@ def assert_same(wanted, got):
         assert_same_fit(found, wanted)
 
 
-@pytest.mark.parametrize("name", ["text", "all"])  # the others are killed in slow tests
+@pytest.mark.parametrize("name", [pytest.param("text", marks=pytest.mark.slow), "all"])  # slow tests kill the others
 def test_killed_fits_end_with_the_same_bits(folder, wanted, name, tmp_path):
     seconds = [0.05, *np.random.default_rng(5).uniform(0.05, 0.8, 2)]
     assert killed_until_done(partial(start, folder, name, tmp_path), seconds) >= 1
@@ -158,6 +158,7 @@ def wait_for(path):
         ("wide", "found", False),
     ],
 )
+@pytest.mark.usefixtures("sample_of_10_000")
 def test_a_fit_goes_on_from_every_record(
     small_folder, wanted_of_small, tmp_path, monkeypatch, name, record, read_again
 ):
@@ -228,7 +229,8 @@ def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder
 
 
 @pytest.mark.parametrize("removed", ["labels.npy", "found.npz", "refined.npz"])
-def test_a_state_of_which_a_part_is_gone_does_no_harm(folder, tmp_path, monkeypatch, removed):
+@pytest.mark.usefixtures("sample_of_10_000")
+def test_a_state_of_which_a_part_is_gone_does_no_harm(small_folder, wanted_of_small, tmp_path, monkeypatch, removed):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES["dense"]
@@ -236,10 +238,10 @@ def test_a_state_of_which_a_part_is_gone_does_no_harm(folder, tmp_path, monkeypa
     with monkeypatch.context() as patched:
         stopped_after(patched, "assign-1")
         with pytest.raises(StoppedError):
-            kmeans.fit(str(folder / file))
+            kmeans.fit(str(small_folder / file))
     (tmp_path / "state" / removed).unlink()
-    kmeans.fit(str(folder / file))
-    wanted = StreamKMeans(progress=False, **options).fit(str(folder / file))
+    kmeans.fit(str(small_folder / file))
+    wanted = wanted_of_small("dense")
     np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
     assert kmeans.inertia_ == wanted.inertia_
 

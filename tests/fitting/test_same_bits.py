@@ -21,7 +21,7 @@ from streamkm.engine.reduction import RUN_LENGTH, RUNS
 from streamkm.planning import request as fit_request
 from tests.dask_processes import assert_same_bits
 from tests.limits import limited
-from tests.tables import cases, row
+from tests.tables import row
 
 N_ROWS = 2 * SMALLEST_SEARCH_ROWS
 WIDTH = 3 * SMALL_ENTRIES // (2 * N_ROWS)
@@ -122,7 +122,6 @@ LIKE_OTHERS = {
     "sample, f8", "sample, u1", "sample, LS++", "sample, CSR f8 sketched", "blocks, f8", "blocks, many clusters"
 }  # fmt: skip
 """Cases that have another type, or another start, than one that every run has: slow tests have all."""
-ON_A_CLUSTER = ["sample, CSR f4", "blocks, drawn from"]
 
 
 @pytest.fixture
@@ -149,7 +148,7 @@ def test_threads_change_no_bit(fitted, name):
     assert_same_bits(fitted(name, 3, far=True), fitted(name, 1, far=True))
 
 
-@cases("name", ON_A_CLUSTER)
+@pytest.mark.parametrize("name", ["sample, CSR f4", pytest.param("blocks, drawn from", marks=pytest.mark.slow)])
 def test_a_cluster_finds_the_bits_of_a_thread(fitted, client, name):
     assert_same_bits(fitted(name, client, far=True), fitted(name, 1, far=True))
 

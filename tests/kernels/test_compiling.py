@@ -107,7 +107,16 @@ def test_a_first_fit_counts_its_kernels_on_a_terminal(tmp_path):
     assert int(counted[2]) >= len(precompile.kernels_of("dense float32"))
 
 
-@pytest.mark.parametrize("kind", [*first_fits.KINDS, precompile.OTHER_CALLS])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "dense float32",
+        "dense float64",
+        pytest.param("sparse float32", marks=pytest.mark.slow),
+        "sparse float64",
+        precompile.OTHER_CALLS,
+    ],
+)
 def test_lists_of_kernels_name_what_first_fits_call(kind):
     """After a change of kernels: ``python -m tests.first_fits``."""
     found = [tuple(one) for one in run_fresh(first_fits.CALLED, [kind])]

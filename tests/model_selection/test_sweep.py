@@ -95,7 +95,7 @@ def test_as_good_as_independent_fits(blobs, swept):
         assert min(row.inertia for row in swept.rows if row.n_clusters == k) <= 1.02 * best
 
 
-@pytest.mark.parametrize("sketch", ["auto", "countsketch"])
+@pytest.mark.parametrize("sketch", ["auto", pytest.param("countsketch", marks=pytest.mark.slow)])
 def test_as_good_as_independent_fits_of_sketched_rows(small_topics, sketch):
     X = small_topics.X
     ks = [2, 5, 10, 20]

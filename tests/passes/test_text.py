@@ -32,7 +32,6 @@ from streamkm.core.exceptions import (
 )
 from streamkm.engine import saving
 from streamkm.passes.predict import nearest_labels
-from streamkm.planning import request as fit_request
 from streamkm.testing import Opened, RowSourceContract, SourceContract
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
@@ -675,15 +674,8 @@ def test_a_fit_of_documents_goes_on_where_it_was(tmp_path):
     assert again.incremental().partial_fit(X[:100]).cluster_centers_.shape == whole.cluster_centers_.shape
 
 
-MANY_TEXTS = 12_000  # more than the row sample of `smaller_sample` holds
+MANY_TEXTS = 12_000  # more than the row sample of `sample_of_10_000` holds
 ONE_THREAD = {"executor": 1, "random_state": 0, "progress": False}
-
-
-@pytest.fixture
-def smaller_sample(monkeypatch):
-    """A fifth of the sampled rows that fits have otherwise: 10,000 for up to 50 clusters."""
-    monkeypatch.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", 10_000)
-    monkeypatch.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 200)
 
 
 @pytest.mark.parametrize(
@@ -697,7 +689,7 @@ def smaller_sample(monkeypatch):
         pytest.param({"max_cluster_size": 2_400}, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.usefixtures("smaller_sample")
+@pytest.mark.usefixtures("sample_of_10_000")
 def test_clusters_of_more_documents_than_the_sample_are_those_of_their_words(options):
     X = short_texts(MANY_TEXTS)
     fitted = StreamKMeans(8, tol=0, random_state=0, progress=False, **options).fit(X)
@@ -713,7 +705,7 @@ def test_clusters_of_more_documents_than_the_sample_are_those_of_their_words(opt
     np.testing.assert_allclose(fitted.cluster_means_[:, occurring], sums / fitted.counts_[:, None], rtol=1e-12)
 
 
-@pytest.mark.usefixtures("no_room", "smaller_sample")
+@pytest.mark.usefixtures("no_room", "sample_of_10_000")
 def test_documents_of_which_a_part_is_read_whole_have_centers_of_all_features(tmp_path, caplog):
     """What clusters have in features that no pass has noted would be missing in their means."""
     X = short_texts(40_000)  # the sample takes less than half
@@ -735,7 +727,7 @@ STOPPED_LATE = [pytest.param(*place, marks=pytest.mark.slow) for place in [("ske
 
 
 @pytest.mark.parametrize(("record", "times"), [("sketch", 3), ("found", 1), *STOPPED_LATE])
-@pytest.mark.usefixtures("smaller_sample")
+@pytest.mark.usefixtures("sample_of_10_000")
 def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, monkeypatch, record, times):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
@@ -757,7 +749,7 @@ def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, 
 
 
 @pytest.mark.parametrize("coreset", ["auto", "uniform"])
-@pytest.mark.usefixtures("smaller_sample")
+@pytest.mark.usefixtures("sample_of_10_000")
 def test_a_cluster_of_workers_finds_the_words_that_threads_find(client, coreset):
     X = short_texts(MANY_TEXTS)
     given = {"coreset": coreset, "chunk_bytes": 60_000, "random_state": 0, "progress": False}
