@@ -81,8 +81,13 @@ def assert_alone(path):
     assert {each.name for each in path.parent.iterdir()} <= {path.name, f".{path.name}.streamkm"}
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("kind", ["numbers", "ids"])
+@pytest.mark.parametrize(
+    ("kind", "suffix"),
+    [
+        *(("numbers", suffix) for suffix in SUFFIXES),
+        *(pytest.param("ids", suffix, marks=[pytest.mark.slow] * (suffix != ".csv")) for suffix in SUFFIXES),
+    ],
+)
 def test_the_client_receives_counts_only(counted, sources, wanted, tmp_path, kind, suffix):
     relay, client = counted
     folder, models = wanted

@@ -97,13 +97,18 @@ def test_steps_from_given_centers_are_those_of_scikit_learn(stored):
     assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-9)
 
 
+FURTHER = [("f4", 50), ("f8", -500), ("f8", -40)]
+
+
 @functools.cache
 def fitted_groups(stored, dtype, metric):
     return fitted(stored(groups().astype(dtype)), metric=metric)
 
 
 @cases("stored", [np.asarray, sp.csr_array])
-@cases("dtype, power", [("f4", -83), ("f4", 50), ("f8", -500), ("f8", -40), ("f8", 300)])
+@pytest.mark.parametrize(
+    ("dtype", "power"), [("f4", -83), ("f8", 300), *(pytest.param(*each, marks=pytest.mark.slow) for each in FURTHER)]
+)
 @cases("metric", ["euclidean", "cosine"])
 def test_a_power_of_two_changes_the_scale_alone(stored, dtype, power, metric):
     if stored is sp.csr_array and power > 50:

@@ -119,9 +119,10 @@ CASES = {
 }
 FROM_FILES = {"blocks, read ahead", "spilled"}
 LIKE_OTHERS = {
-    "sample, f8", "sample, u1", "sample, LS++", "sample, CSR f8 sketched", "blocks, f8", "blocks, many clusters"
+    "sample, f8", "sample, u1", "sample, LS++", "sample, CSR f8 sketched", "blocks, f8", "blocks, sketched",
+    "blocks, many clusters", "coreset, lightweight"
 }  # fmt: skip
-"""Cases that have another type, or another start, than one that every run has: slow tests have all."""
+"""Cases that have another type, start, sketch or coreset than one that every run has: slow tests have all."""
 
 
 @pytest.fixture

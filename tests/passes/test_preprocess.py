@@ -339,13 +339,20 @@ def with_zeros(kind):
     return (X * (rng.random(X.shape) < 0.67)).astype(kind)
 
 
+STEPS = [["standardize"], ["robust"], ["log1p", "standardize"], ["robust", "unit"], ["unit"]]
+
+
 class TestKindsOfRows:
     """A model prepares later rows as the rows of its fit were prepared, dense or sparse."""
 
-    @pytest.mark.parametrize("kind", [np.float32, np.float64])
     @pytest.mark.parametrize("fitted_on", [as_array, as_csr])
     @pytest.mark.parametrize(
-        "steps", [["standardize"], ["robust"], ["log1p", "standardize"], ["robust", "unit"], ["unit"]], ids="-".join
+        ("steps", "kind"),
+        [
+            *((steps, np.float64) for steps in STEPS),
+            *((steps, np.float32) for steps in STEPS[:1]),
+            *(pytest.param(steps, np.float32, marks=pytest.mark.slow) for steps in STEPS[1:]),
+        ],
     )
     def test_all_kinds_get_the_same_labels(self, tmp_path, steps, fitted_on, kind):
         X = with_zeros(kind)

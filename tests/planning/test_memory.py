@@ -697,10 +697,16 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitte
 """
 
 
-@pytest.mark.parametrize("suffixes", [[".parquet"], pytest.param([".parquet", ".csv"], marks=LARGE)])
-def test_predictions_and_tables_of_labels_stay_within_the_limit(disk_path, suffixes):
+@pytest.mark.parametrize(
+    ("n_rows", "suffixes"),
+    [
+        (2_000_000, [".parquet"]),
+        pytest.param(4_000_000, [".parquet"], marks=pytest.mark.slow),
+        pytest.param(4_000_000, [".parquet", ".csv"], marks=LARGE),
+    ],
+)
+def test_predictions_and_tables_of_labels_stay_within_the_limit(disk_path, n_rows, suffixes):
     """Of narrow rows, what is found of a chunk takes more than the chunk."""
-    n_rows = 4_000_000
     path = narrow(disk_path / "x.npy", n_rows, 4)
     got = run_compiled(LABELS, [str(path), str(disk_path), "400 MiB", *suffixes])
     assert got["peak"] <= got["limit"]

@@ -90,8 +90,9 @@ PASS_OF = {
     "epochs": "cluster",
     "refine": "assign",
 }
-NARROW, WIDE = (1_500_000, 16), (100_000, 784)
+NARROW, WIDE, FEWER = (1_500_000, 16), (100_000, 784), (60_000, 784)
 FEW = 1000
+SAMPLED = {"sketch", "seed", "lloyd", "polish", "assign"}
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +131,12 @@ def measured(rows, out, program, shape, limit, **given):
 @pytest.mark.parametrize(
     ("program", "shape", "limit", "given", "said"),
     [
-        pytest.param(FIT, WIDE, "1 GiB", {"n_clusters": 20}, {"sketch", "seed", "lloyd", "polish", "assign"}, id="fit"),
+        pytest.param(FIT, FEWER, "1 GiB", {"n_clusters": 20}, SAMPLED, id="fit"),
         pytest.param(PREDICT, NARROW, "1 GiB", {"method": "predict"}, {"predict"}, id="predict"),
         *(
             pytest.param(*case, id=name, marks=pytest.mark.slow)
             for name, *case in [
+                ("more rows", FIT, WIDE, "1 GiB", {"n_clusters": 20}, SAMPLED),
                 ("blocks", FIT, NARROW, "1 GiB", {"n_clusters": 20}, {"sketch", "seed", "lloyd", "assign"}),
                 ("spilled", FIT, NARROW, "400 MiB", {"n_clusters": 20, "coreset": None}, {"sketch", "lloyd", "assign"}),
                 ("coreset", FIT, NARROW, "1 GiB", {"n_clusters": 20, "coreset": "sensitivity"}, {"sketch", "assign"}),
