@@ -53,10 +53,10 @@ def test_what_a_cluster_began_goes_on_elsewhere(cluster, monkeypatch, tmp_path, 
 # calls of a stage on the cluster; landmarks are chosen here, while workers wait
 KILLED = [
     pytest.param("sample", 8, marks=pytest.mark.slow),
-    ("landmarks", 1),
+    pytest.param("landmarks", 1, marks=pytest.mark.slow),
     ("gram", 4),
     pytest.param("features", 8, marks=pytest.mark.slow),  # blocks of them, which workers hold
-    ("lloyd-2", 5),
+    pytest.param("lloyd-2", 5, marks=pytest.mark.slow),
     pytest.param("assign", 8, marks=pytest.mark.slow),
 ]
 

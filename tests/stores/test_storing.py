@@ -554,7 +554,7 @@ class TestAfterAKill:
         given = data / {"rows": "2.npy", "columns": "3.npy"}[operation]
         return self.kill_and_compare(operation, given, data / "before", data / "s", n_kills, rng)
 
-    @pytest.mark.parametrize("operation", ["write", "text", "rows", "columns"])
+    @pytest.mark.parametrize("operation", ["text", "rows"])  # the others are killed in slow tests
     def test_once(self, data, operation):
         self.kill(operation, data, 1, random.Random(0))
 
@@ -594,7 +594,7 @@ class TestAfterAKill:
             assert tree(data / "s") == wanted, f"killed at {moment}"
         return len(moments)
 
-    @pytest.mark.parametrize("operation", ["write", "rows", "columns"])
+    @pytest.mark.parametrize("operation", ["write", "rows", pytest.param("columns", marks=pytest.mark.slow)])
     def test_before_it_becomes_part_of_the_store(self, data, operation):
         assert self.ended_at([".zarr.json."], operation, data) == 1
 
