@@ -32,7 +32,7 @@ from streamkm.estimators.kmeans_fit import (
 from streamkm.estimators.labelling import write_label_table
 from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, drawn_seed, is_sketch
 from streamkm.fitting.benchmark import estimate_seconds, measure
-from streamkm.passes.label_tables import SUFFIXES, check_table_place
+from streamkm.passes.label_tables import SUFFIXES, TableLabels, check_table_place
 from streamkm.passes.labels import check_labels_place, check_seen
 from streamkm.passes.reader import OnInvalid, OnMissing
 from streamkm.planning.forecast import Cluster, Forecast, HypotheticalSource, forecast
@@ -328,8 +328,9 @@ class StreamKMeans(DescribedKMeans):
             A Zarr array that is made for the labels, NAME.zarr, where all workers see it: they write it, and no label
             passes this process. `labels_` is that array then, ``labels_[:]`` gathers it; the last pass is begun anew
             by a fit that goes on from a checkpoint. Or NAME.csv or NAME.parquet: a table with distances, as
-            `predict_to` writes it, in one more pass; `labels_` is an array in memory then. Whether all workers see and
-            can write the place is checked before rows are read.
+            `predict_to` writes it, in one more pass. On a cluster ``labels_[:]`` reads them from the table; else
+            `labels_` is an array in memory. Whether all workers see and can write the place is checked before rows are
+            read.
 
         Returns
         -------
@@ -374,7 +375,7 @@ class StreamKMeans(DescribedKMeans):
         if target is not None:
             with open_executor(self.executor, 1) as workers:
                 check_seen(workers, target)
-        gathers = place is None or not is_on_cluster(self.executor)
+        gathers = target is None or not is_on_cluster(self.executor)
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         n_threads, spare_bytes = local_threads(self.executor), 0 if is_given(self.memory_limit) else available_memory()
         with compiling_for(source, n_threads, spare_bytes, Progress(self.progress)):  # the head of text is parsed
@@ -384,11 +385,13 @@ class StreamKMeans(DescribedKMeans):
             source, spare_bytes = cached_as_planned(self, source, plan), plan.limit_bytes - plan.peak_bytes
             progress = Progress(self.progress)
             with compiling_for(rows_to_cluster(self, source), plan.n_threads, spare_bytes, progress):
-                fit_rows(self, source, plan, weights, writer, progress, place)
+                fit_rows(self, source, plan, weights, writer, progress, place if gathers else target)
             if table is not None:
                 written = write_label_table(self, source, table)
                 self.stages_ += [written.stage] if written.stage else []
                 self.n_passes_ += 1
+                if not gathers:
+                    self.labels_ = TableLabels(table, written.n_rows, written.n_skipped)
         return self
 
     def incremental(self, *, half_life: float | None = None, first_row: int = 0) -> IncrementalKMeans:

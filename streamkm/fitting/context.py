@@ -34,7 +34,7 @@ class FitContext(PassContext):
     settings : Settings
     progress : Progress
     labels_to : path, optional
-        Zarr array that calls write the labels to; None: they are gathered.
+        Zarr array that calls write the labels to, or table that a later pass does; None: they are gathered.
     """
 
     here: Executor

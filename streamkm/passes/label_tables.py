@@ -29,7 +29,7 @@ from streamkm.core.partial_files import file_tag
 from streamkm.core.progress import Stage
 from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
-from streamkm.passes.labels import check_directory
+from streamkm.passes.labels import SKIPPED, check_directory
 from streamkm.passes.predict import Lookup, Values
 from streamkm.passes.reader import ValidRows
 from streamkm.passes.table_formats import FORMATS, MARK, RowNames, TableFormat, pyarrow_parquet
@@ -253,6 +253,48 @@ def write_table(
     replace = replace_marked if path.suffix == ".csv" else replace_file
     replace(path, write, ready=ready)
     return Written(stage.rows, n_skipped)
+
+
+@dataclass(frozen=True, slots=True)
+class TableLabels:
+    """Labels of a table that workers wrote, read when they are asked for: ``[:]`` gathers them, int32 (n,).
+
+    Attributes
+    ----------
+    path : Path
+    n_rows : int
+    n_skipped : int
+        Rows without a cluster.
+    """
+
+    path: Path
+    n_rows: int
+    n_skipped: int = 0
+
+    @property
+    def shape(self) -> tuple[int]:
+        """The number of rows."""
+        return (self.n_rows,)
+
+    @property
+    def dtype(self) -> np.dtype[np.int32]:
+        """That of labels."""
+        return np.dtype(np.int32)
+
+    @property
+    def attrs(self) -> dict[str, int]:
+        """What `labels.open_labels` says of an array."""
+        return {SKIPPED: self.n_skipped}
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __getitem__(self, rows: Any) -> Any:
+        return FORMATS[self.path.suffix].labels(self.path)[rows]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        labels: NDArray[np.int32] = self[:]
+        return labels.astype(dtype or np.int32, copy=bool(copy))
 
 
 def _columns(part: NDArray[np.float64], usual: NDArray[np.float64] | None) -> tuple[NDArray[Any], ...]:

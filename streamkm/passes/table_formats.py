@@ -54,6 +54,9 @@ class TableFormat(Protocol):
     def join(self, file: BinaryIO, parts: Iterable[Path], names: RowNames) -> None:
         """Write the table of some parts; each is read before the next one is asked for."""
 
+    def labels(self, path: Path) -> NDArray[np.int32]:
+        """The labels of a table (n,)."""
+
 
 class CsvFormat:
     """Lines of cells. A part has lines without the first cell, so joining parts formats no number again."""
@@ -85,6 +88,13 @@ class CsvFormat:
                     else:
                         cells = _FirstCells(taken.to_pylist()).cells
                     file.write(b"".join([cell + line for cell, line in zip(cells, lines, strict=True)]))
+
+    def labels(self, path: Path) -> NDArray[np.int32]:
+        """Of the second cell of each line."""
+        with open(path, encoding="utf-8", newline="") as file:
+            lines = csv.reader(file)
+            next(lines)
+            return np.fromiter((int(cells[1]) for cells in lines), np.int32)
 
 
 class ParquetFormat:
@@ -123,6 +133,12 @@ class ParquetFormat:
         finally:
             if writer is not None:
                 writer.close()
+
+    def labels(self, path: Path) -> NDArray[np.int32]:
+        """Of their column alone."""
+        _, pq = pyarrow_parquet()
+        labels: NDArray[np.int32] = pq.read_table(path, columns=[COLUMNS[0]])[COLUMNS[0]].to_numpy()
+        return labels
 
 
 FORMATS: dict[str, TableFormat] = {".csv": CsvFormat(), ".parquet": ParquetFormat()}

@@ -18,7 +18,7 @@ from streamkm.core.exceptions import OutputError, SourceNotFoundError
 from streamkm.core.progress import Progress
 from streamkm.engine import open_executor
 from streamkm.engine.dask import DaskCluster
-from streamkm.passes.labels import check_directory, open_labels
+from streamkm.passes.labels import check_directory, count_skipped, open_labels
 from streamkm.passes.table_formats import CsvFormat, ParquetFormat
 from tests.dask_processes import N_WORKERS, Relay, cluster_of
 
@@ -108,7 +108,7 @@ def test_the_client_receives_counts_only(counted, sources, wanted, tmp_path, kin
 def test_the_client_receives_counts_only_where_a_fit_writes_them(
     counted, sources, wanted, tmp_path, monkeypatch, suffix
 ):
-    """From the pass on that labels rows; sampled rows come before, and `labels_` beside a table is an array."""
+    """From the pass on that labels rows; sampled rows come before."""
     relay, client = counted
     path, begun = tmp_path / f"labels{suffix}", {}
     stage = Progress.stage
@@ -118,8 +118,12 @@ def test_the_client_receives_counts_only_where_a_fit_writes_them(
         return stage(self, name, *rest)
 
     monkeypatch.setattr(Progress, "stage", watched)
-    clone(KMEANS).set_params(executor=client).fit(sources["numbers"](), labels_to=path)
-    assert relay.n_received - begun["assign" if suffix == ".zarr" else "predict"] < MOST_BYTES
+    model = clone(KMEANS).set_params(executor=client).fit(sources["numbers"](), labels_to=path)
+    assert relay.n_received - begun["assign"] < MOST_BYTES
+    assert model.labels_.shape == (N_ROWS,)
+    np.testing.assert_array_equal(model.labels_[:], wanted[1]["numbers"].labels_)
+    np.testing.assert_array_equal(np.asarray(model.labels_), wanted[1]["numbers"].labels_)
+    assert count_skipped(model.labels_) == len(SKIPPED)
     assert_same(path, wanted[0] / f"numbers{suffix}")
     assert_alone(path)
 

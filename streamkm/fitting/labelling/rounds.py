@@ -24,6 +24,7 @@ from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate, estimat
 from streamkm.fitting.labelling.one_pass import label_once
 from streamkm.passes.assign import Assigned
 from streamkm.passes.label_sinks import HeldLabels
+from streamkm.passes.label_tables import SUFFIXES, TableLabels
 from streamkm.passes.labels import n_writes, open_labels, write_labels
 
 LEAST_TOLD = 1e-4  # share of the objective to gain that is told
@@ -186,6 +187,9 @@ def write_held(context: FitContext, labelled: Labelled) -> Labelled:
     """Have labels written that stayed where they were made; others are as they are."""
     if labelled.held is None or context.labels_to is None:
         return labelled
+    if context.labels_to.suffix in SUFFIXES:  # the pass that writes the table finds them again, with distances
+        labels = TableLabels(context.labels_to, int(labelled.held.rows.sum()))
+        return replace(labelled, assigned=replace(labelled.assigned, labels=labels), held=None)
     with context.progress.stage("labels", n_writes(labelled.held)) as stage:
         write_labels(context.executor, labelled.held, context.labels_to, stage)
     return replace(labelled, assigned=replace(labelled.assigned, labels=open_labels(context.labels_to)), held=None)
