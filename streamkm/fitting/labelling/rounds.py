@@ -188,7 +188,7 @@ def write_held(context: FitContext, labelled: Labelled) -> Labelled:
     if labelled.held is None or context.labels_to is None:
         return labelled
     if context.labels_to.suffix in SUFFIXES:  # the pass that writes the table finds them again, with distances
-        labels = TableLabels(context.labels_to, int(labelled.held.rows.sum()))
+        labels: Any = TableLabels(context.labels_to, int(labelled.held.rows.sum()))
         return replace(labelled, assigned=replace(labelled.assigned, labels=labels), held=None)
     with context.progress.stage("labels", n_writes(labelled.held)) as stage:
         write_labels(context.executor, labelled.held, context.labels_to, stage)
