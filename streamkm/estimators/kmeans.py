@@ -54,81 +54,90 @@ class StreamKMeans(DescribedKMeans):
     n_clusters : int, default=8
         Number of clusters.
     sketch : str, Sketch or SketchOptions, default="auto"
-        How features are shrunk: a name, a sketch such as ``CountSketch(2048)``, or `SketchOptions`, which also set the
-        number of components, the rows that the sketch is found on, and where rows are assigned. Short forms of options
-        are ``PCA(64, fit_on="all")`` and ``CountSketch.for_error(eps=0.1)``. "auto": not at all where features are few;
-        CountSketch for sparse rows; principal directions for wide dense rows.
+        How features are reduced. A name, a sketch such as ``CountSketch(2048)``, or `SketchOptions`. The options also
+        set the number of components, the rows that the sketch is found on, and the space of the assignment. Short
+        forms: ``PCA(64, fit_on="all")``, ``CountSketch.for_error(eps=0.1)``. "auto": no sketch for few features,
+        CountSketch for sparse rows, principal directions for wide dense rows.
     init : {"k-means++", "k-means||", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
-        "k-means++": greedy k-means++ on all rows that are held, or on rows drawn from all of them by their share of the
-        objective, then split-and-merge search there. "k-means||": such rows, seeded by their weights, without a search.
-        "ls++": the same, then local search that swaps centers for drawn rows (Lattanzi and Sohler, ICML 2019).
-        "random": sampled rows. An array: these centers, without any search. A callable: what
-        ``init(X, n_clusters, random_state=...)`` gives for sampled rows X; it is not saved with a model.
+        "k-means++": greedy k-means++, then a search by splits and merges. It runs on the rows in memory, or on rows
+        that are drawn by their share of the objective. "k-means||": rows drawn in that way, seeded by their weights,
+        without the search. "ls++": the same, then local search that swaps centers for drawn rows (Lattanzi and Sohler,
+        ICML 2019). "random": sampled rows. An array: these centers, without a search. A callable is called as
+        ``init(X, n_clusters, random_state=...)`` on sampled rows; it is not saved with the model.
     n_init : int or "auto", default="auto"
-        Starts, of which the best is kept; "auto": 10 for "random" and for a callable. Of up to 100,000 rows, where a
-        start costs little, 5 to 20: no more once four in a row have not lowered the best by 0.03 %. Of more than
-        20,000 narrow ones of them, 5 to 8 searches of several starts, each on rows that are drawn for it. Where epochs
-        follow (see `max_iter`), 2 to 10 and 2 to 6, no more once one has not. Else, by what a start costs, 4 to 10 for
-        up to 10 clusters, and 1 to 10 for more, no more once one has not lowered the best so. Each start of
-        "k-means++" is recombined with the best before in its search.
+        Number of starts; the best one is kept. "auto" stops when further starts hardly lower the objective:
+
+        - 10 starts for "random" and for a callable
+        - 5 to 20 for at most 100,000 rows, if a start is cheap: it stops after four starts in a row that lower the best
+          objective by less than 0.03 %; with more than 20,000 narrow rows, 5 to 8 searches on rows drawn for each
+        - 2 to 10 and 2 to 6 in these two cases if epochs follow (see `max_iter`)
+        - otherwise 4 to 10 for up to 10 clusters and 1 to 10 for more, by the cost of a start
+
+        Each start of "k-means++" is recombined with the best one before it.
     max_iter : int, default=100
-        Lloyd steps at most, in each stage that iterates. From 64 clusters and 32 dense rows a cluster on, most are
-        epochs of moving averages, which see every row once in small batches and end lower. They are left out with
-        ``n_init=1``, a given or random `init`, ``tol=0``, fewer than 5 steps, and where rows are held on disk.
+        Largest number of Lloyd steps in each stage. With 64 clusters or more and at least 32 dense rows a cluster,
+        most steps are epochs of moving averages: every row is seen once, in small batches, and the objective ends
+        lower. There are no epochs with ``n_init=1``, a given or random `init`, ``tol=0``, fewer than 5 steps, or rows
+        held on disk.
     tol : float, default=1e-4
-        Lloyd stops when a step lowers the objective by no more than this share of it. 0: at the fixed point.
+        Lloyd's algorithm stops when a step lowers the objective by at most this share. 0 runs it to the fixed point.
     metric : {"euclidean", "cosine", "spherical"}, default="euclidean"
-        "cosine": rows are scaled to unit length as they are read; centers are their means. "spherical": the centers
+        "cosine": rows are scaled to unit length while they are read, and centers are their means. "spherical": centers
         have unit length too. Each row is assigned to the center at the smallest angle, and `inertia_` is
-        ``2 (n - sum of the cosines)``. Spherical k-means needs original rows and assigns them among the original
-        features; it is not for streams. A center of zeros, of rows that are all zeros, stays.
+        ``2 (n - sum of the cosines)``. Spherical k-means assigns original rows among the original features; it is not
+        for streams. A center of zero rows stays zero.
     max_cluster_size : int or float, optional
-        Rows that a cluster may have at most (their weight, where weights differ); a float: so many times the mean size
-        of `n_clusters`. Clusters that are larger are split after the search, until none is: there are more than
-        `n_clusters` then, each with a center, so that ``labels_ == predict(X)`` all the same. Every round reads the
-        rows twice, and once where they are held in memory. `size_cap_` says what it took. For `fit` only.
+        Largest number of rows in a cluster (or weight, if weights differ). A float is a multiple of the mean size for
+        `n_clusters`. Larger clusters are split after the search until none is too large. So there may be more than
+        `n_clusters`; each has a center, and ``labels_ == predict(X)`` still holds. A round of splits reads the rows
+        twice, or once if they are in memory. `size_cap_` tells the cost. For `fit` only.
     preprocess : list of {"standardize", "robust", "log1p", "total", "unit"}, or mapping of these to columns, optional
-        What is done to rows as they are read, in this order, by every method that takes rows; nothing is copied.
-        "standardize": mean 0 and standard deviation 1, by all valid rows, in a pass of its own. "robust": median 0 and
-        quartiles 1 apart, by a sample of rows, which takes a pass too. "log1p": ``log(1 + x)``. "total": values of a
-        row add up to 10,000, for counts. "unit": length 1. Features that are constant, or whose quartiles agree, are
-        scaled by 1; every row counts once, whatever it weighs. Rows with values that a step has no use for are
-        invalid: see `on_invalid`. A fit on sparse rows scales them and does not shift them, which leaves distances as
-        they are and keeps zeros. Later rows are prepared as those of the fit, whatever their kind: dense rows are then
-        scaled alone, and sparse rows are made dense, chunk by chunk, where the fit has shifted. `cluster_centers_`,
-        `inertia_` and all distances are those of prepared rows; `original_centers` gives centers in the units of the
-        data. A mapping has the columns of each step, by name or number, None for all; its order is that of the steps:
+        Steps that prepare rows while they are read, in this order, in every method that takes rows. No copy of the data
+        is made.
+
+        - "standardize": mean 0 and standard deviation 1 over all valid rows; takes one pass
+        - "robust": median 0 and quartiles 1 apart, from a sample of rows; takes one pass
+        - "log1p": ``log(1 + x)``
+        - "total": the values of a row add up to 10,000, for counts
+        - "unit": rows have length 1
+
+        Constant features are scaled by 1. Weights of rows do not count here. Values that a step cannot use make the row
+        invalid: see `on_invalid`. Sparse rows are scaled and not shifted: distances are the same, and zeros stay.
+        Later rows are prepared as those of the fit. If the fit shifted dense rows, later sparse rows become dense chunk
+        by chunk; if it did not, later dense rows are scaled alone. `cluster_centers_`, `inertia_` and distances are in
+        prepared units; `original_centers` gives centers in the units of the data.
+
+        A mapping names the columns of each step, by name or number, or None for all; its order is that of the steps:
         ``{"log1p": ["fare"], "standardize": ["fare", "age"], "weight": {"age": 2.0}}``. The name of a category stands
-        for all of its features. "weight" has a positive number for each column: distances count the squared
-        differences of the column that many times.
+        for all of its features. "weight" multiplies the squared differences of a column by a positive number.
     refine : int or "auto", default="auto"
-        Further passes, each an exact Lloyd step on all original rows. "auto": none, unless rows drawn in the last pass
-        say that more than 1 % of the objective can be gained; then clusters are looked for on these rows too, and one
-        more pass assigns; twice at most, and never where `init` gives the centers or draws them at random. A number
-        never looks further: it warns.
+        Further passes, each an exact Lloyd step on all original rows. "auto" adds passes only if rows that the last
+        pass drew show that more than 1 % of the objective can be gained. Then clusters are searched on these rows too,
+        and one more pass assigns; at most twice, and never with given or random centers. With a number, a possible
+        gain is a warning.
     coreset : {"auto", "sensitivity", "lightweight", "uniform"} or None, default="auto"
-        What stands for the rows while they are clustered. "uniform": the row sample; "sensitivity" and "lightweight":
-        weighted rows, drawn by importance, that also hold small clusters far away; None: all rows, sketched, which
-        memory holds, or the disk. "auto": all rows if they fit and either are few or have few features, else
-        sensitivity; of more wide dense rows than ten times the sample, and of sparse rows, the row sample, whose means
-        are polished in the original space. Where the sketch is found on rows, None and coresets take one more pass;
-        "auto" finds "pca" on a few rows read ahead.
+        The rows that are clustered. "uniform": the row sample. "sensitivity", "lightweight": weighted rows that are
+        drawn by importance, so that small clusters far away are among them. None: all rows, sketched, in memory or on
+        disk. "auto": all rows if they fit in memory and are few or narrow, else "sensitivity". For sparse rows, and for
+        more wide dense rows than ten times the sample, "auto" takes the row sample and polishes the means in the
+        original space. If the sketch is found on rows, None and coresets take one more pass; "auto" finds "pca" on rows
+        that are read ahead.
     memory_limit : "auto", int, float, str or dict, default="auto"
-        Resident memory that the process takes at most: bytes, text like "1 GiB", a share of the machine's or the
-        container's memory like 0.5 or "50%"; "auto": 80 % of it. Sizes are chosen to keep it, by it, the data and what
-        the process holds beside data, in steps of 64 MiB, which the plan tells as `process_memory`. A dict repeats a
-        plan in another process: ``{"limit": "1 GiB", "process_memory": "256 MiB"}``, or text like "1 GiB, process
-        256 MiB". What cannot be done within the limit is refused before the first read, and without one also what the
-        machine has not free now. A line of text that is too long is refused where it is read, if no plan saw it. Dask
-        workers are other processes, and so are those that compile kernels, of up to 320 MiB, for some seconds of the
-        first fit after an installation. See `plan`.
+        Largest resident memory of this process: bytes, text like "1 GiB", or a share of the machine's or container's
+        memory like 0.5 or "50%". "auto": 80 % of it. The fit is planned to stay within the limit, by the data and by
+        what the process already holds (`process_memory` of the plan, in steps of 64 MiB). A dict repeats a plan in
+        another process: ``{"limit": "1 GiB", "process_memory": "256 MiB"}``, or "1 GiB, process 256 MiB". A fit that
+        does not fit is refused before the first read; without a limit, also if the machine has too little free memory.
+        A line of text that is too long is refused when it is read, if no plan saw it. Dask workers are not counted, nor
+        are processes that compile kernels (up to 320 MiB, for seconds, in the first fit of an installation). See
+        `plan`.
     chunk_bytes : int or "auto", default="auto"
-        Bytes of a chunk in memory, about. Results are bit-identical for equal values, whatever the executor.
+        Approximate size of a chunk in memory. Equal values give bit-identical results for any executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"
-        "auto": the active Dask client if there is one, else threads; one thread in a task of a Dask worker. An int: so
-        many threads.
+        "auto": the active Dask client, else threads; one thread inside a task of a Dask worker. An int: this many
+        threads.
     on_invalid : {"raise", "skip"}, default="raise"
-        What becomes of rows with NaN or infinity: an error that names the row, or the label -1.
+        Rows with NaN or infinity: "raise" names the row in an error, "skip" gives it the label -1.
     on_missing : {"raise", "skip", "mean", "masked"}, default="raise"
         What becomes of NaN, masked values and nulls of tables. "raise": as `on_invalid` says. "skip": rows with NaN get
         the label -1, whatever `on_invalid` says of infinity. "mean": the mean of the feature's values, by all rows, in
@@ -139,13 +148,12 @@ class StreamKMeans(DescribedKMeans):
         without any value is invalid. A feature that no row of a cluster has takes the mean of all rows. With
         ``refine="auto"``, a pass follows, twice at most, if moving centers to the means gains more than 1 %.
     checkpoint : path, optional
-        A directory, empty or new, for what was done so far, brought to the disk every few seconds. A fit that was
-        killed and is called again with the same data and parameters goes on where it was, and gives the result that it
-        would have given. The directory is removed when the fit is complete. An opened
-        `streamkm.engine.checkpoint.Checkpoint` is left to its owner.
+        An empty or new directory. The state of the fit is saved there every few seconds. A killed fit that is called
+        again with the same data and parameters continues from there, and gives the same result. The directory is
+        removed when the fit is complete. An open `streamkm.engine.checkpoint.Checkpoint` is left to its owner.
     progress : bool or "auto", default="auto"
-        Bars, on stderr or below the cell of a notebook; "auto": in notebooks, and if stderr is a terminal. True: where
-        stderr is no terminal, a line on it for each stage that is done, unless the log takes such lines.
+        Progress bars on stderr, or below the cell of a notebook. "auto": in notebooks, and if stderr is a terminal.
+        True without a terminal: a line on stderr for each finished stage, unless the log has these lines.
     random_state : int, RandomState or None, default=None
         Seed of the sketch, the sample and the starts.
 
@@ -154,12 +162,12 @@ class StreamKMeans(DescribedKMeans):
     labels_ : int32 ndarray (n,)
         Cluster of each row; -1 for rows that were skipped. Equal to ``predict(X)``.
     dask_labels_ : int32 dask.array.Array (n,)
-        `labels_` in blocks as high as those of the Dask array that was fitted, unknown heights too, to be used with it:
+        `labels_` with the blocks of the Dask array that was fitted, also if their heights are unknown:
         ``X[kmeans.dask_labels_ == 3]``, ``frame.assign(cluster=kmeans.dask_labels_)``. For Dask input only.
     cluster_centers_ : ndarray (k, d), or (k, m) where `assign_space_` is "sketch"
-        The centers that made the labels, rounded to float32 where the data are; `model_` keeps them in float64. Where
-        they are assigned or written to, `predict` and the like go by them. Fewer than `n_clusters` if the data have
-        fewer distinct rows.
+        The centers that the labels are for, rounded to float32 for float32 data; `model_` keeps them in float64. After
+        an assignment to this attribute, `predict` and other methods use the new centers. There are fewer than
+        `n_clusters` if the data have fewer distinct rows.
     cluster_means_ : ndarray, same shape
         Exact means of the final clusters.
     counts_ : ndarray (k,)
@@ -168,22 +176,21 @@ class StreamKMeans(DescribedKMeans):
         Exact sum of squared distances of the rows to the model's centers, weighted, in float64, in the space of the
         assignment.
     distortion_ : float or None
-        ``(J' + c) / J``: J' the objective of the final clusters in the sketch, J that in the original space, and c what
-        the sketch takes off the objective of every clustering alike, as definition 2 of Liu et al. has it: for "pca"
-        and "svd" the squared lengths that the projection cuts off, from the mean of all rows or from the origin, for
-        other sketches 0. Near 1 if m was large enough, even where a projection cuts off most of J. None where rows
-        were assigned in the sketch, and for `PreconditionedSampling`, which keeps no lengths.
+        ``(J' + c) / J``, with J' the objective of the final clusters in the sketch, J the objective in the original
+        space, and c the constant of definition 2 of Liu et al. For "pca" and "svd", c is the sum of squared lengths
+        that the projection cuts off; for other sketches it is 0. A value near 1 says that m was large enough. None if
+        rows were assigned in the sketch, and for `PreconditionedSampling`, which keeps no lengths.
     expected_inertia_ : float or None
-        What the sample promised for `inertia_`, and
+        Estimate of `inertia_` from the sample, and
     expected_inertia_error_ : float or None
-        the standard error of that; 0 where the sample held all rows and each was looked at. An interval of twice the
-        error to both sides is one of 95 %. Both are None for data that can be walked once only, where the memory limit
-        leaves no room to draw rows, and where too few of the looked-at rows decide the sum, as in heavy tails: no
-        interval would hold there (Cochran's rule, 25 squared skewnesses against the number of rows). The log says so.
+        its standard error; 0 if the sample held all rows and each was used. Twice the error to both sides is a 95 %
+        interval. Both are None for data that can be read once only, if memory has no room for drawn rows, and if a few
+        rows decide the sum (heavy tails, by Cochran's rule: 25 squared skewnesses against the number of rows). The log
+        says so.
     possible_gain_ : float or None
-        Share of `inertia_` that one split and merge, or one step of Lloyd's algorithm, could gain: estimated from below
-        by rows that the last pass drew by their share of it. 0 at a local optimum, which need not be the best. A
-        warning where it is above 1 % and `refine` does not look further.
+        Estimated share of `inertia_` that one split and merge, or one Lloyd step, could gain. It is estimated from
+        below, from rows that the last pass drew by their share of the objective. 0 at a local optimum, which need not
+        be the best one. Above 1 % there is a warning if `refine` does not look further.
     size_cap_ : SizeCap or None
         Of a fit with `max_cluster_size`: `rows` that a cluster may have, `largest`, and what was there before clusters
         were split: `n_clusters_before`, `inertia_before`, `largest_before`. `inertia_` is lower, at the price of
@@ -191,12 +198,12 @@ class StreamKMeans(DescribedKMeans):
     feature_deviations_ : float64 ndarray (d,) or None
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
     preparation_ : Preparation or None
-        What the steps of `preprocess` have found, or those of the sketch store that was fitted.
+        What the steps of `preprocess` have found, or those of the fitted sketch store.
     missing_ : Missing or None
         How many values were missing, for "mean" and "masked"; None for others.
     profile_ : Profile or None
-        How the rows of each cluster lie about its center, by the last pass: what `summary` says of distances,
-        silhouettes and typical rows. None for rows that can be walked once only.
+        Distances and silhouettes of each cluster and its typical rows, from the last pass; `summary` shows them. None
+        for rows that can be read once only.
     feature_words_ : WordTable or None
         The words behind hashed features: counted by the pass that counts document frequencies, else in a look at some
         of the documents.
@@ -215,7 +222,7 @@ class StreamKMeans(DescribedKMeans):
         epoch, the inertia is that of every batch about the centers that it met. "words" is a look at some documents,
         which is no pass.
     n_passes_ : int
-        How often the data were read, to count document frequencies too.
+        Number of passes over the data, with the one that counts document frequencies.
     seed_ : int
         `random_state` if that is a number, else what was drawn from it: as `random_state` it gives the same fit again.
     fitted_on_ : dict
