@@ -18,14 +18,12 @@ from streamkm.fitting.normalize import NormalizedRows, normalize_rows, oblivious
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.pilot_rows import rows_ahead
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
-from streamkm.planning.memory import pca_rows
+from streamkm.planning.memory import n_rows_ahead, pca_rows
 from streamkm.sketches import Sketch, SketchFit
 from streamkm.sketches.registry import find_sketch, first_round
 
 MORE_LOST, LOST_ANYWAY = 1.15, 0.005  # how much more directions may leave out of all rows than of those read ahead
 
-MOST_AHEAD = 0.1  # share of all rows that are read ahead, at most, but for
-FEWEST_AHEAD = 4  # rows a component
 LOST_ROWS = 2048  # that this is judged by, at most
 
 logger = logging.getLogger(__name__)
@@ -68,8 +66,7 @@ def _read_along(context: FitContext) -> tuple[Sketched, NormalizedRows]:
         needs, n_features = plan.memory_model, context.reader.source.n_features
         assert needs is not None
         assert n_features is not None  # else there would be another plan
-        n_few = max(FEWEST_AHEAD * plan.n_components, int(MOST_AHEAD * (plan.n_rows or 0)))
-        n_wanted = min(pca_rows(n_features, plan.n_components), n_few)
+        n_wanted = n_rows_ahead(plan.n_rows or 0, n_features, plan.n_components)
         with context.progress.stage("ahead") as stage:
             some = rows_ahead(context, n_wanted, needs.rows.row_bytes, stage)
         if some.shape[0] < plan.n_components:  # hardly any of them is valid

@@ -100,6 +100,8 @@ class FitSizes:
         Whether rows have missing values, which distances and means leave out.
     capped : bool
         Whether clusters that are too large are split.
+    ahead : bool
+        Whether the sketch is found on rows that are read before the first pass.
     """
 
     n_clusters: int
@@ -115,6 +117,7 @@ class FitSizes:
     labels: bool = True
     observed: bool = False
     capped: bool = False
+    ahead: bool = False
 
     @property
     def kept_rows(self) -> int:

@@ -5,6 +5,7 @@ Pure functions of the source's description, the parameters and the memory that m
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from streamkm.passes.sizes import Sizes
@@ -104,7 +105,8 @@ def plan_fit(
     serving = [sizes for sizes in ladder if serves(asked, sizes.sample_rows)]
     choice, all_rows = None, bool(serving) and clusters_all(asked, first.sample_rows)
     if all_rows:
-        choice = choose(source, memory_model, {"blocks": ""}, asked.spaces[:1], serving, budget, n_threads)
+        ahead_of_all = replace(memory_model, ahead=asked.found)
+        choice = choose(source, ahead_of_all, {"blocks": ""}, asked.spaces[:1], serving, budget, n_threads)
         all_rows = choice.fits(budget)
     if choice is None or not all_rows:
         sizes = serving if serving and "sample" in allowed else ladder  # a smaller sample would cost quality

@@ -23,6 +23,8 @@ from streamkm.sketches.subspace import subspace_bytes
 
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
+MOST_AHEAD = 0.1  # share of all rows that are read ahead to find directions, at most, but for
+FEWEST_AHEAD = 4  # rows a component
 SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arrays, rows drawn from it
 FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 CHECK_COPIES = 6  # of drawn rows, while it is looked what could be gained
@@ -57,9 +59,9 @@ class MemoryModel(FitSizes):
         }
         if self.sums_bytes:
             stages["prepare"] = reading.peak(Sums.memory(self))
-        if self.fitted and cluster_on != "sample":
-            ahead = Evenly.memory(pca_rows(self.rows.n_features, self.rows.n_components), self.rows.row_bytes)
-            stages["ahead"] = reading.peak(ahead)
+        if self.ahead:
+            n_ahead = n_rows_ahead(self.rows.n_rows, self.rows.n_features, self.rows.n_components)
+            stages["ahead"] = reading.peak(Evenly.memory(n_ahead, self.rows.row_bytes))
         if self.capped:
             stages["split"] = reading.peak(Gather.memory(self, space))
         if self.directions:
@@ -158,3 +160,8 @@ class MemoryModel(FitSizes):
 def pca_rows(n_features: int, n_components: int) -> int:
     """Sampled rows that directions are found on."""
     return max(n_components, min(PCA_ROWS, PCA_BYTES // (8 * n_features)))
+
+
+def n_rows_ahead(n_rows: int, n_features: int, n_components: int) -> int:
+    """Rows read before the first pass that directions are found on."""
+    return min(pca_rows(n_features, n_components), max(FEWEST_AHEAD * n_components, int(MOST_AHEAD * n_rows)))
