@@ -93,8 +93,7 @@ def rough_reader(estimator: Any, source: RowSource, plan: Plan) -> RowReader:
     """Make the reader of a fit, of rows whose preparation is found on a few of them."""
     masked = estimator.on_missing == "masked"
     preparation = Preparation((FILL,)) if masked else preparation_for(estimator, source)
-    rows = roughly_prepared(source, preparation, plan.chunk_bytes, estimator.on_invalid)
-    return _reader(estimator, rows, plan, row_metric(estimator.metric))
+    return roughly_prepared(_reader(estimator, source, plan, row_metric(estimator.metric)), preparation)
 
 
 def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:

@@ -33,7 +33,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.label_sinks import GatheredLabels
 from streamkm.passes.prepare import find_preparation
-from streamkm.passes.reader import OnInvalid, RowReader
+from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.forecast import Cluster, Cost, Rates, forecast
 from streamkm.planning.plan import Plan
@@ -103,10 +103,8 @@ def measure(reader: RowReader, plan: Plan, settings: Settings) -> Rates:
     return Rates(sample, sketch, assign, step, gather_s, join_s, client, n_sampled, max(1, steps), chunk_rows)
 
 
-def roughly_prepared(
-    source: RowSource, preparation: Preparation | None, chunk_bytes: int, on_invalid: OnInvalid
-) -> RowSource:
-    """Rows prepared as a fit would, by what a few chunks say of all; rows without steps as they are.
+def roughly_prepared(reader: RowReader, preparation: Preparation | None) -> RowReader:
+    """The reader of rows prepared as a fit would, by what a few chunks say of all; rows without steps as they are.
 
     Raises
     ------
@@ -114,13 +112,15 @@ def roughly_prepared(
         If the source has no chunks that can be read by themselves.
     """
     if preparation is None:
-        return source
+        return reader
+    source = reader.source
     if source.streams:
         raise InvalidInputError(f"{source.name} streams rows; a few of them cannot be read to measure the time")
-    few = _Few(source, source.chunks(chunk_bytes)[:CHUNKS])
+    few = _Few(source, source.chunks(reader.target_bytes)[:CHUNKS])
     with open_executor(1) as here:
-        context = PassContext(executor=here, reader=RowReader(few, chunk_bytes, "euclidean", on_invalid))
-        return prepared(source, find_preparation(context, preparation, SMALLEST_SAMPLE_ROWS, _Clock(False)))
+        context = PassContext(executor=here, reader=replace(reader, source=few))
+        found = find_preparation(context, preparation, SMALLEST_SAMPLE_ROWS, _Clock(False))
+    return replace(reader, source=prepared(source, found))
 
 
 class _Clock(Progress):

@@ -81,7 +81,7 @@ def find_preparation(
         if step not in FOUND:
             continue
         rows = prepared(source, preparation.before(number)) if number else source
-        missing: OnMissing = "mean" if step == FILL else "raise"
+        missing: OnMissing = "mean" if step == FILL else context.reader.on_missing
         reader = replace(context.reader, source=rows, metric="euclidean", may_index=True, on_missing=missing)
         name = f"step-{number}"
         scaling = _found(replace(context, reader=reader, weights=NO_WEIGHTS), step, name, sample_rows, progress)

@@ -147,6 +147,14 @@ def test_rows_with_nan_alone_are_left_out():
     assert StreamKMeans(2, on_missing="skip", **COMMON).fit(sparse).labels_[0] == -1
 
 
+@pytest.mark.parametrize("step", ["standardize", "robust"])
+def test_rows_with_nan_take_no_part_in_steps(step):
+    X = holed()
+    model = StreamKMeans(3, on_missing="skip", preprocess=[step], **COMMON).fit(X)
+    same_fit(model, StreamKMeans(3, on_invalid="skip", preprocess=[step], **COMMON).fit(X))
+    assert model.estimate_seconds(X) > 0
+
+
 def test_nan_is_refused_by_default():
     with pytest.raises(InvalidInputError, match=r"NaN in .*row"):
         StreamKMeans(3, **COMMON).fit(holed())
