@@ -149,8 +149,9 @@ class Preparation:
         Returns
         -------
         ndarray or csr_array (n, d)
-            Dense where a step takes a shift off. NaN stays NaN, unless the first step fills it. Values become NaN that
-            a step has no use for: up to -1 before "log1p", negative ones before "total".
+            Dense where a step takes a shift off. NaN stays NaN, unless the first step fills it, and the other values of
+            its row are scaled by themselves. Values become infinite that a step has no use for: up to -1 before
+            "log1p", negative ones before "total".
 
         Raises
         ------

@@ -115,7 +115,7 @@ def test_filling_comes_before_the_other_steps():
 
 def test_values_that_a_step_makes_invalid_are_not_missing():
     X = np.array([[1.0, np.nan], [-3.0, 2.0], [4.0, 5.0]])
-    with pytest.raises(InvalidInputError, match=r"NaN in .*row 1"):
+    with pytest.raises(InvalidInputError, match=r"infinity in .*row 1"):
         StreamKMeans(1, preprocess=["log1p"], **FILLED).fit(X)
 
 
@@ -153,6 +153,17 @@ def test_rows_with_nan_take_no_part_in_steps(step):
     model = StreamKMeans(3, on_missing="skip", preprocess=[step], **COMMON).fit(X)
     same_fit(model, StreamKMeans(3, on_invalid="skip", preprocess=[step], **COMMON).fit(X))
     assert model.estimate_seconds(X) > 0
+
+
+@pytest.mark.parametrize("step", ["log1p", "total"])
+def test_values_that_a_step_cannot_use_are_not_missing(step):
+    X = np.abs(holed())
+    row = int(np.flatnonzero(~np.isnan(X).any(axis=1))[2])
+    X[row, 0] = -2.0
+    with pytest.raises(InvalidInputError, match=rf"infinity in .*row {row:,} .*after {step}"):
+        StreamKMeans(3, on_missing="skip", preprocess=[step], **COMMON).fit(X)
+    model = StreamKMeans(3, on_missing="skip", on_invalid="skip", preprocess=[step], **COMMON).fit(X)
+    assert model.labels_[row] == -1
 
 
 def test_nan_is_refused_by_default():

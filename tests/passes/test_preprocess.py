@@ -203,7 +203,7 @@ def test_values_that_a_step_has_no_use_for_are_named(tmp_path):
     X[17, 3] = -2
     pd.DataFrame(X, columns=list("abcdef")).to_csv(tmp_path / "x.csv", index=False)
     for step in ("log1p", "total"):
-        with pytest.raises(InvalidInputError, match=rf"NaN in .*x.csv, line 19 .*after {step}; pass on_invalid"):
+        with pytest.raises(InvalidInputError, match=rf"infinity in .*x.csv, line 19 .*after {step}; pass on_invalid"):
             StreamKMeans(2, preprocess=[step], **COMMON).fit(tmp_path / "x.csv")
         kmeans = StreamKMeans(2, preprocess=[step], on_invalid="skip", **COMMON).fit(tmp_path / "x.csv")
         assert np.flatnonzero(kmeans.labels_ < 0).tolist() == [17]
@@ -484,16 +484,34 @@ class TestKernels:
         kernels.log1p(X, out)
         wanted = np.array([math.log1p(x) for x in X])
         np.testing.assert_array_less(np.abs(out - wanted), 4 * np.spacing(np.abs(wanted)) + 1e-323)
-        kernels.log1p(np.array([-1.0, -2.0, np.nan]), out[:3])
-        assert np.isnan(out[:3]).all()
+        kernels.log1p(np.array([-1.0, -2.0, -np.inf, np.inf, np.nan]), out[:5])
+        assert out[:4].tolist() == [-np.inf, -np.inf, -np.inf, np.inf]
+        assert np.isnan(out[4])
 
     def test_unit_rows_neither_overflow_nor_vanish(self):
-        X = np.array([[3e200, 4e200], [3e-320, 4e-320], [0, 0], [np.nan, 1]])
+        X = np.array([[3e200, 4e200], [3e-320, 4e-320], [0, 0], [np.nan, np.nan]])
         got = Preparation(("unit",)).apply(X)
         np.testing.assert_allclose(got[0], [0.6, 0.8], rtol=1e-15)
         np.testing.assert_allclose(got[1], [0.6, 0.8], rtol=1e-3)
         assert got[2].tolist() == [0, 0]
         assert np.isnan(got[3]).all()
+
+    @pytest.mark.parametrize("kind", [np.float32, np.float64])
+    def test_missing_values_stay_and_no_other_value_becomes_one(self, kind):
+        X = groups(200, kind)
+        X[np.random.default_rng(0).random(X.shape) < 0.4] = np.nan
+        X[0], X[1, 0], X[2, 0], X[3, 1] = np.nan, np.inf, -np.inf, 0
+        missing, sizes = np.isnan(X), np.abs(X)
+        for step, rows in (("log1p", X), ("total", X), ("unit", X), ("total", sizes), ("unit", sizes)):
+            np.testing.assert_array_equal(np.isnan(Preparation((step,)).apply(rows)), missing)
+        known = np.nan_to_num(sizes[3:].astype(np.float64))
+        wanted = {
+            "unit": normalize(known),
+            "total": known * np.divide(10_000, known.sum(axis=1), out=np.ones(197), where=known.any(axis=1))[:, None],
+        }
+        for step, each in wanted.items():
+            got = np.nan_to_num(Preparation((step,)).apply(sizes[3:]))
+            np.testing.assert_allclose(got, each, rtol=1e-6 if kind == np.float32 else 1e-12)
 
     def test_features_beyond_those_that_were_seen_are_left(self):
         found = Preparation(("standardize",), (quartile_scaling(sp.csr_array(4 * np.eye(3)[[0, 0, 0, 1]])),))

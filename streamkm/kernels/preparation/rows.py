@@ -1,7 +1,8 @@
 """What is done to the values of rows. numba only; arrays in, arrays out; the caller validates.
 
 Values of rows lie one after the other, dense rows and CSR rows alike; `starts` says where each row begins. Everything
-is computed in float64 and rounded once. Outputs may be the inputs.
+is computed in float64 and rounded once. Outputs may be the inputs. NaN is a missing value, which stays NaN and counts
+for nothing; values that a step cannot use become infinite, so that they are never taken for missing ones.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def scale_entries(indices, data, factor, out):
 
 @kernel
 def log1p(values, out):
-    """Logarithms of 1 + x, within some units of the last place of float64; NaN for x <= -1.
+    """Logarithms of 1 + x, within some units of the last place of float64; -infinity for x <= -1.
 
     By plain arithmetic, so that they have the same bits on every processor. With ``1 + x = 2^e m``, m between the root
     of 1/2 and that of 2, and ``s = (m - 1) / (m + 1)``: ``log m = 2 (s + s^3 / 3 + s^5 / 5 + ...)``, of which eleven
@@ -92,7 +93,7 @@ def log1p(values, out):
             y = 1.0 + x
             short = x - (y - 1.0) if x < 1.0 else 1.0 - (y - x)
             more[t] = y
-            lost[t] = short / y if x > -1.0 else np.nan
+            lost[t] = short / y if -1.0 < x < np.inf else -np.inf if x <= -1.0 else x
         for t in range(size):
             power = (bits[t] - ROOT_BITS) >> 52
             exponent[t] = power
@@ -112,7 +113,9 @@ def log1p(values, out):
 
 @kernel
 def common_total(values, starts, total, out):
-    """Scale rows so that their values add up to `total`; rows of zeros stay, those with negative values become NaN.
+    """Scale rows so that their values add up to `total`; rows of zeros stay.
+
+    All values of a row become infinite if one is negative, or if their sum is infinite.
 
     Parameters
     ----------
@@ -125,16 +128,22 @@ def common_total(values, starts, total, out):
     for i in range(starts.shape[0] - 1):
         found, least = 0.0, 0.0
         for t in range(starts[i], starts[i + 1]):
-            found += values[t]
-            least = min(least, np.float64(values[t]))
-        factor = np.nan if least < 0 else total / found if found != 0 else 1.0
+            value = np.float64(values[t])
+            if not np.isnan(value):
+                found += value
+                least = min(least, value)
+        if least < 0 or found == np.inf:
+            for t in range(starts[i], starts[i + 1]):
+                out[t] = values[t] if np.isnan(values[t]) else np.inf
+            continue
+        factor = total / found if found != 0 else 1.0
         for t in range(starts[i], starts[i + 1]):
             out[t] = values[t] * factor
 
 
 @kernel
 def unit_length(values, starts, out):
-    """Scale rows to length 1; rows of zeros stay. No square overflows or vanishes.
+    """Scale rows to length 1; rows of zeros stay, and rows with infinity. No square overflows or vanishes.
 
     Parameters
     ----------
@@ -146,15 +155,16 @@ def unit_length(values, starts, out):
     for i in range(starts.shape[0] - 1):
         largest = 0.0
         for t in range(starts[i], starts[i + 1]):
-            largest = max(largest, abs(np.float64(values[t])))
-        if largest == 0:
+            largest = max(largest, abs(np.float64(values[t])))  # NaN is never larger
+        if largest == 0 or largest == np.inf:
             for t in range(starts[i], starts[i + 1]):
                 out[t] = values[t]
             continue
         d2 = 0.0
         for t in range(starts[i], starts[i + 1]):
             value = values[t] / largest
-            d2 += value * value
+            if not np.isnan(value):
+                d2 += value * value
         norm = np.sqrt(d2)
         for t in range(starts[i], starts[i + 1]):
             out[t] = values[t] / largest / norm
