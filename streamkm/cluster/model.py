@@ -225,7 +225,7 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         raise ModelFileError(f"format {form!r}, not {FORMAT} to {OBSERVED_FORMAT}")
     if (form == STREAM_FORMAT) != ("stream" in header):
         raise ModelFileError(f"format {form}, {'without' if form == STREAM_FORMAT else 'with'} a stream")
-    prepared = form == PREPARED_FORMAT or (form == STREAM_FORMAT and "steps" in header)
+    prepared = form == PREPARED_FORMAT or (form in (STREAM_FORMAT, OBSERVED_FORMAT) and "steps" in header)
     if not isinstance(header["parameters"], dict) or not isinstance(header["sketch"], dict):
         raise ModelFileError("parameters and sketch are to be mappings")
     if header["metric"] not in get_args(Metric) or header["space"] not in get_args(Space):

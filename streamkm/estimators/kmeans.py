@@ -144,9 +144,10 @@ class StreamKMeans(DescribedKMeans):
         a pass of its own, stands for NaN, before the steps of `preprocess`, in later rows too; for dense rows, and 0
         for a feature without values. "masked": distances and means count the values that are there (k-POD, Chi, Chi
         and Baraniuk, 2016): a row goes to the center that is nearest among the features that it has, and `inertia_`
-        is the sum of these squared distances. For dense rows, ``metric="euclidean"``, and without `preprocess`; a row
-        without any value is invalid. A feature that no row of a cluster has takes the mean of all rows. With
-        ``refine="auto"``, a pass follows, twice at most, if moving centers to the means gains more than 1 %.
+        is the sum of these squared distances. Steps of `preprocess` go by these values, too. For dense rows and
+        ``metric="euclidean"``; a row without any value is invalid. A feature that no row of a cluster has takes the
+        mean of all rows. With ``refine="auto"``, a pass follows, twice at most, if moving centers to the means gains
+        more than 1 %.
     checkpoint : path, optional
         An empty or new directory. The state of the fit is saved there every few seconds. A killed fit that is called
         again with the same data and parameters continues from there, and gives the same result. The directory is

@@ -91,8 +91,9 @@ def plan_rows(
 
 def rough_reader(estimator: Any, source: RowSource, plan: Plan) -> RowReader:
     """Make the reader of a fit, of rows whose preparation is found on a few of them."""
-    masked = estimator.on_missing == "masked"
-    preparation = Preparation((FILL,)) if masked else preparation_for(estimator, source)
+    preparation = preparation_for(estimator, source)
+    if estimator.on_missing == "masked":
+        preparation = (preparation or Preparation(())).after_fill()
     return roughly_prepared(_reader(estimator, source, plan, row_metric(estimator.metric)), preparation)
 
 

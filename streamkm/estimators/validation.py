@@ -91,7 +91,6 @@ def check_masked(estimator: Any) -> None:
     for name, fits, needed in (
         ("sketch", as_they_are and sketch.assign_space != "sketch", '"auto" or "identity"'),
         ("metric", estimator.metric == "euclidean", '"euclidean"'),
-        ("preprocess", not estimator.preprocess, 'None, or on_missing="mean"'),
         ("max_cluster_size", estimator.max_cluster_size is None, "None"),
         ("coreset", estimator.coreset in ("auto", "uniform"), '"auto" or "uniform"'),
     ):

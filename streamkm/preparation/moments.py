@@ -29,9 +29,12 @@ class MomentsFit:
     ----------
     centers : bool
         Whether means are taken off: of dense rows.
+    observed : bool
+        Whether NaN is a missing value of dense rows, which is left out.
     """
 
     centers: bool
+    observed: bool = False
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
         """Add rows, each once, whatever it weighs. O(nnz).
@@ -46,7 +49,8 @@ class MomentsFit:
         state = _widened(np.zeros((3, 1)) if state is None else state, 1 + X.shape[1])
         state[0, 0] += X.shape[0]
         if isinstance(X, np.ndarray):
-            kernels.add_dense(as_working(X), *state[:, 1:])
+            add = kernels.add_observed if self.observed else kernels.add_dense
+            add(as_working(X), *state[:, 1:])
         else:
             kernels.add_entries(X.indices, as_working(X.data), *state[:, 1:])
         return state
@@ -60,10 +64,11 @@ class MomentsFit:
         return joined
 
     def finish(self, state: NDArray[np.float64]) -> Scaling:
-        """Means, and one over standard deviations, by n; 1 for features whose values are all the same."""
-        n_rows, (counts, means, squares) = state[0, 0], state[:, 1:]
+        """Means, and one over standard deviations, by n; 1 for features whose values are all the same or missing."""
+        counts, means, squares = state[:, 1:]
+        n_values = np.maximum(counts, 1.0) if self.observed else state[0, 0]
         # the values that are not stored are zeros
-        variances = (squares + means * means * counts * ((n_rows - counts) / n_rows)) / n_rows
+        variances = (squares + means * means * counts * ((n_values - counts) / n_values)) / n_values
         deviations = np.sqrt(variances)
         factor = np.divide(1.0, deviations, out=np.ones_like(deviations), where=deviations > 0)
         return Scaling(means.copy() if self.centers else np.empty(0), factor)
@@ -73,14 +78,14 @@ class MomentsFit:
 class FillFit:
     """Means of the values that features have, NaN left out: `step` chunk by chunk, `join`, `finish`.
 
-    The state is that of `MomentsFit`, without squares.
+    The state is that of `MomentsFit`.
     """
 
     def step(self, state: Any, X: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
         """Add dense rows (n, d), each once, whatever it weighs, to a state, which is changed; None to start."""
         state = np.zeros((3, 1 + X.shape[1])) if state is None else state
         state[0, 0] += X.shape[0]
-        kernels.add_observed(as_working(X), *state[:2, 1:])
+        kernels.add_observed(as_working(X), *state[:, 1:])
         return state
 
     def join(self, states: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:

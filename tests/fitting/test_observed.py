@@ -162,8 +162,7 @@ def test_a_feature_that_a_cluster_never_has_takes_the_mean_of_all_rows():
 def test_what_cannot_be_is_refused():
     X, _ = groups(200)
     wrong = [
-        {"sketch": "countsketch"}, {"metric": "cosine"}, {"preprocess": ["standardize"]}, {"max_cluster_size": 60},
-        {"coreset": "sensitivity"},
+        {"sketch": "countsketch"}, {"metric": "cosine"}, {"max_cluster_size": 60}, {"coreset": "sensitivity"},
     ]  # fmt: skip
     for options in wrong:
         with pytest.raises(InvalidParameterError, match=rf'on_missing="masked" .*{next(iter(options))}='):

@@ -71,21 +71,23 @@ def add_dense(X, counts, means, squares):
 
 
 @kernel
-def add_observed(X, counts, means):
-    """Add dense rows to the counts and means of their features; NaN is left out. O(n * d).
+def add_observed(X, counts, means, squares):
+    """Add dense rows to the states of their features; NaN is left out. O(n * d).
 
-    The mean of a feature whose values are all the same is exactly this value.
+    Rows without NaN give the bits of `add_dense`.
 
     Parameters
     ----------
     X : float32 or float64 (n, d), C-contiguous
-    counts, means : float64 (d,)
+    counts, means, squares : float64 (d,)
         Changed.
     """
     n_rows, n_features = X.shape
-    around, sums, n_block = np.empty(n_features), np.empty(n_features), np.empty(n_features)
+    around, n_block = np.empty(n_features), np.empty(n_features)
+    sums, sums_of_squares = np.empty(n_features), np.empty(n_features)
     for start in range(0, n_rows, BLOCK_ROWS):
         sums[:] = 0.0
+        sums_of_squares[:] = 0.0
         n_block[:] = 0.0
         for i in range(start, min(start + BLOCK_ROWS, n_rows)):
             row = X[i]
@@ -93,12 +95,16 @@ def add_observed(X, counts, means):
                 if not np.isnan(row[j]):
                     if n_block[j] == 0:
                         around[j] = row[j]
-                    sums[j] += np.float64(row[j]) - around[j]
+                    apart = np.float64(row[j]) - around[j]
+                    sums[j] += apart
+                    sums_of_squares[j] += apart * apart
                     n_block[j] += 1.0
         for j in range(n_features):
             if n_block[j] > 0:
-                counts[j] += n_block[j]
-                means[j] += (around[j] + sums[j] / n_block[j] - means[j]) * (n_block[j] / counts[j])
+                mean = sums[j] / n_block[j]
+                sums_of_squares[j] = max(0.0, sums_of_squares[j] - sums[j] * mean)
+                sums[j] = around[j] + mean
+        join(counts, means, squares, n_block, sums, sums_of_squares)
 
 
 @kernel
