@@ -29,8 +29,8 @@ from streamkm.cli.common import (
 from streamkm.core.secrets import masked
 
 _OF_A_FIT = (  # options of a sweep that a fit has too
-    "random_state", "metric", "preprocess", "skip_invalid", "memory_limit", "executor", "settings", "columns",
-    "exclude", "id_column", "categories", "categories_unseen",
+    "random_state", "metric", "preprocess", "skip_invalid", "on_missing", "memory_limit", "executor", "settings",
+    "columns", "exclude", "id_column", "categories", "categories_unseen",
 )  # fmt: skip
 
 
@@ -45,6 +45,13 @@ _OF_A_FIT = (  # options of a sweep that a fit has too
 @click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
 @preprocess_option
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
+@click.option(
+    "--on-missing",
+    type=click.Choice(["raise", "skip", "mean"]),
+    default="raise",
+    show_default=True,
+    help="NaN: skip its rows, or fill it with means.",
+)
 @memory_option
 @threads_option
 @set_option
@@ -74,6 +81,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
                 metric=options["metric"],
                 preprocess=options["preprocess"],
                 on_invalid="skip" if options["skip_invalid"] else "raise",
+                on_missing=options["on_missing"],
                 random_state=options["random_state"],
                 memory_limit=options["memory_limit"],
                 executor=options["executor"],

@@ -30,7 +30,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
     "sweep": {
         "n_clusters": "-k {}", "seeds": "--seeds {}", "random_state": "--random-state {}", "metric": "--metric {}",
-        "on_invalid": "--skip-invalid", "extend": "--extend",
+        "on_invalid": "--skip-invalid", "on_missing": "--on-missing {}", "extend": "--extend",
     },
     "distortion": {
         "n_clusters": "-k {}", "n_components": "-m {}", "sketches": "--sketches {}", "sample_rows": "--sample-rows {}",

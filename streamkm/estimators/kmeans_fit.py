@@ -26,14 +26,13 @@ from streamkm.fitting.observed import run_observed_fit
 from streamkm.fitting.settings import Settings
 from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.context import PassContext
-from streamkm.passes.prepare import check_replayable, find_preparation
+from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import RowReader
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
 from streamkm.preparation import Preparation
-from streamkm.preparation.preparation import FILL
 from streamkm.sources.base import RowSource
 from streamkm.sources.cached import cached_rows
 from streamkm.sources.open import store_of
@@ -105,25 +104,11 @@ def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:
 
 
 def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
-    """Give the rows that will be clustered, as far as they can be described before steps have found what they need.
-
-    Raises InvalidInputError for rows that no step can be done to: of sketch stores, and some that can be walked once
-    only.
-    """
+    """Give the rows that will be clustered; see `planned_rows`."""
     if estimator.on_missing == "masked":
         _check_masked_rows(source)
     preparation = preparation_for(estimator, source)
-    if preparation is None:
-        return source
-    if store_of(source) is not None:
-        steps = preparation.steps
-        named = 'on_missing="mean"' if steps[0] == FILL else f"preprocess={list(steps)!r}"
-        raise InvalidInputError(
-            f"the rows of {source.name} are sketched already, and {named} is for original rows; "
-            f"leave {named.partition('=')[0]} out"
-        )
-    check_replayable(source, preparation)
-    return prepared(source, preparation)
+    return source if preparation is None else planned_rows(source, preparation)
 
 
 def cached_as_planned(estimator: Any, source: RowSource, plan: Plan) -> RowSource:

@@ -28,7 +28,7 @@ from streamkm.cluster.sampling.row_sample import Sample, SampleRule, as_block_ma
 from streamkm.cluster.search.incremental_k import around_mean
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.core.matrix import Matrix
+from streamkm.core.matrix import Matrix, with_nan
 from streamkm.core.memory import human_bytes, trim_heap, with_process_memory
 from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
@@ -42,8 +42,8 @@ from streamkm.model_selection.sweep_parameters import (
     check_choice,
     check_count,
     check_seeds,
-    planned_rows,
     sample_sizes,
+    swept_preparation,
     wanted_clusters,
 )
 from streamkm.model_selection.sweep_result import SweepResult
@@ -52,14 +52,13 @@ from streamkm.model_selection.swept_rows import SweptRows, draw_more
 from streamkm.passes.context import PassContext
 from streamkm.passes.draw import Shares, draw_pass
 from streamkm.passes.gathered import Gathered
-from streamkm.passes.prepare import find_preparation
-from streamkm.passes.reader import OnInvalid, RowReader
+from streamkm.passes.prepare import find_preparation, planned_rows
+from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
 from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.sample_plan import SamplePlan, plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
-from streamkm.preparation import Preparation, check_steps
 from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch, sketch_class, sketch_names
 from streamkm.sources import open_source
@@ -85,6 +84,7 @@ def sweep(
     chunk_bytes: int | str = "auto",
     executor: Any = "auto",
     on_invalid: OnInvalid = "raise",
+    on_missing: OnMissing = "raise",
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | str = "auto",
     random_state: Any = None,
@@ -113,6 +113,8 @@ def sweep(
         As of `SketchOptions`.
     metric, preprocess, memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
         As of `StreamKMeans`. Clusterings are scored, and their centers given, in the units of the prepared rows.
+    on_missing : {"raise", "skip", "mean"}, default="raise"
+        As of `StreamKMeans`, without "masked".
     sample_rows : int or "auto", default="auto"
         Rows that are clustered and scored, at most. "auto": 200 for each of the most clusters, from 10,000 to 50,000.
     checkpoint : path, optional
@@ -162,8 +164,9 @@ def sweep(
     check_choice("sketch", sketch, ("auto", *sketch_names()))
     check_choice("metric", metric, get_args(Metric))
     check_choice("on_invalid", on_invalid, get_args(OnInvalid))
-    given, steps = open_source(X), check_steps(preprocess)
-    source = planned_rows(given, steps)
+    preparation = swept_preparation(preprocess, on_missing)
+    given = open_source(X if on_missing == "raise" else with_nan(X))
+    source = planned_rows(given, preparation)
     if extend and not source.replayable:
         raise InvalidParameterError(
             f"extend=True for {source.name}; needed: data that can be read again, as from files"
@@ -183,31 +186,39 @@ def sweep(
         memory_limit=memory_limit,
         n_threads=local_threads(executor),
     )
-    reader = RowReader(planned_line_room(given, memory_limit, plan), plan.chunk_bytes, metric, on_invalid)
+    reader = RowReader(
+        planned_line_room(given, memory_limit, plan),
+        plan.chunk_bytes,
+        metric,
+        on_invalid,
+        on_missing="skip" if on_missing == "skip" else "raise",
+    )
     stages = Progress(progress)
     settings = {
         "n_clusters": wanted,
         "seeds": int(seeds),
         "sketch": [kind, m],
         "metric": metric,
-        "preprocess": list(steps),
+        "steps": list(preparation.steps),
         "rows": [n_clustered, plan.sample_rows],
         "chunk_bytes": plan.chunk_bytes,
         "on_invalid": on_invalid,
+        "on_missing": on_missing,
         "random_state": int(random_state) if isinstance(random_state, Integral) else None,
     }
     with under_limit(memory_limit), COMPILATION.shown_on(stages), ExitStack() as stack:
         saved = None
         if checkpoint is not None:
-            described = {"source": fingerprint(given), "settings": settings}
-            saved = stack.enter_context(Checkpoint.open(checkpoint, described, restart=restart))
+            saved = stack.enter_context(
+                Checkpoint.open(checkpoint, {"source": fingerprint(given), "settings": settings}, restart=restart)
+            )
         writer = CheckpointWriter(saved)
         seed = writer.same_seed(drawn_seed(random_state))
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
         context = PassContext(executor=workers, reader=reader, writer=writer)
-        if steps:
-            preparation = find_preparation(context, Preparation(steps), plan.sample_rows, stages)
+        if preparation.steps:
+            preparation = find_preparation(context, preparation, plan.sample_rows, stages)
             context = replace(context, reader=replace(reader, source=prepared(given, preparation)))
         read, made, swept = _rows_to_sweep(context, here, plan, (kind, m), (n_clustered, wanted[-1]), seed, stages)
         space = plan.space_for(read.n_features)
@@ -240,7 +251,7 @@ def sweep(
         made,
         labels,
         swept,
-        {"metric": metric, "preprocess": list(steps), "on_invalid": on_invalid},
+        {"metric": metric, "preprocess": list(preprocess or ()), "on_invalid": on_invalid, "on_missing": on_missing},
     )
     more = result.further() if extend else []
     if not more:
@@ -253,12 +264,13 @@ def sweep(
         sketch=sketch,
         n_components=n_components,
         metric=metric,
-        preprocess=steps,
+        preprocess=preprocess,
         sample_rows=sample_rows,
         memory_limit=with_process_memory(memory_limit, plan.process_memory),
         chunk_bytes=chunk_bytes,
         executor=executor,
         on_invalid=on_invalid,
+        on_missing=on_missing,
         checkpoint=None if checkpoint is None else f"{os.fspath(checkpoint)}-{more[-1]}",
         progress=progress,
         random_state=random_state,

@@ -7,15 +7,12 @@ from numbers import Integral
 from typing import Any
 
 from streamkm.cluster.seeding.search_set import search_rows
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.passes.prepare import check_replayable
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.planning.memory_budget import SAMPLE_BYTES
 from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS
-from streamkm.preparation import Preparation
+from streamkm.preparation import Preparation, check_steps
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
-from streamkm.sources.open import store_of
-from streamkm.sources.prepared import prepared
 
 
 def clusters_of(text: str) -> list[int]:
@@ -40,15 +37,22 @@ def clusters_of(text: str) -> list[int]:
     return wanted_clusters(found)
 
 
-def planned_rows(source: RowSource, steps: Sequence[str]) -> RowSource:
-    """The rows that will be clustered, as far as they can be described before steps have found what they need."""
-    if not steps:
-        return source
-    if store_of(source) is not None:
-        raise InvalidInputError(f"the rows of {source.name} are sketched already; leave preprocess={list(steps)!r} out")
-    preparation = Preparation(tuple(steps))
-    check_replayable(source, preparation)
-    return prepared(source, preparation)
+def swept_preparation(preprocess: Sequence[str] | None, on_missing: Any) -> Preparation:
+    """The steps that rows of a sweep go through; filling comes first.
+
+    Raises
+    ------
+    InvalidParameterError
+        For steps that are none, and for "masked".
+    """
+    if on_missing == "masked":
+        raise InvalidParameterError(
+            'on_missing="masked" is for fits: the scores of a sweep compare all features of rows; pass '
+            'on_missing="mean" to fill missing values, or on_missing="skip" to leave rows with NaN out'
+        )
+    check_choice("on_missing", on_missing, ("raise", "skip", "mean"))
+    preparation = Preparation(check_steps(preprocess))
+    return preparation.after_fill() if on_missing == "mean" else preparation
 
 
 def wanted_clusters(n_clusters: int | Iterable[int]) -> list[int]:

@@ -363,7 +363,7 @@ def elbow(n_clusters: Sequence[int], inertia: Sequence[float]) -> int | None:
 
 ROWS_TO_EXTEND = 20  # clustered rows for each cluster of a sweep that goes on by itself
 COLUMNS = tuple(entry.name for entry in fields(SweepRow))
-_DEFAULTS: dict[str, Any] = {"metric": "euclidean", "preprocess": [], "on_invalid": "raise"}
+_DEFAULTS: dict[str, Any] = {"metric": "euclidean", "preprocess": [], "on_invalid": "raise", "on_missing": "raise"}
 _SCORES = {
     "silhouette": "best silhouette",
     "calinski_harabasz": "best Calinski-Harabasz",

@@ -29,6 +29,7 @@ from streamkm.preparation.preparation import FILL, FOUND
 from streamkm.preparation.quartiles import quartile_scaling
 from streamkm.preparation.scaling import Scaling
 from streamkm.sources.base import RowSource
+from streamkm.sources.open import store_of
 from streamkm.sources.prepared import prepared
 
 SAMPLE_SEED = 0  # of the rows that quartiles are found on: the same whatever a fit draws
@@ -53,6 +54,26 @@ def check_replayable(source: RowSource, preparation: Preparation) -> None:
             f"{source.name} can be walked once only, and {named} takes a pass of its own; "
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
+
+
+def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
+    """The rows that will be clustered, as far as they can be described before steps have found what they need.
+
+    Raises
+    ------
+    InvalidInputError
+        For rows that no step can be done to: of sketch stores, and some that can be walked once only.
+    """
+    if not preparation.steps:
+        return source
+    if store_of(source) is not None:
+        steps = preparation.steps
+        named = 'on_missing="mean"' if steps[0] == FILL else f"preprocess={list(steps)!r}"
+        raise InvalidInputError(
+            f"the rows of {source.name} are sketched already, and steps are for original rows; leave {named} out"
+        )
+    check_replayable(source, preparation)
+    return prepared(source, preparation)
 
 
 def find_preparation(

@@ -145,16 +145,17 @@ def test_other_commands(trips):
     run("cluster", "x.zarr", "-k", 3, "-o", "clustered", "--no-report", "--seed", 1)
     run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", "--seed", 1, "--metric", "cosine", *columns)
     assert json.loads(Path("out/summary.json").read_text())["parameters"]["metric"] == "cosine"
-    steps = ("--preprocess", "log1p,standardize", "--metric", "cosine", "--skip-invalid")
+    steps = ("--preprocess", "log1p,standardize", "--metric", "cosine", "--skip-invalid", "--on-missing", "mean")
     run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns, *steps)
     page = html.unescape(Path("swept/sweep.html").read_text())
     command = page.partition("streamkm fit ")[2].partition("<")[0]
-    given = "trips.parquet --seed 1 --metric cosine --preprocess log1p,standardize --skip-invalid"
+    given = "trips.parquet --seed 1 --metric cosine --preprocess log1p,standardize --skip-invalid --on-missing mean"
     assert sorted(command.split()[:-4]) == sorted([*given.split(), *columns])
     run("fit", *command.split()[:-1], "swept-results", "--no-report")  # as it stands
     assert "preprocess=['standardize'] out" in run(
         "sweep", "x.zarr", "-k", "2:4", "--preprocess", "standardize", code=2
     )
+    assert "leave --on-missing mean out" in run("sweep", "x.zarr", "-k", "2:4", "--on-missing", "mean", code=2)
 
 
 def test_stores_of_prepared_rows(trips):

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 import sklearn.metrics
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
+from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
 from streamkm import SketchOptions, StreamKMeans, sweep
@@ -257,6 +258,53 @@ def test_invalid_rows_are_skipped(blobs):
     assert not np.isin([3, 700], result.sample_rows).any()
 
 
+def test_missing_values_are_filled_or_left_out(blobs):
+    X = blobs.copy()
+    X[np.random.default_rng(0).random(X.shape) < 0.02] = np.nan
+    X[:, 3] += 40
+    some = np.isnan(X).any(axis=1)
+    for steps in (None, ["standardize"]):
+        filled = sweep(X, [2, 8], on_missing="mean", preprocess=steps, **QUIET)
+        wanted = sweep(SimpleImputer().fit_transform(X), [2, 8], preprocess=steps, **QUIET)
+        for got, row in zip(filled.rows, wanted.rows, strict=True):
+            assert got.inertia == pytest.approx(row.inertia, rel=1e-9)
+        np.testing.assert_array_equal(filled.labels(8), wanted.labels(8))
+        model = StreamKMeans(8, init=filled.centers(8), on_missing="mean", preprocess=steps, **QUIET).fit(X)
+        assert model.inertia_ <= filled.rows[-1].inertia * (1 + 1e-9)
+        left, rest = (
+            sweep(X, [2, 8], preprocess=steps, **{name: "skip"}, **QUIET) for name in ("on_missing", "on_invalid")
+        )
+        np.testing.assert_array_equal(np.sort(left.sample_rows), np.flatnonzero(~some))
+        np.testing.assert_array_equal(left.labels(8), rest.labels(8))
+    np.testing.assert_array_equal(
+        sweep(np.ma.masked_invalid(X), [2, 8], on_missing="mean", **QUIET).labels(8),
+        sweep(X, [2, 8], on_missing="mean", **QUIET).labels(8),
+    )
+    X[np.flatnonzero(~some)[0], 2] = np.inf
+    for on_missing in ("mean", "skip"):
+        with pytest.raises(InvalidInputError, match="infinity in"):
+            sweep(X, [2], on_missing=on_missing, **QUIET)
+    with pytest.raises(InvalidInputError, match=r'walked once only, and on_missing="mean"'):
+        sweep(iter([blobs]), [2], on_missing="mean", **QUIET)
+
+
+def test_a_stopped_sweep_with_missing_values_goes_on(blobs, tmp_path, monkeypatch):
+    X = blobs.copy()
+    X[::7, 2] = np.nan
+    given = {"on_missing": "mean", "preprocess": ["standardize"], "chunk_bytes": 5_000, **QUIET}
+    wanted = sweep(X, [2, 5], **given)
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    for record in ("step-0", "step-1-sums", "sample"):
+        with monkeypatch.context() as patched:
+            stopped_after(patched, record)
+            with pytest.raises(StoppedError):
+                sweep(X, [2, 5], checkpoint=tmp_path / record, **given)
+        np.testing.assert_array_equal(
+            sweep(X, [2, 5], checkpoint=tmp_path / record, **given).labels(5), wanted.labels(5)
+        )
+
+
 def test_steps_are_done_before(blobs, tmp_path):
     X = blobs * [1, 1, 1, 100, 1, 1] + 5
     np.save(tmp_path / "x.npy", X)
@@ -318,6 +366,8 @@ def test_repeatable_whatever_the_threads(blobs):
         ({"n_clusters": [3], "metric": "manhattan"}, "metric='manhattan'; needed: one of"),
         ({"n_clusters": [3], "sketch": "magic"}, "sketch='magic'; needed: one of"),
         ({"n_clusters": [3], "on_invalid": "ignore"}, "on_invalid='ignore'; needed: one of"),
+        ({"n_clusters": [3], "on_missing": "median"}, "on_missing='median'; needed: one of 'raise', 'skip', 'mean'"),
+        ({"n_clusters": [3], "on_missing": "masked"}, 'on_missing="masked" is for fits.*pass on_missing="mean"'),
     ],
 )
 def test_refused_parameters(blobs, arguments, message):
@@ -546,3 +596,6 @@ def test_the_next_step_clusters_as_the_sweep_did(blobs, swept, tmp_path):
     page = sweep_page(unit.to_dict(), unit.lines(), unit.next_step(), None)
     assert "preprocess=['standardize'], on_invalid='skip').fit" in html.unescape(page)
     assert "preprocess=['" not in page
+    filled = sweep(blobs, range(6, 10), on_missing="mean", **QUIET)
+    assert "StreamKMeans(" in filled.next_step()
+    assert ", on_missing='mean')" in filled.next_step()
