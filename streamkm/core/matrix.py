@@ -59,7 +59,7 @@ def with_nan(X: Any) -> Any:
 
 MASKED_ROWS = 'pass X.astype(float).filled(np.nan), and on_invalid="skip" to leave such rows out'
 """What to do about masked values of rows."""
-MASKED_MISSING = f'{MASKED_ROWS}, or on_missing="skip", or on_missing="mean" or "masked" to use them'
+MASKED_MISSING = f'{MASKED_ROWS}, or on_missing="skip", or on_missing="mean" to fill them'
 """The same, for an estimator that takes them as NaN."""
 
 

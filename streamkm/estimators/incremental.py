@@ -17,7 +17,7 @@ from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.describe import DescribedKMeans
-from streamkm.estimators.input_rows import open_rows
+from streamkm.estimators.input_rows import open_rows, read_missing
 from streamkm.estimators.validation import (
     Weights,
     centers_dtype,
@@ -31,7 +31,7 @@ from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.stream import Origin, Stream, stream_size
 from streamkm.passes.labels import count_skipped
-from streamkm.passes.reader import OnInvalid, RowReader
+from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
 from streamkm.preparation import STEPS, Preparation, check_steps
 from streamkm.preparation.preparation import FILL, FOUND
 from streamkm.sketches import IdentitySketch
@@ -72,6 +72,9 @@ class IncrementalKMeans(DescribedKMeans):
         As for `StreamKMeans`. Rows of a stream are taken in this process; centers are found by its threads.
     on_invalid : {"raise", "skip"}, default="raise"
         What becomes of rows with NaN or infinity: an error that names the row, or the label -1.
+    on_missing : {"raise", "skip", "mean"}, default="raise"
+        What becomes of NaN alone; as for `StreamKMeans`. "mean" fills with the means of the fit that the stream began
+        with: fit with it, and go on by `StreamKMeans.incremental`.
     progress : bool or "auto", default="auto"
         Bars of `predict` and the like.
     random_state : int, RandomState or None, default=None
@@ -140,6 +143,7 @@ class IncrementalKMeans(DescribedKMeans):
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
         on_invalid: OnInvalid = "raise",
+        on_missing: OnMissing = "raise",
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
@@ -156,6 +160,7 @@ class IncrementalKMeans(DescribedKMeans):
         self.chunk_bytes = chunk_bytes
         self.executor = executor
         self.on_invalid = on_invalid
+        self.on_missing = on_missing
         self.progress = progress
         self.random_state = random_state
 
@@ -246,7 +251,8 @@ class IncrementalKMeans(DescribedKMeans):
         rows = source if self.preparation_ is None else prepared(source, self.preparation_)
         stream = self._stream_for(rows)
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
-        n_rows = feed(stream, RowReader(rows, size, self.metric, self.on_invalid), weights.each, weights.factor)
+        reader = RowReader(rows, size, self.metric, self.on_invalid, on_missing=read_missing(self))
+        n_rows = feed(stream, reader, weights.each, weights.factor)
         weights.check_rows(n_rows, source.name)
         stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
         self._follow(stream, vars(self).get("n_steps_", 0) + 1)
@@ -255,8 +261,15 @@ class IncrementalKMeans(DescribedKMeans):
     def _preparation(self, known: Preparation | None) -> Preparation | None:
         """How rows are prepared: as is known already, or by steps that need no look at all rows."""
         steps = check_steps(parameters_of(self).preprocess)
-        if known is not None and known.steps in (steps, (FILL, *steps)):
+        filled = (FILL, *steps)
+        if known is not None and known.steps in ((filled,) if self.on_missing == "mean" else (steps, filled)):
             return known
+        if self.on_missing == "mean":
+            raise InvalidInputError(
+                'on_missing="mean" must see all rows before the first is filled, and a stream does not end; fit '
+                'StreamKMeans(on_missing="mean") on some rows and go on by its incremental(), which keeps the means, '
+                'or pass on_missing="skip" to leave rows with NaN out'
+            )
         for step in steps:
             if step in FOUND:
                 raise InvalidInputError(

@@ -79,6 +79,12 @@ def check_stream_parameters(estimator: Any) -> None:
     if estimator.metric not in ("euclidean", "cosine"):
         raise InvalidParameterError(f"metric={estimator.metric!r}; needed: 'euclidean' or 'cosine'")
     check_choice("on_invalid", estimator.on_invalid)
+    check_choice("on_missing", estimator.on_missing)
+    if estimator.on_missing == "masked":
+        raise InvalidParameterError(
+            'on_missing="masked" is for StreamKMeans: streams have no missing values; pass on_missing="skip" to leave '
+            'rows with NaN out, or go on from a fit with on_missing="mean"'
+        )
     check_steps(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 

@@ -15,7 +15,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from streamkm import StreamKMeans
+from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.engine import saving
@@ -243,7 +243,47 @@ def test_streams_go_on_with_the_means_of_the_fit():
     stream = StreamKMeans(3, **FILLED).fit(X).incremental()
     stream.partial_fit(X[:500])
     assert stream.n_samples_seen_ == 3_500
+    assert stream.on_missing == "mean"
     assert (stream.predict(X) >= 0).all()
+    means = stream.preparation_.fill.means
+    filled = StreamKMeans(3, **FILLED).fit(X).incremental().partial_fit(np.where(np.isnan(X), means, X)[:500])
+    np.testing.assert_array_equal(stream.cluster_centers_, filled.cluster_centers_)
+    np.testing.assert_array_equal(stream.predict(np.ma.masked_invalid(X)), stream.predict(X))
+
+
+def test_streams_leave_rows_with_nan_out(tmp_path):
+    X = holed()
+    some = np.isnan(X).any(axis=1)
+    stream, invalid = IncrementalKMeans(3, on_missing="skip", random_state=0), IncrementalKMeans(3, random_state=0)
+    for part in np.split(X, [700, 1_900]):
+        stream.partial_fit(part)
+        np.testing.assert_array_equal(stream.labels_ < 0, np.isnan(part).any(axis=1))
+        invalid.set_params(on_invalid="skip").partial_fit(part)
+    np.testing.assert_array_equal(stream.cluster_centers_, invalid.cluster_centers_)
+    assert stream.n_samples_seen_ == (~some).sum()
+    stream.save(tmp_path / "stream.npz")
+    loaded = IncrementalKMeans.load(tmp_path / "stream.npz")
+    np.testing.assert_array_equal(loaded.partial_fit(X).labels_, stream.partial_fit(X).labels_)
+    row = int(np.flatnonzero(~some)[2])
+    X[row, 1] = -np.inf
+    with pytest.raises(InvalidInputError, match=rf"infinity in .*row {row:,}"):
+        stream.partial_fit(X)
+    gone_on = StreamKMeans(3, on_missing="skip", **COMMON).fit(holed()).incremental().partial_fit(holed())
+    np.testing.assert_array_equal(gone_on.labels_ < 0, some)
+
+
+def test_streams_have_no_means_of_their_own():
+    X = holed()
+    for begin in ("fit", "partial_fit"):
+        with pytest.raises(InvalidInputError, match=r'on_missing="mean" must see all rows .*its incremental\(\)'):
+            getattr(IncrementalKMeans(3, on_missing="mean"), begin)(X)
+    whole = StreamKMeans(3, **COMMON).fit(np.nan_to_num(X)).incremental()
+    with pytest.raises(InvalidInputError, match=r'fit StreamKMeans\(on_missing="mean"\)'):
+        whole.set_params(on_missing="mean").partial_fit(X)
+    with pytest.raises(InvalidParameterError, match=r'on_missing="masked" is for StreamKMeans'):
+        IncrementalKMeans(3, on_missing="masked").partial_fit(X)
+    with pytest.raises(InvalidParameterError, match="on_missing='median'; needed: one of"):
+        IncrementalKMeans(3, on_missing="median").partial_fit(X)
 
 
 def test_wider_rows_of_streams_keep_features_that_were_not_filled():
