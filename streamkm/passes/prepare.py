@@ -42,11 +42,6 @@ def check_replayable(source: RowSource, preparation: Preparation) -> None:
     ------
     InvalidInputError
     """
-    if FILL in preparation.finding and source.is_sparse:
-        raise InvalidInputError(
-            f'{source.name} has sparse rows, and on_missing="mean" fills dense ones: in sparse rows what is not stored '
-            'is zero, not missing; pass dense rows, or on_missing="skip" to leave rows with NaN out'
-        )
     if preparation.finding and not source.replayable:
         step = preparation.finding[0]
         named = 'on_missing="mean"' if step == FILL else f"the step {step!r}"

@@ -20,7 +20,7 @@ class Fill:
     Attributes
     ----------
     means : float64 (d,)
-        Of the values that a feature has; 0 for a feature without any.
+        Of the values that a feature has, zeros of sparse rows included; 0 for a feature without any.
     missing : float64 (d,)
         Share of the rows that lack the feature.
     """
@@ -29,20 +29,21 @@ class Fill:
     missing: NDArray[np.float64]
 
     def check_width(self, X: Matrix) -> None:
-        """Refuse rows with other features: kernels trust widths.
+        """Refuse rows with other features, but sparse ones with fewer: kernels trust widths.
 
         Raises
         ------
         InvalidInputError
         """
-        if X.shape[1] != len(self.means):
+        found, given = len(self.means), X.shape[1]
+        if given > found or (given < found and isinstance(X, np.ndarray)):
             raise InvalidInputError(
-                f'rows have {X.shape[1]:,} features; the means of on_missing="mean" are those of '
-                f"{len(self.means):,}: pass rows with the same features"
+                f'rows have {given:,} features; the means of on_missing="mean" are those of {found:,}: '
+                "pass rows with the same features"
             )
 
     def apply(self, X: Matrix, out: NDArray[Any]) -> None:
-        """Write the values of rows that `check_width` has passed, means in place of NaN; no zero is missing."""
+        """Write the values of rows that `check_width` has passed, means in place of NaN."""
         if isinstance(X, np.ndarray):
             kernels.fill_dense(X, self.means, out)
         else:

@@ -78,23 +78,48 @@ class MomentsFit:
 class FillFit:
     """Means of the values that features have, NaN left out: `step` chunk by chunk, `join`, `finish`.
 
-    The state is that of `MomentsFit`.
+    The state is a float64 array (3, 1 + d): the number of rows in front; then of each feature the number of values that
+    rows hold, their mean, and the number of missing values. Entries that sparse rows do not store are zeros, and count.
     """
 
-    def step(self, state: Any, X: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
-        """Add dense rows (n, d), each once, whatever it weighs, to a state, which is changed; None to start."""
-        state = np.zeros((3, 1 + X.shape[1])) if state is None else state
-        state[0, 0] += X.shape[0]
-        kernels.add_observed(as_working(X), *state[:, 1:])
+    def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
+        """Add rows, each once, whatever it weighs. O(nnz).
+
+        Parameters
+        ----------
+        state : float64 (3, 1 + d), or None to start
+            Changed, but for sparse rows that are wider.
+        X : ndarray (n, d) or csr_array (n, d)
+        weights : ignored
+        """
+        n_rows, width = X.shape
+        state = _widened(np.zeros((3, 1)) if state is None else state, 1 + width)
+        counts, means, missing = state[:, 1 : 1 + width]
+        state[0, 0] += n_rows
+        if isinstance(X, np.ndarray):
+            before = counts.copy()
+            kernels.add_observed(as_working(X), counts, means, np.zeros(width))
+            missing += n_rows - (counts - before)
+        else:
+            found = ~np.isnan(X.data)
+            kernels.add_entries(X.indices[found], as_working(X.data[found]), counts, means, np.zeros(width))
+            missing += np.bincount(X.indices[~found], minlength=width)
         return state
 
     def join(self, states: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """Add up states, in order; changes none of them."""
-        return MomentsFit(centers=True).join(states)
+        joined = _widened(states[0].copy(), max(state.shape[1] for state in states))
+        for state in states[1:]:
+            counts, means, missing = joined[:, 1 : state.shape[1]]
+            joined[0, 0] += state[0, 0]
+            kernels.join(counts, means, np.zeros(len(counts)), *state[:2, 1:], np.zeros(len(counts)))
+            missing += state[2, 1:]
+        return joined
 
     def finish(self, state: NDArray[np.float64]) -> Fill:
         """Means, and shares of rows without a value."""
-        return Fill(state[1, 1:].copy(), 1.0 - state[0, 1:] / state[0, 0])
+        n_rows, (counts, means, missing) = state[0, 0], state[:, 1:]
+        return Fill(means * (counts / np.maximum(n_rows - missing, 1.0)), missing / n_rows)
 
 
 def _widened(state: NDArray[np.float64], width: int) -> NDArray[np.float64]:

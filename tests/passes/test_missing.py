@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -39,6 +41,19 @@ def holed(n_rows=3_000, kind=np.float64, share=0.2):
     return X.astype(kind)
 
 
+def holed_sparse(n_rows=2_000, kind=np.float64):
+    """Sparse rows that store NaN; one feature is NaN in every row, another is stored nowhere."""
+    rng = np.random.default_rng(1)
+    X = sp.random_array((n_rows, 40), density=0.2, rng=rng, format="lil") * 5
+    X[:, :3] += 4.0 * rng.integers(0, 3, (n_rows, 1)) + 1
+    X[:, 38:] = 0
+    X = sp.csr_array(X)
+    X.data[rng.random(X.nnz) < 0.1] = np.nan
+    X = X.tolil()
+    X[:, 38] = np.nan
+    return sp.csr_array(X).astype(kind)
+
+
 def same_fit(got, wanted):
     np.testing.assert_array_equal(got.labels_, wanted.labels_)
     np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
@@ -74,6 +89,27 @@ def test_a_feature_without_values_is_filled_with_zero():
     assert found.missing.tolist() == [1.0, 0.0]
 
 
+@given(
+    cuts=st.lists(st.integers(0, 300), max_size=4), kind=st.sampled_from([np.float32, np.float64]), joins=st.booleans()
+)
+def test_means_of_sparse_rows_are_those_of_scikit_learn(cuts, kind, joins):
+    X, fit = holed_sparse(300, kind), FillFit()
+    edges = [0, *sorted(cuts), 300]
+    parts = [sp.csr_array(X[start:stop]) for start, stop in pairwise(edges)]
+    parts = [sp.csr_array(part[:, : 1 + part.indices.max(initial=0)]) for part in parts]  # as wide as their entries
+    state = None
+    if joins:
+        state = fit.join([fit.step(None, part, np.empty(0)) for part in parts])
+    else:
+        for part in parts:
+            state = fit.step(state, part, np.empty(0))
+    found = fit.finish(state)
+    imputer = SimpleImputer(keep_empty_features=True).fit(X.astype(np.float64))
+    width = 1 + X.indices.max()
+    np.testing.assert_allclose(found.means, imputer.statistics_[:width], rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(found.missing, np.isnan(X.toarray()).mean(axis=0)[:width], atol=1e-15)
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_filling_is_a_loop_over_entries(kind):
     X, means = holed(50, kind), np.arange(5.0)
@@ -100,6 +136,34 @@ def test_a_fit_is_that_of_imputed_rows(kind):
     np.testing.assert_array_equal(model.predict(X), model.labels_)
     np.testing.assert_allclose(model.score(X), -model.inertia_, rtol=1e-9)
     np.testing.assert_array_equal(model.transform(X).argmin(axis=1), model.labels_)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("steps", [None, ["standardize"]])
+def test_a_fit_of_sparse_rows_is_that_of_imputed_ones(tmp_path, kind, steps):
+    X = holed_sparse(kind=kind)
+    model = StreamKMeans(3, preprocess=steps, **FILLED).fit(X)
+    whole = X.copy()
+    whole.data = np.where(np.isnan(X.data), model.preparation_.fill.means.astype(kind)[X.indices], X.data)
+    same_fit(model, StreamKMeans(3, preprocess=steps, **COMMON).fit(whole))
+    imputed = SimpleImputer(keep_empty_features=True).fit_transform(sp.csr_matrix(X.astype(np.float64)))
+    np.testing.assert_allclose(whole.toarray(), imputed.toarray(), rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    np.testing.assert_allclose(model.score(X), -model.inertia_, rtol=1e-6)
+    sp.save_npz(tmp_path / "x.npz", sp.csr_matrix(X))
+    same_fit(StreamKMeans(3, preprocess=steps, executor=2, **FILLED).fit(tmp_path / "x.npz"), model)
+    model.save(tmp_path / "model.npz")
+    np.testing.assert_array_equal(StreamKMeans.load(tmp_path / "model.npz").predict(X), model.labels_)
+    np.testing.assert_allclose(model.missing_.share, np.isnan(X.data).sum() / np.prod(X.shape))
+    assert model.estimate_seconds(X) > 0
+
+
+def test_sparse_chunks_may_be_narrower_than_others():
+    X = holed_sparse()
+    parts = [sp.csr_array(X[:500, :39]), X[500:]]
+    model = StreamKMeans(3, **FILLED).fit(parts)
+    same_fit(model, StreamKMeans(3, **FILLED).fit([X[:500], X[500:]]))
+    np.testing.assert_array_equal(model.predict(parts), model.labels_)
 
 
 def test_filling_comes_before_the_other_steps():
@@ -173,9 +237,7 @@ def test_nan_is_refused_by_default():
         StreamKMeans(3, on_missing="median").fit(holed())
 
 
-def test_sparse_rows_and_iterators_are_refused_with_a_remedy():
-    with pytest.raises(InvalidInputError, match=r'sparse rows, and on_missing="mean" .*pass dense rows'):
-        StreamKMeans(2, **FILLED).fit(sp.csr_array(np.eye(9)))
+def test_iterators_and_other_widths_are_refused_with_a_remedy():
     with pytest.raises(InvalidInputError, match=r'once only, and on_missing="mean" takes a pass'):
         StreamKMeans(2, **FILLED).fit(iter([holed()]))
     model = StreamKMeans(3, **FILLED).fit(holed())
