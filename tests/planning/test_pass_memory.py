@@ -151,6 +151,11 @@ def measured(rows, out, program, shape, limit, **given):
                 ),
                 ("ahead", FIT, WIDE, "1 GiB", {"n_clusters": 20, "sketch": "pca"}, {"ahead", "sketch", "assign"}),
                 ("masked", FIT, NARROW, "1 GiB", {"n_clusters": 20, "on_missing": "masked"}, {"sketch", "assign"}),
+                (
+                    "masked and prepared", FIT, NARROW, "1 GiB",
+                    {"n_clusters": 20, "on_missing": "masked", "preprocess": ["standardize"]},
+                    {"standardize", "sketch", "assign"},
+                ),
                 ("many clusters", FIT, WIDE, "2 GiB", {"n_clusters": 2000}, {"sketch", "epochs", "assign"}),
                 (
                     "kernel", KERNEL_FIT, WIDE, "1 GiB", {"n_clusters": 20, "fit_on": "all"},
