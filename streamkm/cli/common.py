@@ -45,11 +45,12 @@ def set_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Which columns of tables are features: keys of the section data, as flags; they are added to `settings`."""
+    """Which columns of tables and which genes are features: keys of the section data, added to `settings`."""
     return _as_settings(
         command,
         {"columns": "data.columns", "exclude": "data.exclude", "id_column": "data.id_column",
-         "categories": "data.categories", "categories_unseen": "data.categories_unseen"},
+         "categories": "data.categories", "categories_unseen": "data.categories_unseen",
+         "genes": "data.genes"},
         click.option("--columns", callback=_names, metavar="A,B", help="Table columns to use as features."),
         click.option("--exclude", callback=_names, metavar="A,B", help="Table columns to leave out."),
         click.option("--id-column", metavar="NAME", help="Table column that identifies rows; not used as a feature."),
@@ -57,6 +58,10 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--categories-unseen", type=click.Choice(["raise", "ignore"]),
             help="Categories that the fit has not seen: an error, or no category.  [default: raise]",
+        ),
+        click.option(
+            "--genes", callback=_genes, metavar="N|NAME",
+            help="Cells: the N most variable genes of raw counts, or those for which a column of var is true.",
         ),
     )  # fmt: skip
 
@@ -135,6 +140,10 @@ def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: An
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
     return None if value is None else value.split(",")
+
+
+def _genes(_: click.Context, __: click.Parameter, value: str | None) -> str | int | None:
+    return int(value) if value is not None and value.isdecimal() else value
 
 
 def _steps(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | dict[str, Any] | None:

@@ -22,11 +22,12 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.documents.open import document_format
 from streamkm.sources.documents.weighted import TfIdfRows
 from streamkm.sources.fitted_tables import CSV_KEYS, path_options, table_options
+from streamkm.sources.formats import GENES
 from streamkm.sources.registry import TABLES
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 TEXT, TFIDF, TABLE = "text.json", "tfidf.npz", "table.json"
-_TABLE_KEYS = {"columns", "dtype", "categories", "categories_unseen", "n_features", "id_column"}
+_TABLE_KEYS = {"columns", "dtype", "categories", "categories_unseen", "n_features", "id_column", *GENES}
 READING = ("field", "delimiter", "header", "decode_error")
 """Options of `open_documents`: where in a file documents stand."""
 HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))

@@ -105,6 +105,7 @@ class _Data(_Section):
     key: str | None = None
     follow_external: bool | None = None
     var_column: str | None = None
+    genes: str | int | list[str] | None = None
     n_features: int | None = None
     zero_based: bool | Literal["auto"] | None = None
     dtype: str | None = None

@@ -65,13 +65,26 @@ class MomentsFit:
 
     def finish(self, state: NDArray[np.float64]) -> Scaling:
         """Means, and one over standard deviations, by n; 1 for features whose values are all the same or missing."""
-        counts, means, squares = state[:, 1:]
+        counts, means = state[0, 1:], state[1, 1:]
         n_values = np.maximum(counts, 1.0) if self.observed else state[0, 0]
-        # the values that are not stored are zeros
-        variances = (squares + means * means * counts * ((n_values - counts) / n_values)) / n_values
+        variances = _variances(state, n_values)
         deviations = np.sqrt(variances)
         factor = np.divide(1.0, deviations, out=np.ones_like(deviations), where=deviations > 0)
         return Scaling(means.copy() if self.centers else np.empty(0), factor)
+
+
+def sample_moments(state: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Means of all values of a state of `MomentsFit`, stored or not, and variances with n - 1 below the line."""
+    n_rows, counts, means = state[0, 0], state[0, 1:], state[1, 1:]
+    return means * (counts / n_rows), _variances(state, n_rows) * (n_rows / max(1.0, n_rows - 1))
+
+
+def _variances(state: NDArray[np.float64], n_values: Any) -> NDArray[np.float64]:
+    """Variances by the number of values (d,) or of rows, of a state of `MomentsFit`."""
+    counts, means, squares = state[:, 1:]
+    # the values that are not stored are zeros
+    variances: NDArray[np.float64] = (squares + means * means * counts * ((n_values - counts) / n_values)) / n_values
+    return variances
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,27 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from streamkm.sources.formats import GENES
 from streamkm.sources.memory.frames import column_names, is_frame, is_stream
 from streamkm.sources.registry import TABLES, folder_files, is_folder, suffix_format
 
 CSV_KEYS = ("delimiter", "header", "newlines_in_values", "null_values")
-_FEATURES = ("columns", "dtype", "categories", "n_features")  # what features are made of: other ones are no use
+_FEATURES = (
+    "columns",
+    "dtype",
+    "categories",
+    "n_features",
+    "genes",
+)  # what features are made of: other ones are no use
+_CELLS = ("hdf5", "zarr")  # formats that may hold cells
 _NOT_KEPT = (None, ",", "\t")  # what each file's name or text says
 
 
 def table_options(made_with: Any, id_column: Any) -> dict[str, Any]:
-    """Options of `open_source`, as JSON values, of what a source says of itself; none where it was no table."""
+    """Options of `open_source`, as JSON values, of what a source says of itself; none of other files and arrays."""
     made = made_with if isinstance(made_with, Mapping) else {}
+    if not {*GENES}.isdisjoint(made):
+        return {name: made[name] for name in GENES if name in made}
     table, dialect = made.get("table"), made.get("csv", {})
     if not isinstance(table, Mapping) or not isinstance(dialect, Mapping):
         return {}
@@ -28,7 +38,7 @@ def table_options(made_with: Any, id_column: Any) -> dict[str, Any]:
 
 
 def options_for(options: Mapping[str, Any], X: Any, *, ids: bool) -> dict[str, Any]:
-    """Those of the options that open X; none where X is no table. `ids`: whether rows are to be named."""
+    """Those of the options that open X; none where it has no use for them. `ids`: whether rows are to be named."""
     if isinstance(X, Mapping) and "path" in X:
         found = options_for(options, X["path"], ids=ids)
         given = {name: value for name, value in X.items() if name != "path"}
@@ -36,6 +46,8 @@ def options_for(options: Mapping[str, Any], X: Any, *, ids: bool) -> dict[str, A
         return {**found, **given, **features} if found else {}
     if isinstance(X, str | os.PathLike):
         return path_options({name: value for name, value in options.items() if ids or name != "id_column"}, X)
+    if _are_cells(options):
+        return dict(options) if all(hasattr(X, name) for name in ("X", "obs", "var")) else {}
     names = names_of(X)
     if names is None:
         return {}
@@ -44,13 +56,21 @@ def options_for(options: Mapping[str, Any], X: Any, *, ids: bool) -> dict[str, A
 
 
 def path_options(options: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Those of the options that open a path; none where its suffix is that of no table."""
+    """Those of the options that open a path; none where its suffix is that of no file that takes them."""
     name = os.path.expanduser(os.fspath(path))
+    if _are_cells(options):
+        file, _, inner = name.rpartition(":/")  # the colon of s3:// is none of an inner path
+        whole = file if file and not inner.startswith("/") else name
+        return dict(options) if suffix_format(whole)[0] in _CELLS else {}
     folder = is_folder(name)
     if not options or not (folder or suffix_format(name)[0] in TABLES):
         return {}
     is_csv = suffix_format(folder_files(name)[0] if folder else name)[0] == "csv"
     return {key: value for key, value in options.items() if is_csv or key not in CSV_KEYS}
+
+
+def _are_cells(options: Mapping[str, Any]) -> bool:
+    return not {*GENES}.isdisjoint(options)
 
 
 def names_of(X: Any) -> tuple[str, ...] | None:

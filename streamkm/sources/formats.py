@@ -58,6 +58,8 @@ class Reader:
 
 COLUMNS = ("columns", "exclude", "id_column", "categories", "categories_unseen", "dtype", "n_features")
 """Options of tables with named columns."""
+GENES = ("var_column", "genes")
+"""Options of cells with a table of their genes."""
 _CSV = (*COLUMNS, "delimiter", "header", "newlines_in_values", "null_values")
 _SVMLIGHT = ("n_features", "zero_based", "dtype")
 FORMATS = {
@@ -66,12 +68,12 @@ FORMATS = {
     "hdf5": Reader(
         "HDF5",
         ".binary.hdf5:open_hdf5",
-        ("dataset", "follow_external", "var_column"),
+        ("dataset", "follow_external", *GENES),
         words=True,
         suffixes=(".h5", ".hdf5", ".h5ad"),
         signature=b"\x89HDF\r\n\x1a\n",
     ),
-    "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", "var_column"), words=True, suffixes=(".zarr",)),
+    "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", *GENES), words=True, suffixes=(".zarr",)),
     "store": Reader("a sketch store", ".sketch_store:open_store"),
     "npy": Reader(".npy", ".binary.numpy_files:open_npy", ("dtype",), suffixes=(".npy",), signature=b"\x93NUMPY"),
     "npz": Reader(".npz", ".binary.numpy_files:open_npz", ("key",), suffixes=(".npz",)),

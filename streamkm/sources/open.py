@@ -20,9 +20,10 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
 from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import ChunkedSource, RowSource
-from streamkm.sources.binary.anndata_objects import gene_names
+from streamkm.sources.binary.anndata_objects import gene_names, marked_genes
 from streamkm.sources.cached import CachedRows
-from streamkm.sources.formats import COLUMNS, FORMATS, Reader
+from streamkm.sources.chosen_columns import ChosenColumns, choosable
+from streamkm.sources.formats import COLUMNS, FORMATS, GENES, Reader
 from streamkm.sources.memory.frames import is_frame, is_stream
 from streamkm.sources.registry import TABLES, file_format, folder_files, is_folder
 from streamkm.sources.remote import objects as remote
@@ -69,6 +70,11 @@ def open_source(X: Any, **options: Any) -> RowSource:
         - ``follow_external`` : bool, default False. HDF5: follow links to other files.
         - ``var_column`` : str. AnnData and 10x Genomics: the column of `var` (of `features`) that names genes. The
           default is the index of `var`, and `name` of `features`. Repeated names get ``-1``, ``-2``, as in AnnData.
+        - ``genes`` : str, int or list of str, default all. Cells with named genes: those to use. str: a column of true
+          and false in `var` (of `features`), such as scanpy's ``highly_variable``. int: so many of the genes that vary
+          most for their mean, found on raw counts in a pass of its own: by normalized dispersion as Seurat's first
+          version has it (R. Satija et al., Nature Biotechnology 33, 2015; scanpy's flavor "seurat"). A list: by name. A
+          model keeps the names, and takes these genes of later files.
         - ``key`` : str. Name of an array in .npz.
         - ``n_features`` : int. svmlight and iterables of sparse chunks: number of features. Tables with hashed
           categories: number of features to which they are hashed, by default 1,024.
@@ -128,6 +134,11 @@ def open_source(X: Any, **options: Any) -> RowSource:
     for name in options:
         if name not in known:
             raise InvalidParameterError(f"unknown option {name}{_near(name, known)}; known are {', '.join(known)}")
+    if not isinstance(options.get("genes", ""), str):
+        from streamkm.sources.genes import choose_genes  # which compiles its sums
+
+        genes = options.pop("genes")
+        return choose_genes(open_source(X, **options), genes)
     if isinstance(X, str | os.PathLike):
         return _open_paths([X], options)
     if isinstance(X, list | tuple):
@@ -145,9 +156,7 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
         return X
     described = not is_package(X, "h5py", "zarr", "xarray") and not is_collection(X)
     if described and all(hasattr(X, name) for name in ("X", "obs", "var")):
-        source = _open_object(X.X, {name: value for name, value in options.items() if name != "var_column"})
-        source.feature_names = gene_names(X, options.get("var_column"))
-        return source
+        return _open_anndata(X, options)
     if is_package(X, "narwhals") and is_stream(X):
         return _open_object(X.to_native(), options)  # a lazy frame, of any kind
     group = getattr(X, "group", None)
@@ -160,6 +169,16 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
         f"{type(X).__name__} is not a supported type of rows; pass a path, an array, a sparse matrix, an h5py, Zarr or "
         f"Dask object, or an iterable of chunks"
     )
+
+
+def _open_anndata(X: Any, options: dict[str, Any]) -> RowSource:
+    """Open an AnnData object: its X, with the names of its genes."""
+    source = _open_object(X.X, {name: value for name, value in options.items() if name not in GENES})
+    column, genes = options.get("var_column"), options.get("genes")
+    source.feature_names = gene_names(X, column)
+    if column is not None:
+        source.made_with = {"var_column": column}
+    return source if genes is None else ChosenColumns(choosable(source), marked_genes(X, genes))
 
 
 def is_package(value: Any, *packages: str) -> bool:
@@ -180,9 +199,9 @@ def _is_iterable(value: Any) -> bool:
 _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (
         lambda X: is_package(X, "h5py"),
-        Reader("an h5py object", ".binary.hdf5:open_hdf5_object", ("follow_external", "var_column"), True),
+        Reader("an h5py object", ".binary.hdf5:open_hdf5_object", ("follow_external", *GENES), True),
     ),
-    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", ".binary.zarr:open_zarr_object", ("var_column",), True)),
+    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", ".binary.zarr:open_zarr_object", GENES, True)),
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", ".dask.labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", ".dask.labelled:open_collection", COLUMNS)),
     (is_sparse, Reader("a sparse matrix", ".memory.arrays:SparseSource")),

@@ -16,6 +16,7 @@ from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.bfloat16 import Bfloat16Source
 from streamkm.sources.cached import cached_rows
+from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.base import ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import hashed
@@ -83,6 +84,10 @@ WRAPPERS = {
     "scaled": (lambda source: HypotheticalSource(source, 60), {"name", "n_rows", "n_bytes", "resident_bytes"}),
     "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
     "kept": (lambda source: cached_rows(source, 1 << 20, 1 << 20), set()),
+    "chosen": (
+        lambda source: ChosenColumns(source, [1, 5]),
+        {"n_features", "feature_names", "made_with", "read_factor"},
+    ),
     "few": (lambda source: _Few(source, ()), {"n_rows", "n_bytes"}),
 }
 
@@ -119,6 +124,7 @@ def test_every_wrapper_is_among_them():
         "PreparedChunks",
         "PreparedGraphs",
         "Bfloat16Source",
+        "ChosenColumns",
         "CachedRows",
         "CachedChunks",
     }

@@ -1,6 +1,7 @@
 """Names of a matrix's columns in hierarchical files: genes in `var` of AnnData, features of 10x Genomics.
 
-Responsible for finding the names beside the matrix, and for making them unique. Reads no rows.
+Responsible for finding the names beside the matrix, for making them unique, and for columns that are chosen by a mark
+there. Reads no rows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
+from streamkm.sources.base import ChunkedSource
 from streamkm.sources.binary.layouts import MatrixLocation, Node, Tree, join
+from streamkm.sources.chosen_columns import ChosenColumns, choosable
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,19 @@ class _Column:
     name: str
 
 
+def name_columns(
+    source: ChunkedSource, tree: Tree, found: MatrixLocation, column: str | None, genes: str | None
+) -> ChunkedSource:
+    """The source of a matrix with the names of its columns, and with those alone that `genes` marks.
+
+    `column`: see `column_names`. `genes`: see `marked_columns`; None for all columns. Raises as these.
+    """
+    source.feature_names = column_names(tree, found, column)
+    if column is not None:
+        source.made_with = {"var_column": column}
+    return source if genes is None else ChosenColumns(choosable(source), marked_columns(tree, found, genes))
+
+
 def column_names(tree: Tree, found: MatrixLocation, column: str | None) -> tuple[str, ...] | None:
     """Names of a matrix's columns, from `column` of the table of its columns, by default its index.
 
@@ -29,31 +45,45 @@ def column_names(tree: Tree, found: MatrixLocation, column: str | None) -> tuple
     column. Raises InvalidInputError: a column without a name. Raises SourceError: not a name for each column.
     """
     place = _names_column(tree, found, column)
-    if place is None:
-        if column is not None:
-            raise InvalidParameterError(
-                f"var_column={column!r} does not apply to {tree.name}:{found.path}, which has no table of its columns "
-                f"(var of AnnData, features of 10x Genomics); leave it out"
-            )
+    if place is None and column is None:
         return None
-    if column is not None and "/" in column:
-        raise InvalidParameterError(f"var_column={column!r} is no name of a column; it has a slash")
-    names = _values(tree, place)
-    if names is None:
-        if column is None:
-            return None
-        raise InvalidParameterError(f"{tree.name}:{place.table} has no column {column!r}, which var_column= names")
-    where = f"{tree.name}:{place.table}/{place.name}"
-    if len(names) != found.shape[1]:
-        raise SourceError(
-            f"{where} has {len(names):,} names for the {found.shape[1]:,} columns of {found.path}; write the file again"
-        )
+    names = _checked_values(tree, found, place, column, "var_column")
+    if names is None or place is None:
+        return None
     if None in names:
         raise InvalidInputError(
-            f"{where} has no name for column {names.index(None):,}; choose another column as var_column="
+            f"{_where(tree, place)} has no name for column {names.index(None):,}; choose another column as var_column="
         )
     given = [str(name) for name in names]
     return None if column is None and are_numbers(given) else unique_names(given)
+
+
+def marked_columns(tree: Tree, found: MatrixLocation, column: str) -> tuple[int, ...]:
+    """Numbers of the columns of a matrix for which `column` of the table of its columns is true.
+
+    Raises as `column_names`, and as `true_numbers`.
+    """
+    place = _names_column(tree, found, column)
+    marks = _checked_values(tree, found, place, column, "genes") or []
+    return true_numbers(marks, column if place is None else _where(tree, place))
+
+
+def true_numbers(marks: Sequence[str | None], where: str) -> tuple[int, ...]:
+    """Numbers of the marks that are "True". Raises InvalidInputError: other marks than "True" and "False"; none true.
+
+    `where`: where the marks stand, for messages.
+    """
+    for number, mark in enumerate(marks):
+        if mark not in ("True", "False"):
+            value = "no value" if mark is None else repr(mark)
+            raise InvalidInputError(
+                f"{where} has {value} in row {number:,}; genes= names a column of true and false, or gives how many of "
+                f"the most variable genes to take"
+            )
+    chosen = tuple(number for number, mark in enumerate(marks) if mark == "True")
+    if not chosen:
+        raise InvalidInputError(f"{where} is true for none of {len(marks):,} genes; needed: at least 1")
+    return chosen
 
 
 def are_numbers(names: Sequence[str]) -> bool:
@@ -101,6 +131,34 @@ def _names_column(tree: Tree, found: MatrixLocation, column: str | None) -> _Col
     if node.is_group:
         return _Column(table, column or tree.attribute(table, "_index") or "_index")
     return _Column(table, column or "index") if _fields(node) else None
+
+
+def _where(tree: Tree, place: _Column) -> str:
+    return f"{tree.name}:{place.table}/{place.name}"
+
+
+def _checked_values(
+    tree: Tree, found: MatrixLocation, place: _Column | None, column: str | None, option: str
+) -> list[str | None] | None:
+    """A value for each column of a matrix, of a column that `option` names; None where it names none."""
+    if place is None:
+        raise InvalidParameterError(
+            f"{option}={column!r} does not apply to {tree.name}:{found.path}, which has no table of its columns "
+            f"(var of AnnData, features of 10x Genomics); leave it out"
+        )
+    if column is not None and "/" in column:
+        raise InvalidParameterError(f"{option}={column!r} is no name of a column; it has a slash")
+    values = _values(tree, place)
+    if values is None:
+        if column is None:
+            return None
+        raise InvalidParameterError(f"{tree.name}:{place.table} has no column {column!r}, which {option}= names")
+    if len(values) != found.shape[1]:
+        raise SourceError(
+            f"{_where(tree, place)} has {len(values):,} {'names' if option == 'var_column' else 'values'} for the "
+            f"{found.shape[1]:,} columns of {found.path}; write the file again"
+        )
+    return values
 
 
 def _values(tree: Tree, place: _Column) -> list[str | None] | None:

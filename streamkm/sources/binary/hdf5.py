@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import SourceError, StreamkmError
 from streamkm.sources.base import ChunkedSource
-from streamkm.sources.binary.column_names import column_names
+from streamkm.sources.binary.column_names import name_columns
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.hdf5_arrays import Hdf5Array, open_file, remote_file
 from streamkm.sources.binary.layouts import MatrixLocation, Node, find_matrix, join
@@ -27,7 +27,12 @@ _MOST_LINKS = 32
 
 
 def open_hdf5(
-    path: str, *, dataset: str | None = None, follow_external: bool = False, var_column: str | None = None
+    path: str,
+    *,
+    dataset: str | None = None,
+    follow_external: bool = False,
+    var_column: str | None = None,
+    genes: str | None = None,
 ) -> ChunkedSource:
     """Open the matrix of an HDF5 file.
 
@@ -43,10 +48,12 @@ def open_hdf5(
     var_column : str or None
         Column of `var` of AnnData, or of `features` of 10x Genomics, that names the columns of the matrix; None is the
         index of `var`, and `name` of `features`.
+    genes : str or None
+        Column of true and false there: the columns of the matrix to take; None takes all.
 
     Returns
     -------
-    DenseSource or CsrSource
+    DenseSource or CsrSource, or ChosenColumns of one
 
     Raises
     ------
@@ -55,17 +62,21 @@ def open_hdf5(
     InvalidInputError
         No matrix, several matrices, or one that is not of numbers; a column without a name.
     InvalidParameterError
-        No such `var_column`.
+        No such `var_column` or `genes`.
     MissingDependencyError
         Compressed with a filter that is not installed.
     """
     path = opened_path(path)
     with open_file(path, remote_file(path)) as file:
-        return _open_in(_Hdf5Tree(path, file, follow_external), dataset, var_column, handle=False)
+        return _open_in(_Hdf5Tree(path, file, follow_external), dataset, var_column, genes, handle=False)
 
 
 def open_hdf5_object(
-    node: h5py.Dataset | h5py.Group, *, follow_external: bool = False, var_column: str | None = None
+    node: h5py.Dataset | h5py.Group,
+    *,
+    follow_external: bool = False,
+    var_column: str | None = None,
+    genes: str | None = None,
 ) -> ChunkedSource:
     """Open the matrix that an open dataset or group is or holds.
 
@@ -80,17 +91,18 @@ def open_hdf5_object(
     file = node.file
     path = os.fsdecode(file.filename)
     if file.mode == "r" and file.driver == "sec2" and os.path.isfile(path):
-        return open_hdf5(path, dataset=node.name, follow_external=follow_external, var_column=var_column)
+        return open_hdf5(path, dataset=node.name, follow_external=follow_external, var_column=var_column, genes=genes)
     file.flush()
-    return _open_in(_Hdf5Tree(path, file, follow_external), node.name, var_column, handle=True)
+    return _open_in(_Hdf5Tree(path, file, follow_external), node.name, var_column, genes, handle=True)
 
 
-def _open_in(tree: _Hdf5Tree, dataset: str | None, var_column: str | None, *, handle: bool) -> ChunkedSource:
+def _open_in(
+    tree: _Hdf5Tree, dataset: str | None, var_column: str | None, genes: str | None, *, handle: bool
+) -> ChunkedSource:
     with _damage(tree.name):
         found = find_matrix(tree, dataset)
         source = _open_matrix(tree, found, handle=handle)
-        source.feature_names = column_names(tree, found, var_column)
-    return source
+        return name_columns(source, tree, found, var_column, genes)
 
 
 def _open_matrix(tree: _Hdf5Tree, found: MatrixLocation, *, handle: bool) -> ChunkedSource:

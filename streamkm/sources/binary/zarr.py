@@ -26,7 +26,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.base import ChunkedSource
-from streamkm.sources.binary.column_names import column_names
+from streamkm.sources.binary.column_names import name_columns
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.layouts import MatrixLocation, Node, find_matrix, join
 from streamkm.sources.binary.local_files import WatchedFiles
@@ -46,7 +46,9 @@ _DAMAGE = (
 )  # fmt: skip
 
 
-def open_zarr(path: str, *, dataset: str | None = None, var_column: str | None = None) -> ChunkedSource:
+def open_zarr(
+    path: str, *, dataset: str | None = None, var_column: str | None = None, genes: str | None = None
+) -> ChunkedSource:
     """Open the matrix of a Zarr store.
 
     Parameters
@@ -58,6 +60,8 @@ def open_zarr(path: str, *, dataset: str | None = None, var_column: str | None =
         searches the store, which must hold one matrix.
     var_column : str or None
         Column of `var` of AnnData that names the columns of the matrix; None is its index.
+    genes : str or None
+        Column of true and false there: the columns of the matrix to take; None takes all.
 
     Raises
     ------
@@ -66,16 +70,15 @@ def open_zarr(path: str, *, dataset: str | None = None, var_column: str | None =
     InvalidInputError
         No matrix, several matrices, or one that is not of numbers; a column without a name.
     InvalidParameterError
-        No such `var_column`.
+        No such `var_column` or `genes`.
     """
     root = open_root(path)
     if isinstance(root, zarr.Array):
         if dataset is not None and dataset.strip("/"):
             raise SourceNotFoundError(f"{path} is one array and has no {dataset}; leave dataset out")
-        if var_column is not None:
-            raise InvalidParameterError(f"var_column={var_column!r} does not apply to {path}, which is one array")
+        _refuse_names(var_column, genes, f"{path}, which is one array")
         return DenseSource(ZarrArray(root, path))
-    return _open_in(_ZarrTree(path, root), dataset, var_column)
+    return _open_in(_ZarrTree(path, root), dataset, var_column, genes)
 
 
 def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
@@ -100,15 +103,23 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
         raise SourceError(f"{path} is no Zarr store that can be read: {error}") from error
 
 
-def open_zarr_object(node: zarr.Array[Any] | zarr.Group, *, var_column: str | None = None) -> ChunkedSource:
+def open_zarr_object(
+    node: zarr.Array[Any] | zarr.Group, *, var_column: str | None = None, genes: str | None = None
+) -> ChunkedSource:
     """Open the matrix that an open array or group is or holds. Raises SourceError, InvalidInputError as `open_zarr`."""
     store = _store_name(node.store)
     inner = f"/{node.path}" if node.path else ""
     if isinstance(node, zarr.Array):
-        if var_column is not None:
-            raise InvalidParameterError(f"var_column={var_column!r} does not apply to an array; pass the group of X")
+        _refuse_names(var_column, genes, "an array; pass the group of X")
         return DenseSource(ZarrArray(node, f"{store}:{inner}" if inner else store))
-    return _open_in(_ZarrTree(f"{store}:{inner}" if inner else store, node), None, var_column)
+    return _open_in(_ZarrTree(f"{store}:{inner}" if inner else store, node), None, var_column, genes)
+
+
+def _refuse_names(var_column: str | None, genes: str | None, what: str) -> None:
+    """Refuse options of matrices with a table of their columns."""
+    for option, value in (("var_column", var_column), ("genes", genes)):
+        if value is not None:
+            raise InvalidParameterError(f"{option}={value!r} does not apply to {what}")
 
 
 class ZarrArray(StoredArray):
@@ -188,11 +199,10 @@ class ZarrArray(StoredArray):
         self._files.check(itertools.chain(_METADATA, keys))
 
 
-def _open_in(tree: _ZarrTree, dataset: str | None, var_column: str | None) -> ChunkedSource:
+def _open_in(tree: _ZarrTree, dataset: str | None, var_column: str | None, genes: str | None) -> ChunkedSource:
     found = find_matrix(tree, dataset)
     source = _open_matrix(tree, found)
-    source.feature_names = column_names(tree, found, var_column)
-    return source
+    return name_columns(source, tree, found, var_column, genes)
 
 
 def _open_matrix(tree: _ZarrTree, found: MatrixLocation) -> ChunkedSource:

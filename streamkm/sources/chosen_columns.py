@@ -1,0 +1,92 @@
+"""Some columns of a source with named columns, in an order of their own. Opens nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix
+from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows, WrappedSource
+
+
+class ChosenColumns(WrappedSource, ChunkedSource):
+    """Rows of another source with chosen columns alone.
+
+    Chunks are those of the source and count its bytes: a chunk is read whole before columns are taken from it.
+
+    `source`: with `feature_names`. `numbers`: of the columns, each once. `changed`: attributes that are not those of
+    `source`.
+    """
+
+    source: ChunkedSource
+    n_features: int
+
+    def __init__(self, source: ChunkedSource, numbers: Sequence[int], **changed: Any) -> None:
+        self.source = source
+        self._numbers = np.array(numbers, np.int64)
+        names = source.feature_names or ()
+        chosen = tuple(names[number] for number in numbers)
+        made_with = {**(source.made_with or {}), "genes": list(chosen)}
+        self.take_after(
+            source,
+            n_features=len(chosen),
+            feature_names=chosen,
+            made_with=made_with,
+            read_factor=source.read_factor + 1,  # both are there at the same time
+            **changed,
+        )
+
+    @property
+    def estimated_features(self) -> int:
+        return self.n_features
+
+    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+        return self.source.chunks(target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        rows = self.source.read(chunk)
+        return Rows(columns_of(rows.X, self._numbers), rows.places)
+
+    def details(self) -> dict[str, str]:
+        """Say how many columns are read, and how they are stored."""
+        return {**self.source.details(), "columns": f"{self.n_features:,} chosen of {self.source.n_features:,}"}
+
+    def stand_in(self) -> RowSource:
+        return SentRows(self, self.source.stand_in().describe) if self.in_process else self
+
+
+def choosable(source: RowSource) -> ChunkedSource:
+    """The source, if its columns can be chosen by name; `genes` is what a user calls that.
+
+    Raises InvalidParameterError: rows that are computed or come in order only; columns without names; a table.
+    """
+    if isinstance(source, GraphSource) or not isinstance(source, ChunkedSource):
+        raise InvalidParameterError(
+            f"genes= does not apply to {source.name}, whose rows are computed; choose columns before you pass it"
+        )
+    if source.feature_names is None or "table" in (source.made_with or {}):
+        raise InvalidParameterError(
+            f"genes= does not apply to {source.name}; needed: cells whose genes have names, as of AnnData and 10x "
+            f"Genomics. Columns of tables are chosen by columns="
+        )
+    return source
+
+
+def columns_of(X: Matrix, numbers: NDArray[np.int64]) -> Matrix:
+    """Chosen columns of rows, in their order; O(nnz + d). Of CSR rows, indices rise."""
+    if isinstance(X, np.ndarray):
+        return np.ascontiguousarray(X[:, numbers])
+    from streamkm.sources.csr_rows import make_csr  # which imports SciPy
+
+    position = np.full(X.shape[1], -1, X.indices.dtype)
+    position[numbers] = np.arange(len(numbers))
+    indices = position[X.indices]
+    kept = indices >= 0
+    indptr = np.concatenate([[0], np.cumsum(kept)]).astype(X.indptr.dtype)[X.indptr]
+    out = make_csr(X.data[kept], indices[kept], indptr, n_features=len(numbers))
+    out.sort_indices()
+    return out
