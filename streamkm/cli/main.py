@@ -224,7 +224,8 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
     "--output",
     required=True,
     type=click.Path(),
-    help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances; an .h5ad PATH itself: obs/cluster.",
+    help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances, NAME.parquet/ for a "
+    "folder of these; an .h5ad PATH itself: obs/cluster.",
 )
 @set_option
 @table_options

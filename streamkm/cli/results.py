@@ -25,8 +25,8 @@ from streamkm.core.exceptions import OutputError
 from streamkm.core.local_paths import check_local
 from streamkm.core.manifest import RESULTS, Owned
 from streamkm.core.marks import Overwrite, check_ours, replace_marked
-from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import FORMAT, MARK, SKIPPED, check_labels_array
+from streamkm.passes.table_places import SUFFIXES, check_table_place
 from streamkm.reports.maps import cluster_map
 
 if TYPE_CHECKING:
@@ -89,12 +89,13 @@ def check_labels_target(target: str | os.PathLike[str], paths: Sequence[str] = (
             )
         check_obs(path, _OBS, overwrite=overwrite)
         return
-    if path.suffix not in (".npy", ".zarr", *SUFFIXES):
+    is_table = os.fspath(target).endswith(SUFFIXES)
+    if path.suffix not in (".npy", ".zarr") and not is_table:
         raise OutputError(
             f"labels are written as .npy, .zarr, .csv or .parquet, not as {path.name}; choose such a name with -o"
         )
-    if path.suffix in SUFFIXES:
-        check_table_place(path, overwrite=overwrite)
+    if is_table:
+        check_table_place(target, overwrite=overwrite)
     elif path.suffix == ".npy":
         check_ours(path, "file of labels", overwrite)
     elif os.path.lexists(path):

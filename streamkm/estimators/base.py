@@ -24,10 +24,10 @@ from streamkm.estimators.label_columns import with_labels
 from streamkm.estimators.labelling import Labelling, row_values, write_label_table
 from streamkm.estimators.model_files import load_model, save_model
 from streamkm.estimators.validation import check_weights
-from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import check_labels_place, open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
 from streamkm.passes.reader import OnInvalid, OnMissing
+from streamkm.passes.table_places import SUFFIXES, check_table_place
 
 
 class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -85,7 +85,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             the data have an id column; ``label``, ``distance`` to the center, ``second_label`` and
             ``second_distance`` of the second nearest center, and ``outlier_score``: the distance over the mean distance
             of the cluster's rows in the fit, 1 for usual rows, 3 for rows three times as far. Rows that are skipped
-            have the label -1 and no numbers.
+            have the label -1 and no numbers. NAME.parquet/, text with the slash: a folder of such tables,
+            ``part-00000.parquet`` and so on, of a million rows or more each, which engines read as one table.
         overwrite : bool or "any"
             Replace labels that streamkm wrote there: the format tells, or for CSV a hidden file beside it,
             ``.NAME.csv.streamkm``. "any" replaces any regular file.
@@ -113,8 +114,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """
         check_is_fitted(self, "model_")
         if os.fspath(path).endswith(SUFFIXES):
-            target = check_table_place(path, overwrite=overwrite)
-            return write_label_table(self, open_rows(self, X, reset=False, ids=True), target, overwrite=overwrite)
+            place = check_table_place(path, overwrite=overwrite)
+            return write_label_table(self, open_rows(self, X, reset=False, ids=True), place, overwrite=overwrite)
         target = check_labels_place(path, overwrite=overwrite)
         Labelling(self, open_rows(self, X, reset=False)).write_labels(target, overwrite=overwrite)
         return open_labels(target)

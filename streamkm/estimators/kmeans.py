@@ -32,9 +32,10 @@ from streamkm.estimators.kmeans_fit import (
 from streamkm.estimators.labelling import write_label_table
 from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, drawn_seed, is_sketch
 from streamkm.fitting.benchmark import estimate_seconds, measure
-from streamkm.passes.label_tables import SUFFIXES, TableLabels, check_table_place
+from streamkm.passes.label_tables import TableLabels
 from streamkm.passes.labels import check_labels_place, check_seen
 from streamkm.passes.reader import OnInvalid, OnMissing
+from streamkm.passes.table_places import SUFFIXES, check_table_place
 from streamkm.planning.forecast import Cluster, Forecast, HypotheticalSource, forecast
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchOptions, full_options
@@ -335,8 +336,8 @@ class StreamKMeans(DescribedKMeans):
         labels_to : path, optional
             A Zarr array that is made for the labels, NAME.zarr, where all workers see it: they write it, and no label
             passes this process. `labels_` is that array then, ``labels_[:]`` gathers it; the last pass is begun anew
-            by a fit that goes on from a checkpoint. Or NAME.csv or NAME.parquet: a table with distances, as
-            `predict_to` writes it, in one more pass. On a cluster ``labels_[:]`` reads them from the table; else
+            by a fit that goes on from a checkpoint. Or NAME.csv, NAME.parquet or NAME.parquet/: a table with distances,
+            as `predict_to` writes it, in one more pass. On a cluster ``labels_[:]`` reads them from the table; else
             `labels_` is an array in memory. Whether all workers see and can write the place is checked before rows are
             read.
 
@@ -379,7 +380,7 @@ class StreamKMeans(DescribedKMeans):
                 f"{source.name} can be walked once only, and max_cluster_size needs further passes; leave it out, or "
                 f"pass a list of chunks, or a function that returns a fresh iterator"
             )
-        target = place or table
+        target = place if table is None else table.path
         if target is not None:
             with open_executor(self.executor, 1) as workers:
                 check_seen(workers, target)
@@ -399,7 +400,7 @@ class StreamKMeans(DescribedKMeans):
                 self.stages_ += [written.stage] if written.stage else []
                 self.n_passes_ += 1
                 if not gathers:
-                    self.labels_ = TableLabels(table, written.n_rows, written.n_skipped)
+                    self.labels_ = TableLabels(table.path, written.n_rows, written.n_skipped)
         return self
 
     def incremental(self, *, half_life: float | None = None, first_row: int = 0) -> IncrementalKMeans:

@@ -25,6 +25,7 @@ from streamkm.passes.labels import check_seen, label_pass, n_writes, write_label
 from streamkm.passes.predict import map_rows
 from streamkm.passes.reader import RowReader
 from streamkm.passes.table_formats import RowNames
+from streamkm.passes.table_places import TablePlace
 from streamkm.planning.line_room import with_line_room
 from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.sources.base import RowSource
@@ -81,11 +82,11 @@ class Labelling:
                 write_labels(context.executor, held, target, stage, overwrite=overwrite)
 
     def write_table(
-        self, target: Path, usual: NDArray[np.float64] | None, names: RowNames, *, overwrite: Overwrite
+        self, place: TablePlace, usual: NDArray[np.float64] | None, names: RowNames, *, overwrite: Overwrite
     ) -> Written:
         """Read the rows once; write their labels, distances and outlier scores to a table."""
         with self._context() as context, self.progress.stage("predict") as stage:
-            written = write_table(context, self.model, target, stage, usual, names, overwrite=overwrite)
+            written = write_table(context, self.model, place, stage, usual, names, overwrite=overwrite)
         return replace(written, stage=stage)
 
 
@@ -106,7 +107,7 @@ def row_values(
     return Labelling(estimator, source, n_columns).gathered(name, function, empty)
 
 
-def write_label_table(estimator: Any, source: RowSource, target: Path, *, overwrite: Overwrite = False) -> Written:
+def write_label_table(estimator: Any, source: RowSource, place: TablePlace, *, overwrite: Overwrite = False) -> Written:
     """Read rows once; write their labels, distances and outlier scores to a table."""
     profile, usual = getattr(estimator, "profile_", None), None
     labelling = Labelling(estimator, source, N_VALUES)
@@ -115,4 +116,4 @@ def write_label_table(estimator: Any, source: RowSource, target: Path, *, overwr
         usual = np.divide(profile.sums[:, 0], counts, out=np.zeros(len(counts)), where=counts > 0)
     column: str | None = getattr(source, "id_column", None)
     names = RowNumbers() if column is None else RowIds(column, source.ids())
-    return labelling.write_table(target, usual, names, overwrite=overwrite)
+    return labelling.write_table(place, usual, names, overwrite=overwrite)

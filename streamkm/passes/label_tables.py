@@ -1,4 +1,6 @@
-"""Labels as a table, a CSV or Parquet file: of each row its number or id, label, distances and an outlier score.
+"""Labels as a table: of each row its number or id, label, distances and an outlier score.
+
+A table is a CSV or Parquet file, or a folder of Parquet files.
 
 Each call writes its chunk's rows to a part, a file in a hidden directory beside the table. This process gets the parts'
 names and counts of rows, puts row numbers or ids before the rows, and joins the parts in order. The table appears when
@@ -8,8 +10,7 @@ it is complete.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,21 +21,20 @@ from numpy.typing import NDArray
 from streamkm.cluster.model import Model
 from streamkm.cluster.observed import ObservedCenters
 from streamkm.cluster.rows import row_d2
-from streamkm.core.atomic_io import named, replace_file, working_directory, writing
-from streamkm.core.exceptions import InvalidInputError, OutputError
-from streamkm.core.local_paths import check_local
-from streamkm.core.marks import Overwrite, check_ours, is_marked, list_among_results, replace_marked
+from streamkm.core.atomic_io import named, replace_file, replace_tree, sync, working_directory, writing
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.marks import Overwrite, list_among_results, replace_marked
 from streamkm.core.matrix import rows_between
-from streamkm.core.partial_files import file_tag
+from streamkm.core.partial_files import REPLACED, file_tag
 from streamkm.core.progress import Stage
 from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
 from streamkm.passes.labels import SKIPPED, check_directory
 from streamkm.passes.predict import Lookup, Values
 from streamkm.passes.reader import ValidRows
-from streamkm.passes.table_formats import FORMATS, MARK, RowNames, TableFormat, pyarrow_parquet
+from streamkm.passes.table_formats import FORMATS, ParquetFormat, RowNames, TableFormat, pyarrow_parquet
+from streamkm.passes.table_places import TablePlace, check_place
 
-SUFFIXES = tuple(FORMATS)
 N_VALUES = 4  # of a row, as `nearest_two` gives them
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
 
@@ -77,27 +77,6 @@ def nearest_two(X: Any, table: Lookup) -> NDArray[np.float64]:
             seconds = scores.argmin(axis=1).astype(np.int32)
             here[:, 2], here[:, 3] = seconds, np.sqrt(row_d2(part, seconds, table))
     return out
-
-
-def check_table_place(path: str | os.PathLike[str], *, overwrite: Overwrite) -> Path:
-    """The path of a table of labels that may be made, or replaced.
-
-    Raises
-    ------
-    OutputError
-        A URL, or no directory to write to. Something is there and `overwrite` is False, or something else than a table
-        of labels.
-    MissingDependencyError
-        Parquet without pyarrow.
-    """
-    check_local(path)
-    target = Path(path)
-    if not target.absolute().parent.is_dir():
-        raise OutputError(f"{target} cannot be written: there is no directory {target.parent}; make it, and try again")
-    if target.suffix == ".parquet":
-        pyarrow_parquet()
-    check_ours(target, "table of labels", overwrite, _is_table)
-    return target.absolute()
 
 
 class RowNumbers:
@@ -198,7 +177,7 @@ class WritePart(Map[Part]):
 def write_table(
     context: PassContext,
     model: Model,
-    path: Path,
+    place: TablePlace,
     stage: Stage,
     usual: NDArray[np.float64] | None,
     names: RowNames,
@@ -209,15 +188,15 @@ def write_table(
 
     Parameters
     ----------
-    path : Path
-        Ends in .csv or .parquet. All workers see its directory.
+    place : TablePlace
+        All workers see its directory.
     usual : float64 (k,), optional
         Mean distance of each cluster's rows to the center: what distances are divided by for outlier scores, which are
         left empty without it.
     names : RowNames
         Row numbers or ids.
     overwrite : bool or "any"
-        As of `check_table_place`, which is asked once more at the end.
+        As of `check_place`, which is asked once more at the end.
 
     Raises
     ------
@@ -228,30 +207,33 @@ def write_table(
     SourceNotFoundError
         A worker does not see the directory; nothing was read.
     """
-    table_format = FORMATS[path.suffix]
+    path, table_format = place.path, FORMATS[place.path.suffix]
     values = Values(model, model.lookup(), nearest_two)
     n_skipped = 0
 
-    def parts(place: Path) -> Iterator[Path]:
+    def parts(hidden: Path) -> Iterator[Path]:
         nonlocal n_skipped
-        context.executor.everywhere("place", check_directory, str(place))
-        for part in context.outputs(WritePart(values, usual, table_format, str(place)), stage):
+        context.executor.everywhere("place", check_directory, str(hidden))
+        for part in context.outputs(WritePart(values, usual, table_format, str(hidden)), stage):
             stage.rows += part.n_rows
             n_skipped += part.n_skipped
-            yield place / part.name
-            (place / part.name).unlink()
+            yield hidden / part.name
+            (hidden / part.name).unlink()
 
     def write(file: BinaryIO) -> None:
-        with working_directory(path) as place, named(place, path):
-            table_format.join(file, parts(place), names)
+        with working_directory(path) as hidden, named(hidden, path):
+            table_format.join(file, parts(hidden), names)
         names.end()
 
     def ready(size: int) -> None:
-        check_table_place(path, overwrite=overwrite)  # once more: the pass may have taken hours
+        check_place(place, overwrite=overwrite)  # once more: the pass may have taken hours
         list_among_results(path, {path.name: size})
 
-    replace = replace_marked if path.suffix == ".csv" else replace_file
-    replace(path, write, ready=ready)
+    if place.is_folder:
+        _write_folder(place, parts, names, overwrite=overwrite)
+    else:
+        replace = replace_marked if path.suffix == ".csv" else replace_file
+        replace(path, write, ready=ready)
     return Written(stage.rows, n_skipped)
 
 
@@ -297,6 +279,22 @@ class TableLabels:
         return labels.astype(dtype or np.int32, copy=bool(copy))
 
 
+def _write_folder(
+    place: TablePlace, parts: Callable[[Path], Iterator[Path]], names: RowNames, *, overwrite: Overwrite
+) -> None:
+    """Write a folder of Parquet files, which appears when it is complete."""
+    path = place.path
+    with working_directory(path) as hidden, named(hidden, path), writing(path):
+        made = hidden / "table"
+        made.mkdir()
+        ParquetFormat().split(made, parts(hidden), names)
+        names.end()
+        sync(made)
+        check_place(place, overwrite=overwrite)  # once more: the pass may have taken hours
+        list_among_results(path, {f"{path.name}/{file.name}": file.stat().st_size for file in made.iterdir()})
+        replace_tree(made, path, hidden / REPLACED)
+
+
 def _columns(part: NDArray[np.float64], usual: NDArray[np.float64] | None) -> tuple[NDArray[Any], ...]:
     """The columns of some rows, but the first; -1 for no label, NaN for no number."""
     labels, seconds = (np.where(np.isnan(part[:, at]), -1, part[:, at]).astype(np.int32) for at in (0, 2))
@@ -307,12 +305,3 @@ def _columns(part: NDArray[np.float64], usual: NDArray[np.float64] | None) -> tu
             scores = np.where(part[:, 1] == 0, 0.0, part[:, 1] / own)
         scores[labels < 0] = np.nan
     return labels, part[:, 1], seconds, part[:, 3], scores
-
-
-def _is_table(path: Path) -> bool:
-    if path.suffix == ".csv":
-        return is_marked(path)
-    pa, pq = pyarrow_parquet()
-    with suppress(OSError, pa.ArrowException):
-        return MARK in (pq.read_schema(path).metadata or {})
-    return False

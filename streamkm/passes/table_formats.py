@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -16,10 +16,15 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.atomic_io import sync
 from streamkm.core.exceptions import MissingDependencyError
 
 COLUMNS = ("label", "distance", "second_label", "second_distance", "outlier_score")
 MARK = b"streamkm_labels"  # key of a Parquet file's metadata
+FILE_ROWS = 1 << 20
+"""Rows from which on a file of a folder gets no further part."""
+PART_NAME = "part-{}.parquet"
+"""A file of a folder, by its number."""
 _CSV_ROWS = 1 << 13  # that are Python objects at a time
 _CSV_BYTES = 1 << 20  # of lines that are read from a part at a time
 
@@ -117,19 +122,14 @@ class ParquetFormat:
 
     def join(self, file: BinaryIO, parts: Iterable[Path], names: RowNames) -> None:
         """Write a row group, or a few, of each part."""
-        pa, pq = pyarrow_parquet()
+        _, pq = pyarrow_parquet()
         writer = None
         try:
-            for path in parts:
-                with pa.memory_map(str(path)) as mapped:
-                    table = pa.ipc.open_file(mapped).read_all()
-                    taken = names.take(len(table))
-                    first = pa.array(taken) if isinstance(taken, np.ndarray) else taken
-                    table = table.add_column(0, names.column, first).replace_schema_metadata({MARK: b"1"})
-                    if writer is None:
-                        writer = pq.ParquetWriter(file, table.schema)
-                    writer.write_table(table)
-                    del table  # a mapped file cannot be removed everywhere
+            for table in self._tables(parts, names):
+                if writer is None:
+                    writer = pq.ParquetWriter(file, table.schema)
+                writer.write_table(table)
+                del table
         finally:
             if writer is not None:
                 writer.close()
@@ -139,6 +139,40 @@ class ParquetFormat:
         _, pq = pyarrow_parquet()
         labels: NDArray[np.int32] = pq.read_table(path, columns=[COLUMNS[0]])[COLUMNS[0]].to_numpy()
         return labels
+
+    def split(self, directory: Path, parts: Iterable[Path], names: RowNames) -> None:
+        """Write whole parts to files of at least `FILE_ROWS` rows each, but for the last; they are on the disk then."""
+        tables, n_files = self._tables(parts, names), 0
+        while (first := next(tables, None)) is not None:
+            path = directory / PART_NAME.format(f"{n_files:05}")
+            self._write_file(path, first, tables)
+            sync(path)
+            n_files += 1
+
+    @staticmethod
+    def _write_file(path: Path, first: Any, tables: Iterator[Any]) -> None:
+        """Write a table, and more of them until there are rows enough."""
+        _, pq = pyarrow_parquet()
+        n_rows = first.num_rows
+        with pq.ParquetWriter(path, first.schema) as writer:
+            writer.write_table(first)
+            del first
+            while n_rows < FILE_ROWS and (table := next(tables, None)) is not None:
+                n_rows += table.num_rows
+                writer.write_table(table)
+                del table
+
+    @staticmethod
+    def _tables(parts: Iterable[Path], names: RowNames) -> Iterator[Any]:
+        """What the file of each part holds, with the names of its rows; let go of each before the next."""
+        pa, _ = pyarrow_parquet()
+        for path in parts:
+            with pa.memory_map(str(path)) as mapped:
+                table = pa.ipc.open_file(mapped).read_all()
+                taken = names.take(len(table))
+                first = pa.array(taken) if isinstance(taken, np.ndarray) else taken
+                yield table.add_column(0, names.column, first).replace_schema_metadata({MARK: b"1"})
+                del table  # a mapped file cannot be removed everywhere
 
 
 FORMATS: dict[str, TableFormat] = {".csv": CsvFormat(), ".parquet": ParquetFormat()}

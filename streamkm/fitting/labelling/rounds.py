@@ -24,8 +24,9 @@ from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate, estimat
 from streamkm.fitting.labelling.one_pass import label_once
 from streamkm.passes.assign import Assigned
 from streamkm.passes.label_sinks import HeldLabels
-from streamkm.passes.label_tables import SUFFIXES, TableLabels
+from streamkm.passes.label_tables import TableLabels
 from streamkm.passes.labels import n_writes, open_labels, write_labels
+from streamkm.passes.table_places import SUFFIXES
 
 LEAST_TOLD = 1e-4  # share of the objective to gain that is told
 WORTH_OF_FEW = 0.002  # share of the objective that is worth another round, where memory left few sampled rows
