@@ -50,7 +50,7 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
         command,
         {"columns": "data.columns", "exclude": "data.exclude", "id_column": "data.id_column",
          "categories": "data.categories", "categories_unseen": "data.categories_unseen",
-         "genes": "data.genes"},
+         "dates": "data.dates", "genes": "data.genes"},
         click.option("--columns", callback=_names, metavar="A,B", help="Table columns to use as features."),
         click.option("--exclude", callback=_names, metavar="A,B", help="Table columns to leave out."),
         click.option("--id-column", metavar="NAME", help="Table column that identifies rows; not used as a feature."),
@@ -59,6 +59,7 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--categories-unseen", type=click.Choice(["raise", "ignore"]),
             help="Categories that the fit has not seen: an error, or no category.  [default: raise]",
         ),
+        click.option("--dates", type=click.Choice(["days"]), help="Read dates and times as days since 1970."),
         click.option(
             "--genes", callback=_genes, metavar="N|NAME",
             help="Cells: the N most variable genes of raw counts, or those for which a column of var is true.",

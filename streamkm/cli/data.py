@@ -27,7 +27,7 @@ from streamkm.sources.registry import TABLES
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 TEXT, TFIDF, TABLE = "text.json", "tfidf.npz", "table.json"
-_TABLE_KEYS = {"columns", "dtype", "categories", "categories_unseen", "n_features", "id_column", *GENES}
+_TABLE_KEYS = {"columns", "dtype", "categories", "categories_unseen", "n_features", "id_column", "dates", *GENES}
 READING = ("field", "delimiter", "header", "decode_error")
 """Options of `open_documents`: where in a file documents stand."""
 HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))

@@ -114,6 +114,7 @@ class _Data(_Section):
     id_column: str | None = None
     categories: str | dict[str, list[str]] | None = None
     categories_unseen: Literal["raise", "ignore"] | None = None
+    dates: Literal["days"] | None = None
     delimiter: str | None = None
     header: bool | None = None
     newlines_in_values: bool | None = None

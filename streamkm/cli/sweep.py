@@ -30,7 +30,7 @@ from streamkm.core.secrets import masked
 
 _OF_A_FIT = (  # options of a sweep that a fit has too
     "random_state", "metric", "preprocess", "skip_invalid", "on_missing", "memory_limit", "executor", "settings",
-    "columns", "exclude", "id_column", "categories", "categories_unseen", "genes",
+    "columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "genes",
 )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 _COLUMNS = {
     name: f"--{name.replace('_', '-')} {{}}"
-    for name in ("columns", "exclude", "id_column", "categories", "categories_unseen", "genes")
+    for name in ("columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "genes")
 }
 _THREADS = {"executor": "--threads {}"}
 _WITH_THREADS = (*_FITS, "assign", "sketch", "append", "dedupe", "sweep", "distortion")

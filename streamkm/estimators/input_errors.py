@@ -71,7 +71,10 @@ def _of_columns(X: Any, name: str) -> str | None:
             continue
         what = f"column {column!r} of the {name}"
         if values.dtype.kind in "Mm":
-            return f"{what} has type {values.dtype}; features must be numbers. Drop or convert that column"
+            return (
+                f"{what} has type {values.dtype}; features must be numbers. Drop or convert that column, or read days: "
+                'open_source(X, dates="days")'
+            )
         if values.dtype.kind == "c":
             return _complex(values.dtype, what)
         found = _first_no_number(values) if values.dtype.kind in "OUS" else None

@@ -63,10 +63,10 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
 def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:
     """Options that open a later table as that of the fit; none where there is no need of any."""
     known = vars(estimator).get("feature_names_in_")
-    if known is not None and is_frame(X) and column_names(X) == tuple(known):
-        return {}
     fitted_on = vars(estimator).get("fitted_on_", {})
     options = table_options(fitted_on.get("made_with"), fitted_on.get("id_column"))
+    if known is not None and is_frame(X) and column_names(X) == tuple(known) and "dates" not in options:
+        return {}
     return options_for(options, X, ids=ids) if options else {}
 
 

@@ -220,6 +220,7 @@ def _check(estimator: Any, model: Model) -> None:
         "rows are assigned in a sketch": model.space != "original",
         'missing values are masked (on_missing="masked")': model.observed,
         "its features are hashed words": "documents" in made,
+        "its features are days of dates": "dates" in table,
         "its categories are hashed": table.get("categories") == "hash",
     }
     reason = next((each for each, holds in reasons.items() if holds), None)

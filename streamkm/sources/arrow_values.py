@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 
 _EXACT_LIMIT, _EXACT_SCALE = 1 << 53, 22  # whole numbers, and powers of ten, that float64 holds exactly
+_DAY_SECONDS = 24 * 60 * 60
+_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units of Arrow's types
 
 Describe = Callable[[int], str]
 """Says where a row is: ``row 17 of x.parquet``."""
@@ -47,6 +49,42 @@ def is_category(kind: Any) -> bool:
     if types.is_dictionary(kind):
         return is_category(kind.value_type)
     return bool(types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view")
+
+
+def is_date(kind: Any) -> bool:
+    """Whether an Arrow type holds dates, moments, times of day or durations."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return is_date(kind.value_type)
+    return bool(types.is_temporal(kind)) and _per_day(kind) > 0
+
+
+def day_numbers(values: Any) -> NDArray[np.float64]:
+    """Dates and moments of an Arrow array as days since 1970-01-01, in UTC where they have a zone; NaN for null.
+
+    Times of day and durations are days, too: noon is 0.5. O(n).
+    """
+    from pyarrow import types
+
+    if types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    ticks = stored_numbers(values.view("int32" if values.type.bit_width == 32 else "int64"))
+    days, rest = np.divmod(ticks, _per_day(values.type))
+    numbers: NDArray[np.float64] = days + rest / _per_day(values.type)
+    numbers[~validity(values)] = np.nan
+    return numbers
+
+
+def _per_day(kind: Any) -> int:
+    """How many of its units a temporal type has a day; 0 for intervals of months, which have no length."""
+    from pyarrow import types
+
+    if types.is_date32(kind):
+        return 1
+    if types.is_date64(kind):
+        return _DAY_SECONDS * 1000
+    return _DAY_SECONDS * _A_SECOND[kind.unit] if hasattr(kind, "unit") else 0
 
 
 def fill_vectors(out: NDArray[Any], values: Any, name: str, describe: Describe, first: int) -> None:

@@ -14,13 +14,8 @@ from streamkm.sources.memory.frames import column_names, is_frame, is_stream
 from streamkm.sources.registry import TABLES, folder_files, is_folder, suffix_format
 
 CSV_KEYS = ("delimiter", "header", "newlines_in_values", "null_values")
-_FEATURES = (
-    "columns",
-    "dtype",
-    "categories",
-    "n_features",
-    "genes",
-)  # what features are made of: other ones are no use
+# what features are made of: other ones are no use
+_FEATURES = ("columns", "dtype", "categories", "n_features", "dates", "genes")
 _CELLS = ("hdf5", "zarr")  # formats that may hold cells
 _NOT_KEPT = (None, ",", "\t")  # what each file's name or text says
 

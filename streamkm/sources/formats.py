@@ -56,7 +56,7 @@ class Reader:
         return opened
 
 
-COLUMNS = ("columns", "exclude", "id_column", "categories", "categories_unseen", "dtype", "n_features")
+COLUMNS = ("columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "dtype", "n_features")
 """Options of tables with named columns."""
 GENES = ("var_column", "genes")
 """Options of cells with a table of their genes."""

@@ -92,6 +92,9 @@ def open_source(X: Any, **options: Any) -> RowSource:
           columns of numbers they are NaN.
         - ``categories_unseen`` : "raise" or "ignore", default "raise". Tables: a value of a one-hot column that is none
           of those of the fit, or of the mapping, is an error, or belongs to no category. A model keeps it.
+        - ``dates`` : "days". Tables: dates and moments become days since 1970-01-01 as float64, with the time of day as
+          a fraction; times of day and durations become days, too. Moments with a time zone count in UTC. Such columns
+          are refused by default. A model keeps it.
         - ``delimiter`` : str, default a comma, for .tsv a tab. CSV: the separator, one character.
         - ``header`` : bool. CSV: whether the first record of a file names its columns; by default it does unless it
           holds only numbers.

@@ -54,7 +54,7 @@ def frame_values(X: Any, name: str) -> NDArray[Any]:
     if not hasattr(X, "__array__"):
         X = _as_table(X)
     check_names_once(X, name)
-    if not has_arrow_values(X):
+    if not (has_arrow_values(X) or has_dates(X)):
         values = np.asarray(X)
         if values.dtype.kind in _NUMBERS:
             return values
@@ -73,6 +73,11 @@ def check_names_once(X: Any, name: str) -> None:
 def has_arrow_values(X: Any) -> bool:
     """Whether a frame has columns of decimals, or of nulls alone, which are numbers to Arrow and objects to NumPy."""
     return any(kind.startswith(("decimal", "null")) for kind in column_kinds(X))
+
+
+def has_dates(X: Any) -> bool:
+    """Whether a frame has columns of dates or times, which polars makes numbers of, each in a unit of its own."""
+    return any(kind.startswith(("date", "time", "duration")) for kind in column_kinds(X))
 
 
 def column_kinds(X: Any) -> list[str]:
@@ -119,6 +124,8 @@ def _told(held: NDArray[Any]) -> str:
             f"text ({str(held[row])!r} in row {row:,}); features must be numbers. Drop that column, or encode it: "
             'open_source(X, categories="onehot")'
         )
+    if held.dtype.kind in "Mm":
+        return f'{held.dtype}; features must be numbers. Drop that column, or read days: open_source(X, dates="days")'
     what = "Python objects" if held.dtype.kind == "O" else held.dtype
     return f"{what}; features must be numbers. Drop that column"
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
 from streamkm.sources.dense import cut_rows
-from streamkm.sources.memory.frames import column_names, frame_values, has_arrow_values
+from streamkm.sources.memory.frames import column_names, frame_values, has_arrow_values, has_dates
 from streamkm.sources.stored import check_matrix, decoded_dtype
 
 
@@ -63,8 +63,13 @@ def is_sparse_matrix(X: Any) -> bool:
 
 
 def is_read_by_column(X: Any) -> bool:
-    """Whether a frame of pandas has columns that scikit-learn makes objects of, or would make dense as a whole."""
-    return hasattr(X, "iloc") and (has_arrow_values(X) or (has_sparse_columns(X) and not is_sparse_matrix(X)))
+    """Whether a frame has columns that scikit-learn would take wrongly: dates, but for pandas, which refuses these.
+
+    Of pandas: columns that become objects, or dense as a whole.
+    """
+    if not hasattr(X, "iloc"):
+        return has_dates(X)
+    return has_arrow_values(X) or (has_sparse_columns(X) and not is_sparse_matrix(X))
 
 
 def _is_sparse(kind: Any) -> bool:

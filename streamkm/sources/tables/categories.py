@@ -29,7 +29,7 @@ class Column:
     """A column that is read."""
 
     name: str
-    kind: Literal["number", "vector", "category"]
+    kind: Literal["number", "date", "vector", "category"]
     dtype: np.dtype[Any]  # of its values, or of a vector's; object for categories
     width: int = 1  # features that it becomes: more than one for vectors and for one-hot categories; 0 for hashed ones
 

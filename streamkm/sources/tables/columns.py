@@ -19,8 +19,10 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.sources.arrow_values import (
     Describe,
+    day_numbers,
     fill_vectors,
     is_category,
+    is_date,
     joined,
     number_values,
     one_chunk,
@@ -44,6 +46,7 @@ class TableOptions:
     dtype: np.dtype[Any] | None = None  # of the rows: float32 or float64; None: by the columns' types
     n_hashed: int = 1024  # features that categories are hashed to
     unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
+    has_days: bool = False  # whether dates are numbers: of days
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class TableSchema:
             values = one_chunk(batch.column(column.name))
             if column.kind == "number":
                 numbers.append((at, number_values(values)))
+            elif column.kind == "date":
+                numbers.append((at, day_numbers(values)))
             elif column.kind == "vector":
                 fill_vectors(out[:, at : at + column.width], values, column.name, describe, first)
             elif column.width:
@@ -168,7 +173,9 @@ def read_options(options: Mapping[str, Any]) -> TableOptions:
     unseen = options.get("categories_unseen", "raise")
     if unseen not in get_args(Unseen):
         raise InvalidParameterError(f'categories_unseen={unseen!r}; needed: "raise" or "ignore"')
-    return TableOptions(columns, exclude, id_column, categories, dtype, n_hashed, unseen)
+    if options.get("dates", "days") != "days":
+        raise InvalidParameterError(f'dates={options["dates"]!r}; needed: "days", or leave it out')
+    return TableOptions(columns, exclude, id_column, categories, dtype, n_hashed, unseen, "dates" in options)
 
 
 def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
@@ -234,6 +241,8 @@ def lay_out(
         elif dtype is not None:
             width = _vector_width(column, kind, name, head) if is_vector else 1
             columns.append(Column(column, "vector" if is_vector else "number", dtype, width))
+        elif options.has_days and is_date(kind):
+            columns.append(Column(column, "date", np.dtype(np.float64)))
         elif is_category(kind) and options.categories in ("onehot", "hash"):
             columns.append(Column(column, "category", np.dtype(object), 0))
         else:
@@ -256,7 +265,7 @@ def with_names(layout: TableSchema) -> TableSchema:
     encoders = {encoder.column: encoder for encoder in layout.encoders}
     names: list[str] = []
     for column in layout.columns:
-        if column.kind == "number":
+        if column.kind in ("number", "date"):
             names.append(column.name)
         elif column.kind == "vector":
             names += [f"{column.name}[{i}]" for i in range(column.width)]
@@ -304,6 +313,8 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
             f'exclude="{column}", or pass categories="onehot" or categories="hash"'
         )
     remedy = f'Leave it out with exclude="{column}"'
+    if is_date(kind):
+        remedy += ', or pass dates="days" to read days since 1970'
     return f"{name}: column {column!r} has type {kind}{shown}; features must be numbers. {remedy}"
 
 

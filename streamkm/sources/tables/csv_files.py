@@ -149,7 +149,8 @@ class CsvFiles(RowSource, ABC):
             named=self._named,
         )
         booleans = frozenset(name for name in chosen if pa.types.is_boolean(head.schema.field(name).type))
-        return CsvParser(self._format, self._names, layout, booleans)
+        dates = {column.name: head.schema.field(column.name).type for column in layout.columns if column.kind == "date"}
+        return CsvParser(self._format, self._names, layout, booleans, dates)
 
     def _check_delimiter(self, path: str) -> None:
         """Refuse a single column whose name and first value hold another delimiter alike."""

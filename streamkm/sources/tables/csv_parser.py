@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -40,6 +40,7 @@ class CsvParser:
     names: tuple[str, ...]  # all columns of a record
     layout: TableSchema
     booleans: frozenset[str]  # columns of ``true`` and ``false``
+    dates: Mapping[str, Any] = field(default_factory=dict)  # Arrow's types of columns of dates
 
     def parse(
         self, text: NDArray[np.uint8], start: int, end: int, base: int, describe: Callable[[int], str]
@@ -101,7 +102,7 @@ class CsvParser:
         types = {
             name: pa.string() if name in text_columns else pa.bool_() if name in self.booleans else pa.float64()
             for name in names
-        }
+        } | {name: kind for name, kind in self.dates.items() if name in names}
         if n_rows == 0:
             return pa.table({name: pa.array([], types[name]) for name in names}), starts
         try:
@@ -150,7 +151,7 @@ class CsvParser:
             return f"a record of {len(cells):,}, where {len(self.names):,} columns are needed"
         if b"\r" in line:
             return "a carriage return without a line feed; write lines that end in line feeds"
-        numbers = [pair for pair in zip(self.names, cells, strict=True) if kinds.get(pair[0]) == "number"]
+        numbers = [pair for pair in zip(self.names, cells, strict=True) if kinds.get(pair[0]) in ("number", "date")]
         return next(filter(None, (self._wrong_cell(*pair) for pair in numbers)), None)
 
     def _wrong_cell(self, name: str, cell: str) -> str | None:
@@ -158,6 +159,8 @@ class CsvParser:
             return None
         if name in self.booleans:
             good, needed = cell.lower() in ("true", "false", "0", "1"), "true and false"
+        elif name in self.dates:
+            good, needed = _is_of(cell, self.dates[name]), f"of type {self.dates[name]}"
         else:
             good, needed = is_number(cell), "numbers"
         if good:
@@ -191,6 +194,17 @@ def read_table(
             include_columns=list(wanted),
         ),
     )
+
+
+def _is_of(cell: str, kind: Any) -> bool:
+    """Whether a field holds a value of an Arrow type."""
+    import pyarrow as pa
+
+    try:
+        pa.array([cell]).cast(kind)
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def padded(text: bytes) -> NDArray[np.uint8]:

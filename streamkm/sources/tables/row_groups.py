@@ -304,11 +304,13 @@ def described_table(layout: TableSchema) -> dict[str, Any]:
         made |= {"categories_unseen": layout.unseen} if layout.unseen != "raise" else {}
     elif layout.is_sparse:
         made |= {"categories": "hash", "n_features": layout.n_hashed}
+    if any(column.kind == "date" for column in layout.columns):
+        made["dates"] = "days"
     return {"table": made}
 
 
 def columns_text(layout: TableSchema) -> dict[str, str]:
     """For people: how many columns of which kind become features."""
-    kinds = [("number", "numbers"), ("vector", "vectors"), ("category", "categories")]
+    kinds = [("number", "numbers"), ("date", "dates"), ("vector", "vectors"), ("category", "categories")]
     counts = [(sum(column.kind == kind for column in layout.columns), word) for kind, word in kinds]
     return {"columns": ", ".join(f"{count:,} of {word}" for count, word in counts if count)}
