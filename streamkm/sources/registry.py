@@ -89,8 +89,9 @@ def is_folder(path: str) -> bool:
 def folder_files(path: str) -> list[str]:
     """Tables in a folder and in those below it, in sorted order; files whose names begin with . or _ are none.
 
-    Raises SourceError: there are none.
+    Raises SourceError: there are none; a table of Delta Lake or Iceberg, whose log says which files count.
     """
+    _refuse_logged(path)
     found = []
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
@@ -106,6 +107,21 @@ def folder_files(path: str) -> list[str]:
             f"open_documents, or data.format: files in a configuration"
         )
     return sorted(found)
+
+
+def _refuse_logged(path: str) -> None:
+    """Refuse a folder whose files may hold rows that its table has no more."""
+    remedies = {
+        "Delta Lake": ("_delta_log", ".json", "deltalake.DeltaTable(path).to_pyarrow_dataset()"),
+        "Iceberg": ("metadata", ".metadata.json", "polars.scan_iceberg(path)"),
+    }
+    for name, (log, suffix, remedy) in remedies.items():
+        place = os.path.join(path, log)
+        if os.path.isdir(place) and any(each.endswith(suffix) for each in os.listdir(place)):
+            raise SourceError(
+                f"{path} is a table of {name}, whose files may hold rows that were deleted since; pass {remedy}, or "
+                f"for all that is in the files a glob such as {os.path.join(path, '**', '*.parquet')}"
+            )
 
 
 def _remote_format(address: Address) -> str:
