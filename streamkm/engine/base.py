@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from streamkm.engine.reduction import FEW_RUNS, RUNS, JoinTree, run_lengths, runs_of
@@ -81,6 +82,50 @@ class Joining(Generic[State]):
 
     combine: Callable[..., State]
     absorb: Callable[..., State] | None = None
+
+    def pairwise(self, *shared: Any) -> Callable[[list[Any]], State]:
+        """The function that joins a list of states, of which it may change the first, one by one."""
+        if self.absorb is None:
+            return lambda states: self.combine(states, *shared)
+        absorb = self.absorb
+        return partial(reduce, lambda first, second: absorb(first, second, *shared))
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Consecutive runs of a fold.
+
+    Attributes
+    ----------
+    items : iterable of list
+        The items of each run.
+    first : int
+        Number of the first run, counted from the first item of all.
+    total : int
+        How many runs all items make.
+    """
+
+    items: Iterable[list[Any]]
+    first: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a call of a fold has made of its runs.
+
+    Attributes
+    ----------
+    states : sequence of (int, state or its handle)
+        The level of each subtree of the tree that joins states, and its state.
+    n_runs : int
+    outputs : sequence
+        Outputs of all items, or their handles; empty if they were dropped.
+    """
+
+    states: Sequence[tuple[int, Any]]
+    n_runs: int
+    outputs: Sequence[Any]
 
 
 class Waiting(Protocol):
@@ -195,21 +240,22 @@ class Executor(ABC):
         listener = listener or Listener()
         tree = JoinTree(self._joiner(stage, joining, shared), eager=self.joins_here)
         n_runs = {"items": n_items, "state": FEW_RUNS, None: RUNS}[large]
-        n_done, lengths = 0, run_lengths(n_items, n_runs)
+        n_done, first, lengths = 0, 0, run_lengths(n_items, n_runs)
         if listener.begun is not None:
             n_done = listener.begun.n_items
             tree.restore(listener.begun.levels)
-            lengths = lengths[list(itertools.accumulate(lengths, initial=0)).index(n_done) :]
-        runs = runs_of(itertools.islice(items, n_done, None), lengths)
+            first = list(itertools.accumulate(lengths, initial=0)).index(n_done)
+        runs = Runs(runs_of(itertools.islice(items, n_done, None), lengths[first:]), first, len(lengths))
 
         def folded() -> Folded[State]:
             return Folded(n_done, tree.levels(self._fetch))
 
-        left = iter(lengths)
-        for handle, outputs in self._carried(stage, step, runs, len(lengths), listener.outputs, *shared):
-            tree.add(handle)
-            n_done += next(left, 0)
-            for output in outputs:
+        left = iter(lengths[first:])
+        for carried in self._carried(stage, step, joining, runs, listener.outputs, *shared):
+            for level, state in carried.states:
+                tree.add(state, level)
+            n_done += sum(itertools.islice(left, carried.n_runs))
+            for output in carried.outputs:
                 if listener.on_output is not None:
                     listener.on_output(output)
             if listener.on_run is not None:
@@ -221,12 +267,12 @@ class Executor(ABC):
         self,
         stage: str,
         step: Callable[..., Any],
-        runs: Iterable[list[Any]],
-        n_runs: int,
+        joining: Joining[Any],
+        runs: Runs,
         wanted: Outputs,
         *shared: Any,
-    ) -> Iterator[tuple[Any, Sequence[Any]]]:
-        """Carry a state over each run; yield the state or its handle, and the outputs as asked for."""
+    ) -> Iterator[Carried]:
+        """Carry a state over each run; yield states and outputs in order, those of one or several runs at a time."""
 
     def _fetch(self, handle: Any) -> Any:
         return handle

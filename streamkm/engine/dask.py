@@ -1,8 +1,8 @@
 """Workers of a Dask cluster as an executor, by the public API of `distributed.Client` alone.
 
-Workers read chunks and hold the blocks that they make. A call works on a run of items, so the blocks of a run lie on
-one worker, and a step over them moves sums only. If a worker is lost, Dask repeats the calls whose results it held.
-Rows that this process sent cannot be made again.
+Workers read chunks and hold the blocks that they make. A call works on a shard, which is many runs of items. The blocks
+of a shard lie on one worker, and a step over them moves sums only. If a worker is lost, Dask repeats the calls whose
+results it held. Rows that this process sent cannot be made again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import logging
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -22,10 +23,11 @@ import dask
 
 from streamkm.core.exceptions import ClusterError
 from streamkm.engine import dask_tasks as calls
-from streamkm.engine.base import Executor, Joining, Outputs, Waiting
-from streamkm.engine.dask_handles import Apart, Call, Held, Pair, encode
+from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs, Waiting
+from streamkm.engine.dask_handles import Call, Held, Pair, encode
+from streamkm.engine.dask_shards import Shard, count_shards, future_of, held_blocks, shards_of
 from streamkm.engine.dask_workers import check_workers
-from streamkm.engine.reduction import RUNS, run_lengths, runs_of
+from streamkm.engine.reduction import RUNS, run_lengths, runs_of, shard_stop, subtree_levels
 from streamkm.engine.turns import Reading, Turns
 from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource
 
@@ -47,9 +49,9 @@ class DaskCluster(Executor):
 
     Notes
     -----
-    A pass over n chunks takes some n / 16 calls, each with two more that return the small part of its result. A step
-    over held blocks takes n / 16 calls and n / 112 joins. Keys are ``("stage-token", number)``, so the dashboard groups
-    them by stage.
+    A pass takes some three calls a thread, at least twelve, each with one or two more that return the small part of its
+    result. A step over held blocks takes as many calls, and about as many joins. Keys are ``("stage-token", number)``,
+    so the dashboard groups them by stage.
     """
 
     joins_here = False
@@ -82,8 +84,9 @@ class DaskCluster(Executor):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return
         chunks = source.chunks(target_bytes)
+        graph = isinstance(source, GraphSource)
         largest = max((chunk.n_bytes for chunk in chunks), default=0)
-        self._reading, self._placed = Reading(len(chunks), largest, source.shared_bytes), True
+        self._reading, self._placed = Reading(len(chunks), largest, source.shared_bytes, not graph), True
         make = self._graph_items(source) if isinstance(source, GraphSource) else lambda chunk: chunk
         for chunk in chunks:
             yield make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
@@ -161,71 +164,93 @@ class DaskCluster(Executor):
 
     def everywhere(self, stage: str, function: Callable[[Any], object], item: Any) -> None:
         """As `Executor.everywhere`; where a worker is lost meanwhile, another one is asked twice."""
-        for future in [self._submit(stage, calls.work, function, item, place=address) for address in self._n_threads]:
+        for future in [self._submit(stage, calls.work_once, function, item, place=place) for place in self._n_threads]:
             self.finish(future, fetch=True)
 
     def map(
         self, stage: str, function: Callable[..., Any], items: Iterable[Any], *shared: Any, large: bool = False
     ) -> Iterator[Any]:
+        """See `Executor.map`; one call works on a shard, or on one item if results are large."""
         items, reading = self._begun(items)
-        turns = self._turns(reading, 0 if reading is None else reading.n_chunks, large=large)
+        n_items = 0 if reading is None else reading.n_chunks
+        singles = Runs(([item] for item in items), 0, n_items)
+        shards = (Shard(0, [run]) for run in singles.items) if large else self._shards(singles, reading)
+        turns = self._turns(reading, n_items, large=large)
 
-        def start(item: Any) -> Waiting:
-            place = self._place(turns, 1) if turns.stretch > 1 else None
-            return Call(self, self._submit(stage, calls.work, function, encode(item), *shared, place=place))
+        def start(shard: Shard) -> Waiting:
+            place = self._place(turns, len(shard.runs)) if turns.stretch > 1 else None
+            found = shard.items if future_of(shard.items) is not None else [self._apart(item) for item in shard.items]
+            return Call(self, self._submit(stage, calls.work, function, *encode(found), *shared, place=place))
 
-        yield from self._ordered(items, start, self._n_busy(turns))
+        for results in self._ordered(shards, start, self._n_busy(turns)):
+            yield from results
 
     def hold(
         self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
     ) -> Iterator[tuple[Any, Any]]:
         """Call a function on items and hold its results; see `Executor.hold`.
 
-        Chunks that workers read are called in the runs over which `fold` will carry its states. Each run goes to the
-        worker that has the fewest items: every later step would wait for a worker that holds more than others. Dask
-        moves a run if its worker is gone, or if other workers are idle. Rows that were sent are called one by one on
+        Chunks that workers read are called in the shards over which `fold` will carry its states. Each shard goes to
+        the worker that has the fewest items: every later step would wait for a worker that holds more than others. Dask
+        moves a shard if its worker is gone, or if other workers are idle. Rows that were sent are called one by one on
         their workers, as the rows of a run lie on several.
         """
         items, reading = self._begun(items)
         lengths = [] if reading is None else run_lengths(reading.n_chunks, RUNS)
         turns = self._turns(reading, len(lengths))
 
-        def start(run: list[Any]) -> Waiting:
-            place = None if reading is None else self._place(turns, len(run))
-            return self._pair(stage, calls.work_each, function, [encode(item) for item in run], *shared, place=place)
+        def start(shard: Shard) -> Waiting:
+            found = shard.items
+            place = None if reading is None else self._place(turns, len(found))
+            both = self._submit(stage, calls.work_and_keep, function, *encode(found), *shared, place=place)
+            kept = self._submit(f"{stage}-kept", calls.part, both, 0)
+            told = Call(self, self._submit(f"{stage}-told", calls.part, both, 1))
+            return Pair(told, [Held(kept, index) for index in range(len(found))], kept)
 
-        for kept, infos in self._ordered(runs_of(items, lengths), start, self._n_busy(turns)):
-            for index, info in enumerate(infos):
-                yield Held(kept, index), info
+        shards = self._shards(Runs(runs_of(items, lengths), 0, len(lengths)), reading)
+        for handles, infos in self._ordered(shards, start, self._n_busy(turns)):
+            yield from zip(handles, infos, strict=True)
 
     def _carried(
         self,
         stage: str,
         step: Callable[..., Any],
-        runs: Iterable[list[Any]],
-        n_runs: int,
+        joining: Joining[Any],
+        runs: Runs,
         wanted: Outputs,
         *shared: Any,
-    ) -> Iterator[tuple[Any, Sequence[Any]]]:
-        runs, reading = self._begun(runs)
-        turns = self._turns(reading, n_runs)
+    ) -> Iterator[Carried]:
+        items, reading = self._begun(runs.items)
+        turns = self._turns(reading, runs.total)
 
-        def start(run: list[Any]) -> Waiting:
-            self._bring_together(run)
-            encoded = [encode(item) for item in run]
-            place = None if reading is None else self._place(turns, len(run))
+        def start(shard: Shard) -> Waiting:
+            for run in shard.runs:
+                self._bring_together(run)
+            n_items = len(shard.items)
+            place = None if reading is None else self._place(turns, n_items)
+            fold = calls.ShardFold(shard.first, step, joining, wanted != "dropped")
+            done = self._submit(stage, calls.work_on_shard, fold, *encode(shard.runs), *shared, place=place)
+            levels = subtree_levels(shard.first, shard.first + len(shard.runs))
+            path = () if wanted == "dropped" else (0,)
+            states = [(level, Held(done, *path, index)) for index, level in enumerate(levels)]
             if wanted == "dropped":
-                call = self._submit(stage, calls.work_on_state, encoded, step, *shared, place=place)
-                return Call(self, call, fetch=False)
-            if wanted == "returned":
-                return self._pair(stage, calls.work_on_run, encoded, step, *shared, place=place)
-            both = self._submit(stage, calls.work_on_run, encoded, step, *shared, place=place)
-            outputs = self._submit(f"{stage}-held", calls.part, both, 1)
-            state = Call(self, self._submit(f"{stage}-kept", calls.part, both, 0), fetch=False)
-            return Apart(state, outputs, len(run))
+                return Pair(Call(self, done, fetch=False), Carried(states, len(shard.runs), ()))
+            outputs = self._submit(f"{stage}-{'held' if wanted == 'held' else 'told'}", calls.part, done, 1)
+            handles = [Held(outputs, index) for index in range(n_items)] if wanted == "held" else ()
+            call = Call(self, outputs, fetch=wanted == "returned")
+            return Pair(call, Carried(states, len(shard.runs), handles), done)
 
-        for started in self._ordered(runs, start, self._n_busy(turns)):
-            yield (started, ()) if wanted == "dropped" else started
+        shards = self._shards(Runs(items, runs.first, runs.total), reading)
+        for carried, outputs in self._ordered(shards, start, self._n_busy(turns)):
+            yield replace(carried, outputs=outputs) if wanted == "returned" else carried
+
+    def _shards(self, runs: Runs, reading: Reading | None) -> Iterator[Shard]:
+        """Cut runs into shards, by the threads that there are when each is cut."""
+
+        def stop(first: int) -> int:
+            return shard_stop(first, max(runs.total, first + 1), count_shards(self._n_workers_now()))
+
+        return shards_of(runs.items, runs.first, stop, may_read=reading is not None and reading.by_source)
 
     def _begun(self, items: Iterable[Any]) -> tuple[Iterator[Any], Reading | None]:
         """The items, and the `Reading` of their source, which its first item sets if workers read."""
@@ -237,6 +262,7 @@ class DaskCluster(Executor):
     def _turns(self, reading: Reading | None, n_calls: int, *, large: bool = False) -> Turns:
         if reading is None or not self._placed:
             return Turns()
+        n_calls = n_calls if large or not reading.by_source else min(n_calls, count_shards(self.n_workers))
         return Turns(reading.stretch(n_calls, len(self._n_threads), large=large))
 
     def _n_busy(self, turns: Turns) -> int:
@@ -247,6 +273,8 @@ class DaskCluster(Executor):
         return turns.place(self._n_threads, n_items) if self._n_threads and self._placed else None
 
     def _fetch(self, handle: Any) -> Any:
+        if isinstance(handle, Held):
+            handle = self._submit("state", calls.decoded, *encode(handle))
         return Call(self, handle).result() if hasattr(handle, "status") else handle
 
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any, place: str | None = None) -> Any:
@@ -258,30 +286,39 @@ class DaskCluster(Executor):
         with self._explained(), _any_size():
             return self._kept(self._client.submit(function, *args, key=key, pure=False, **where))
 
-    def _pair(self, stage: str, function: Callable[..., Any], *args: Any, place: str | None = None) -> Waiting:
-        both = self._submit(stage, function, *args, place=place)
-        return Pair(
-            self._submit(f"{stage}-kept", calls.part, both, 0),
-            Call(self, self._submit(f"{stage}-told", calls.part, both, 1)),
-        )
-
     def _joiner(self, stage: str, joining: Joining[Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
         # workers keep what they made
-        return lambda states: self._submit(f"{stage}-join", joining.combine, states, *shared)
+        return lambda states: self._submit(f"{stage}-join", calls.join, joining, *encode(states), *shared)
 
     def _kept(self, future: Any) -> Any:
         self._futures.add(future)
         return future
 
     def _bring_together(self, run: list[Any]) -> None:
-        """Move the held blocks of a run to one worker if several workers made them; once."""
-        first = [item[0] if isinstance(item, list) else item for item in run]
-        held = [item for item in first if isinstance(item, Held)]
-        if len(held) < len(run) or len({id(item.future) for item in held}) == 1:
+        """Move the held blocks of a run to one worker if several futures have them; once."""
+        held = held_blocks(run)
+        if len({id(item.future) for item in held}) < 2:
             return
-        together = self._submit("gather", calls.decoded, [encode(item) for item in held])
+        together = self._submit("gather", calls.decoded, *encode(self._picked(held)))
         for index, item in enumerate(held):
-            item.future, item.index = together, index
+            item.future, item.path = together, (index,)
+
+    def _apart(self, item: Any) -> Any:
+        """The item, with values picked from results of which it needs a part, if it needs several results."""
+        held = [each for each in item if isinstance(each, Held)] if isinstance(item, list) else []
+        if len({id(each.future) for each in held}) < 2:
+            return item
+        picked = iter(self._picked(held))
+        return [next(picked) if isinstance(each, Held) else each for each in item]
+
+    def _picked(self, held: list[Held]) -> list[Held]:
+        """The same values, picked from each result where it lies, so that nothing else of it travels."""
+        picked = []
+        for _, group in itertools.groupby(held, lambda item: id(item.future)):
+            values = list(group)
+            future = self._submit("gather", calls.decoded, *encode(values))
+            picked += [Held(future, index) for index in range(len(values))]
+        return picked
 
     def _n_workers_now(self) -> int:
         if time.monotonic() > self._looked + LOOK_SECONDS:

@@ -30,44 +30,50 @@ class Call:
 
 
 class Pair:
-    """A call whose large result stays a future while its small result is fetched."""
+    """A call, and handles of what it and others leave on the cluster."""
 
-    def __init__(self, kept: Any, small: Call):
-        self._kept, self._small = kept, small
+    def __init__(self, call: Call, handles: Any, *futures: Any):
+        self._call, self._handles, self._futures = call, handles, futures
 
     def result(self) -> tuple[Any, Any]:
-        return self._kept, self._small.result()
+        result = self._call.result()
+        return self._handles, result
 
     def cancel(self) -> None:
-        Call(self._small._cluster, self._kept).cancel()
-        self._small.cancel()
-
-
-class Apart:
-    """A call whose state is fetched while its outputs stay together in one future."""
-
-    def __init__(self, state: Call, outputs: Any, n_outputs: int):
-        self._state, self._outputs, self._n_outputs = state, outputs, n_outputs
-
-    def result(self) -> tuple[Any, list[Held]]:
-        return self._state.result(), [Held(self._outputs, index) for index in range(self._n_outputs)]
-
-    def cancel(self) -> None:
-        Call(self._state._cluster, self._outputs).cancel()
-        self._state.cancel()
+        for future in self._futures:
+            with suppress(OSError, RuntimeError):
+                future.release()
+        self._call.cancel()
 
 
 class Held:
-    """A held block: the future of several blocks, and the number of this one."""
+    """A value in the result of a future: a held block, or the state of some runs.
 
-    __slots__ = ("future", "index")
+    `path` has the indices that lead to it.
+    """
 
-    def __init__(self, future: Any, index: int):
-        self.future, self.index = future, index
+    __slots__ = ("future", "path")
+
+    def __init__(self, future: Any, *path: int):
+        self.future, self.path = future, path
 
 
-def encode(item: Any) -> Any:
-    """An item as calls get it: futures where Dask sees them; of a list, each of its items."""
-    if isinstance(item, list):
-        return [encode(each) for each in item]
-    return (item.future, calls.Which(item.index)) if isinstance(item, Held) else item
+def encode(items: Any) -> tuple[calls.Packed, list[Any]]:
+    """Items as calls get them, and the futures among them, which Dask is to see."""
+    numbers: dict[int, int] = {}
+    futures: list[Any] = []
+
+    def which(future: Any, path: tuple[int, ...]) -> calls.Which:
+        if id(future) not in numbers:
+            numbers[id(future)] = len(futures)
+            futures.append(future)
+        return calls.Which(numbers[id(future)], path)
+
+    def packed(item: Any) -> Any:
+        if isinstance(item, Held):
+            return which(item.future, item.path)
+        if type(item) in (list, tuple):
+            return type(item)(map(packed, item))
+        return which(item, ()) if hasattr(item, "key") and hasattr(item, "status") else item
+
+    return calls.Packed(packed(items)), futures

@@ -1,7 +1,7 @@
 """Functions that run on the workers of a Dask cluster, and the conditions that they set there.
 
-A call gets its items with futures in place of held blocks. BLAS has one thread while it runs, and Dask learns the size
-of its results. The error for a file that cannot be read names the worker. Knows nothing of the client.
+A call gets its items, and apart from them the results of futures. BLAS has one thread while it runs, and Dask learns
+the size of its results. The error for a file that cannot be read names the worker. Knows nothing of the client.
 """
 
 from __future__ import annotations
@@ -18,23 +18,47 @@ from dask.sizeof import sizeof
 
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import OutputError, SourceError, SourceNotFoundError
-from streamkm.engine.reduction import fold_run
+from streamkm.engine.base import Joining
+from streamkm.engine.reduction import fold_shard
 
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """The place of a held block in the result of its future."""
+    """The place of a value in the results of a call's futures: the number of the future, and indices in its result."""
 
-    index: int
+    number: int
+    path: tuple[int, ...]
 
 
-def decoded(item: Any) -> Any:
-    """The item with results in place of futures; of a list, each of its items."""
-    if isinstance(item, list):
-        return [decoded(each) for each in item]
-    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Which):
-        return item[0][item[1].index]
-    return item
+@dataclass(frozen=True, slots=True)
+class ShardFold:
+    """What a call does with a shard: the number of its first run, the step, how states are joined, what is returned."""
+
+    first: int
+    step: Callable[..., tuple[Any, Any]]
+    joining: Joining[Any]
+    with_outputs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Items of a call with a `Which` in place of each future; Dask does not look into it."""
+
+    items: Any
+
+
+def decoded(packed: Packed, results: list[Any]) -> Any:
+    """The items with results in place of futures."""
+
+    def value(item: Any) -> Any:
+        if isinstance(item, Which):
+            found = results[item.number]
+            for index in item.path:
+                found = found[index]
+            return found
+        return type(item)(map(value, item)) if type(item) in (list, tuple) else item
+
+    return value(packed.items)
 
 
 def unpacked(packed: bytes) -> Any:
@@ -42,29 +66,39 @@ def unpacked(packed: bytes) -> Any:
     return measurable(cloudpickle.loads(packed))
 
 
-def work(function: Callable[..., Any], item: Any, *shared: Any) -> Any:
-    """Call for one item; see `Executor.map`."""
+def work_once(function: Callable[[Any], Any], item: Any) -> Any:
+    """Call the function; see `Executor.everywhere`."""
     with _on_worker():
-        return function(decoded(item), *shared)
+        return function(item)
 
 
-def work_each(function: Callable[..., tuple[Any, Any]], run: list[Any], *shared: Any) -> tuple[list[Any], list[Any]]:
-    """Call the function for each item of a run; return large and small results. See `Executor.hold`."""
+def work(function: Callable[..., Any], packed: Packed, results: list[Any], *shared: Any) -> list[Any]:
+    """Call the function for each of some items; see `Executor.map`."""
     with _on_worker():
-        pairs = [function(decoded(item), *shared) for item in run]
+        return [function(item, *shared) for item in decoded(packed, results)]
+
+
+def work_and_keep(
+    function: Callable[..., tuple[Any, Any]], packed: Packed, results: list[Any], *shared: Any
+) -> tuple[list[Any], list[Any]]:
+    """Call the function for each of some items; return large and small results. See `Executor.hold`."""
+    pairs = work(function, packed, results, *shared)
     return measurable([kept for kept, _ in pairs]), measurable([small for _, small in pairs])
 
 
-def work_on_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> tuple[Any, list[Any]]:
-    """Carry a state over a run; return the state and the outputs. See `Executor.fold`."""
+def work_on_shard(
+    fold: ShardFold, packed: Packed, results: list[Any], *shared: Any
+) -> list[Any] | tuple[list[Any], list[Any]]:
+    """Carry a state over each run of a shard; return the states of subtrees and the outputs. See `Executor.fold`."""
     with _on_worker():
-        state, outputs = fold_run(decoded(run), step, *shared)
-    return measurable(state), outputs
+        runs = decoded(packed, results)
+        states, outputs = fold_shard(runs, fold.first, fold.step, fold.joining.pairwise(*shared), *shared)
+    return (measurable(states), outputs) if fold.with_outputs else measurable(states)
 
 
-def work_on_state(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any) -> Any:
-    """Carry a state over a run whose outputs are dropped."""
-    return work_on_run(run, step, *shared)[0]
+def join(joining: Joining[Any], packed: Packed, results: list[Any], *shared: Any) -> Any:
+    """Join states that calls have left."""
+    return measurable(joining.combine(decoded(packed, results), *shared))
 
 
 def part(both: tuple[Any, Any], which: int) -> Any:

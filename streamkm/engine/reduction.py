@@ -14,6 +14,7 @@ RUNS = 24  # runs of a list, or a multiple of them: enough for 24 workers
 FEW_RUNS = 8  # the same where a state is larger than the items: making and joining states would cost more than the work
 RUN_LENGTH = 16  # items a run has at most
 ARITY = 8  # states joined at once
+UNITS = 4  # a shard has at least so many of the subtrees at whose bounds shards are cut
 
 
 def count_runs(n_items: int, n_runs: int) -> int:
@@ -59,6 +60,57 @@ def fold_run(run: list[Any], step: Callable[..., tuple[Any, Any]], *shared: Any)
     return state, outputs
 
 
+def shard_stop(first: int, n_runs: int, n_shards: int) -> int:
+    """One past the last run of the shard that begins at run `first`, where all runs are cut into `n_shards`.
+
+    Shards are cut between subtrees of the tree that joins states, so that few states leave a shard.
+    """
+    unit = 1
+    while UNITS * ARITY * unit * n_shards <= n_runs:
+        unit *= ARITY
+    n_units = -(-n_runs // unit)
+    index = first // unit * n_shards // n_units
+    while index < n_shards and unit * (index * n_units // n_shards) <= first:
+        index += 1
+    return n_runs if index == n_shards else unit * (index * n_units // n_shards)
+
+
+def subtree_levels(first: int, last: int) -> list[int]:
+    """Levels of the fewest subtrees, in order, that join the states of runs `first` to `last` - 1."""
+    levels = []
+    while first < last:
+        level = 0
+        while first % ARITY ** (level + 1) == 0 and first + ARITY ** (level + 1) <= last:
+            level += 1
+        levels.append(level)
+        first += ARITY**level
+    return levels
+
+
+def fold_shard(
+    runs: Sequence[list[Any]],
+    first: int,
+    step: Callable[..., tuple[Any, Any]],
+    join: Callable[[list[Any]], Any],
+    *shared: Any,
+) -> tuple[list[Any], list[Any]]:
+    """Fold consecutive runs from run `first` on; return the states of `subtree_levels`, and all outputs."""
+    outputs: list[Any] = []
+    left = iter(runs)
+
+    def subtree(level: int) -> Any:
+        if level == 0:
+            state, made = fold_run(next(left), step, *shared)
+            outputs.extend(made)
+            return state
+        state = subtree(level - 1)
+        for _ in range(ARITY - 1):
+            state = join([state, subtree(level - 1)])
+        return state
+
+    return [subtree(level) for level in subtree_levels(first, first + len(runs))], outputs
+
+
 class JoinTree:
     """Joins states as they come, eight neighbours at a time, in a shape that depends on their number alone.
 
@@ -78,8 +130,8 @@ class JoinTree:
         self._counts: list[int] = []
 
     def add(self, state: Any, level: int = 0) -> None:
-        """Take the next state."""
-        if level == len(self._levels):
+        """Take the next state, of a run or of a subtree of a level; no state of a lower level may wait."""
+        while level >= len(self._levels):
             self._levels.append([])
             self._counts.append(0)
         waiting = self._levels[level]

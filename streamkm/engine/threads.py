@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial, reduce
 from typing import Any
 
 from streamkm.core.pools import start
-from streamkm.engine.base import Executor, Joining, Outputs
+from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs
 from streamkm.engine.reduction import fold_run
 
 STATES_AHEAD = 1  # runs that are started beyond those that threads are at: each leaves a state, which may be large
@@ -63,15 +62,16 @@ class LocalThreads(Executor):
         self,
         stage: str,
         step: Callable[..., Any],
-        runs: Iterable[list[Any]],
-        n_runs: int,
+        joining: Joining[Any],
+        runs: Runs,
         wanted: Outputs,
         *shared: Any,
-    ) -> Iterator[tuple[Any, Sequence[Any]]]:
-        return self._ordered(runs, lambda run: self._submit(stage, fold_run, run, step, *shared), n_ahead=STATES_AHEAD)
+    ) -> Iterator[Carried]:
+        started = self._ordered(
+            runs.items, lambda run: self._submit(stage, fold_run, run, step, *shared), n_ahead=STATES_AHEAD
+        )
+        for state, outputs in started:
+            yield Carried(((0, state),), 1, () if wanted == "dropped" else outputs)
 
     def _joiner(self, stage: str, joining: Joining[Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
-        absorb = joining.absorb
-        if absorb is None:
-            return lambda states: joining.combine(states, *shared)
-        return partial(reduce, lambda first, second: absorb(first, second, *shared))
+        return joining.pairwise(*shared)

@@ -27,11 +27,14 @@ class Reading:
         Decoded bytes of the largest.
     shared_bytes : int
         Of the source.
+    by_source : bool
+        Whether workers read them by the source alone; else each comes with a graph of Dask tasks, or its results.
     """
 
     n_chunks: int
     largest_chunk: int
     shared_bytes: int
+    by_source: bool = True
 
     def stretch(self, n_calls: int, n_workers: int, *, large: bool = False) -> int:
         """Consecutive calls that one worker gets.

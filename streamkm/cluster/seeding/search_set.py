@@ -226,9 +226,7 @@ class DrawnRows(Map[tuple[Drawn, float]]):
 
 
 class MergedRows(Map[Block]):
-    """All rows of each block, entries that repeat an index added up."""
-
-    large = True
+    """All rows of each block, entries that repeat an index added up; all of them are gathered."""
 
     def output(self, rows: HeldBlock) -> Block:
         """Those of one block."""

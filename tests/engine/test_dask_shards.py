@@ -1,0 +1,147 @@
+"""Shards: few calls a pass however many chunks there are, and the same tree of sums as on threads."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import SchedulerPlugin
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamkm import StreamKMeans
+from streamkm.engine import base as executors
+from streamkm.engine import open_executor
+from streamkm.engine.dask_handles import Held
+from streamkm.engine.dask_shards import SHARDS, shards_of
+from streamkm.engine.reduction import ARITY, UNITS, JoinTree, fold_shard, shard_stop, subtree_levels
+from streamkm.sources import open_source
+from tests.dask_processes import assert_same_bits
+
+N_CHUNKS = 1_600  # 120 runs, of which shards have several
+MOST_CALLS = 40  # of a pass on a cluster of four threads or fewer
+
+
+def brackets(states):
+    """What adding from the left does: each pair of brackets is one addition."""
+    return reduce(lambda left, right: f"({left}|{right})", states)
+
+
+def append(state, item):
+    return f"{state or ''}{item},", item
+
+
+@given(n_runs=st.integers(1, 3_000), n_shards=st.integers(1, 400))
+def test_shards_are_about_equal_and_cut_between_subtrees(n_runs, n_shards):
+    stops = [0]
+    while stops[-1] < n_runs:
+        stops.append(shard_stop(stops[-1], n_runs, n_shards))
+    lengths = np.diff(stops)
+    assert stops[-1] == n_runs
+    assert lengths.min() >= 1
+    assert len(lengths) <= n_shards
+    assert lengths.max() <= -(-n_runs // n_shards) * (1 + 1 / UNITS) + 1
+    if n_runs >= UNITS * ARITY * n_shards:
+        assert all(stop % ARITY == 0 for stop in stops[:-1])
+
+
+@given(n_runs=st.integers(1, 700), cuts=st.lists(st.integers(1, 699)))
+def test_states_of_shards_make_the_tree_of_runs(n_runs, cuts):
+    """However runs are cut."""
+    runs = [[2 * i, 2 * i + 1] for i in range(n_runs)]
+    wanted, got, made = JoinTree(brackets, eager=True), JoinTree(brackets, eager=False), []
+    for items in runs:
+        wanted.add(f"{items[0]},{items[1]},")
+    bounds = sorted({0, n_runs, *(cut for cut in cuts if cut < n_runs)})
+    for first, last in itertools.pairwise(bounds):
+        states, outputs = fold_shard(runs[first:last], first, append, brackets)
+        made += outputs
+        for level, state in zip(subtree_levels(first, last), states, strict=True):
+            got.add(state, level)
+    assert got.total() == wanted.total()
+    assert made == list(range(2 * n_runs))
+
+
+def test_held_blocks_of_one_future_are_a_shard():
+    """Runs whose blocks lie in several are shards of their own, and so is what is not held."""
+    a, b = object(), object()
+    runs = [[Held(a, 0), Held(a, 1)], [Held(a, 2)], [Held(a, 3), Held(b, 0)], [[Held(b, 1), 7]], [3], [4]]
+    shards = list(shards_of(iter(runs), 5, lambda first: first + 8, may_read=False))
+    assert [(shard.first, len(shard.runs)) for shard in shards] == [(5, 2), (7, 1), (8, 1), (9, 1), (10, 1)]
+    assert [shard.first for shard in shards_of(runs, 0, lambda first: first + 4, may_read=True)] == [0, 4]
+
+
+def index_and_keep(chunk):
+    return chunk.index, chunk.index
+
+
+def append_chunk(state, chunk):
+    return append(state, chunk.index)
+
+
+def joined(states, *_shared):
+    return brackets(states)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """float32 (32,000, 4) in a file of 1,600 chunks."""
+    name = tmp_path_factory.mktemp("data") / "x.npy"
+    X = np.random.default_rng(0).normal(size=(20 * N_CHUNKS, 4)) + 3 * (np.arange(20 * N_CHUNKS) % 5)[:, None]
+    np.save(name, X.astype(np.float32))
+    return name
+
+
+@pytest.mark.parametrize("n_skipped", [0, 1])
+def test_the_tree_of_a_fold_is_that_of_threads(client, path, n_skipped):
+    """Of chunks and of held blocks, also where the shards of the blocks are not those of the fold."""
+    source = open_source(path)
+    shapes, n = set(), N_CHUNKS - n_skipped
+    for chosen in (2, client):
+        outputs: list[Any] = []
+        with open_executor(chosen) as executor:
+            chunks = (chunk for chunk, _ in executor.items(source, 320))
+            listener = executors.Listener(outputs.append)
+            read = executor.fold("read", append_chunk, executors.Joining(joined), chunks, N_CHUNKS, listener=listener)
+            chunks = (chunk for chunk, _ in executor.items(source, 320))
+            handles = [handle for handle, _ in executor.hold("hold", index_and_keep, chunks)][n_skipped:]
+            held = executor.fold("held", append, executors.Joining(joined), handles, n)
+        assert outputs == list(range(N_CHUNKS))
+        shapes.add((read, held))
+    assert len(shapes) == 1
+
+
+class Calls(SchedulerPlugin):
+    """Counts calls by the first part of their keys."""
+
+    name = "calls"
+
+    def __init__(self) -> None:
+        self.n_done: Counter[str] = Counter()
+
+    def transition(self, key: Any, start: str, finish: str, *_: Any, **__: Any) -> None:
+        """Note a call that is done."""
+        if finish == "memory":
+            self.n_done[key[0].rsplit("-", 1)[0].split("-")[0] if isinstance(key, tuple) else str(key)] += 1
+
+
+def calls_done(dask_scheduler):
+    return dict(dask_scheduler.plugins["calls"].n_done)
+
+
+def test_calls_of_a_pass_do_not_depend_on_the_chunks(client, path):
+    settings: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
+    client.register_plugin(Calls())
+    try:
+        got = StreamKMeans(5, executor=client, **settings).fit(path)
+        found = client.run_on_scheduler(calls_done)
+    finally:
+        client.unregister_scheduler_plugin("calls")
+    assert_same_bits(got, StreamKMeans(5, executor=2, **settings).fit(path))
+    assert {"sketch", "lloyd", "assign"} <= found.keys()
+    assert min(found[stage] for stage in ("sketch", "lloyd", "assign")) >= SHARDS
+    assert max(found.values()) <= MOST_CALLS, found
