@@ -101,13 +101,13 @@ class Runs:
         The items of each run.
     first : int
         Number of the first run, counted from the first item of all.
-    total : int
-        How many runs all items make.
+    total : int or None
+        How many runs all items make; None if that is not known.
     """
 
     items: Iterable[list[Any]]
     first: int
-    total: int
+    total: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import secrets
 import time
 import weakref
@@ -172,10 +173,10 @@ class DaskCluster(Executor):
     ) -> Iterator[Any]:
         """See `Executor.map`; one call works on a shard, or on one item if results are large."""
         items, reading = self._begun(items)
-        n_items = 0 if reading is None else reading.n_chunks
+        n_items = None if reading is None else reading.n_chunks
         singles = Runs(([item] for item in items), 0, n_items)
         shards = (Shard(0, [run]) for run in singles.items) if large else self._shards(singles, reading)
-        turns = self._turns(reading, n_items, large=large)
+        turns = self._turns(reading, n_items or 0, large=large)
 
         def start(shard: Shard) -> Waiting:
             place = self._place(turns, len(shard.runs)) if turns.stretch > 1 else None
@@ -221,7 +222,7 @@ class DaskCluster(Executor):
         *shared: Any,
     ) -> Iterator[Carried]:
         items, reading = self._begun(runs.items)
-        turns = self._turns(reading, runs.total)
+        turns = self._turns(reading, runs.total or 0)
 
         def start(shard: Shard) -> Waiting:
             for run in shard.runs:
@@ -247,7 +248,9 @@ class DaskCluster(Executor):
     def _shards(self, runs: Runs, reading: Reading | None) -> Iterator[Shard]:
         """Cut runs into shards, by the threads that there are when each is cut."""
 
-        def stop(first: int) -> int:
+        def stop(first: int) -> float:
+            if runs.total is None:
+                return math.inf
             return shard_stop(first, max(runs.total, first + 1), count_shards(self._n_workers_now()))
 
         return shards_of(runs.items, runs.first, stop, may_read=reading is not None and reading.by_source)

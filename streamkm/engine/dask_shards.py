@@ -34,7 +34,9 @@ def count_shards(n_threads: int) -> int:
     return max(SHARDS, SHARDS_A_THREAD * n_threads)
 
 
-def shards_of(runs: Iterable[list[Any]], first: int, stop: Callable[[int], int], *, may_read: bool) -> Iterator[Shard]:
+def shards_of(
+    runs: Iterable[list[Any]], first: int, stop: Callable[[int], float], *, may_read: bool
+) -> Iterator[Shard]:
     """Cut runs into shards, one at a time, as they come.
 
     Parameters

@@ -133,15 +133,38 @@ def calls_done(dask_scheduler):
     return dict(dask_scheduler.plugins["calls"].n_done)
 
 
-def test_calls_of_a_pass_do_not_depend_on_the_chunks(client, path):
-    settings: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
+@pytest.fixture
+def counted(client):
+    """The client, and a function that says how many calls each stage has made."""
     client.register_plugin(Calls())
-    try:
-        got = StreamKMeans(5, executor=client, **settings).fit(path)
-        found = client.run_on_scheduler(calls_done)
-    finally:
-        client.unregister_scheduler_plugin("calls")
+    yield client, lambda: client.run_on_scheduler(calls_done)
+    client.unregister_scheduler_plugin("calls")
+
+
+def test_calls_of_a_pass_do_not_depend_on_the_chunks(counted, path):
+    settings: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
+    client, calls = counted
+    got = StreamKMeans(5, executor=client, **settings).fit(path)
+    found = calls()
     assert_same_bits(got, StreamKMeans(5, executor=2, **settings).fit(path))
     assert {"sketch", "lloyd", "assign"} <= found.keys()
     assert min(found[stage] for stage in ("sketch", "lloyd", "assign")) >= SHARDS
     assert max(found.values()) <= MOST_CALLS, found
+
+
+def identity(item):
+    return item
+
+
+def test_a_map_takes_a_call_for_each_shard(counted, path):
+    """Of chunks and of held blocks."""
+    client, calls = counted
+    with open_executor(client) as executor:
+        source = open_source(path)
+        read = executor.map("read", identity, (chunk for chunk, _ in executor.items(source, 320)))
+        assert [chunk.index for chunk in read] == list(range(N_CHUNKS))
+        chunks = (chunk for chunk, _ in executor.items(source, 320))
+        handles = [handle for handle, _ in executor.hold("hold", index_and_keep, chunks)]
+        assert list(executor.map("held", identity, handles)) == list(range(N_CHUNKS))
+    found = calls()
+    assert found["read"] == found["held"] == SHARDS
