@@ -140,15 +140,18 @@ class StreamKMeans(DescribedKMeans):
     on_invalid : {"raise", "skip"}, default="raise"
         Rows with NaN or infinity: "raise" names the row in an error, "skip" gives it the label -1.
     on_missing : {"raise", "skip", "mean", "masked"}, default="raise"
-        What becomes of NaN, masked values and nulls of tables. "raise": as `on_invalid` says. "skip": rows with NaN get
-        the label -1, whatever `on_invalid` says of infinity. "mean": the mean of the feature's values, by all rows, in
-        a pass of its own, stands for NaN, before the steps of `preprocess`, in later rows too; 0 for a feature without
-        values. Sparse rows lack what they store as NaN; what they do not store is zero, and counts. "masked":
-        distances and means count the values that are there (k-POD, Chi, Chi and Baraniuk, 2016): a row goes to the
-        center that is nearest among the features that it has, and `inertia_` is the sum of these squared distances.
-        Steps of `preprocess` go by these values, too. For dense rows and ``metric="euclidean"``; a row without any
-        value is invalid. A feature that no row of a cluster has takes the mean of all rows. With ``refine="auto"``, a
-        pass follows, twice at most, if moving centers to the means gains more than 1 %.
+        NaN, masked values of NumPy arrays, and nulls of tables:
+
+        - "raise": an error, or what `on_invalid` says
+        - "skip": rows with NaN get the label -1; `on_invalid` is then for infinity alone
+        - "mean": the mean of the feature's values replaces NaN, before other steps of `preprocess`, in later rows too;
+          takes one pass. A feature without values is filled with 0. In sparse rows only stored NaN is missing, and
+          entries that are not stored count as zeros.
+        - "masked": distances, means and steps of `preprocess` use the observed values alone (k-POD; Chi, Chi and
+          Baraniuk, 2016). Each row is assigned to the center that is nearest among its observed features, and
+          `inertia_` sums these squared distances. A feature that no row of a cluster has takes the mean of all rows; a
+          row without any value is invalid. For dense rows and ``metric="euclidean"``. With ``refine="auto"``, up to two
+          passes follow if moving centers to their means gains more than 1 %.
     checkpoint : path, optional
         An empty or new directory. The state of the fit is saved there every few seconds. A killed fit that is called
         again with the same data and parameters continues from there, and gives the same result. The directory is
