@@ -85,12 +85,11 @@ class DaskCluster(Executor):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return
         chunks = source.chunks(target_bytes)
-        graph = isinstance(source, GraphSource)
+        make = self._graph_items(source) if isinstance(source, GraphSource) else None
         largest = max((chunk.n_bytes for chunk in chunks), default=0)
-        self._reading, self._placed = Reading(len(chunks), largest, source.shared_bytes, not graph), True
-        make = self._graph_items(source) if isinstance(source, GraphSource) else lambda chunk: chunk
+        self._reading, self._placed = Reading(len(chunks), largest, source.shared_bytes, make is None), True
         for chunk in chunks:
-            yield make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
+            yield chunk if make is None else make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
 
     def _sent(self, rows: Rows) -> Any:
         """Send rows to a worker as data, to another one if it dies; in a task graph they would stay on the scheduler.
