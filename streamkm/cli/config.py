@@ -52,9 +52,9 @@ class Run(NamedTuple):
         """What a fit would do, of `n_rows` rows of this kind if given; one pass may count document frequencies."""
         source = self.source if n_rows is None else HypotheticalSource(self.source, n_rows)
         plan = self.plan_for(source)
-        before = (*plan.passes_before, *(("idf",) if self.data.counts else ()))
+        before = (*plan.reading.passes_before, *(("idf",) if self.data.counts else ()))
         passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))
-        return replace(plan, passes=passes, passes_before=before)
+        return replace(plan, reading=replace(plan.reading, passes=passes, passes_before=before))
 
     def plan_for(self, source: RowSource, memory_limit: Any = None) -> Plan:
         """What a fit of a source would do, below another limit if one is given.

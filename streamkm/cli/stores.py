@@ -58,6 +58,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
         from streamkm.cli.data import check_frequencies_target, write_frequencies
         from streamkm.engine import open_executor, under_limit
         from streamkm.preparation import check_steps
+        from streamkm.sketches import SketchOptions
         from streamkm.stores.operations import check_store_place, write_store
         from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
 
@@ -71,12 +72,12 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
             source = stack.enter_context(work(paths, settings, memory_limit=limit, executor=executor))
             # before the store: a kill leaves no store without what rows to be appended are weighted by
             frequencies = write_frequencies(weights, source)
-            sketched = (options["sketch"], options["n_components"] or "auto")
+            sketch = SketchOptions(options["sketch"], options["n_components"] or "auto")
             reader, n_threads = reader_for_store(
                 source,
                 options["metric"],
                 on_invalid,
-                sketch=sketched,
+                sketch=sketch,
                 preprocess=check_steps(options["preprocess"]),
                 memory_limit=limit,
                 executor=executor,
@@ -84,7 +85,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
             workers = stack.enter_context(open_executor(executor, n_threads))
             reader = prepared_reader(reader, workers, talk.progress())
             stage = stack.enter_context(talk.stage("sketch", reader))
-            found = choose_store_sketch(reader, *sketched, options["seed"], workers, stage)
+            found = choose_store_sketch(reader, sketch, options["seed"], workers, stage)
             store = write_store(
                 output, reader, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
             )

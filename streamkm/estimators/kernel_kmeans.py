@@ -45,6 +45,7 @@ from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
+from streamkm.planning.request import Resources
 from streamkm.sketches import KernelOptions, Nystroem, full_options
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
@@ -369,13 +370,15 @@ class StreamKernelKMeans(BaseKMeans):
             sizes=sizes,
             how=_how(given.method),
             all_rows=self._all_rows(),
-            chunk_bytes=given.chunk_bytes,
-            memory_limit=given.memory_limit if memory_limit is None else memory_limit,
-            n_threads=local_threads(given.executor),
             weighted=weighted,
             refine=given.refine,
-            caches_rows=is_alone(given.executor),
-            on_cluster=is_on_cluster(given.executor),
+            resources=Resources(
+                memory_limit=given.memory_limit if memory_limit is None else memory_limit,
+                chunk_bytes=given.chunk_bytes,
+                n_threads=local_threads(given.executor),
+                caches_rows=is_alone(given.executor),
+                on_cluster=is_on_cluster(given.executor),
+            ),
         )
         return plan.with_epochs(self._settings(sizes, 0), stored=None)
 

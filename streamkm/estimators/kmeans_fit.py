@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from streamkm.passes.reader import RowReader
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
+from streamkm.planning.request import FitParameters, Resources
 from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
 from streamkm.preparation import Preparation
 from streamkm.sources.base import RowSource
@@ -60,18 +60,19 @@ def plan_rows(
     rows = rows_to_cluster(estimator, source)
     masked = given.on_missing == "masked"
     sketch = replace(given.sketch, sketch="identity") if masked else given.sketch
-    planned = partial(
-        plan_fit,
-        rows,
+    parameters = FitParameters(
+        n_clusters=given.n_clusters,
         sketch=replace(sketch, assign_space="original") if masked or given.metric == "spherical" else sketch,
         refine=given.refine,
         coreset="uniform" if masked else given.coreset,
+        weighted=total_weight is not None,
         observed=masked,
         capped=given.max_cluster_size is not None,
-        chunk_bytes=given.chunk_bytes,
+    )
+    resources = Resources(
         memory_limit=given.memory_limit if memory_limit is None else memory_limit,
+        chunk_bytes=given.chunk_bytes,
         n_threads=n_threads or local_threads(given.executor),
-        weighted=total_weight is not None,
         gathers_labels=gathers_labels,
         caches_rows=refuses and is_alone(given.executor),
         refuses=refuses,
@@ -79,7 +80,7 @@ def plan_rows(
     )
     # splits leave more clusters than are looked for: these are planned first, as a refusal names their limit
     plan = max(
-        (planned(n_clusters=count) for count in sorted(counts, reverse=True)),
+        (plan_fit(rows, replace(parameters, n_clusters=count), resources) for count in sorted(counts, reverse=True)),
         key=lambda plan: plan.threadless_bytes,
     )
     stored = None

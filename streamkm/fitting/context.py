@@ -86,5 +86,7 @@ class FitContext(PassContext):
                 weights=weights,
                 writer=writer,
                 progress=progress,
-                spill=None if plan.block_room is None else stack.enter_context(closing(Spill(plan.block_room))),
+                spill=None
+                if plan.clustering.block_room is None
+                else stack.enter_context(closing(Spill(plan.clustering.block_room))),
             )

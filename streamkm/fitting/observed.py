@@ -107,7 +107,7 @@ def _assign(context: FitContext, model: Model, chunk_rows: NDArray[np.int64], hi
             raise changed_source(context.reader)
         if index:
             history = [*history, {"stage": "refine", "iteration": index, "inertia": totals.d2}]
-        worth = index < context.plan.more_passes and totals.gain(model.centers) > WORTH * totals.d2
+        worth = index < context.plan.reading.more_passes and totals.gain(model.centers) > WORTH * totals.d2
         if not (worth if searches else index < context.settings.n_refinements):
             return _Passed(model, sink, totals, index, history)
         model, index = replace(model, centers=totals.means(model.centers)), index + 1

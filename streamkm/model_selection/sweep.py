@@ -41,8 +41,7 @@ from streamkm.metrics.incremental import Distances, Rescoring
 from streamkm.model_selection.sweep_parameters import (
     check_choice,
     check_count,
-    check_seeds,
-    sample_sizes,
+    sweep_sizes,
     swept_preparation,
     wanted_clusters,
 )
@@ -57,7 +56,8 @@ from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
 from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.memory import pca_rows
-from streamkm.planning.sample_plan import SamplePlan, plan_sweep
+from streamkm.planning.plan_parts import PlannedSketch
+from streamkm.planning.sample_plan import SamplePlan, SweepSizes, plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch, sketch_class, sketch_names
@@ -66,8 +66,6 @@ from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import prepared
 
 logger = logging.getLogger(__name__)
-
-JUDGED_PER_CLUSTER, FEWEST_JUDGED, MOST_JUDGED = 20, 2000, 5000  # rows that silhouettes are taken of
 
 
 def sweep(
@@ -173,15 +171,13 @@ def sweep(
         )
     if source.n_rows is not None:
         check_clusters(wanted[-1], source.n_rows)
-    kind, m, _ = choose_sketch(source, SketchOptions(sketch, check_count("n_components", n_components)), wanted[-1])
-    n_clustered, n_kept = sample_sizes(source, wanted[-1], check_count("sample_rows", sample_rows))
-    check_seeds(seeds)
-    n_judged = min(n_clustered, MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * wanted[-1]))
+    options = SketchOptions(sketch, check_count("n_components", n_components))
+    planned_sketch = choose_sketch(source, options, wanted[-1])
+    sizes = sweep_sizes(source, wanted, seeds, sample_rows)
     plan = plan_sweep(
         source,
-        (kind, m),
-        (n_clustered, n_kept, n_judged),
-        (wanted[-1], int(seeds) * len(wanted)),
+        planned_sketch,
+        sizes,
         chunk_bytes=check_count("chunk_bytes", chunk_bytes),
         memory_limit=memory_limit,
         n_threads=local_threads(executor),
@@ -197,10 +193,10 @@ def sweep(
     settings = {
         "n_clusters": wanted,
         "seeds": int(seeds),
-        "sketch": [kind, m],
+        "sketch": [planned_sketch.sketch, planned_sketch.n_components],
         "metric": metric,
         "steps": list(preparation.steps),
-        "rows": [n_clustered, plan.sample_rows],
+        "rows": [sizes.clustered_rows, plan.sample_rows],
         "chunk_bytes": plan.chunk_bytes,
         "on_invalid": on_invalid,
         "on_missing": on_missing,
@@ -220,13 +216,13 @@ def sweep(
         if preparation.steps:
             preparation = find_preparation(context, preparation, plan.sample_rows, stages)
             context = replace(context, reader=replace(reader, source=prepared(given, preparation)))
-        read, made, swept = _rows_to_sweep(context, here, plan, (kind, m), (n_clustered, wanted[-1]), seed, stages)
+        read, made, swept = _rows_to_sweep(context, here, plan, planned_sketch, sizes, seed, stages)
         space = plan.space_for(read.n_features)
         if space == "sketch" and not made.is_identity:
             warnings.warn(_in_the_sketch(wanted[-1], read.n_features, plan.limit_bytes), UserWarning, stacklevel=2)
         clustered = swept.clustered
         with stages.stage("sketch"):
-            block, rows, distances = _to_score(here, swept, made, space, n_judged)
+            block, rows, distances = _to_score(here, swept, made, space, sizes.judged_rows)
         with stages.stage("sweep", len(wanted) * seeds, "clusterings") as stage:
             scoring = partial(Rescoring, here, rows, distances, wanted[-1], clustered.weights)
             found = [
@@ -246,7 +242,7 @@ def sweep(
         space,
         read.n_valid,
         block.n_rows,
-        min(n_judged, swept.n_even),
+        min(sizes.judged_rows, swept.n_even),
         clustered.rows,
         made,
         labels,
@@ -301,29 +297,21 @@ def _rows_to_sweep(
     context: PassContext,
     here: Executor,
     plan: SamplePlan,
-    sketch: tuple[str, int],
-    sizes: tuple[int, int],
+    sketch: PlannedSketch,
+    sizes: SweepSizes,
     seed: int,
     stages: Progress,
 ) -> tuple[Sketched, Sketch, SweptRows]:
-    """What the first pass gathers, the sketch, and the rows that are clustered in it.
-
-    Parameters
-    ----------
-    sketch : (str, int)
-        Kind, and m.
-    sizes : (int, int)
-        Rows to cluster, and the most clusters.
-    """
-    (kind, m), (n_clustered, n_clusters) = sketch, sizes
+    """What the first pass gathers, the sketch, and the rows that are clustered in it."""
+    n_clustered = sizes.clustered_rows
     sketch_seed, sample_seed, _, draws = _streams(seed)
     source = context.reader.source
     rule = SampleRule.of(plan.sample_rows, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
     with stages.stage("sample") as stage:
         read = sketch_pass(context, Gathered(rule), stage, record="sample")
     trim_heap(plan.limit_bytes)
-    check_clusters(n_clusters, read.n_valid)
-    made = _made_sketch(kind, m, read.sample, _word(sketch_seed), n_clusters)
+    check_clusters(sizes.n_clusters, read.n_valid)
+    made = _made_sketch(sketch, read.sample, _word(sketch_seed), sizes.n_clusters)
     if read.n_valid <= n_clustered or not (read.sample.complete or source.replayable):
         return read, made, SweptRows.even(read.sample, n_clustered)
     drawing = partial(_drawn_from_all, context, read.chunk_rows, stages)
@@ -332,7 +320,9 @@ def _rows_to_sweep(
         read.sample,
         made,
         context.reader.metric,
-        (n_clustered, n_clusters, read.n_valid),
+        n_clustered=n_clustered,
+        n_clusters=sizes.n_clusters,
+        n_rows=read.n_valid,
         seed=draws,
         draw_all=drawing,
     )
@@ -353,8 +343,8 @@ def _drawn_from_all(
     return drawn
 
 
-def _made_sketch(kind: str, m: int, sample: Sample, word: int, n_clusters: int) -> Sketch:
-    d = sample.X.shape[1]
+def _made_sketch(planned: PlannedSketch, sample: Sample, word: int, n_clusters: int) -> Sketch:
+    kind, m, d = planned.sketch, planned.n_components, sample.X.shape[1]
     if kind not in DATA_DEPENDENT:
         return make_sketch(kind, m, word, d)
     rows = sample.X[: pca_rows(d, m)] if sketch_class(kind).found_on_few else sample.X

@@ -10,9 +10,12 @@ from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.planning.memory_budget import SAMPLE_BYTES
 from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS
+from streamkm.planning.sample_plan import SweepSizes
 from streamkm.preparation import Preparation, check_steps
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
+
+JUDGED_PER_CLUSTER, FEWEST_JUDGED, MOST_JUDGED = 20, 2000, 5000  # rows that silhouettes are taken of
 
 
 def clusters_of(text: str) -> list[int]:
@@ -85,10 +88,18 @@ def check_count(name: str, value: Any) -> Any:
     return value
 
 
-def sample_sizes(source: RowSource, most_clusters: int, sample_rows: int | str) -> tuple[int, int]:
-    """Rows to cluster and score, and rows to keep: as many as a fit of the most clusters polishes its centers on."""
-    clustered = search_rows(most_clusters) if sample_rows == "auto" else int(sample_rows)
-    if clustered < most_clusters:
-        raise InvalidParameterError(f"sample_rows={clustered:,} for up to {most_clusters:,} clusters; needed: as many")
-    kept = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * most_clusters)
-    return clustered, max(clustered, min(kept, SAMPLE_BYTES // max(1, decoded_row_bytes(source))))
+def sweep_sizes(source: RowSource, wanted: list[int], seeds: Any, sample_rows: Any) -> SweepSizes:
+    """Sizes of a sweep; it keeps as many rows as a fit of the most clusters polishes its centers on."""
+    check_count("sample_rows", sample_rows)
+    clustered = search_rows(wanted[-1]) if sample_rows == "auto" else int(sample_rows)
+    if clustered < wanted[-1]:
+        raise InvalidParameterError(f"sample_rows={clustered:,} for up to {wanted[-1]:,} clusters; needed: as many")
+    kept = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * wanted[-1])
+    check_seeds(seeds)
+    return SweepSizes(
+        clustered_rows=clustered,
+        sampled_rows=max(clustered, min(kept, SAMPLE_BYTES // max(1, decoded_row_bytes(source)))),
+        judged_rows=min(clustered, MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * wanted[-1])),
+        n_clusters=wanted[-1],
+        n_clusterings=int(seeds) * len(wanted),
+    )

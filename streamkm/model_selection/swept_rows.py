@@ -105,8 +105,10 @@ def draw_more(
     sample: Sample,
     sketch: Sketch,
     metric: Metric,
-    sizes: tuple[int, int, int],
     *,
+    n_clustered: int,
+    n_clusters: int,
+    n_rows: int,
     seed: np.random.SeedSequence,
     draw_all: Callable[[Shares, DrawRule], Drawn],
 ) -> SweptRows:
@@ -117,14 +119,17 @@ def draw_more(
 
     Parameters
     ----------
-    sizes : (int, int, int)
-        Rows to cluster, of which half are drawn; the most clusters; and how many rows there are.
+    n_clustered : int
+        Rows to cluster, of which half are drawn.
+    n_clusters : int
+        The most clusters.
+    n_rows : int
+        All rows that count.
     seed : SeedSequence
         Of the rough centers and of what is drawn.
     draw_all : callable
         Draws from all rows; called where `sample` has not all of them.
     """
-    n_clustered, n_clusters, n_rows = sizes
     rng, word = np.random.default_rng(seed), int(seed.generate_state(1, np.uint64)[0])
     n_others = len(sample.rows) - min(2 * rough_rows(n_clusters), len(sample.rows) // ROUGH_SHARE)
     n_seeded = (len(sample.rows) - n_others) // 2

@@ -22,7 +22,7 @@ def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Pla
     any preparation. `budget`: by which the plan was made.
     """
     rows = source.original
-    if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
+    if plan.passes - len(plan.reading.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
         return plan
     if rows.n_features is None and budget.free_bytes is None:
         return plan  # how wide rows are, and what that takes of a given limit, is known after they were read
@@ -32,4 +32,5 @@ def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Pla
         return plan
     if rows.n_rows is None:
         needed = min(room, int(ESTIMATE_SLACK * needed))
-    return replace(plan, cached_bytes=needed, memory={name: size + needed for name, size in plan.memory.items()})
+    memory = {name: size + needed for name, size in plan.memory.items()}
+    return replace(plan, reading=replace(plan.reading, cached_bytes=needed), memory=memory)

@@ -6,17 +6,16 @@ Pure functions of the source's description, the parameters and the memory that m
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from streamkm.passes.sizes import Sizes
 from streamkm.planning.cached_rows import with_cached_rows
 from streamkm.planning.choice import Choice, choose
 from streamkm.planning.memory_budget import MemoryBudget, checked, smaller_sizes
 from streamkm.planning.plan import Plan
+from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample
 from streamkm.planning.regimes import ALONG, ON_ALL, clusters_all, regimes, serves
-from streamkm.planning.request import FitRequest
-from streamkm.planning.sketch_choice import choose_sketch, wanted_nnz
-from streamkm.sketches import SketchOptions
+from streamkm.planning.request import FitParameters, FitRequest, Resources
+from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -24,45 +23,8 @@ FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER = 10_000, 32  # rows that starts ar
 MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
 
 
-def plan_fit(
-    source: RowSource,
-    *,
-    n_clusters: int,
-    sketch: SketchOptions,
-    refine: int | str,
-    coreset: str | None,
-    chunk_bytes: int | str,
-    memory_limit: Any,
-    n_threads: int,
-    weighted: bool = False,
-    gathers_labels: bool = True,
-    caches_rows: bool = False,
-    refuses: bool = True,
-    on_cluster: bool = False,
-    observed: bool = False,
-    capped: bool = False,
-) -> Plan:
+def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources) -> Plan:
     """Decide how a fit will go, without reading rows.
-
-    Parameters
-    ----------
-    memory_limit : "auto", int, float or str
-        See `core.memory.memory_limit_bytes`.
-    n_threads : int
-        Threads of this process that may read; as many do as have room beside what is planned for one.
-    gathers_labels : bool
-        Whether this process holds the labels of all rows.
-    caches_rows : bool
-        Whether rows that take long to read may stay in memory for the passes after the first, where there is room:
-        threads of this process read them.
-    refuses : bool
-        Whether what does not fit is refused; it is not where other machines are planned.
-    on_cluster : bool
-        Whether workers of a Dask cluster read, and this process is their client.
-    observed : bool
-        Whether rows have missing values, which distances and means leave out.
-    capped : bool
-        Whether clusters that are too large are split.
 
     Raises
     ------
@@ -74,32 +36,21 @@ def plan_fit(
         If the projected memory exceeds the limit.
     """
     row_bytes = decoded_row_bytes(source)
-    kind, components, why = choose_sketch(source, sketch, n_clusters)
-    budget = MemoryBudget.of(memory_limit, source, on_cluster=on_cluster)
-    asked = FitRequest(
-        source=source,
-        n_clusters=n_clusters,
-        options=sketch,
-        kind=kind,
-        n_components=components,
-        nnz_per_feature=wanted_nnz(kind, sketch, n_clusters),
-        refine=refine,
-        coreset=coreset,
-        row_bytes=row_bytes,
-        observed=observed,
-        capped=capped,
-    )
+    n_clusters, chunk_bytes, n_threads = parameters.n_clusters, resources.chunk_bytes, resources.n_threads
+    sketch = choose_sketch(source, parameters.sketch, n_clusters)
+    budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster)
+    asked = FitRequest(source=source, parameters=parameters, sketching=sketch, row_bytes=row_bytes)
     if asked.once:
         asked.check_once()
     first = Sizes(
         chunk_bytes=budget.chunk_bytes(source, chunk_bytes, row_bytes),
         sample_rows=max(asked.fewest_sampled, min(asked.wanted_sample, budget.most_sampled(row_bytes))),
         drawn_rows=asked.drawn_rows,
-        keeps_sample=refine == "auto" and not asked.once,
+        keeps_sample=parameters.refine == "auto" and not asked.once,
         searched_rows=asked.searched_rows,
         fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER * n_clusters)),
     )
-    memory_model = asked.memory_model(first, gathers_labels=gathers_labels, on_cluster=on_cluster)
+    memory_model = asked.memory_model(first, resources)
     allowed = regimes(asked, first.sample_rows)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
     serving = [sizes for sizes in ladder if serves(asked, sizes.sample_rows)]
@@ -113,12 +64,12 @@ def plan_fit(
         choice = choose(source, memory_model, allowed, asked.spaces, sizes, budget, n_threads)
     ahead = all_rows and asked.found
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
-    counts_first = weighted and source.n_rows is None and not source.streams
+    counts_first = parameters.weighted and source.n_rows is None and not source.streams
     why_regime = (ALONG if ahead else ON_ALL) if all_rows else allowed[choice.cluster_on]
-    plan = _plan(asked, choice, budget, why, why_regime, counts_first=counts_first, reads_ahead=ahead)
-    if caches_rows:
+    plan = _plan(asked, choice, budget, why_regime, counts_first=counts_first, reads_ahead=ahead)
+    if resources.caches_rows:
         plan = with_cached_rows(plan, source, budget)
-    if not refuses:
+    if not resources.refuses:
         return plan
     return checked(
         plan, "or use fewer n_components or fewer n_clusters", choice.memory_model.reading.largest_chunk, budget
@@ -129,7 +80,6 @@ def _plan(
     asked: FitRequest,
     choice: Choice,
     budget: MemoryBudget,
-    why_sketch: str,
     why_regime: str,
     *,
     counts_first: bool,
@@ -147,39 +97,43 @@ def _plan(
         + asked.fit_passes
         + (asked.found and cluster_on != "sample" and not reads_ahead)
     )
+    sizes, refine = memory_model.chosen, asked.parameters.refine
     return Plan(
         source=source.name,
         n_rows=n_rows,
         knows_rows=source.n_rows is not None,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        passes=len(before) + len(steps) + (1 if asked.once else passes),
-        counts_first=counts_first,
-        chunk_bytes=choice.sizes.chunk_bytes,
-        n_chunks=choice.n_chunks,
-        sketch=asked.kind,
-        nnz_per_feature=asked.nnz_per_feature,
-        n_components=asked.n_components,
-        why_sketch=why_sketch,
-        cluster_on=cluster_on,
-        why_regime=why_regime,
-        coreset="lightweight" if asked.coreset == "lightweight" else "sensitivity",
-        sample_rows=memory_model.chosen.sample_rows,
-        assign_space=choice.space if source.n_features is not None or not several else None,
+        sketching=asked.sketching,
+        sampling=PlannedSample(
+            sample_rows=sizes.sample_rows,
+            drawn_rows=sizes.drawn_rows,
+            keeps_sample=sizes.keeps_sample,
+            few_sampled=sizes.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
+        ),
+        clustering=PlannedClustering(
+            cluster_on=cluster_on,
+            why_regime=why_regime,
+            coreset="lightweight" if asked.parameters.coreset == "lightweight" else "sensitivity",
+            assign_space=choice.space if source.n_features is not None or not several else None,
+            chooses_space=several,
+            block_room=choice.room if cluster_on == "spilled" else None,
+        ),
+        reading=PlannedReading(
+            passes=len(before) + len(steps) + (1 if asked.once else passes),
+            passes_before=before,
+            finding_steps=steps,
+            counts_first=counts_first,
+            fit_passes=asked.fit_passes,
+            reads_ahead=reads_ahead,
+            more_passes=MOST_ROUNDS if refine == "auto" and not asked.once else 0,
+            chunk_bytes=sizes.chunk_bytes,
+            n_chunks=choice.n_chunks,
+            n_threads=memory_model.reading.n_threads,
+        ),
         memory=choice.memory(budget.base_bytes),
+        memory_model=memory_model,
         limit_bytes=budget.limit_bytes,
         base_bytes=budget.base_bytes,
         process_memory=budget.process_memory,
-        memory_model=memory_model,
-        n_threads=memory_model.reading.n_threads,
-        fit_passes=asked.fit_passes,
-        block_room=choice.room if cluster_on == "spilled" else None,
-        chooses_space=several,
-        more_passes=MOST_ROUNDS if asked.refine == "auto" and not asked.once else 0,
-        drawn_rows=memory_model.chosen.drawn_rows,
-        keeps_sample=memory_model.chosen.keeps_sample,
-        few_sampled=memory_model.chosen.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
-        reads_ahead=reads_ahead,
-        finding_steps=steps,
-        passes_before=before,
     )

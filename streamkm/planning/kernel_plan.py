@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,8 @@ from streamkm.planning.memory_budget import (
     smaller_sizes,
 )
 from streamkm.planning.plan import Plan
-from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER
+from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample, PlannedSketch
+from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, Resources
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -43,13 +43,9 @@ def plan_kernel_fit(
     how: str,
     sizes: KernelSizes,
     all_rows: bool,
-    chunk_bytes: int | str,
-    memory_limit: Any,
-    n_threads: int,
     weighted: bool,
-    refine: int | str = 0,
-    caches_rows: bool = False,
-    on_cluster: bool = False,
+    refine: int | str,
+    resources: Resources,
 ) -> Plan:
     """Decide how a kernel fit will go, without reading rows.
 
@@ -59,9 +55,7 @@ def plan_kernel_fit(
     all_rows : bool
         Whether projection and clustering see all rows, not the row sample: 4 passes instead of 2; 3 for
         `LANDMARK_SKETCHES`, which have no projection to find.
-    n_threads : int
-        Threads of this process that may read; as many do as have room beside what is planned for one.
-    refine, caches_rows, on_cluster : int or "auto", bool, bool
+    refine : int or "auto"
         As of `plan_fit`. Clusters of the landmarks alone are left as they are.
 
     Raises
@@ -72,7 +66,8 @@ def plan_kernel_fit(
         If the projected memory exceeds `memory_limit`; see `core.memory.memory_limit_bytes`.
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
-    budget = MemoryBudget.of(memory_limit, source, on_cluster=on_cluster)
+    budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster)
+    chunk_bytes = resources.chunk_bytes
     size = budget.chunk_bytes(source, chunk_bytes, row_bytes)
     columns, rank = sizes.n_landmarks, sizes.rank
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
@@ -121,7 +116,7 @@ def plan_kernel_fit(
     for chosen in smaller_sizes(first, chunk_bytes, sample_rows):  # of its own accord, a plan takes smaller chunks
         if peak(chosen, 1) <= budget.limit_bytes:
             break
-    size, n_threads = chosen.chunk_bytes, budget.threads(n_threads, lambda count: peak(chosen, count))
+    size, n_threads = chosen.chunk_bytes, budget.threads(resources.n_threads, lambda count: peak(chosen, count))
     memory = model(chosen, n_threads).stages(budget.base_bytes)
     counts_first = weighted and source.n_rows is None and not source.streams
     more = all_rows + (all_rows and method not in LANDMARK_SKETCHES) + (refine if isinstance(refine, int) else 0)
@@ -134,35 +129,35 @@ def plan_kernel_fit(
         knows_rows=source.n_rows is not None,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        passes=len(before) + 2 + more + counts_first,
-        counts_first=counts_first,
-        chunk_bytes=size,
-        n_chunks=source.n_chunks(size),
-        sketch=method,
-        n_components=rank,
-        why_sketch=why,
-        cluster_on="blocks" if all_rows else "sample",
-        why_regime="on the features of all rows" if all_rows else "on the features of the row sample",
-        coreset="uniform",
-        sample_rows=sample_rows,
-        assign_space="sketch",
+        sketching=PlannedSketch(method, rank, why),
+        sampling=PlannedSample(sample_rows=sample_rows, drawn_rows=chosen.drawn_rows, keeps_sample=chosen.keeps_sample),
+        clustering=PlannedClustering(
+            cluster_on="blocks" if all_rows else "sample",
+            why_regime="on the features of all rows" if all_rows else "on the features of the row sample",
+            coreset="uniform",
+            assign_space="sketch",
+        ),
+        reading=PlannedReading(
+            passes=len(before) + 2 + more + counts_first,
+            passes_before=before,
+            counts_first=counts_first,
+            more_passes=MOST_ROUNDS if refine == "auto" and method != "two-step" else 0,
+            chunk_bytes=size,
+            n_chunks=source.n_chunks(size),
+            n_threads=n_threads,
+        ),
         memory=memory,
+        memory_model=None,
         limit_bytes=budget.limit_bytes,
         base_bytes=budget.base_bytes,
         process_memory=budget.process_memory,
-        memory_model=None,
-        n_threads=n_threads,
-        more_passes=MOST_ROUNDS if refine == "auto" and method != "two-step" else 0,
-        drawn_rows=chosen.drawn_rows,
-        keeps_sample=chosen.keeps_sample,
-        passes_before=before,
     )
     if not source.replayable:
         raise InvalidInputError(
             f"{source.name} can be walked once only and a fit needs {plan.passes} passes; "
             "pass a list of chunks, or a function that returns a fresh iterator"
         )
-    if caches_rows:
+    if resources.caches_rows:
         plan = with_cached_rows(plan, source, budget)
     remedy = 'or use fewer n_landmarks, a smaller rank, or fit_on="sample"'
     return checked(plan, remedy, largest(size), budget)

@@ -7,11 +7,12 @@ from typing import Any
 
 from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import Schedule
-from streamkm.cluster.sampling.coreset import CoresetRule, Method
+from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.core.memory import human_bytes
 from streamkm.core.text_table import Lines
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
+from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample, PlannedSketch
 from streamkm.planning.schedule import Clustered, Iterations, PlannedEpochs
 from streamkm.sketches.registry import sketch_class
 
@@ -20,6 +21,7 @@ SAID = {
     "by rows": "sorting entries by rows",
     "fill": "column means",
 }  # of passes, for people
+PARTS = ("sketching", "sampling", "clustering", "reading")  # attributes whose own attributes are JSON keys of a plan
 MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned by an index, to the nearest for certain"
 
 
@@ -32,113 +34,107 @@ class Plan(Lines):
     source : str
     n_rows : int or None
         Exact, or about; None if only reading can tell.
+    knows_rows : bool
+        Whether `n_rows` is exact.
     n_features : int or None
     stored_bytes : int or None
         Read in one pass over the source.
-    passes : int
-    counts_first : bool
-        Whether one of them comes first and only counts rows, so that weights find theirs.
-    chunk_bytes : int
-        Decoded bytes of a chunk, about.
-    n_chunks : int or None
-    sketch : str
-        Its kind, as in `streamkm.sketches.SKETCHES`.
-    n_components : int
-    why_sketch : str
-    cluster_on : str
-        What k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept; "coreset": a
-        weighted coreset of them; "spilled": all of them, those that memory does not hold on disk.
-    why_regime : str
-    coreset : str
-        How a coreset is drawn: "sensitivity", "lightweight" or "uniform".
-    sample_rows : int
-    assign_space : str or None
-        "original" or "sketch"; None: decided when the number of features is known.
+    sketching : PlannedSketch
+    sampling : PlannedSample
+    clustering : PlannedClustering
+    reading : PlannedReading
     memory : dict of str to int
         Projected resident bytes of the process in each stage.
+    memory_model : MemoryModel or None
+        What the projection is made of; None where it is another's.
     limit_bytes : int
         What they may not exceed.
     base_bytes : int
         What the process holds beside what is planned: `process_memory`, and rows in memory.
     process_memory : int
         What it holds beside data, in steps of 64 MiB: measured before the fit, or given with the limit.
-    memory_model : MemoryModel or None
-        What the projection is made of; None where it is another's.
-    n_threads : int
-        Threads of this process that work on rows, at most.
-    fit_passes : int
-        How many of the passes find the sketch; 0 where it needs no rows, or the row sample's.
-    block_room : int or None
-        Bytes of sketched rows that are kept in memory where they are spilled; None where they are not.
-    chooses_space : bool
-        Whether rows are labelled in the sketch's space where the limit has no room for the original one, and only then.
-    more_passes : int
-        That are made, at most, where the sample missed something.
-    drawn_rows : int
-        Rows that the last pass draws by their share of the objective, to tell whether it did; 0: none.
-    keeps_sample : bool
-        Whether the row sample is kept, so that such a pass begins with a search.
-    few_sampled : bool
-        Whether the limit left fewer sampled rows than serve: such passes are worth it for less.
-    reads_ahead : bool
-        Whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows.
-    cached_bytes : int
-        Room for rows that stay in memory once they are read, so that the passes which follow read nothing; 0: each
-        reads them.
-    finding_steps : tuple of str
-        Steps that rows are prepared by which take one of the passes each, in front of the others.
-    passes_before : tuple of str
-        What takes one of the passes each, in front of all others, before rows are there: "categories", "idf".
-    nnz_per_feature : int or None
-        Components that a feature is added to, where a theorem says how many ("sparse-jl").
-    knows_rows : bool
-        Whether `n_rows` is exact.
-    epochs : PlannedEpochs or None
-        Of moving averages, between steps of Lloyd's algorithm; None where there are none.
     """
 
     source: str
     n_rows: int | None
+    knows_rows: bool = False
     n_features: int | None
     stored_bytes: int | None
-    passes: int
-    counts_first: bool
-    chunk_bytes: int
-    n_chunks: int | None
-    sketch: str
-    n_components: int
-    why_sketch: str
-    cluster_on: ClusterOn
-    why_regime: str
-    coreset: Method
-    sample_rows: int
-    assign_space: Space | None
+    sketching: PlannedSketch
+    sampling: PlannedSample
+    clustering: PlannedClustering
+    reading: PlannedReading
     memory: dict[str, int]
+    memory_model: MemoryModel | None
     limit_bytes: int
     base_bytes: int
     process_memory: int
-    memory_model: MemoryModel | None
-    n_threads: int
-    fit_passes: int = 0
-    block_room: int | None = None
-    chooses_space: bool = False
-    more_passes: int = 0
-    drawn_rows: int = 0
-    keeps_sample: bool = False
-    few_sampled: bool = False
-    reads_ahead: bool = False
-    cached_bytes: int = 0
-    finding_steps: tuple[str, ...] = ()
-    passes_before: tuple[str, ...] = ()
-    nnz_per_feature: int | None = None
-    knows_rows: bool = False
-    epochs: PlannedEpochs | None = None
+
+    @property
+    def sketch(self) -> str:
+        """Kind of the sketch."""
+        return self.sketching.sketch
+
+    @property
+    def n_components(self) -> int:
+        """Components of sketched rows."""
+        return self.sketching.n_components
+
+    @property
+    def why_sketch(self) -> str:
+        """Reason for this sketch, in words."""
+        return self.sketching.why_sketch
+
+    @property
+    def sample_rows(self) -> int:
+        """Rows of the row sample, at most."""
+        return self.sampling.sample_rows
+
+    @property
+    def cluster_on(self) -> ClusterOn:
+        """Rows that k-means runs on: "sample", "blocks", "coreset" or "spilled"."""
+        return self.clustering.cluster_on
+
+    @property
+    def why_regime(self) -> str:
+        """Reason for running on these rows, in words."""
+        return self.clustering.why_regime
+
+    @property
+    def assign_space(self) -> Space | None:
+        """Space that rows are assigned in; None: decided when the number of features is known."""
+        return self.clustering.assign_space
+
+    @property
+    def passes(self) -> int:
+        """Passes over the rows."""
+        return self.reading.passes
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of a chunk, about."""
+        return self.reading.chunk_bytes
+
+    @property
+    def n_chunks(self) -> int | None:
+        """Chunks of a pass; None if only reading can tell."""
+        return self.reading.n_chunks
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of this process that work on rows, at most."""
+        return self.reading.n_threads
+
+    @property
+    def cached_bytes(self) -> int:
+        """Room for rows that stay in memory once they are read; 0: each pass reads them."""
+        return self.reading.cached_bytes
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
         if self.cluster_on != "coreset" or self.memory_model is None:
             return None
-        return CoresetRule(self.memory_model.coreset_rows, n_clusters, seed, self.coreset)
+        return CoresetRule(self.memory_model.coreset_rows, n_clusters, seed, self.clustering.coreset)
 
     def space_for(self, n_features: int) -> Space:
         """Where rows are assigned, once the number of features is known."""
@@ -162,7 +158,7 @@ class Plan(Lines):
         if self.n_rows is None:
             fewest = Schedule.fewest_rows(asked.n_clusters)
             unsettled = PlannedEpochs(None, fewest, exact=False)
-            return replace(self, epochs=None if on.schedule(fewest, asked) is None else unsettled)
+            return self._with(None if on.schedule(fewest, asked) is None else unsettled)
         n_rows = self.n_rows
         if self.cluster_on == "sample":
             n_rows = min(n_rows, self.sample_rows)
@@ -170,7 +166,11 @@ class Plan(Lines):
             n_rows = min(n_rows, self.memory_model.coreset_rows)
         schedule = on.schedule(n_rows, asked)
         exact = self.knows_rows and self.cluster_on != "coreset" and stored is None
-        return replace(self, epochs=None if schedule is None else PlannedEpochs(schedule, n_rows, exact))
+        return self._with(None if schedule is None else PlannedEpochs(schedule, n_rows, exact))
+
+    def _with(self, epochs: PlannedEpochs | None) -> Plan:
+        """The same with these epochs."""
+        return replace(self, clustering=replace(self.clustering, epochs=epochs))
 
     @property
     def threadless_bytes(self) -> int:
@@ -186,7 +186,9 @@ class Plan(Lines):
         given = self.memory_model
         rows = replace(given.rows, n_features=n_features, n_occurring=0)
         memory_model = replace(given, rows=rows, reading=replace(given.reading, n_threads=n_threads))
-        return max(memory_model.stages(self.cluster_on, space, self.base_bytes, self.block_room or 0).values())
+        return max(
+            memory_model.stages(self.cluster_on, space, self.base_bytes, self.clustering.block_room or 0).values()
+        )
 
     @property
     def expected_space(self) -> Space:
@@ -197,7 +199,7 @@ class Plan(Lines):
     def sketches_later(self) -> bool:
         """Whether the first pass only samples, and all rows are sketched in one after the sketch is found."""
         fitted = self.memory_model is not None and self.memory_model.fitted
-        return fitted and self.cluster_on != "sample" and not self.reads_ahead
+        return fitted and self.cluster_on != "sample" and not self.reading.reads_ahead
 
     @property
     def peak_bytes(self) -> int:
@@ -206,7 +208,7 @@ class Plan(Lines):
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
-        readings = 1 + len(self.passes_before) if self.cached_bytes else self.passes
+        readings = self.reading.from_source
         total = None if self.stored_bytes is None else self.stored_bytes * readings
         memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
         memory += f"; in each, {human_bytes(self.process_memory)} for what the process holds beside data"
@@ -221,7 +223,7 @@ class Plan(Lines):
             ("sketch", f"{self.sketch}, {self.n_components:,} components: {self.why_sketch}"),
             ("row sample", self._sample()),
             ("clustering", self.why_regime),
-            *([] if self.epochs is None else [("epochs", str(self.epochs))]),
+            *([] if self.clustering.epochs is None else [("epochs", str(self.clustering.epochs))]),
             ("assignment", self._assignment()),
             *([("centers", MANY_CENTERS)] if self.memory_model is not None and self.memory_model.many else []),
             ("passes", f"{self.passes}{self._more()}"),
@@ -246,9 +248,10 @@ class Plan(Lines):
         return f"up to {self.sample_rows:,} rows"
 
     def _more(self) -> str:
-        before = tuple(SAID.get(name, name) for name in (*self.passes_before, *self.finding_steps))
+        before = tuple(SAID.get(name, name) for name in (*self.reading.passes_before, *self.reading.finding_steps))
         first = f", the first for {' and '.join(before)}" if before else ""
-        return first + (f", up to {self.more_passes} more if the sample missed something" if self.more_passes else "")
+        more = self.reading.more_passes
+        return first + (f", up to {more} more if the sample missed something" if more else "")
 
     def _kept(self) -> str:
         return f"; rows stay in memory, up to {human_bytes(self.cached_bytes)}" if self.cached_bytes else ""
@@ -257,19 +260,23 @@ class Plan(Lines):
         if self.assign_space is None and self.memory_model is not None:
             about = f"about {self.memory_model.rows.n_features:,} features"
             return f"in the {self.expected_space} space, if there are {about}; settled after the first pass"
-        by_limit = self.chooses_space and self.assign_space == "sketch"
+        by_limit = self.clustering.chooses_space and self.assign_space == "sketch"
         why = ": the centers of the original one have no room below the limit" if by_limit else ""
         return f"in the {self.expected_space} space{why}"
 
     def _written(self) -> str:
-        if self.block_room is None:
+        block_room = self.clustering.block_room
+        if block_room is None:
             return "none"
-        room = f"sketched rows beyond {human_bytes(self.block_room)}"
+        room = f"sketched rows beyond {human_bytes(block_room)}"
         if self.n_rows is None or self.memory_model is None:
             return room
-        written = max(0, self.n_rows * (8 + self.memory_model.rows.block_row_bytes) - self.block_room)
+        written = max(0, self.n_rows * (8 + self.memory_model.rows.block_row_bytes) - block_room)
         return f"{room}, about {human_bytes(written)}; read again in every step"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return asdict(self)
+        """JSON values, those of its parts among its own."""
+        values: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            values |= value if name in PARTS else {name: value}
+        return values

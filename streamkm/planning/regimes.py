@@ -41,7 +41,7 @@ def clusters_all(request: FitRequest, sample_rows: int) -> bool:
     more, and time in proportion to that of a pass.
     """
     source = request.source
-    if request.coreset != "auto" or request.once:
+    if request.parameters.coreset != "auto" or request.once:
         return False
     if request.found:
         along = not request.sketch_answers.needs_polishing and not request.streamed and not source.streams
@@ -53,11 +53,11 @@ def clusters_all(request: FitRequest, sample_rows: int) -> bool:
 
 def _sampled(request: FitRequest, sample_rows: int, spilled: str) -> dict[ClusterOn, str]:
     """The row sample, where it serves or was asked for."""
-    if request.observed:
+    if request.parameters.observed:
         return {"sample": "on the row sample: column means for missing values at the start, then without them"}
-    found = request.coreset != "uniform" and not request.streamed
+    found = request.parameters.coreset != "uniform" and not request.streamed
     why_sample = "on the row sample" + (", which its directions are found on" if found else "")
-    if request.coreset == "uniform" or serves(request, sample_rows):
+    if request.parameters.coreset == "uniform" or serves(request, sample_rows):
         return {"sample": why_sample}
     why = f"on all sketched rows: memory has no room for {SERVING_PER_CLUSTER} sampled rows a cluster"
     return {"blocks": why, "spilled": why + spilled}
@@ -69,13 +69,13 @@ def _regimes(request: FitRequest, sample_rows: int) -> dict[ClusterOn, str]:
     if request.once:
         why = "on all sketched rows, whose labels are the result: the data can be walked once only"
         return {"blocks": why, "spilled": why + spilled}
-    if request.coreset == "uniform" or (request.found and request.coreset == "auto"):
+    if request.parameters.coreset == "uniform" or (request.found and request.parameters.coreset == "auto"):
         return _sampled(request, sample_rows, spilled)
-    if request.coreset is None:
+    if request.parameters.coreset is None:
         why = "on all sketched rows, as asked for"
         return {"blocks": why, "spilled": why + spilled}
-    if request.coreset != "auto":
-        return {"coreset": f"on a {request.coreset} coreset of the sketched rows, as asked for"}
+    if request.parameters.coreset != "auto":
+        return {"coreset": f"on a {request.parameters.coreset} coreset of the sketched rows, as asked for"}
     if request.polishes:
         # a sketch of more rows would only find starts for polishing on the sample: the sample finds them as well
         whole = (request.source.estimated_rows or np.inf) <= sample_rows

@@ -6,6 +6,7 @@ Chooses nothing: `fit_plan` does, among the `regimes` of a request. Reads no row
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from streamkm.engine.memory import MIB
 from streamkm.passes.sizes import RowSizes, Sizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.memory_budget import FEWEST_DRAWN, reading_of
+from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.sketches import SketchAnswers, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions, sketch_class
@@ -34,20 +36,41 @@ FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FitParameters:
+    """The parameters of a k-means fit that its plan depends on."""
+
+    n_clusters: int
+    sketch: SketchOptions
+    refine: int | str
+    coreset: str | None
+    weighted: bool = False
+    observed: bool = False  # whether rows have missing values, which distances and means leave out
+    capped: bool = False  # whether clusters that are too large are split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """The memory and threads that a fit may take, and the machines that it runs on."""
+
+    memory_limit: Any  # see `core.memory.memory_limit_bytes`
+    chunk_bytes: int | str
+    n_threads: int  # of this process that may read; as many do as have room beside what is planned for one
+    gathers_labels: bool = True  # whether this process holds the labels of all rows
+    # whether rows that take long to read may stay in memory for the passes after the first, where there is room:
+    # threads of this process read them
+    caches_rows: bool = False
+    refuses: bool = True  # whether what does not fit is refused; it is not where other machines are planned
+    on_cluster: bool = False  # whether workers of a Dask cluster read, and this process is their client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FitRequest:
     """The request for a plan, before memory limits any choice."""
 
     source: RowSource
-    n_clusters: int
-    options: SketchOptions
-    kind: str  # of the sketch
-    n_components: int
-    nnz_per_feature: int | None
-    refine: int | str
-    coreset: str | None
+    parameters: FitParameters
+    sketching: PlannedSketch
     row_bytes: int  # of a row as read, about
-    observed: bool = False  # whether rows have missing values, which distances and means leave out
-    capped: bool = False  # whether clusters that are too large are split
 
     @property
     def once(self) -> bool:
@@ -57,17 +80,18 @@ class FitRequest:
     @property
     def sketch_answers(self) -> SketchAnswers | type[SketchAnswers]:
         """Who answers for the sketch: itself if it is made already, else its class."""
-        return sketch_class(self.kind) if isinstance(self.options.sketch, str) else self.options.sketch
+        given = self._options.sketch
+        return sketch_class(self.sketching.sketch) if isinstance(given, str) else given
 
     @property
     def found(self) -> bool:
         """Whether the sketch is found on rows."""
-        return self.kind in DATA_DEPENDENT and isinstance(self.options.sketch, str)
+        return self.sketching.sketch in DATA_DEPENDENT and isinstance(self._options.sketch, str)
 
     @property
     def streamed(self) -> bool:
         """Whether it is found on all rows, in passes of its own."""
-        return self.found and self.options.fit_on == "all" and self.kind in FIT_BY_PASS
+        return self.found and self._options.fit_on == "all" and self.sketching.sketch in FIT_BY_PASS
 
     @property
     def fit_passes(self) -> int:
@@ -77,52 +101,59 @@ class FitRequest:
     @property
     def refinements(self) -> int:
         """Passes that `refine` asks for, whatever is found."""
-        return self.refine if isinstance(self.refine, int) else 0
+        refine = self.parameters.refine
+        return refine if isinstance(refine, int) else 0
 
     @property
     def wanted_sample(self) -> int:
         """Rows of the sample, where memory has room for them."""
-        return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters)
+        return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.parameters.n_clusters)
 
     @property
     def serving_sample(self) -> int:
         """Rows of a sample that centers may be found on alone."""
-        wanted = min(self.wanted_sample, SERVING_PER_CLUSTER * self.n_clusters)
+        wanted = min(self.wanted_sample, SERVING_PER_CLUSTER * self.parameters.n_clusters)
         return min(wanted, self.source.estimated_rows or wanted)
 
     @property
     def fewest_sampled(self) -> int:
         """Rows of the sample, whatever the limit."""
-        few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * self.n_clusters)
-        return max(self.n_clusters, min(few, self.wanted_sample, SMALLEST_SAMPLE_BYTES // self.row_bytes))
+        n_clusters = self.parameters.n_clusters
+        few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * n_clusters)
+        return max(n_clusters, min(few, self.wanted_sample, SMALLEST_SAMPLE_BYTES // self.row_bytes))
 
     @property
     def searched_rows(self) -> int:
         """Rows that starts are searched on, where memory has room for them."""
-        return search_rows(self.n_clusters, many=not self.source.is_sparse and self.n_clusters >= FEWEST_CENTERS)
+        n_clusters = self.parameters.n_clusters
+        return search_rows(n_clusters, many=not self.source.is_sparse and n_clusters >= FEWEST_CENTERS)
 
     @property
     def drawn_rows(self) -> int:
         """Rows that the last pass draws by their share of the objective."""
-        drawn = draw_rows(self.n_clusters, self.row_bytes)
+        drawn = draw_rows(self.parameters.n_clusters, self.row_bytes)
         return 0 if self.once or drawn < FEWEST_DRAWN else drawn
 
     @property
     def spaces(self) -> tuple[Space, ...]:
         """Where rows may be assigned, best first."""
-        as_they_are = self.sketch_answers.is_identity
-        if self.once or (as_they_are and self.options.assign_space == "auto"):
+        as_they_are, asked = self.sketch_answers.is_identity, self._options.assign_space
+        if self.once or (as_they_are and asked == "auto"):
             return ("original",) if as_they_are else ("sketch",)
-        return ("original", "sketch") if self.options.assign_space == "auto" else (self.options.assign_space,)
+        return ("original", "sketch") if asked == "auto" else (asked,)
 
     @property
     def polishes(self) -> bool:
         """Whether centers are found in a sketch, and polished on the sample in the original space."""
-        return not self.sketch_answers.is_identity and self.options.assign_space != "sketch"
+        return not self.sketch_answers.is_identity and self._options.assign_space != "sketch"
+
+    @property
+    def _options(self) -> SketchOptions:
+        return self.parameters.sketch
 
     @property
     def _n_features(self) -> int:
-        return self.source.estimated_features or self.n_components
+        return self.source.estimated_features or self.sketching.n_components
 
     @property
     def _n_occurring(self) -> int:
@@ -138,9 +169,9 @@ class FitRequest:
     def check_once(self) -> None:
         """Refuse parameters that need more than one pass."""
         refused = {
-            f"refine={self.refine}": self.refinements > 0,
-            'assign_space="original"': self.options.assign_space == "original" and not self.sketch_answers.is_identity,
-            f'sketch="{self.kind}"': self.found,
+            f"refine={self.parameters.refine}": self.refinements > 0,
+            'assign_space="original"': self.polishes and self._options.assign_space == "original",
+            f'sketch="{self.sketching.sketch}"': self.found,
         }
         for parameter, wanted in refused.items():
             if wanted:
@@ -149,10 +180,11 @@ class FitRequest:
                     "pass a list of chunks, or a function that returns a fresh iterator"
                 )
 
-    def memory_model(self, first: Sizes, *, gathers_labels: bool, on_cluster: bool) -> MemoryModel:
+    def memory_model(self, first: Sizes, resources: Resources) -> MemoryModel:
         """What the projection of memory is made of, but for the sizes that are still to be chosen."""
-        source, kind, n_components = self.source, self.kind, self.n_components
-        block = block_row_bytes(source, self.row_bytes, self.options.sketch, kind, n_components, self.nnz_per_feature)
+        source, asked, found = self.source, self.parameters, self.sketching
+        kind, n_components = found.sketch, found.n_components
+        block = block_row_bytes(source, self.row_bytes, asked.sketch.sketch, kind, n_components, found.nnz_per_feature)
         rows = RowSizes(
             n_rows=source.estimated_rows or first.sample_rows,
             n_features=self._n_features,
@@ -165,16 +197,16 @@ class FitRequest:
             n_occurring=self._n_occurring,
         )
         return MemoryModel(
-            n_clusters=self.n_clusters,
+            n_clusters=asked.n_clusters,
             rows=rows,
-            reading=reading_of(source, 1, 0, n_chunks=0, on_cluster=on_cluster),
+            reading=reading_of(source, 1, 0, n_chunks=0, on_cluster=resources.on_cluster),
             chosen=first,
-            coreset_rows=default_size(self.n_clusters),
+            coreset_rows=default_size(asked.n_clusters),
             fitted=self.found,
-            directions=n_directions(kind, n_components, self.n_clusters) if self.streamed else 0,
+            directions=n_directions(kind, n_components, asked.n_clusters) if self.streamed else 0,
             sums_bytes=source.sums_bytes,
             once=self.once,
-            labels=gathers_labels,
-            observed=self.observed,
-            capped=self.capped,
+            labels=resources.gathers_labels,
+            observed=asked.observed,
+            capped=asked.capped,
         )

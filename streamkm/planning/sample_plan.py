@@ -18,6 +18,7 @@ from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.sizes import Sizes
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.memory_budget import MemoryBudget, checked, largest_chunk, reading_of, smaller_sizes
+from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.sketches.registry import DATA_DEPENDENT
 from streamkm.sources.base import RowSource
@@ -55,27 +56,32 @@ class SamplePlan:
         return self.stages(self.n_threads, self.n_features, self.space_for(self.n_features))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSizes:
+    """The rows and clusterings of a sweep."""
+
+    clustered_rows: int
+    sampled_rows: int  # fewer where memory has no room for them, never fewer than clustered
+    judged_rows: int
+    n_clusters: int  # the most of a clustering
+    n_clusterings: int
+
+
 def plan_sweep(
     source: RowSource,
-    sketch: tuple[str, int],
-    rows: tuple[int, int, int],
-    clusterings: tuple[int, int],
+    sketch: PlannedSketch,
+    wanted: SweepSizes,
     *,
     chunk_bytes: int | str,
     memory_limit: Any,
     n_threads: int,
 ) -> SamplePlan:
-    """Decide how a sweep will go.
-
-    `sketch`: kind, and m. `rows`: to be clustered, kept, and judged. Fewer are kept where memory has no room for them,
-    never fewer than clustered. `clusterings`: the most clusters, and how many clusterings there will be. Raises
-    MemoryLimitError if the projected memory exceeds the limit; see `core.memory.memory_limit_bytes`.
-    """
-    (kind, m), row_bytes = sketch, decoded_row_bytes(source)
-    (clustered, kept, judged), (most_clusters, n_clusterings) = rows, clusterings
+    """Decide how a sweep will go. Raises MemoryLimitError if the projected memory exceeds the limit."""
+    kind, m, row_bytes = sketch.sketch, sketch.n_components, decoded_row_bytes(source)
+    clustered, judged, most_clusters = wanted.clustered_rows, wanted.judged_rows, wanted.n_clusters
     clustered_row = PLACED + row_bytes + 2 * block_row_bytes(source, row_bytes, kind, kind, m)
     clustered_row += max(row_bytes, float_row_bytes(source, row_bytes))
-    labels = np.min_scalar_type(most_clusters).itemsize * n_clusterings * clustered
+    labels = np.min_scalar_type(most_clusters).itemsize * wanted.n_clusterings * clustered
 
     def stages(reading: ReadingMemory, sizes: Sizes, n_features: int, space: Space) -> dict[str, int]:
         sample, working = sizes.sample_rows * (row_bytes + PLACED), clustered * clustered_row
@@ -92,14 +98,14 @@ def plan_sweep(
 
     budget = MemoryBudget.of(memory_limit, source)
     size = budget.chunk_bytes(source, chunk_bytes, row_bytes)
-    first = Sizes(size, max(clustered, min(kept, budget.most_sampled(row_bytes))))
+    first = Sizes(size, max(clustered, min(wanted.sampled_rows, budget.most_sampled(row_bytes))))
     plans = _Plans(source, budget, stages, n_threads, source.estimated_features or m)
     return plans.largest(smaller_sizes(first, chunk_bytes, clustered), "sweep")
 
 
 def plan_store(
     source: RowSource,
-    sketch: tuple[str, int],
+    sketch: PlannedSketch,
     sample_rows: int,
     *,
     stored: Callable[[int], PassMemory],
@@ -108,11 +114,11 @@ def plan_store(
 ) -> SamplePlan:
     """Decide how a sketch store will be written.
 
-    `sketch`: kind, and m. `sample_rows`: that the sketch is found on; 0: it needs none. `stored`: memory of the pass
+    `sample_rows`: that the sketch is found on; 0: it needs none. `stored`: memory of the pass
     that writes, for bytes of a sketched chunk. Raises MemoryLimitError if the projected memory exceeds the limit; see
     `core.memory.memory_limit_bytes`.
     """
-    (kind, m), row_bytes = sketch, decoded_row_bytes(source)
+    kind, m, row_bytes = sketch.sketch, sketch.n_components, decoded_row_bytes(source)
     sketched = block_row_bytes(source, row_bytes, kind, kind, m)
 
     def stages(reading: ReadingMemory, sizes: Sizes, n_features: int, space: Space) -> dict[str, int]:  # noqa: ARG001

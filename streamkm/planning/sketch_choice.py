@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 from streamkm.core.exceptions import InvalidParameterError
+from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.sketches import Sketch, SketchAnswers, SketchOptions
 from streamkm.sketches.registry import (
     DATA_DEPENDENT,
@@ -33,8 +34,8 @@ SPARSE_ENTRY = 12  # bytes of a stored entry, about
 PCA_COMPONENTS, PCA_FEW_CLUSTERS = 48, 128  # twice as many directions for more clusters than that
 
 
-def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) -> tuple[str, int, str]:
-    """Kind, m, and the reason in words."""
+def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) -> PlannedSketch:
+    """The sketch as asked for, or the one that suits the rows."""
     sketch, n_components = options.sketch, options.n_components
     d, why = source.n_features, "as asked for"
     if source.is_sketched:
@@ -44,7 +45,7 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
                 f"sketch={sketch!r}, n_components={n_components!r}: the rows of {source.name} are sketched already, to "
                 f'{d} components; needed: "auto"'
             )
-        return "identity", int(d or 0), "the rows of a store are sketched already"
+        return PlannedSketch("identity", int(d or 0), "the rows of a store are sketched already")
     if not isinstance(sketch, str):
         return _given_sketch(source, sketch, options)
     if sketch == "auto":
@@ -57,7 +58,7 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
             )
         if why == "as asked for" and n_components not in ("auto", d):
             raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
-        return sketch, d, why
+        return PlannedSketch(sketch, d, why)
     _check_fits(source, sketch, options.fit_on)
     if options.fit_on == "all" and sketch in FIT_BY_PASS:
         why += "; found on all rows, in a pass of its own"
@@ -66,18 +67,12 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
     usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS
     if sketch in DATA_DEPENDENT:
         usual = PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS
-    return sketch, min(usual, most_components(sketch, d)) if n_components == "auto" else int(n_components), why
+    m = min(usual, most_components(sketch, d)) if n_components == "auto" else int(n_components)
+    return PlannedSketch(sketch, m, why)
 
 
-def wanted_nnz(kind: str, options: SketchOptions, n_clusters: int) -> int | None:
-    """Non-zeros a feature that a theorem asks for; None for sketches of one each, and where m is given."""
-    if sketch_class(kind).usual_entries == 1 or options.eps is None or options.n_components != "auto":
-        return None
-    return nnz_per_feature(n_clusters=n_clusters, eps=options.eps, delta=options.delta)
-
-
-def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, delta: float) -> tuple[str, int, str]:
-    """Kind, m and reason by a bound; "identity" where the bound asks for as many components as there are features."""
+def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, delta: float) -> PlannedSketch:
+    """The sketch by a bound; "identity" where the bound asks for as many components as there are features."""
     if sketch not in FORMULAS:
         raise InvalidParameterError(f"no theorem says how many components {sketch!r} needs for eps={eps}")
     d, n_rows = source.n_features, source.n_rows  # exact ones: a theorem does not hold for about so many rows
@@ -90,17 +85,18 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
         if cheapest is not None:
             why += f"; {cheapest.sketch} with {cheapest.n_components:,} components keeps the same promise"
         logger.info("no sketch: %s", why)
-        return bound.sketch, m, why
+        return PlannedSketch(bound.sketch, m, why)
+    several = sketch_class(sketch).usual_entries > 1
+    per_feature = nnz_per_feature(n_clusters=n_clusters, eps=eps, delta=delta) if several else None
     if is_oblivious(sketch):
-        per_feature = wanted_nnz(sketch, SketchOptions(sketch, eps=eps, delta=delta), n_clusters)
         make_sketch(sketch, m, 0, d, per_feature)  # refuses what would be too large before anything is read
     if bound.less:
         why += f"; fewer do for {', '.join(f'{name} ({size:,})' for name, size in bound.less)}"
-    return sketch, m, why
+    return PlannedSketch(sketch, m, why, per_feature)
 
 
-def _given_sketch(source: RowSource, sketch: Sketch, options: SketchOptions) -> tuple[str, int, str]:
-    """Kind, m and reason of a sketch that the caller gives."""
+def _given_sketch(source: RowSource, sketch: Sketch, options: SketchOptions) -> PlannedSketch:
+    """A sketch that the caller gives."""
     m, d = int(sketch.n_components), source.n_features
     if options.n_components not in ("auto", m) or options.eps is not None:
         asked = f"n_components={options.n_components!r}" if options.eps is None else f"eps={options.eps}"
@@ -112,7 +108,7 @@ def _given_sketch(source: RowSource, sketch: Sketch, options: SketchOptions) -> 
         raise InvalidParameterError(
             f"the {sketch.kind} sketch is for other rows than the {d:,} features of {source.name}"
         )
-    return sketch.kind, m, "as given"
+    return PlannedSketch(sketch.kind, m, "as given")
 
 
 def _check_sparse(source: RowSource, sketch: SketchAnswers | type[SketchAnswers], kind: str) -> None:

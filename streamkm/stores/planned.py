@@ -32,6 +32,7 @@ from streamkm.stores.write import StoredRows
 
 logger = logging.getLogger(__name__)
 
+AUTO = SketchOptions()
 PCA_ROWS = 10_000  # that directions, and quartiles, are found on
 
 
@@ -40,7 +41,7 @@ def reader_for_store(
     metric: Metric,
     on_invalid: OnInvalid,
     *,
-    sketch: tuple[str, int | str] = ("auto", "auto"),
+    sketch: SketchOptions = AUTO,
     preprocess: tuple[str, ...] = (),
     memory_limit: Any = "auto",
     executor: Any = "auto",
@@ -49,8 +50,8 @@ def reader_for_store(
 
     Parameters
     ----------
-    sketch : (str, int or "auto")
-        As `sketch` and `n_components` of `choose_store_sketch`.
+    sketch : SketchOptions
+        As of `choose_store_sketch`.
     preprocess : tuple of str
         What is done to rows before; `prepared_reader` finds what they must know.
     memory_limit, executor
@@ -64,8 +65,8 @@ def reader_for_store(
         If the pass would not fit in memory.
     """
     known = ("auto", *sketch_names())
-    if sketch[0] not in known:
-        raise InvalidParameterError(f"sketch={sketch[0]!r}; needed: one of {', '.join(map(repr, known))}")
+    if sketch.sketch not in known:
+        raise InvalidParameterError(f"sketch={sketch.sketch!r}; needed: one of {', '.join(map(repr, known))}")
     if preprocess and source.is_sketched:
         raise InvalidInputError(
             f"the rows of {source.name} are sketched already, and preprocess is for original ones; leave preprocess out"
@@ -74,11 +75,11 @@ def reader_for_store(
         preparation = Preparation(preprocess)
         check_replayable(source, preparation)
         source = prepared(source, preparation)
-    kind, m, _ = choose_sketch(source, SketchOptions(*sketch), PCA_FEW_CLUSTERS)
-    found_on = PCA_ROWS if kind in DATA_DEPENDENT or "robust" in preprocess else 0
+    planned = choose_sketch(source, sketch, PCA_FEW_CLUSTERS)
+    found_on = PCA_ROWS if planned.sketch in DATA_DEPENDENT or "robust" in preprocess else 0
     n_threads = local_threads(executor)
     stored = StoredRows.memory
-    plan = plan_store(source, (kind, m), found_on, stored=stored, memory_limit=memory_limit, n_threads=n_threads)
+    plan = plan_store(source, planned, found_on, stored=stored, memory_limit=memory_limit, n_threads=n_threads)
     source = planned_line_room(source, memory_limit, plan)
     return RowReader(source, plan.chunk_bytes, metric, on_invalid, may_index=True), plan.n_threads
 
@@ -99,15 +100,15 @@ def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -
 
 
 def choose_store_sketch(
-    reader: RowReader, sketch: str, n_components: int | str, seed: int, executor: Executor, stage: Stage
+    reader: RowReader, sketch: SketchOptions, seed: int, executor: Executor, stage: Stage
 ) -> Sketch:
     """The sketch for a store of a source's rows, as a fit would choose it.
 
     Parameters
     ----------
-    sketch : str
-        As of `StreamKMeans`. One that is found on rows reads the source once more, beforehand, for a sample of them.
-    n_components : int or "auto"
+    sketch : SketchOptions
+        By name, and its number of components. One that is found on rows reads the source once more, beforehand, for a
+        sample of them.
     seed : int
         From 0 to 2^64 - 1; of the hash, or of the sample and its directions.
 
@@ -116,8 +117,9 @@ def choose_store_sketch(
     InvalidParameterError
         What does not fit the source.
     """
-    kind, m, why = choose_sketch(reader.source, SketchOptions(sketch, n_components), PCA_FEW_CLUSTERS)
-    logger.info("sketch: %s, %d components: %s", kind, m, why)
+    planned = choose_sketch(reader.source, sketch, PCA_FEW_CLUSTERS)
+    kind, m = planned.sketch, planned.n_components
+    logger.info("sketch: %s, %d components: %s", kind, m, planned.why_sketch)
     if kind not in DATA_DEPENDENT:
         return make_sketch(kind, m, seed, reader.source.n_features)
     rule = SampleRule.of(PCA_ROWS, seed, reader.source.estimated_rows, NO_WEIGHTS)

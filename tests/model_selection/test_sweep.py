@@ -185,8 +185,9 @@ def test_what_is_drawn_keeps_sums_unbiased():
 
             stream = np.random.SeedSequence(seed)
             swept = draw_more(
-                here, sample, IdentitySketch(2), "euclidean", (200, 4, 3000), seed=stream, draw_all=draw_all
-            )
+                here, sample, IdentitySketch(2), "euclidean", n_clustered=200, n_clusters=4, n_rows=3000,
+                seed=stream, draw_all=draw_all,
+            )  # fmt: skip
             for rows in (swept.clustered, swept.all_rows()):
                 assert len(np.unique(rows.rows)) == len(rows.rows)
                 np.testing.assert_array_equal(rows.X, X[rows.rows])

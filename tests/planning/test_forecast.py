@@ -23,6 +23,7 @@ from streamkm.planning.forecast import Cluster, Cost, HypotheticalSource, Rates,
 from streamkm.planning.forecast.cost_model import CLIENT_CHUNK_BYTES, count_joins
 from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.planning.plan import Plan
+from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample, PlannedSketch
 from streamkm.sources import open_source
 from streamkm.sources.chunking import default_chunk_bytes
 from tests.benchmarks.cluster_runs import Finished, Made
@@ -47,11 +48,14 @@ def plan_of(n_rows=N, n_chunks=320, cluster_on="sample", **changed):
         n_chunks=n_chunks, coreset_rows=10_000,
     )  # fmt: skip
     plan = Plan(
-        source="made", n_rows=n_rows, n_features=D, stored_bytes=300 * n_rows, passes=2, counts_first=False,
-        chunk_bytes=16 * MIB, n_chunks=n_chunks, sketch="countsketch", n_components=M, why_sketch="",
-        cluster_on=cluster_on, why_regime="", coreset="sensitivity", sample_rows=50_000, assign_space="original",
-        memory={"sketch": 600 * MIB}, limit_bytes=1 << 40, base_bytes=300 * MIB, process_memory=300 * MIB,
-        memory_model=needs, n_threads=1,
+        source="made", n_rows=n_rows, n_features=D, stored_bytes=300 * n_rows,
+        sketching=PlannedSketch("countsketch", M, ""), sampling=PlannedSample(sample_rows=50_000),
+        clustering=PlannedClustering(
+            cluster_on=cluster_on, why_regime="", coreset="sensitivity", assign_space="original"
+        ),
+        reading=PlannedReading(passes=2, counts_first=False, chunk_bytes=16 * MIB, n_chunks=n_chunks, n_threads=1),
+        memory={"sketch": 600 * MIB}, memory_model=needs, limit_bytes=1 << 40, base_bytes=300 * MIB,
+        process_memory=300 * MIB,
     )  # fmt: skip
     return replace(plan, **changed)
 
@@ -201,7 +205,7 @@ def test_results_of_stretches_wait_on_a_worker():
     more = by_stretches["assign"] - by_turns["assign"]
     assert (2 * 24 - 2 * 16) * label_bytes * chunk_rows <= more <= 2 * 64 * label_bytes * chunk_rows + 40 * 8 * K * D
     assert forecast(shared, RATES, Cluster(1)).worker_memory["assign"] <= by_turns["assign"] + 4 * 3 * 16 * chunk_rows
-    longer = replace(shared, n_chunks=64_000, n_rows=200 * N)
+    longer = replace(shared, reading=replace(shared.reading, n_chunks=64_000), n_rows=200 * N)
     given = longer.memory_model
     rows, reading = replace(given.rows, n_rows=200 * N), replace(given.reading, n_chunks=64_000)
     longer = replace(longer, memory_model=replace(given, rows=rows, reading=reading))
@@ -464,7 +468,9 @@ def test_the_smallest_limit_costs_no_quality(tmp_path):
     for limit in range(300, 400):
         with suppress(MemoryLimitError):
             accepted.append(StreamKMeans(15, memory_limit=limited(f"{limit} MiB")).plan(path))
-    assert all(plan.drawn_rows and plan.keeps_sample and plan.cluster_on != "sample" for plan in accepted)
+    assert all(
+        plan.sampling.drawn_rows and plan.sampling.keeps_sample and plan.cluster_on != "sample" for plan in accepted
+    )
     tight, free = (
         np.median([StreamKMeans(15, memory_limit=limit, random_state=seed, progress=False).fit(path).inertia_
                    for seed in range(3)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -27,7 +28,9 @@ from streamkm.planning import memory, memory_budget, process
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import kernel_sizes
-from streamkm.planning.sample_plan import plan_store, plan_sweep
+from streamkm.planning.plan_parts import PlannedSketch
+from streamkm.planning.request import FitParameters, Resources
+from streamkm.planning.sample_plan import SweepSizes, plan_store, plan_sweep
 from streamkm.sketches import CountSketch, full_options
 from streamkm.sources import open_source
 from streamkm.sources.base import Chunk, ChunkedSource
@@ -77,7 +80,11 @@ def plan(source, **changed):
     parameters |= changed
     if is_given(parameters["memory_limit"]):
         parameters["memory_limit"] = limited(parameters["memory_limit"])
-    return plan_fit(source, **parameters | {"sketch": full_options("sketch", parameters["sketch"])})
+    parameters["sketch"] = full_options("sketch", parameters["sketch"])
+    resources = Resources(
+        **{each.name: parameters.pop(each.name) for each in fields(Resources) if each.name in parameters}
+    )
+    return plan_fit(source, FitParameters(**parameters), resources)
 
 
 def test_few_features_need_no_sketch():
@@ -282,8 +289,8 @@ def test_no_number_of_threads_changes_what_is_planned(case, limit, tmp_path):
             if case == "kernel":
                 return plan_kernel_fit(
                     UnreadSource(500_000, 30), n_clusters=10, method="nystroem", how="uniform",
-                    sizes=kernel_sizes(10, "auto", "auto", None, 500_000), all_rows=False, chunk_bytes="auto",
-                    memory_limit=limit, n_threads=n_threads, weighted=False, refine="auto",
+                    sizes=kernel_sizes(10, "auto", "auto", None, 500_000), all_rows=False, weighted=False,
+                    refine="auto", resources=Resources(memory_limit=limit, chunk_bytes="auto", n_threads=n_threads),
                 )  # fmt: skip
             return plan(source, memory_limit=limit, n_threads=n_threads, **changed)
         except MemoryLimitError as error:
@@ -301,10 +308,11 @@ def test_no_number_of_threads_changes_what_is_planned(case, limit, tmp_path):
 
 @cases("limit", ["450 MiB", "600 MiB", "1 GiB", "8 GiB"])
 def test_no_number_of_threads_changes_a_sweep_or_a_store(limit):
-    source = UnreadSource(400_000, 500)
+    source, sketch = UnreadSource(400_000, 500), PlannedSketch("pca", 50, "")
+    sizes = SweepSizes(clustered_rows=5_000, sampled_rows=50_000, judged_rows=2_000, n_clusters=20, n_clusterings=10)
     for planned in (
-        partial(plan_sweep, source, ("pca", 50), (5_000, 50_000, 2_000), (20, 10), chunk_bytes="auto"),
-        partial(plan_store, source, ("pca", 50), 10_000, stored=StoredRows.memory),
+        partial(plan_sweep, source, sketch, sizes, chunk_bytes="auto"),
+        partial(plan_store, source, sketch, 10_000, stored=StoredRows.memory),
     ):
         got = [planned(memory_limit=limited(limit), n_threads=n_threads) for n_threads in (1, 2, 4, 8)]
         assert len({(each.chunk_bytes, each.sample_rows, each.space_for(500)) for each in got}) == 1
@@ -460,7 +468,7 @@ def test_centers_of_few_documents_are_planned_by_what_may_occur():
 def test_wide_sparse_rows_are_all_clustered_up_to_ten_times_the_sample(times, cluster_on):
     source = UnreadSource(int(times * 50_000), 47_236, sparse=True)
     got = plan(source, n_clusters=20)
-    assert (got.sketch, got.cluster_on, got.passes, got.reads_ahead) == ("countsketch", cluster_on, 2, False)
+    assert (got.sketch, got.cluster_on, got.passes, got.reading.reads_ahead) == ("countsketch", cluster_on, 2, False)
     said = {0.5: "on all rows: the row sample", 11: "coreset=None clusters all sketched rows"}
     assert said.get(times, "on all sketched rows, seeding too") in dict(got.lines())["clustering"]
     for asked, found in (("uniform", "sample"), (None, "blocks")):
@@ -473,7 +481,7 @@ def test_rows_of_unknown_number_are_kept_where_memory_is_free(monkeypatch):
     monkeypatch.setattr(memory_budget, "available_memory", lambda: 2 * GIB)
     chunks = iter([np.zeros((10, 4))])
     got = StreamKMeans(2, coreset=None).plan(chunks)
-    assert GIB < got.block_room < 2 * GIB
+    assert GIB < got.clustering.block_room < 2 * GIB
     assert got.peak_bytes - got.base_bytes <= 2 * GIB
 
 
@@ -485,8 +493,10 @@ def test_the_plan_tries_what_it_can_choose_before_it_refuses():
         assert got.cluster_on in ("coreset", "spilled")  # time is given up, not quality
     tight = plan(UnreadSource(3_000_000, 256), n_clusters=500, memory_limit="700 MiB")
     assert (tight.cluster_on, tight.assign_space) == ("spilled", "original")
-    assert tight.block_room > 0
-    assert tight.limit_bytes >= tight.peak_bytes >= tight.base_bytes + tight.block_room  # what is kept is counted
+    assert tight.clustering.block_room > 0
+    assert (
+        tight.limit_bytes >= tight.peak_bytes >= tight.base_bytes + tight.clustering.block_room
+    )  # what is kept is counted
     assert "is written to disk" in dict(tight.lines())["clustering"]
 
 
@@ -761,9 +771,9 @@ def test_epochs_are_planned(X, options, epochs):
     told = dict(planned.lines()).get("epochs")
     assert (told is not None) == (epochs > 0)
     if epochs:
-        schedule = planned.epochs.schedule
+        schedule = planned.clustering.epochs.schedule
         assert schedule.n_epochs == epochs
-        batch_rows = planned.epochs.n_rows // schedule.n_batches
+        batch_rows = planned.clustering.epochs.n_rows // schedule.n_batches
         batches = f"{epochs} of {schedule.n_batches} batches of {batch_rows:,} rows"
         steps = f"then at most {schedule.n_steps} steps of Lloyd's algorithm"
         assert told.removeprefix("about ") == f"{batches}, {steps}"
@@ -781,7 +791,7 @@ def test_epochs_are_those_that_the_plan_tells(X, options, epochs, caplog):
     assert ("epochs" in stages) == (epochs > 0)
     assert str(estimator.plan_) == str(planned)
     if epochs:
-        schedule = planned.epochs.schedule
+        schedule = planned.clustering.epochs.schedule
         assert len(stages["epochs"].inertias) == schedule.n_epochs
         assert f"epoch 1: {schedule.n_batches} batches" in caplog.text
         assert 0 < len(stages["lloyd"].inertias) <= schedule.n_steps

@@ -28,7 +28,7 @@ from streamkm.core.progress import Progress, Stage
 from streamkm.engine import open_executor
 from streamkm.passes.context import PassContext
 from streamkm.passes.predict import map_rows, nearest_labels
-from streamkm.sketches import CountSketch, IdentitySketch, PCASketch
+from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, SketchOptions
 from streamkm.sources import open_source
 from streamkm.stores import write as store_pass
 from streamkm.stores.compatibility import (
@@ -418,7 +418,7 @@ class TestClustering:
     def test_the_sketch_is_chosen_as_for_a_fit(self, kind, options, wanted):
         reader, _ = reader_for_store(open_source(matrix(kind)), "euclidean", "raise")
         with open_executor(2) as executor:
-            found = choose_store_sketch(reader, *options, 3, executor, Stage("sample"))
+            found = choose_store_sketch(reader, SketchOptions(*options), 3, executor, Stage("sample"))
         assert found.to_dict() == wanted.to_dict()
         for name, values in wanted.arrays().items():  # the sample holds all rows, in another order
             np.testing.assert_allclose(np.abs(found.arrays()[name]), np.abs(values), atol=1e-5)
@@ -722,4 +722,4 @@ def test_any_sketch_by_name(tmp_path, name):
     np.save(tmp_path / "1.npy", matrix("dense"))
     reader = reader_of(tmp_path / "1.npy")
     with open_executor(2) as executor:
-        assert choose_store_sketch(reader, name, 8, 3, executor, Stage("sketch")).kind == name
+        assert choose_store_sketch(reader, SketchOptions(name, 8), 3, executor, Stage("sketch")).kind == name

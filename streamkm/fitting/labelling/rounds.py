@@ -142,7 +142,7 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
             n_rounds += index >= n_asked
         elif index < n_asked and not best.is_final:
             centers = assigned.totals.means(fallback=model.centers)
-        elif plan.drawn_rows or most_rounds:
+        elif plan.sampling.drawn_rows or most_rounds:
             frame = found.look.frame if model.columns is None else model.columns.frame(found.look.frame)
             after = GlobalSearch(context.here, model, frame, assigned.totals, rule, assigned.drawn, spherical)
             most = 0 if best.is_final else most_rounds
@@ -171,13 +171,13 @@ def _one_pass(
     """Label all rows once; draw some of them by what the sample promises of the objective, where the plan says so."""
     promise = rule = None
     tabled = model.with_table()
-    if context.plan.drawn_rows and index >= context.settings.n_refinements:
+    if context.plan.sampling.drawn_rows and index >= context.settings.n_refinements:
         looked = found.look.originals()
         own = context.weights[looked.rows] if len(context.weights) else NO_WEIGHTS
         promise = estimate_inertia(context.here, looked, own, tabled, total_weight)
         del looked
         seed = context.settings.seed64("draws") ^ index
-        rule = DrawRule.of(context.plan.drawn_rows, seed, total_weight, promise.inertia)
+        rule = DrawRule.of(context.plan.sampling.drawn_rows, seed, total_weight, promise.inertia)
     assigned, held = label_once(context, tabled, found.chunk_rows, index, sample, rule)
     if promise is not None:  # rows that were skipped count nothing
         promise = promise.times(float(assigned.totals.counts.sum()) / total_weight)
@@ -211,7 +211,7 @@ def warn_of_gain(gain: float | None, refine: int | str) -> None:
 
 def _most_rounds(context: FitContext) -> int:
     """Passes that may be made beyond those asked for; none where the start was given or drawn at random."""
-    return context.plan.more_passes if context.settings.searches else 0
+    return context.plan.reading.more_passes if context.settings.searches else 0
 
 
 def _looked_further(
@@ -237,11 +237,11 @@ def _looked_further(
     trim_heap(plan.limit_bytes)
     seen = f"at least {outlook.gain:.2%}" if outlook.gain >= LEAST_TOLD else f"below {LEAST_TOLD:.2%}"
     logger.info("objective %.6g; to gain by one split and merge: %s", after.totals.d2, seen)
-    if n_rounds >= most_rounds or outlook.gain <= (WORTH_OF_FEW if plan.few_sampled else WORTH):
+    if n_rounds >= most_rounds or outlook.gain <= (WORTH_OF_FEW if plan.sampling.few_sampled else WORTH):
         return outlook.gain, None
     with context.progress.stage(f"search-{n_rounds + 1}"):
         # a search ends at means of sampled rows: those of all rows are better where little but moving gains
-        if not plan.keeps_sample or (outlook.gain <= ANEW and outlook.by_swaps < outlook.by_moving):
+        if not plan.sampling.keeps_sample or (outlook.gain <= ANEW and outlook.by_swaps < outlook.by_moving):
             return outlook.gain, after.swapped(outlook, carried_on=n_rounds + 1 < most_rounds)
         look = found.look
         whole = look.originals() if look.whole is None else look.whole

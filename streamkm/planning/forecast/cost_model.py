@@ -155,7 +155,7 @@ class _Model:
         if self.plan.cluster_on == "coreset":
             seconds["lloyd"] *= min(1.0, self.memory_model.coreset_rows / clustered)
         later = self.plan.sketches_later
-        found = [self._gather(step, self.rates.sample) for step in self.plan.finding_steps]
+        found = [self._gather(step, self.rates.sample) for step in self.plan.reading.finding_steps]
         found += [self._gather("sketch", self.rates.sample)] if later else []
         found.append(self._gather("sketch-all" if later else "sketch", self.rates.sketch, self._coreset_bytes()))
         found.append(Step("seed", seconds["seed"], "client"))
@@ -172,7 +172,7 @@ class _Model:
             count_runs(self.n_chunks, self._fewest_runs), shared, 4 * self.n_rows, self.state_bytes,
             self.plan.stored_bytes or 0,
         )  # fmt: skip
-        n_passes = self.plan.passes - len(self.plan.passes_before) - len(self.plan.finding_steps)
+        n_passes = self.plan.passes - len(self.plan.reading.passes_before) - len(self.plan.reading.finding_steps)
         names = ["assign", *(f"refine-{number}" for number in range(1, n_passes - 1 - later))]
         return [*found, *(self._pass(name, self.rates.assign, load) for name in names)]
 

@@ -1,0 +1,130 @@
+"""The parts of a plan: its sketch, its samples, the rows it clusters, and how it reads. Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamkm.cluster.model import Space
+from streamkm.cluster.sampling.coreset import Method
+from streamkm.passes.sizes import ClusterOn
+from streamkm.planning.schedule import PlannedEpochs
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSketch:
+    """The sketch of a plan.
+
+    Attributes
+    ----------
+    sketch : str
+        Its kind, as in `streamkm.sketches.SKETCHES`.
+    n_components : int
+    why_sketch : str
+    nnz_per_feature : int or None
+        Components that a feature is added to, where a theorem says how many ("sparse-jl").
+    """
+
+    sketch: str
+    n_components: int
+    why_sketch: str
+    nnz_per_feature: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSample:
+    """The rows that a fit samples and draws.
+
+    Attributes
+    ----------
+    sample_rows : int
+        Rows of the row sample, at most.
+    drawn_rows : int
+        Rows that the last pass draws by their share of the objective, to tell what the sample missed; 0: none.
+    keeps_sample : bool
+        Whether the row sample is kept, so that a further pass begins with a search.
+    few_sampled : bool
+        Whether the limit left fewer sampled rows than serve: further passes are worth it for less.
+    """
+
+    sample_rows: int
+    drawn_rows: int = 0
+    keeps_sample: bool = False
+    few_sampled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedClustering:
+    """The rows that a fit clusters, and the space in which it assigns rows.
+
+    Attributes
+    ----------
+    cluster_on : str
+        What k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept; "coreset": a
+        weighted coreset of them; "spilled": all of them, those that memory does not hold on disk.
+    why_regime : str
+    coreset : str
+        How a coreset is drawn: "sensitivity", "lightweight" or "uniform".
+    assign_space : str or None
+        "original" or "sketch"; None: decided when the number of features is known.
+    chooses_space : bool
+        Whether rows are labelled in the sketch's space where the limit has no room for the original one, and only then.
+    block_room : int or None
+        Bytes of sketched rows that are kept in memory where they are spilled; None where they are not.
+    epochs : PlannedEpochs or None
+        Of moving averages, between steps of Lloyd's algorithm; None where there are none.
+    """
+
+    cluster_on: ClusterOn
+    why_regime: str
+    coreset: Method
+    assign_space: Space | None
+    chooses_space: bool = False
+    block_room: int | None = None
+    epochs: PlannedEpochs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedReading:
+    """The passes of a fit, and how each of them reads.
+
+    Attributes
+    ----------
+    passes : int
+    passes_before : tuple of str
+        What takes one of the passes each, in front of all others, before rows are there: "categories", "idf".
+    finding_steps : tuple of str
+        Steps that rows are prepared by which take one of the passes each, in front of the others.
+    counts_first : bool
+        Whether one of the passes comes first and only counts rows, so that weights find theirs.
+    fit_passes : int
+        How many of the passes find the sketch; 0 where it needs no rows, or the row sample's.
+    reads_ahead : bool
+        Whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows.
+    more_passes : int
+        Further passes, at most, where the sample missed something.
+    chunk_bytes : int
+        Decoded bytes of a chunk, about.
+    n_chunks : int or None
+    n_threads : int
+        Threads of this process that work on rows, at most.
+    cached_bytes : int
+        Room for rows that stay in memory once they are read, so that the passes which follow read nothing; 0: each
+        reads them.
+    """
+
+    passes: int
+    passes_before: tuple[str, ...] = ()
+    finding_steps: tuple[str, ...] = ()
+    counts_first: bool
+    fit_passes: int = 0
+    reads_ahead: bool = False
+    more_passes: int = 0
+    chunk_bytes: int
+    n_chunks: int | None
+    n_threads: int
+    cached_bytes: int = 0
+
+    @property
+    def from_source(self) -> int:
+        """Passes that read the source; the others read cached rows."""
+        return 1 + len(self.passes_before) if self.cached_bytes else self.passes
