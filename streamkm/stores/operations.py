@@ -90,7 +90,7 @@ def write_store(
             sketch.to_dict(),
             sketch_checksums,
             (part,),
-            (_input(reader, (0, part.n_rows), (0, n_features)),),
+            (_input(reader, range(part.n_rows), range(n_features)),),
             () if preparation is None else preparation.steps,
         )
         publish(place, info)
@@ -176,7 +176,7 @@ def append_rows(
         part = filled.writer.finish(number, _checked_weights(reader, weights, filled.writer.n_rows))
         n_rows = info.n_rows + part.n_rows
         n_features = max(info.n_features, reader.source.n_features or filled.width)
-        added = _input(reader, (info.n_rows, n_rows), (0, reader.source.n_features or max(1, filled.width)))
+        added = _input(reader, range(info.n_rows, n_rows), range(reader.source.n_features or max(1, filled.width)))
         publish(
             path,
             replace(
@@ -240,15 +240,20 @@ def append_columns(
             raise other_rows(store, reader, f"{filled.writer.n_rows:,}")
         part = filled.writer.finish(number, store.weights())
         stop = first + (reader.source.n_features or max(1, filled.width))
-        added = _input(reader, (0, info.n_rows), (first, stop))
+        added = _input(reader, range(info.n_rows), range(first, stop))
         publish(path, replace(info, n_features=stop, parts=(part,), inputs=(*info.inputs, added)))
         saved.discard()
     return StoreSource(path)
 
 
-def _input(reader: RowReader, rows: tuple[int, int], features: tuple[int, int]) -> dict[str, Any]:
-    exact = reader.source.n_features is not None
-    return {"rows": list(rows), "features": list(features), "exact": exact, "source": fingerprint(reader.source)}
+def _input(reader: RowReader, rows: range, features: range) -> dict[str, Any]:
+    """Rows and features of a store, and the source that they come from."""
+    return {
+        "rows": [rows.start, rows.stop],
+        "features": [features.start, features.stop],
+        "exact": reader.source.n_features is not None,
+        "source": fingerprint(reader.source),
+    }
 
 
 def _checked_weights(reader: RowReader, weights: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
