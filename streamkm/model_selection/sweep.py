@@ -17,19 +17,14 @@ from functools import partial
 from numbers import Integral
 from typing import Any, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils import check_random_state
-
 from streamkm.cluster.blocks import merged
 from streamkm.cluster.model import Metric, Space
-from streamkm.cluster.rows import NO_WEIGHTS, Block
-from streamkm.cluster.sampling.row_sample import Sample, SampleRule, as_block_matrix
+from streamkm.cluster.rows import Block
+from streamkm.cluster.sampling.row_sample import as_block_matrix
 from streamkm.cluster.search.incremental_k import around_mean
-from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, with_nan
-from streamkm.core.memory import human_bytes, trim_heap, with_process_memory
+from streamkm.core.memory import human_bytes, with_process_memory
 from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.engine.checkpoint import Checkpoint
@@ -47,20 +42,15 @@ from streamkm.model_selection.sweep_parameters import (
 )
 from streamkm.model_selection.sweep_result import SweepResult
 from streamkm.model_selection.sweep_runs import grown, kept_run, table_rows
-from streamkm.model_selection.swept_rows import SweptRows, draw_more
+from streamkm.model_selection.swept_rows import SweptRows, rows_to_sweep, sweep_streams
 from streamkm.passes.context import PassContext
-from streamkm.passes.draw import Shares, draw_pass
-from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
-from streamkm.passes.sketch import Sketched, sketch_pass
 from streamkm.planning.line_room import planned_line_room
-from streamkm.planning.memory import pca_rows
-from streamkm.planning.plan_parts import PlannedSketch
-from streamkm.planning.sample_plan import SamplePlan, SweepSizes, plan_sweep
+from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import Sketch, SketchOptions
-from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch, sketch_class, sketch_names
+from streamkm.sketches.registry import sketch_names
 from streamkm.sources import open_source
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import prepared
@@ -216,7 +206,7 @@ def sweep(
         if preparation.steps:
             preparation = find_preparation(context, preparation, plan.sample_rows, stages)
             context = replace(context, reader=replace(reader, source=prepared(given, preparation)))
-        read, made, swept = _rows_to_sweep(context, here, plan, planned_sketch, sizes, seed, stages)
+        read, made, swept = rows_to_sweep(context, here, plan, planned_sketch, sizes, seed, stages)
         space = plan.space_for(read.n_features)
         if space == "sketch" and not made.is_identity:
             warnings.warn(_in_the_sketch(wanted[-1], read.n_features, plan.limit_bytes), UserWarning, stacklevel=2)
@@ -229,7 +219,7 @@ def sweep(
                 kept_run(
                     partial(grown, here, block, wanted, scoring(), run_seed, stage), writer, f"run-{number}", stage
                 )
-                for number, run_seed in enumerate(_streams(seed)[2].spawn(seeds))
+                for number, run_seed in enumerate(sweep_streams(seed)[2].spawn(seeds))
             ]
         if saved is not None:
             saved.discard()
@@ -291,71 +281,3 @@ def _in_the_sketch(n_clusters: int, n_features: int, limit_bytes: int) -> str:
         f"features have no room below the limit of {human_bytes(limit_bytes)}; raise memory_limit for scores in the "
         "original space"
     )
-
-
-def _rows_to_sweep(
-    context: PassContext,
-    here: Executor,
-    plan: SamplePlan,
-    sketch: PlannedSketch,
-    sizes: SweepSizes,
-    seed: int,
-    stages: Progress,
-) -> tuple[Sketched, Sketch, SweptRows]:
-    """What the first pass gathers, the sketch, and the rows that are clustered in it."""
-    n_clustered = sizes.clustered_rows
-    sketch_seed, sample_seed, _, draws = _streams(seed)
-    source = context.reader.source
-    rule = SampleRule.of(plan.sample_rows, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
-    with stages.stage("sample") as stage:
-        read = sketch_pass(context, Gathered(rule), stage, record="sample")
-    trim_heap(plan.limit_bytes)
-    check_clusters(sizes.n_clusters, read.n_valid)
-    made = _made_sketch(sketch, read.sample, _word(sketch_seed), sizes.n_clusters)
-    if read.n_valid <= n_clustered or not (read.sample.complete or source.replayable):
-        return read, made, SweptRows.even(read.sample, n_clustered)
-    drawing = partial(_drawn_from_all, context, read.chunk_rows, stages)
-    swept = draw_more(
-        here,
-        read.sample,
-        made,
-        context.reader.metric,
-        n_clustered=n_clustered,
-        n_clusters=sizes.n_clusters,
-        n_rows=read.n_valid,
-        seed=draws,
-        draw_all=drawing,
-    )
-    trim_heap(plan.limit_bytes)
-    return read, made, swept
-
-
-def _drawn_from_all(
-    context: PassContext, chunk_rows: NDArray[np.int64], stages: Progress, shares: Shares, rule: DrawRule
-) -> Drawn:
-    """Rows drawn in one more pass, or what an earlier sweep has kept of it."""
-    begun = context.writer.load("drawn", Drawn)
-    if begun is not None:
-        return begun
-    with stages.stage("draw", len(chunk_rows)) as stage:
-        drawn = draw_pass(context, shares, rule, chunk_rows, stage)
-    context.writer.save("drawn", drawn)
-    return drawn
-
-
-def _made_sketch(planned: PlannedSketch, sample: Sample, word: int, n_clusters: int) -> Sketch:
-    kind, m, d = planned.sketch, planned.n_components, sample.X.shape[1]
-    if kind not in DATA_DEPENDENT:
-        return make_sketch(kind, m, word, d)
-    rows = sample.X[: pca_rows(d, m)] if sketch_class(kind).found_on_few else sample.X
-    return find_sketch(kind, m, word, rows, n_clusters)
-
-
-def _word(seed: np.random.SeedSequence) -> int:
-    return int(seed.generate_state(1, np.uint64)[0])
-
-
-def _streams(seed: int) -> list[np.random.SeedSequence]:
-    """The random streams of a sweep: of its sketch, of its sample, of its runs, and of what it draws."""
-    words = check_random_state(seed).randint(0, 2**32, 4, dtype=np.uint32)
-    return np.random.SeedSequence([int(word) for word in words]).spawn(4)

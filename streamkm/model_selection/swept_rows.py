@@ -8,19 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.cluster.sampling.row_sample import Sample, stacked
+from streamkm.cluster.sampling.row_sample import Sample, SampleRule, stacked
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.seeding.search_set import rough_rows, seeded
 from streamkm.core.matrix import rows_between
+from streamkm.core.memory import trim_heap
+from streamkm.core.progress import Progress
 from streamkm.engine import Executor
-from streamkm.passes.draw import Shares
+from streamkm.fitting.centers import check_clusters
+from streamkm.passes.context import PassContext
+from streamkm.passes.draw import Shares, draw_pass
+from streamkm.passes.gathered import Gathered
+from streamkm.passes.sketch import Sketched, sketch_pass
+from streamkm.planning.memory import pca_rows
+from streamkm.planning.plan_parts import PlannedSketch
+from streamkm.planning.sample_plan import SamplePlan, SweepSizes
 from streamkm.sketches import Sketch
+from streamkm.sketches.registry import sketch_class, sketch_of_rows
 
 ROUGH_SHARE = 4  # of the sample, one part at most, for rough centers
 
@@ -147,3 +159,69 @@ def draw_more(
     chances = rule.probabilities(np.ones(len(each)), each, drawn.limit)
     swept = SweptRows.joined(others, drawn, chances, n_clustered, n_rows)
     return replace(swept, sample=sample, weights=NO_WEIGHTS) if sample.complete else swept
+
+
+def rows_to_sweep(
+    context: PassContext,
+    here: Executor,
+    plan: SamplePlan,
+    sketch: PlannedSketch,
+    sizes: SweepSizes,
+    seed: int,
+    stages: Progress,
+) -> tuple[Sketched, Sketch, SweptRows]:
+    """What the first pass gathers, the sketch, and the rows that are clustered in it."""
+    n_clustered = sizes.clustered_rows
+    sketch_seed, sample_seed, _, draws = sweep_streams(seed)
+    source = context.reader.source
+    rule = SampleRule.of(plan.sample_rows, _word(sample_seed), source.estimated_rows, NO_WEIGHTS)
+    with stages.stage("sample") as stage:
+        read = sketch_pass(context, Gathered(rule), stage, record="sample")
+    trim_heap(plan.limit_bytes)
+    check_clusters(sizes.n_clusters, read.n_valid)
+    made = _made_sketch(sketch, read.sample, _word(sketch_seed), sizes.n_clusters)
+    if read.n_valid <= n_clustered or not (read.sample.complete or source.replayable):
+        return read, made, SweptRows.even(read.sample, n_clustered)
+    drawing = partial(_drawn_from_all, context, read.chunk_rows, stages)
+    swept = draw_more(
+        here,
+        read.sample,
+        made,
+        context.reader.metric,
+        n_clustered=n_clustered,
+        n_clusters=sizes.n_clusters,
+        n_rows=read.n_valid,
+        seed=draws,
+        draw_all=drawing,
+    )
+    trim_heap(plan.limit_bytes)
+    return read, made, swept
+
+
+def _drawn_from_all(
+    context: PassContext, chunk_rows: NDArray[np.int64], stages: Progress, shares: Shares, rule: DrawRule
+) -> Drawn:
+    """Rows drawn in one more pass, or what an earlier sweep has kept of it."""
+    begun = context.writer.load("drawn", Drawn)
+    if begun is not None:
+        return begun
+    with stages.stage("draw", len(chunk_rows)) as stage:
+        drawn = draw_pass(context, shares, rule, chunk_rows, stage)
+    context.writer.save("drawn", drawn)
+    return drawn
+
+
+def _made_sketch(planned: PlannedSketch, sample: Sample, word: int, n_clusters: int) -> Sketch:
+    kind, m, X = planned.sketch, planned.n_components, sample.X
+    rows = X[: pca_rows(X.shape[1], m)] if sketch_class(kind).found_on_few else X
+    return sketch_of_rows(kind, m, word, rows, n_clusters)
+
+
+def _word(seed: np.random.SeedSequence) -> int:
+    return int(seed.generate_state(1, np.uint64)[0])
+
+
+def sweep_streams(seed: int) -> list[np.random.SeedSequence]:
+    """The random streams of a sweep: of its sketch, of its sample, of its runs, and of what it draws."""
+    words = check_random_state(seed).randint(0, 2**32, 4, dtype=np.uint32)
+    return np.random.SeedSequence([int(word) for word in words]).spawn(4)

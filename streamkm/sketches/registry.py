@@ -121,6 +121,13 @@ def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
     return fit_rows(first_round(kind, n_components, seed, X, n_clusters), X, NO_WEIGHTS)
 
 
+def sketch_of_rows(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> Sketch:
+    """A sketch of any of `sketch_names` for rows like these (s, d), found on them where it depends on rows."""
+    if kind in DATA_DEPENDENT:
+        return find_sketch(kind, n_components, seed, X, n_clusters)
+    return make_sketch(kind, n_components, seed, X.shape[1])
+
+
 def first_round(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> SketchFit:
     """Begin to find a sketch on all rows.
 
