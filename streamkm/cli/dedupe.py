@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from streamkm.cli.common import (
-    Talk,
-    check_output,
+from streamkm.cli.common import Talk, check_output, work
+from streamkm.cli.options import (
     force_option,
     memory_option,
     overwrite_option,
@@ -22,7 +21,6 @@ from streamkm.cli.common import (
     table_options,
     talk_options,
     threads_option,
-    work,
 )
 from streamkm.core.marks import Overwrite, replace_marked
 

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import (
-    Talk,
+from streamkm.cli.common import Talk, on_cluster, parsed, print_pairs
+from streamkm.cli.options import (
     estimator_options,
     fit_threads_option,
     image_option,
-    on_cluster,
     overwrite_option,
-    parsed,
-    print_pairs,
     set_option,
     table_options,
     talk_options,

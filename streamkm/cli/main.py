@@ -24,23 +24,20 @@ from typing import Any
 import click
 
 from streamkm import __version__
-from streamkm.cli.common import (
+from streamkm.cli.common import Talk, parsed, print_pairs, work
+from streamkm.cli.dedupe import dedupe
+from streamkm.cli.fit import fit, plan
+from streamkm.cli.metacells import metacells
+from streamkm.cli.options import (
     FORMER_OPTIONS,
-    Talk,
     force_option,
     image_option,
     overwrite_option,
-    parsed,
-    print_pairs,
     set_option,
     table_options,
     talk_options,
     threads_option,
-    work,
 )
-from streamkm.cli.dedupe import dedupe
-from streamkm.cli.fit import fit, plan
-from streamkm.cli.metacells import metacells
 from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.sweep import distortion, sweep
 from streamkm.cli.warm import warm

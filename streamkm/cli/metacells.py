@@ -10,16 +10,14 @@ from typing import Any
 
 import click
 
-from streamkm.cli.common import (
-    Talk,
-    check_output,
+from streamkm.cli.common import Talk, check_output, work
+from streamkm.cli.options import (
     force_option,
     memory_option,
     overwrite_option,
     preprocess_option,
     set_option,
     talk_options,
-    work,
 )
 from streamkm.core.exceptions import OutputError
 from streamkm.core.marks import Overwrite, replace_marked

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import (
-    Talk,
+from streamkm.cli.common import Talk, work
+from streamkm.cli.fit import fit, result_options
+from streamkm.cli.options import (
     estimator_options,
     fit_threads_option,
     memory_option,
@@ -23,9 +24,7 @@ from streamkm.cli.common import (
     table_options,
     talk_options,
     threads_option,
-    work,
 )
-from streamkm.cli.fit import fit, result_options
 
 if TYPE_CHECKING:
     from streamkm.passes.reader import OnInvalid

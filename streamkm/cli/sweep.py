@@ -14,8 +14,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from streamkm.cli.common import (
-    Talk,
+from streamkm.cli.common import Talk, work
+from streamkm.cli.options import (
     memory_option,
     overwrite_option,
     preprocess_option,
@@ -24,7 +24,6 @@ from streamkm.cli.common import (
     table_options,
     talk_options,
     threads_option,
-    work,
 )
 from streamkm.core.secrets import masked
 

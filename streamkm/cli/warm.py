@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from streamkm.cli.common import Talk, talk_options
+from streamkm.cli.common import Talk
+from streamkm.cli.options import talk_options
 
 
 @click.command()

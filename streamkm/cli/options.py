@@ -1,0 +1,189 @@
+"""Options that more than one command has."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+
+def set_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A key of the configuration, `settings`."""
+    return click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE",
+        help="Set a key of the configuration, as in estimator.n_clusters=50 or data.dataset=/X. Repeatable.",
+    )(command)  # fmt: skip
+
+
+def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Which columns of tables and which genes are features: keys of the section data, added to `settings`."""
+    return _as_settings(
+        command,
+        {"columns": "data.columns", "exclude": "data.exclude", "id_column": "data.id_column",
+         "categories": "data.categories", "categories_unseen": "data.categories_unseen",
+         "dates": "data.dates", "genes": "data.genes"},
+        click.option("--columns", callback=_names, metavar="A,B", help="Table columns to use as features."),
+        click.option("--exclude", callback=_names, metavar="A,B", help="Table columns to leave out."),
+        click.option("--id-column", metavar="NAME", help="Table column that identifies rows; not used as a feature."),
+        click.option("--categories", type=click.Choice(["onehot", "hash"]), help="Encoding of text columns."),
+        click.option(
+            "--categories-unseen", type=click.Choice(["raise", "ignore"]),
+            help="Categories that the fit has not seen: an error, or no category.  [default: raise]",
+        ),
+        click.option("--dates", type=click.Choice(["days"]), help="Read dates and times as days since 1970."),
+        click.option(
+            "--genes", callback=_genes, metavar="N|NAME",
+            help="Cells: the N most variable genes of raw counts, or those for which a column of var is true.",
+        ),
+    )  # fmt: skip
+
+
+def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is set most often of the section estimator, as flags; they are added to `settings`."""
+    same = ("metric", "preprocess", "memory_limit", "refine")
+    return _as_settings(
+        command,
+        {**{name: f"estimator.{name}" for name in same}, "seed": "estimator.random_state",
+         "skip_invalid": "estimator.on_invalid", "on_missing": "estimator.on_missing"},
+        click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Random seed; it determines the result."),
+        click.option("--metric", type=click.Choice(["euclidean", "cosine", "spherical"]), help="[default: euclidean]"),
+        click.option(
+            "--preprocess", callback=_steps, metavar="A,B",
+            help="Done to rows as they are read: standardize, robust, log1p, total, unit. Steps of some columns: "
+            "log1p:fare,standardize:age+income,weight:age=2.",
+        ),
+        click.option("--memory-limit", metavar="SIZE", help="Largest memory of the process: 1 GiB or 50%."),
+        click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
+        click.option(
+            "--skip-invalid", flag_value="skip", default=None, help="Rows with NaN or infinity get the label -1."
+        ),
+        click.option(
+            "--on-missing", type=click.Choice(["raise", "skip", "mean", "masked"]),
+            help="NaN: skip its rows, fill it with means, or compare other values (masked).  [default: raise]",
+        ),
+    )  # fmt: skip
+
+
+def _threads(_: click.Context, __: click.Parameter, value: int | None) -> int | str:
+    return "auto" if value is None else value
+
+
+def threads_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How many threads work: `executor`."""
+    return click.option(
+        "--threads", "executor", type=click.IntRange(1), callback=_threads,
+        help="Threads of this process.  [default: one for each processor]",
+    )(command)  # fmt: skip
+
+
+def fit_threads_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How many threads work, added to `settings`."""
+    option = click.option(
+        "--threads", type=click.IntRange(1), help="Threads of this process.  [default: one for each processor]"
+    )
+    return _as_settings(command, {"threads": "estimator.executor"}, option)
+
+
+FORMER_OPTIONS = {"--steps": "--preprocess"}
+
+
+def preprocess_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is done to rows as they are read: `preprocess`."""
+    return click.option(
+        "--preprocess", callback=_names, metavar="A,B",
+        help="Done to rows as they are read: standardize, robust, log1p, total, unit.",
+    )(command)  # fmt: skip
+
+
+def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: Any) -> Callable[..., Any]:
+    """Give a command options, of which each that is given becomes one of its `settings`."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, settings: Sequence[str], **given: Any) -> Any:
+        values = {key: given.pop(name, None) for name, key in keys.items()}
+        more = [f"{key}={json.dumps(value)}" for key, value in values.items() if value is not None]
+        return command(*args, settings=(*settings, *more), **given)
+
+    made: Callable[..., Any] = wrapped
+    for option in reversed(options):
+        made = option(made)
+    return made
+
+
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+    return None if value is None else value.split(",")
+
+
+def _genes(_: click.Context, __: click.Parameter, value: str | None) -> str | int | None:
+    return int(value) if value is not None and value.isdecimal() else value
+
+
+def _steps(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | dict[str, Any] | None:
+    """Steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income,weight:age=2``."""
+    if value is None or ":" not in value:
+        return None if value is None else value.split(",")
+    steps: dict[str, Any] = {}
+    for part in value.split(","):
+        step, colon, columns = part.partition(":")
+        if step in steps:
+            raise click.BadParameter(f"the step {step!r} is there twice; give it all of its columns once")
+        each = columns.split("+") if colon else None
+        steps[step] = dict(map(_weight, each)) if step == "weight" and each else each
+    return steps
+
+
+def _weight(text: str) -> tuple[str, float]:
+    column, _, weight = text.rpartition("=")
+    try:
+        return column, float(weight)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no column with its weight, as in weight:age=2+income=0.5") from None
+
+
+def talk_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How much is said: `quiet` and `verbose`."""
+    command = click.option("-v", "--verbose", is_flag=True, help="More log lines, and where errors were raised.")(
+        command
+    )
+    return click.option("-q", "--quiet", is_flag=True, help="No progress, no log lines, no summary.")(command)
+
+
+def overwrite_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether results of an earlier run may go: `overwrite`."""
+    return click.option("--overwrite", is_flag=True, help="Replace results of an earlier run.")(command)
+
+
+def force_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether any file may go: `force`."""
+    return click.option("--force", is_flag=True, help="Replace a file that is no result of streamkm's, too.")(command)
+
+
+def memory_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What the command may hold: `memory_limit`."""
+    return click.option(
+        "--memory-limit", default="auto", show_default=True, metavar="SIZE",
+        help="Memory of this process at most: 1 GiB, 50%, or auto, 80 % of the machine's.",
+    )(command)  # fmt: skip
+
+
+def image_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether a report shows clusters as pictures: `image_shape`."""
+    return click.option(
+        "--image-shape", callback=_sizes, metavar="HxW",
+        help="For rows of pixels, like 28x28 or 32x32x3: show each cluster's center as a picture.",
+    )(command)  # fmt: skip
+
+
+def _sizes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    sizes = () if value is None else tuple(value.lower().split("x"))
+    if value is not None and not (len(sizes) in (2, 3) and all(size.isdecimal() for size in sizes)):
+        raise click.BadParameter(f"{value!r} is no shape of pictures like 28x28 or 32x32x3")
+    return None if value is None else tuple(map(int, sizes))
+
+
+def restart_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Whether a pass begins anew: `restart`."""
+    return click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")(command)
