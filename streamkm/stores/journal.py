@@ -26,7 +26,7 @@ from streamkm.sketches import Sketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.stores.compatibility import check_new
-from streamkm.stores.writer import sweep_parts
+from streamkm.stores.publish import sweep_parts
 
 
 @contextmanager

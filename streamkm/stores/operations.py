@@ -33,8 +33,8 @@ from streamkm.stores.compatibility import (
     sketch_of_store,
 )
 from streamkm.stores.journal import open_work, preparation_of
+from streamkm.stores.publish import check_only_store, next_part, part_directory, publish, start_store
 from streamkm.stores.write import Job, NewColumns, NewRows, fill_part, other_rows
-from streamkm.stores.writer import check_only_store, next_part, part_directory, publish, start_store
 
 
 def write_store(
