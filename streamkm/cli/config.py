@@ -166,21 +166,21 @@ def _cluster(given: dict[str, Any], origin: str, threads: int | str) -> ClusterS
         raise ConfigError(f"{origin}: cluster: {error}") from None
 
 
-def open_data(
-    paths: Sequence[str], overrides: Sequence[Override] = (), *, beside: str | os.PathLike[str] | None = None
-) -> Opened:
+def open_data(paths: Sequence[str], overrides: Sequence[Override] = ()) -> Opened:
     """Open what commands without an estimator read; `overrides` may set keys of ``data`` and ``text``.
 
-    `beside`: of a model: documents are opened as those that it was fitted on, but for what `overrides` say. Raises
-    ConfigError, StreamkmError as `load_run`.
+    Raises ConfigError, StreamkmError as `load_run`.
     """
-    return _open(paths, overrides, ("data", "text"), beside).data
+    return _open(paths, overrides, ("data", "text"), None).data
 
 
 def open_work(
     paths: Sequence[str], overrides: Sequence[Override] = (), *, beside: str | os.PathLike[str] | None = None
 ) -> tuple[Opened, ClusterSettings | None]:
-    """As `open_data`, with the cluster to work on; `overrides` may set keys of ``cluster`` too."""
+    """As `open_data`, with the cluster to work on; `overrides` may set keys of ``cluster`` too.
+
+    `beside`: of a model: documents are opened as those that it was fitted on, but for what `overrides` say.
+    """
     run = _open(paths, overrides, ("data", "text", "cluster"), beside)
     return run.data, run.cluster
 
