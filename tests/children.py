@@ -158,7 +158,7 @@ def fit(path, checkpoint, out, options, begun):
     saving.INTERVAL_S, saving.SHARE = 0.0, 0.3
     begun.send("begun")
     estimator = StreamKernelKMeans if "kernel" in options else StreamKMeans
-    np.savez(out, **outcome(estimator(checkpoint=checkpoint, progress=False, **options).fit(str(path))))
+    np.savez(out, **outcome(estimator(progress=False, **options).fit(str(path), checkpoint=checkpoint)))
 
 
 def fit_killed_within_epochs(path, checkpoint, options, n_batches):
@@ -173,7 +173,7 @@ def fit_killed_within_epochs(path, checkpoint, options, n_batches):
         moved(*given)
 
     totals.moved_towards = dying
-    StreamKMeans(checkpoint=checkpoint, progress=False, **options).fit(str(path))
+    StreamKMeans(progress=False, **options).fit(str(path), checkpoint=checkpoint)
 
 
 def outcome(fitted):

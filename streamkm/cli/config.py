@@ -42,6 +42,7 @@ class Run(NamedTuple):
     estimator: StreamKMeans | StreamKernelKMeans
     output: Output
     cluster: ClusterSettings | None
+    checkpoint: str | None  # directory that was given; None for the one beside the results
 
     @property
     def source(self) -> RowSource:
@@ -131,13 +132,13 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
         output = output.model_copy(update={"directory": str(base / output.directory)})
     usual = SECTIONS["text"]().model_dump()
     opened = open_configured(paths, data, text, [name for name in text if text[name] != usual[name]])
-    return Run(opened, _estimator(sections), output, settings)
+    return Run(opened, _estimator(sections), output, settings, estimator["checkpoint"])
 
 
 def _estimator(sections: dict[str, Any]) -> StreamKMeans | StreamKernelKMeans:
     """The estimator that is described: of kernel k-means where there is a section for it."""
     if "kernel" not in sections:
-        return StreamKMeans(**_with_options(sections["estimator"].model_dump()))
+        return StreamKMeans(**_with_options(sections["estimator"].model_dump(exclude={"checkpoint"})))
     known = flat_parameters(StreamKernelKMeans)
     given = sections["estimator"].model_dump(exclude_unset=True)  # its defaults are those of the other estimator
     shared = {name: value for name, value in given.items() if name in known}

@@ -129,7 +129,7 @@ def fit(
 
         check_target(run.output.directory, overwrite=run.output.overwrite)
         estimator = talk.prepare(run.estimator)
-        directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
+        directory = run.checkpoint or f"{Path(run.output.directory)}.checkpoint"
         if image_shape is not None and run.source.n_features is not None:  # before a fit that may take hours
             check_image_shape(image_shape, run.source.n_features)
         if not no_checkpoint:
@@ -140,12 +140,11 @@ def fit(
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
             saved = None
             if not no_checkpoint:
-                directory = estimator.checkpoint or f"{Path(run.output.directory)}.checkpoint"
                 saved = stack.enter_context(_checkpoint(run, source, directory, resume, restart))
             kept = {}
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
                 kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
-            estimator.set_params(checkpoint=saved).fit(source, **kept)
+            estimator.fit(source, checkpoint=saved, **kept)
             summary = summarize(estimator)
             if source.id_column is not None and summary["clusters"] is not None:
                 summary["clusters"] = shown_clusters(estimator, summary["clusters"], source, None)

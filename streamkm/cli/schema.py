@@ -51,7 +51,6 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],
     "chunk_bytes": int | Literal["auto"],
     "executor": int | Literal["auto"],
-    "checkpoint": str | None,
     "progress": bool | Literal["auto"],
     "random_state": int | None,
     "sketch": Literal[("auto", *sketch_names())],
@@ -151,12 +150,13 @@ def flat_parameters(estimator: type[Any]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _section_of(estimator: type[Any], types: Mapping[str, Any]) -> type[_Section]:
+def _section_of(estimator: type[Any], types: Mapping[str, Any], **of_fit: Any) -> type[_Section]:
+    """Make a section of an estimator's parameters, with keys for arguments of `fit` behind them."""
     parameters = flat_parameters(estimator)
     fields: dict[str, Any] = {
         name: (types[name], parameter.default) for name, parameter in parameters.items() if name in types
     }
-    return create_model("_Estimator", __base__=_Section, **fields)
+    return create_model("_Estimator", __base__=_Section, **fields, **of_fit)
 
 
 def _text_section() -> type[_Section]:
@@ -177,7 +177,7 @@ def _cluster_section() -> type[_Section]:
 SECTIONS: dict[str, type[_Section]] = {
     "data": _Data,
     "text": _text_section(),
-    "estimator": _section_of(StreamKMeans, ESTIMATOR_TYPES),
+    "estimator": _section_of(StreamKMeans, ESTIMATOR_TYPES, checkpoint=(str | None, None)),
     "kernel": _section_of(StreamKernelKMeans, KERNEL_TYPES),
     "output": Output,
     "cluster": _cluster_section(),

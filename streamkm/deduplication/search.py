@@ -244,7 +244,7 @@ class _Run:
         begun = self.writer.load("clustered", _Clustered)
         if begun is not None:
             return begun
-        fitted = self.estimator.set_params(checkpoint=self.saved).fit(self.source)
+        fitted = self.estimator.fit(self.source, checkpoint=self.saved)
         found = _Clustered(fitted.labels_, fitted.model_.wide_centers(), fitted.seed_)
         self.writer.write("clustered", found)
         return found

@@ -43,14 +43,17 @@ def limit_of_run(
 
 @contextmanager
 def checkpoint_writer(
-    estimator: Any, source: RowSource, plan: Plan, weights: NDArray[np.float64]
+    estimator: Any,
+    source: RowSource,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None,
+    plan: Plan,
+    weights: NDArray[np.float64],
 ) -> Iterator[CheckpointWriter]:
-    """Keep what a fit does as its `checkpoint` says; a directory is removed when the fit is complete."""
-    saved = estimator.checkpoint
-    if saved is None or isinstance(saved, Checkpoint):
-        yield CheckpointWriter(saved)
+    """Keep what a fit does in its `checkpoint`; a directory is removed when the fit is complete."""
+    if checkpoint is None or isinstance(checkpoint, Checkpoint):
+        yield CheckpointWriter(checkpoint)
         return
-    with open_checkpoint(estimator, source, saved, plan, weights=weights) as opened:
+    with open_checkpoint(estimator, source, checkpoint, plan, weights=weights) as opened:
         yield CheckpointWriter(opened)
         opened.discard()
 

@@ -18,6 +18,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.core.progress import Progress
 from streamkm.engine import is_alone, is_on_cluster, local_threads, under_limit
+from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.base import BaseKMeans
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
@@ -110,7 +111,6 @@ class StreamKernelKMeans(BaseKMeans):
     chunk_bytes : int or "auto", default="auto"
     executor : "auto", int or Dask client, default="auto"
     on_invalid : {"raise", "skip"}, default="raise"
-    checkpoint : path, optional
     progress : bool or "auto", default="auto"
     random_state : int, RandomState or None, default=None
         As for `StreamKMeans`.
@@ -193,7 +193,6 @@ class StreamKernelKMeans(BaseKMeans):
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
         on_invalid: OnInvalid = "raise",
-        checkpoint: Any = None,
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
@@ -214,16 +213,22 @@ class StreamKernelKMeans(BaseKMeans):
         self.chunk_bytes = chunk_bytes
         self.executor = executor
         self.on_invalid = on_invalid
-        self.checkpoint = checkpoint
         self.progress = progress
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
         """Cluster the rows of X.
 
         Parameters
         ----------
-        X, y, sample_weight : as for `StreamKMeans.fit`
+        X, y, sample_weight, checkpoint : as for `StreamKMeans.fit`
 
         Returns
         -------
@@ -237,6 +242,8 @@ class StreamKernelKMeans(BaseKMeans):
             For a parameter out of range.
         MemoryLimitError
             If the work would not fit in memory, before anything is read.
+        CheckpointError, InUseError
+            If the checkpoint is of another fit, or another process has it.
 
         Notes
         -----
@@ -249,9 +256,9 @@ class StreamKernelKMeans(BaseKMeans):
             source = open_rows(self, X, reset=True)
             weights = check_weights(sample_weight)
             weights.check_rows(source.n_rows, source.name)
-            limit = limit_of_run(self, self.checkpoint)
+            limit = limit_of_run(self, checkpoint)
             plan = self.plan_for(source, weighted=len(weights.each) > 0, memory_limit=limit)
-            with checkpoint_writer(self, source, plan, weights.each) as writer:
+            with checkpoint_writer(self, source, checkpoint, plan, weights.each) as writer:
                 bounded = planned_line_room(source, self.memory_limit, plan, on_cluster=is_on_cluster(self.executor))
                 self._run(cached_rows(bounded, plan.chunk_bytes, plan.cached_bytes), plan, weights, writer)
         return self

@@ -16,6 +16,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.memory import available_memory, is_given
 from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
+from streamkm.engine.checkpoint import Checkpoint
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.incremental import IncrementalKMeans, incremental_from
@@ -152,10 +153,6 @@ class StreamKMeans(DescribedKMeans):
           `inertia_` sums these squared distances. A feature that no row of a cluster has takes the mean of all rows; a
           row without any value is invalid. For dense rows and ``metric="euclidean"``. With ``refine="auto"``, up to two
           passes follow if moving centers to their means gains more than 1 %.
-    checkpoint : path, optional
-        An empty or new directory. The state of the fit is saved there every few seconds. A killed fit that is called
-        again with the same data and parameters continues from there, and gives the same result. The directory is
-        removed when the fit is complete. An open `streamkm.engine.checkpoint.Checkpoint` is left to its owner.
     progress : bool or "auto", default="auto"
         Progress bars on stderr, or below the cell of a notebook. "auto": in notebooks, and if stderr is a terminal.
         True without a terminal: a line on stderr for each finished stage, unless the log has these lines.
@@ -293,7 +290,6 @@ class StreamKMeans(DescribedKMeans):
         executor: Any = "auto",
         on_invalid: OnInvalid = "raise",
         on_missing: OnMissing = "raise",
-        checkpoint: Any = None,
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
@@ -313,7 +309,6 @@ class StreamKMeans(DescribedKMeans):
         self.executor = executor
         self.on_invalid = on_invalid
         self.on_missing = on_missing
-        self.checkpoint = checkpoint
         self.progress = progress
         self.random_state = random_state
 
@@ -324,6 +319,7 @@ class StreamKMeans(DescribedKMeans):
         sample_weight: ArrayLike | None = None,
         *,
         labels_to: str | os.PathLike[str] | None = None,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> Self:
         """Cluster the rows of X.
 
@@ -343,6 +339,11 @@ class StreamKMeans(DescribedKMeans):
             as `predict_to` writes it, in one more pass. On a cluster ``labels_[:]`` reads them from the table; else
             `labels_` is an array in memory. Whether all workers see and can write the place is checked before rows are
             read.
+        checkpoint : path, optional
+            An empty or new directory. The state of the fit is saved there every few seconds. A killed fit that is
+            called again with the same data, parameters and weights continues from there, and gives the same result. The
+            directory is removed when the fit is complete. An open `streamkm.engine.checkpoint.Checkpoint` is left to
+            its owner.
 
         Returns
         -------
@@ -356,6 +357,8 @@ class StreamKMeans(DescribedKMeans):
             For a parameter out of range.
         MemoryLimitError
             If the work would not fit in memory, before anything is read.
+        CheckpointError, InUseError
+            If the checkpoint is of another fit, or another process has it.
 
         Notes
         -----
@@ -391,9 +394,9 @@ class StreamKMeans(DescribedKMeans):
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         n_threads, spare_bytes = local_threads(self.executor), 0 if is_given(self.memory_limit) else available_memory()
         with compiling_for(source, n_threads, spare_bytes, Progress(self.progress)):  # the head of text is parsed
-            limit = limit_of_run(self, self.checkpoint)
+            limit = limit_of_run(self, checkpoint)
             plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
-        with checkpoint_writer(self, source, plan, weights.each) as writer:
+        with checkpoint_writer(self, source, checkpoint, plan, weights.each) as writer:
             source, spare_bytes = cached_as_planned(self, source, plan), plan.limit_bytes - plan.peak_bytes
             progress = Progress(self.progress)
             with compiling_for(rows_to_cluster(self, source), plan.n_threads, spare_bytes, progress):

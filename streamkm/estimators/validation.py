@@ -30,7 +30,7 @@ from streamkm.sketches.registry import sketch_class, sketch_names
 from streamkm.sources.bfloat16 import is_bfloat16
 from streamkm.sources.open import is_collection
 
-OF_THIS_RUN = ("executor", "checkpoint", "random_state")  # and of this machine; may be no JSON values
+OF_THIS_RUN = ("executor", "random_state")  # and of this machine; may be no JSON values
 ClusterMetric = Literal[Metric, "spherical"]
 STARTS = ("k-means++", "k-means||", "random", "ls++")
 CHOICES = {

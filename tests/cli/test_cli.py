@@ -30,8 +30,10 @@ from streamkm.cli.results import OutputError, check_labels_target, write_labels,
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.manifest import MARKER
 from streamkm.engine import open as engine_open
-from streamkm.engine.checkpoint import Checkpoint
+from streamkm.engine import saving
+from streamkm.engine.checkpoint import Checkpoint, records
 from streamkm.estimators.fit_summary import summarize
+from tests.children import StoppedError, stopped_after
 from tests.programs import Program, run_program
 from tests.tables import cases, row, slow_but
 
@@ -538,6 +540,30 @@ def test_a_checkpoint_is_no_place_for_results(folder):
     run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
     message = run("fit", "x.npy", "-k", 3, "-o", "new", "--set", "estimator.checkpoint=out", code=2)
     assert "marked as streamkm's results, not as its checkpoint" in message
+
+
+@pytest.mark.parametrize("kernel", ["", "kernel: {n_landmarks: 20, rank: 5}\n"], ids=["k-means", "kernel k-means"])
+@pytest.mark.parametrize("named_in", ["configuration", "command line"])
+def test_a_run_is_kept_where_settings_say(folder, monkeypatch, named_in, kernel):
+    """And goes on from there to the same bits."""
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    estimator = "estimator: {n_clusters: 3, random_state: 0%s}\n"
+    key = ", checkpoint: kept" if named_in == "configuration" else ""
+    Path("c.yaml").write_text("data: {path: x.npy}\n" + estimator % key + kernel)
+    Path("plain.yaml").write_text("data: {path: x.npy}\n" + estimator % "" + kernel)
+    given = ["fit", "c.yaml", "--no-report"] + ([] if key else ["--set", "estimator.checkpoint=kept"])
+    run("fit", "plain.yaml", "-o", "whole", "--no-report", "--no-checkpoint")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "found")
+        done = CliRunner().invoke(main, [*given, "-o", "out"])
+    assert isinstance(done.exception, StoppedError)
+    assert "found" in records("kept")
+    assert not Path("out.checkpoint").exists()
+    assert "kept holds what an interrupted run of this has done" in run(*given, "-o", "out", code=2)
+    run(*given, "-o", "out", "--resume")
+    assert not Path("kept").exists()
+    np.testing.assert_array_equal(np.load("out/labels.npy"), np.load("whole/labels.npy"))
+    assert summary()["result"] == summary("whole")["result"]
 
 
 def test_report_is_made_again(folder):

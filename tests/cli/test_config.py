@@ -47,9 +47,10 @@ def refused(folder, text, *overrides):
 def test_estimator_section_is_the_estimators_signature():
     parameters = {**inspect.signature(StreamKMeans).parameters, **inspect.signature(SketchOptions).parameters}
     assert set(ESTIMATOR_TYPES) == set(parameters)
+    of_fit = {"checkpoint": inspect.signature(StreamKMeans.fit).parameters["checkpoint"]}
     fields = SECTIONS["estimator"].model_fields
     assert {name: field.default for name, field in fields.items()} == {
-        name: parameter.default for name, parameter in parameters.items()
+        name: parameter.default for name, parameter in (parameters | of_fit).items()
     }
 
 
@@ -96,6 +97,20 @@ def test_a_kernel_section_makes_it_kernel_kmeans(folder):
     assert isinstance(load_run(write(folder, DATA + "kernel: {}\n")).estimator, StreamKernelKMeans)
     with_all = write(folder, (TOP / "config.yaml").read_text().replace("examples/data/pendigits", "x"), "all.yaml")
     assert load_run(with_all, [parse_set("kernel.kernel=rbf")]).estimator.n_clusters == 10
+
+
+@pytest.mark.parametrize("kernel", ["", "kernel: {rank: 5}\n"], ids=["k-means", "kernel k-means"])
+def test_a_checkpoint_is_of_the_run_and_not_of_the_estimator(folder, kernel):
+    path = write(folder, DATA + "estimator: {n_clusters: 3, checkpoint: kept}\n" + kernel)
+    run = load_run(path)
+    assert run.checkpoint == "kept"
+    assert "checkpoint" not in run.estimator.get_params()
+    assert load_run(path, [parse_set("estimator.checkpoint=here")]).checkpoint == "here"
+    assert load_run(path, [parse_set("estimator.checkpoint=null")]).checkpoint is None
+    assert "unknown key kernel.checkpoint; did you mean estimator.checkpoint?" in refused(
+        folder, DATA, "kernel.checkpoint=kept"
+    )
+    assert "estimator.checkpoint must be text or null, got 3" in refused(folder, DATA, "estimator.checkpoint=3")
 
 
 def test_every_option_of_sources_can_be_configured(folder):

@@ -224,7 +224,7 @@ def test_a_fit_that_ends_between_epochs_goes_on_with_the_same_bits(tmp_path, mon
 
     monkeypatch.setattr("streamkm.kernels.cluster.totals.moved_towards", moved)
     with pytest.raises(KeyboardInterrupt):
-        StreamKMeans(**options, checkpoint=tmp_path / "state").fit(X)
+        StreamKMeans(**options).fit(X, checkpoint=tmp_path / "state")
     left = [0]
 
     def counted(*given):
@@ -232,7 +232,7 @@ def test_a_fit_that_ends_between_epochs_goes_on_with_the_same_bits(tmp_path, mon
         moved_towards(*given)
 
     monkeypatch.setattr("streamkm.kernels.cluster.totals.moved_towards", counted)
-    resumed = StreamKMeans(**options, checkpoint=tmp_path / "state").fit(X)
+    resumed = StreamKMeans(**options).fit(X, checkpoint=tmp_path / "state")
     assert 0 < left[0] <= (EPOCHS - 2) * n_batches or left[0] <= (MORE_EPOCHS - 2) * n_batches
     np.testing.assert_array_equal(resumed.labels_, whole.labels_)
     assert resumed.inertia_ == whole.inertia_

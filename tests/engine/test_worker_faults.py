@@ -321,16 +321,16 @@ KEPT = r"; what was done is kept in .*state: the same fit with this checkpoint, 
 def test_a_fit_goes_on_without_its_scheduler(tmp_path, at, cluster, data, wanted, place):
     """From its checkpoint: on threads of this process, and on another cluster."""
     state, (stage, number, record) = tmp_path / "state", place
-    kmeans = StreamKMeans(10, checkpoint=state, **PARAMETERS)
+    kmeans = StreamKMeans(10, **PARAMETERS)
     with cluster_of(tmp_path, 1) as (started, client):
         at(stage, number, started.scheduler.kill)
         with pytest.raises(ClusterError, match=r"lost the scheduler tcp://.*" + KEPT):
-            kmeans.set_params(executor=client).fit(data)
+            kmeans.set_params(executor=client).fit(data, checkpoint=state)
     assert (state / f"{record}.npz").exists()
     shutil.copytree(state, tmp_path / "copy")
-    assert_same_bits(kmeans.set_params(executor=2).fit(data), wanted)
+    assert_same_bits(kmeans.set_params(executor=2).fit(data, checkpoint=state), wanted)
     assert not state.exists()
-    assert_same_bits(kmeans.set_params(executor=cluster[1], checkpoint=tmp_path / "copy").fit(data), wanted)
+    assert_same_bits(kmeans.set_params(executor=cluster[1]).fit(data, checkpoint=tmp_path / "copy"), wanted)
 
 
 @pytest.mark.slow
@@ -339,16 +339,16 @@ def test_a_connection_that_is_cut(tmp_path, at, processes, cluster, data, wanted
     started, client = cluster
     relay = Relay(started.address)
     try:
-        kmeans = StreamKMeans(10, checkpoint=tmp_path / "state", **PARAMETERS)
+        kmeans = StreamKMeans(10, **PARAMETERS)
         with Client(relay.address, set_as_default=False, timeout="10s") as through:
             at("lloyd-3", 5, relay.cut)
             began = time.monotonic()
             with pytest.raises(ClusterError, match=r"lost the scheduler tcp://.*" + KEPT):
-                kmeans.set_params(executor=through).fit(data)
+                kmeans.set_params(executor=through).fit(data, checkpoint=tmp_path / "state")
             assert time.monotonic() < began + 60
     finally:
         relay.close()
-    assert_same_bits(kmeans.set_params(executor=client).fit(data), wanted)
+    assert_same_bits(kmeans.set_params(executor=client).fit(data, checkpoint=tmp_path / "state"), wanted)
 
 
 def end_worker(item):

@@ -627,7 +627,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path, size):
     cast["sketch"] = SketchOptions(n_components=size[0](4), delta=size[1](0.5))
     cast |= {"memory_limit": size[1](0.5), "progress": np.bool_(False)}
     wanted = StreamKMeans(**NUMBERS, progress=False).fit(X)
-    fitted = StreamKMeans(**cast, checkpoint=tmp_path / "checkpoint").fit(X)
+    fitted = StreamKMeans(**cast).fit(X, checkpoint=tmp_path / "checkpoint")
     np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
     np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
     json.dumps([fitted.plan_.to_dict(), fitted.history_, fitted.sketch_.to_dict()])

@@ -430,8 +430,8 @@ def test_every_kernel_clusters(small_digits, kernel):
 # ---- parameters in full
 
 
-def test_the_constructor_takes_20_parameters():
-    assert len(inspect.signature(StreamKernelKMeans).parameters) == 20
+def test_the_constructor_takes_19_parameters():
+    assert len(inspect.signature(StreamKernelKMeans).parameters) == 19
 
 
 def same_fit(got, wanted):

@@ -51,7 +51,7 @@ def test_labels_at_a_url(begun, X, tmp_path, place):
 
 def test_a_checkpoint_and_a_model_at_a_url(begun, X, tmp_path):
     with pytest.raises(OutputError, match=NEEDED):
-        kmeans(checkpoint=URL).fit(X)
+        kmeans().fit(X, checkpoint=URL)
     assert begun == []
     with pytest.raises(OutputError, match=NEEDED):
         kmeans().fit(X).save(f"{URL}.npz")

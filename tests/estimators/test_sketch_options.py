@@ -54,8 +54,8 @@ def same_fit(got, wanted):
     assert got.sketch_.to_dict() == wanted.sketch_.to_dict()
 
 
-def test_the_constructor_takes_19_parameters():
-    assert len(inspect.signature(StreamKMeans).parameters) == 19
+def test_the_constructor_takes_18_parameters():
+    assert len(inspect.signature(StreamKMeans).parameters) == 18
 
 
 # ---- ways of writing
@@ -155,10 +155,10 @@ def test_a_checkpoint_is_of_one_sketch(name, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         stopped_after(patched, "found")
         with pytest.raises(StoppedError):
-            kmeans(sketch, checkpoint=state).fit(rows())
+            kmeans(sketch).fit(rows(), checkpoint=state)
     with pytest.raises(CheckpointError, match="sketch"):
-        kmeans(SketchOptions("gaussian", 16), checkpoint=state).fit(rows())
-    same_fit(kmeans(sketch, checkpoint=state).fit(rows()), kmeans(sketch).fit(rows()))
+        kmeans(SketchOptions("gaussian", 16)).fit(rows(), checkpoint=state)
+    same_fit(kmeans(sketch).fit(rows(), checkpoint=state), kmeans(sketch).fit(rows()))
 
 
 # ---- what is refused

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from sklearn.base import clone
 
 from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError, StoreError
@@ -207,17 +208,17 @@ class Machine(RuleBasedStateMachine):
         labels, inertia = nearest(self.stored @ SKETCHED, wanted.cluster_centers_)
         np.testing.assert_array_equal(wanted.labels_, labels)
         np.testing.assert_allclose(wanted.inertia_, inertia, rtol=1e-6)
-        again = StreamKMeans(**(kmeans.get_params() | {"checkpoint": self.folder / "state"}))
+        again, state = clone(kmeans), self.folder / "state"
         with pytest.MonkeyPatch.context() as patched:
             stopped_after(patched, record)
             try:
-                again.fit(open_source(self.folder / "s"))
+                again.fit(open_source(self.folder / "s"), checkpoint=state)
             except StoppedError:
-                assert bool(records(self.folder / "state")) == (record != "begin")  # which is not worth keeping
-        again.fit(open_source(self.folder / "s"))
+                assert bool(records(state)) == (record != "begin")  # which is not worth keeping
+        again.fit(open_source(self.folder / "s"), checkpoint=state)
         np.testing.assert_array_equal(again.labels_, wanted.labels_)
         np.testing.assert_array_equal(again.cluster_centers_, wanted.cluster_centers_)
-        assert not (self.folder / "state").exists()
+        assert not state.exists()
 
     @invariant()
     def the_store_has_its_rows(self):

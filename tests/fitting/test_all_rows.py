@@ -170,12 +170,11 @@ def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
     how = "all" if record == "directions" else "sample"
     estimator = kmeans(sketch=SketchOptions("pca", 5, fit_on=how), chunk_bytes=100_000, n_init=2)
     wanted = clone(estimator).fit(str(source))
-    estimator.set_params(checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
         stopped_after(patched, record)
         with pytest.raises(StoppedError):
-            estimator.fit(str(source))
-    estimator.fit(str(source))
+            estimator.fit(str(source), checkpoint=tmp_path / "state")
+    estimator.fit(str(source), checkpoint=tmp_path / "state")
     np.testing.assert_array_equal(estimator.labels_, wanted.labels_)
     np.testing.assert_array_equal(estimator.cluster_centers_, wanted.cluster_centers_)
     assert estimator.inertia_ == wanted.inertia_
@@ -193,13 +192,12 @@ def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sket
     estimator = kmeans(4, sketch=SketchOptions(sketch, size), coreset="sensitivity", chunk_bytes=800_000)
     wanted = clone(estimator).fit(str(path))
     assert wanted.plan_.cluster_on == "coreset"
-    estimator.set_params(checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
         stopped_after(patched, record, 4)
         with pytest.raises(StoppedError):
-            estimator.fit(str(path))
+            estimator.fit(str(path), checkpoint=tmp_path / "state")
     read = chunks_read(monkeypatch)
-    estimator.fit(str(path))
+    estimator.fit(str(path), checkpoint=tmp_path / "state")
     n_chunks = wanted.plan_.n_chunks
     assert n_chunks > 6
     assert len(read) == 2 * n_chunks - 3  # the rest of that pass, and the last one

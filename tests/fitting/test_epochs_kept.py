@@ -76,19 +76,19 @@ def test_a_fit_that_is_killed_within_an_epoch_goes_on_with_the_same_bits(
     assert child.exitcode == -signal.SIGKILL
     left = unpack(EpochsResult, load_record(tmp_path / "state", EPOCHS))
     assert (left.n_iter, left.n_batches) == (n_epochs, n_more)
-    resumed = StreamKMeans(checkpoint=tmp_path / "state", progress=False, **options_of(k)).fit(str(path))
+    resumed = StreamKMeans(progress=False, **options_of(k)).fit(str(path), checkpoint=tmp_path / "state")
     assert len(batches) == schedule.n_epochs * schedule.n_batches - n_done
     assert_same_fit(outcome(resumed), wanted[k])
 
 
 def test_a_fit_that_stops_behind_its_epochs_repeats_none(path, wanted, tmp_path, saved_always, monkeypatch, batches):
-    fitted = StreamKMeans(checkpoint=tmp_path / "state", progress=False, **options_of(K))
+    fitted = StreamKMeans(progress=False, **options_of(K))
     with monkeypatch.context() as patched:
         stopped_after(patched, "lloyd", times=3)
         with pytest.raises(StoppedError):
-            fitted.fit(str(path))
+            fitted.fit(str(path), checkpoint=tmp_path / "state")
     batches.clear()
-    fitted.fit(str(path))
+    fitted.fit(str(path), checkpoint=tmp_path / "state")
     assert not batches
     assert_same_fit(outcome(fitted), wanted[K])
 
@@ -100,13 +100,13 @@ def test_a_fit_on_workers_that_stops_within_an_epoch_goes_on_with_the_bits_of_th
     np.save(tmp_path / "x.npy", np.load(path)[:6000])
     wanted = StreamKMeans(progress=False, **options_of(K)).fit(str(tmp_path / "x.npy"))
     n_batches = Schedule.of(6000, K, 100).n_batches
-    fitted = StreamKMeans(checkpoint=tmp_path / "state", progress=False, executor=client, **options_of(K))
+    fitted = StreamKMeans(progress=False, executor=client, **options_of(K))
     with monkeypatch.context() as patched:
         stopped_after(patched, EPOCHS, times=n_batches + 2)
         with pytest.raises(StoppedError):
-            fitted.fit(str(tmp_path / "x.npy"))
+            fitted.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
     assert unpack(EpochsResult, load_record(tmp_path / "state", EPOCHS)).n_batches == 2
-    fitted.fit(str(tmp_path / "x.npy"))
+    fitted.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
     assert_same_fit(outcome(fitted), wanted)
 
 
@@ -118,7 +118,7 @@ def test_labels_that_an_index_uses_are_not_needed_to_go_on(tmp_path, saved_alway
     X = (centers[rng.integers(1500, size=18_000)] + rng.normal(size=(18_000, 192))).astype(np.float32)
     options = {"n_clusters": MANY, "random_state": 0, "max_iter": 6, "sketch": "identity", "coreset": None}
     wanted = StreamKMeans(progress=False, **options).fit(X)
-    fitted = StreamKMeans(checkpoint=tmp_path / "state", progress=False, **options)
+    fitted = StreamKMeans(progress=False, **options)
     n_batches = Schedule.of(len(X), MANY, 6).n_batches
     guesses, lowest = [], NearestCenters.lowest
 
@@ -131,9 +131,9 @@ def test_labels_that_an_index_uses_are_not_needed_to_go_on(tmp_path, saved_alway
     with monkeypatch.context() as patched:
         stopped_after(patched, EPOCHS, times=2 * n_batches + 2)
         with pytest.raises(StoppedError):
-            fitted.fit(X)
+            fitted.fit(X, checkpoint=tmp_path / "state")
     assert len(guesses) >= 2 * n_batches + 2
-    fitted.fit(X)
+    fitted.fit(X, checkpoint=tmp_path / "state")
     assert_same_fit(outcome(fitted), wanted)
 
 
@@ -161,14 +161,14 @@ def test_epochs_that_end_higher_are_left_out_though_steps_would_mend_them(
 ):
     """The first step behind them tells, and it is the only one that they cost."""
     monkeypatch.setattr(iterations, "moving_averages", lambda rows, centers, schedule, **_: worse(path, schedule))
-    fitted = StreamKMeans(progress=False, **options_of(K), checkpoint=tmp_path / "state")
+    fitted = StreamKMeans(progress=False, **options_of(K))
     with caplog.at_level("INFO", "streamkm"):
         if resumes:
             with monkeypatch.context() as patched:
                 stopped_after(patched, "lloyd-again", times=2)
                 with pytest.raises(StoppedError):
-                    fitted.fit(str(path))
-        fitted.fit(str(path))
+                    fitted.fit(str(path), checkpoint=tmp_path / "state")
+        fitted.fit(str(path), checkpoint=tmp_path / "state")
     assert "epochs did not lower the objective" in caplog.text
     lloyd = [step["inertia"] for step in fitted.history_ if step["stage"] == "lloyd"]
     assert lloyd == sorted(lloyd, reverse=True)

@@ -344,15 +344,15 @@ def test_a_fit_stopped_after_a_worse_round_still_keeps_the_best_pass(small_sampl
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wanted = kmeans(**options).fit(str(tmp_path / "x.npy"))
-        estimator = kmeans(checkpoint=tmp_path / "state", **options)
+        estimator = kmeans(**options)
         with monkeypatch.context() as patched:
             if record.startswith("assign"):
                 stopped_in_labels(patched, record)
             else:
                 stopped_after(patched, record)
             with pytest.raises(StoppedError):
-                estimator.fit(str(tmp_path / "x.npy"))
-        fitted = estimator.fit(str(tmp_path / "x.npy"))
+                estimator.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
+        fitted = estimator.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
     np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
     np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
     assert (fitted.inertia_, fitted.n_passes_) == (wanted.inertia_, wanted.n_passes_)
@@ -380,15 +380,15 @@ def test_a_fit_stopped_in_a_round_goes_on_to_the_same_bits(small_sample, tmp_pat
     np.save(tmp_path / "x.npy", X)
     options = {"coreset": "uniform", "chunk_bytes": 30_000, "executor": 1}
     wanted = kmeans(**options).fit(str(tmp_path / "x.npy"))
-    estimator = kmeans(checkpoint=tmp_path / "state", **options)
+    estimator = kmeans(**options)
     with monkeypatch.context() as patched:
         if record.startswith("assign"):
             stopped_in_labels(patched, record)
         else:
             stopped_after(patched, record)
         with pytest.raises(StoppedError):
-            estimator.fit(str(tmp_path / "x.npy"))
-    fitted = estimator.fit(str(tmp_path / "x.npy"))
+            estimator.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
+    fitted = estimator.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
     np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
     np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
     assert (fitted.inertia_, fitted.n_passes_) == (wanted.inertia_, wanted.n_passes_)

@@ -173,13 +173,13 @@ def test_another_sketch_is_another_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     X, _ = rows()
-    options = {"checkpoint": tmp_path / "state"}
     with monkeypatch.context() as patched:
         stopped_after(patched, "found")
         with pytest.raises(StoppedError):
-            kmeans(SKETCHES["svd"], **options).fit(X)
+            kmeans(SKETCHES["svd"]).fit(X, checkpoint=tmp_path / "state")
     other = TruncatedSVDSketch(np.eye(D, 30))
     with pytest.raises(CheckpointError, match=r"sketch\.directions"):
-        kmeans(other, **options).fit(X)
+        kmeans(other).fit(X, checkpoint=tmp_path / "state")
     wanted = kmeans(SKETCHES["svd"]).fit(X)
-    np.testing.assert_array_equal(kmeans(SKETCHES["svd"], **options).fit(X).labels_, wanted.labels_)
+    resumed = kmeans(SKETCHES["svd"]).fit(X, checkpoint=tmp_path / "state")
+    np.testing.assert_array_equal(resumed.labels_, wanted.labels_)

@@ -104,14 +104,14 @@ def eager(monkeypatch):
 def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, name, record, first, last):
     file, options = CASES[name]
     path = str(folder / file)
-    kmeans = StreamKernelKMeans(progress=False, executor=1, checkpoint=tmp_path / "state", **(OPTIONS | options))
+    kmeans = StreamKernelKMeans(progress=False, executor=1, **(OPTIONS | options))
     with monkeypatch.context() as patched:
         stopped_after(patched, record, 2 if record == "sketch" else 1)  # the first is empty
         with pytest.raises(StoppedError):
-            kmeans.fit(path)
+            kmeans.fit(path, checkpoint=tmp_path / "state")
     read, original = Counter(), DenseSource.read
     monkeypatch.setattr(DenseSource, "read", lambda self, chunk: (read.update([chunk.index]), original(self, chunk))[1])
-    kmeans.fit(path)
+    kmeans.fit(path, checkpoint=tmp_path / "state")
     assert (read[0], read[max(read)]) == (first, last)
     assert_same_fit(outcome(kmeans), wanted(name))
     assert kmeans.trace_residual_ == wanted(name).trace_residual_
@@ -154,12 +154,12 @@ def of_any_map(folder):
 @pytest.mark.parametrize("sparse", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_map_is_kept(of_any_map, tmp_path, monkeypatch, eager, options, record, sparse):
     X, given, whole = of_any_map(options, sparse)
-    kmeans = StreamKernelKMeans(progress=False, checkpoint=tmp_path / "state", **given)
+    kmeans = StreamKernelKMeans(progress=False, **given)
     with monkeypatch.context() as patched:
         stopped_after(patched, record)
         with pytest.raises(StoppedError):
-            kmeans.fit(X)
-    kmeans.fit(X)
+            kmeans.fit(X, checkpoint=tmp_path / "state")
+    kmeans.fit(X, checkpoint=tmp_path / "state")
     assert_same_fit(outcome(kmeans), whole)
     assert kmeans.trace_residual_ == whole.trace_residual_
     np.testing.assert_array_equal(kmeans.predict(X), whole.labels_)
@@ -173,23 +173,23 @@ def product(X, landmarks):
 def test_a_function_is_given_again(folder, tmp_path, monkeypatch, eager, record):
     X = np.load(folder / "x.npy")[:2000].astype(np.float64)
     options = {"kernel": product, "fit_on": "all", "n_landmarks": 40, "rank": 8, "chunk_bytes": 10_000}
-    kmeans = StreamKernelKMeans(progress=False, checkpoint=tmp_path / "state", **(OPTIONS | options))
+    kmeans = StreamKernelKMeans(progress=False, **(OPTIONS | options))
     with monkeypatch.context() as patched:
         stopped_after(patched, record)
         with pytest.raises(StoppedError):
-            kmeans.fit(X)
-    kmeans.fit(X)
+            kmeans.fit(X, checkpoint=tmp_path / "state")
+    kmeans.fit(X, checkpoint=tmp_path / "state")
     assert kmeans.sketch_.kernel is product
     assert_same_fit(outcome(kmeans), StreamKernelKMeans(progress=False, **(OPTIONS | options)).fit(X))
 
 
 def test_other_settings_are_refused_by_name(folder, tmp_path, monkeypatch, eager):
     X = np.load(folder / "x.npy")[:2000]
-    kmeans = StreamKernelKMeans(5, n_landmarks=50, progress=False, random_state=0, checkpoint=tmp_path)
+    kmeans = StreamKernelKMeans(5, n_landmarks=50, progress=False, random_state=0)
     with monkeypatch.context() as patched:
         stopped_after(patched, "map")
         with pytest.raises(StoppedError):
-            kmeans.fit(X)
+            kmeans.fit(X, checkpoint=tmp_path)
     for changed, name in (
         ({"kernel": KernelOptions(gamma_factor=2.0)}, r"kernel\.gamma_factor"),
         ({"kernel": "laplacian"}, r"kernel\.kernel"),
@@ -199,23 +199,24 @@ def test_other_settings_are_refused_by_name(folder, tmp_path, monkeypatch, eager
     ):
         before = {name: getattr(kmeans, name) for name in changed}
         with pytest.raises(CheckpointError, match=name):
-            kmeans.set_params(**changed).fit(X)
+            kmeans.set_params(**changed).fit(X, checkpoint=tmp_path)
         kmeans.set_params(**before)
     with pytest.raises(CheckpointError, match="of another run"):
-        StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path).fit(X)
-    kmeans.set_params(kernel=KernelOptions(), executor=1, progress=True).fit(X)  # all the same to it
+        StreamKMeans(5, progress=False, random_state=0).fit(X, checkpoint=tmp_path)
+    kmeans.set_params(kernel=KernelOptions(), executor=1, progress=True)  # all the same to it
+    kmeans.fit(X, checkpoint=tmp_path)
 
 
 def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch, eager):
     X = np.load(folder / "x.npy")[:2000]
-    kmeans = StreamKernelKMeans(5, n_landmarks=50, progress=False, checkpoint=tmp_path / "state")
+    kmeans = StreamKernelKMeans(5, n_landmarks=50, progress=False)
     with monkeypatch.context() as patched:
         stopped_after(patched, "landmarks")
         with pytest.raises(StoppedError):
-            kmeans.fit(X)
+            kmeans.fit(X, checkpoint=tmp_path / "state")
     with np.load(tmp_path / "state" / "landmarks.npz") as record:
         landmarks = record["array_value.map.landmarks"]
-    np.testing.assert_array_equal(kmeans.fit(X).sketch_.landmarks, landmarks)
+    np.testing.assert_array_equal(kmeans.fit(X, checkpoint=tmp_path / "state").sketch_.landmarks, landmarks)
 
 
 @pytest.mark.parametrize("estimator", [StreamKMeans, StreamKernelKMeans])

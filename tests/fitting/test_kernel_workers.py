@@ -42,12 +42,12 @@ def assert_same(got, wanted):
 def test_what_a_cluster_began_goes_on_elsewhere(cluster, monkeypatch, tmp_path, data, wanted, record):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
-    kmeans = kernel_kmeans(executor=cluster[1], checkpoint=tmp_path / "state")
+    kmeans = kernel_kmeans(executor=cluster[1])
     with monkeypatch.context() as patched:
         stopped_after(patched, record)
         with pytest.raises(StoppedError):
-            kmeans.fit(data)
-    assert_same(kmeans.set_params(executor=2).fit(data), wanted)
+            kmeans.fit(data, checkpoint=tmp_path / "state")
+    assert_same(kmeans.set_params(executor=2).fit(data, checkpoint=tmp_path / "state"), wanted)
 
 
 # calls of a stage on the cluster; landmarks are chosen here, while workers wait

@@ -201,12 +201,12 @@ def test_stopped_fits_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     for record in ("sketch", "seed", "assign-0", "refined", "assign-1"):
-        kmeans = StreamKMeans(4, refine=1, checkpoint=tmp_path / record, **MASKED)
+        kmeans = StreamKMeans(4, refine=1, **MASKED)
         with monkeypatch.context() as patched:
             stopped_after(patched, record)
             with pytest.raises(StoppedError):
-                kmeans.fit(X)
-        same_fit(kmeans.fit(X), wanted)
+                kmeans.fit(X, checkpoint=tmp_path / record)
+        same_fit(kmeans.fit(X, checkpoint=tmp_path / record), wanted)
 
 
 def test_saved_models_and_tables_and_reports(tmp_path):

@@ -180,12 +180,12 @@ def test_stopped_fits_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     for record in ("step-0-sums", "step-0", "step-1", "sketch", "assign-0"):
-        kmeans = StreamKMeans(4, checkpoint=tmp_path / record, **given)
+        kmeans = StreamKMeans(4, **given)
         with monkeypatch.context() as patched:
             stopped_after(patched, record)
             with pytest.raises(StoppedError):
-                kmeans.fit(X)
-        same_fit(kmeans.fit(X), wanted)
+                kmeans.fit(X, checkpoint=tmp_path / record)
+        same_fit(kmeans.fit(X, checkpoint=tmp_path / record), wanted)
 
 
 def test_the_command_line_prepares_rows_with_missing_values(tmp_path):

@@ -96,12 +96,12 @@ def test_a_fit_goes_on_from_the_directions(small_sample, tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "SHARE", 1.0)
     source, whole = in_file(tmp_path / "x.h5", rows()), kmeans(chunk_bytes=100_000)
     wanted = whole.fit(source).labels_
-    part = kmeans(chunk_bytes=100_000, checkpoint=tmp_path / "c")
+    part = kmeans(chunk_bytes=100_000)
     with monkeypatch.context() as patch:
         stopped_after(patch, "directions")
         with pytest.raises(StoppedError):
-            part.fit(source)
-    fitted = part.fit(source)
+            part.fit(source, checkpoint=tmp_path / "c")
+    fitted = part.fit(source, checkpoint=tmp_path / "c")
     assert "ahead" not in [stage.name for stage in fitted.stages_]
     np.testing.assert_array_equal(fitted.labels_, wanted)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 
-from streamkm import StreamKMeans
+from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError
 from streamkm.core.manifest import MARKER
 from streamkm.core.memory import resident_bytes
@@ -101,8 +102,8 @@ def test_what_a_further_pass_begins_with_is_kept_of_a_young_run_too(tmp_path, mo
     assert saving.INTERVAL_S >= 1  # nothing else of so short a run is kept
     stopped_after(monkeypatch, "refined")
     with pytest.raises(StoppedError):
-        StreamKMeans(3, refine=1, random_state=0, checkpoint=tmp_path / "state", progress=False).fit(
-            str(tmp_path / "x.npy")
+        StreamKMeans(3, refine=1, random_state=0, progress=False).fit(
+            str(tmp_path / "x.npy"), checkpoint=tmp_path / "state"
         )
 
 
@@ -166,12 +167,12 @@ def test_a_fit_goes_on_from_every_record(
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES[name]
-    kmeans = StreamKMeans(progress=False, checkpoint=tmp_path / "state", **options)
+    kmeans = StreamKMeans(progress=False, **options)
     with monkeypatch.context() as patched:
         stopped_after(patched, record)
         with pytest.raises(StoppedError):
-            kmeans.fit(str(small_folder / file))
-    kmeans.fit(str(small_folder / file))
+            kmeans.fit(str(small_folder / file), checkpoint=tmp_path / "state")
+    kmeans.fit(str(small_folder / file), checkpoint=tmp_path / "state")
     names = [stage.name for stage in kmeans.stages_]
     assert ("sketch" in names and kmeans.stages_[0].seconds > 0) == (read_again or record in ("seed", "polish"))
     np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
@@ -189,12 +190,11 @@ def test_a_fit_of_rows_in_memory_goes_on_from_every_record(tmp_path, monkeypatch
     kmeans = StreamKMeans(8, sketch="countsketch", refine=2, random_state=0, progress=False)
     assert kmeans.plan(X).sample_rows >= 2000  # all rows are labelled in the sample
     wanted = clone(kmeans).fit(X)
-    kmeans.set_params(checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
         stopped_after(patched, record)
         with pytest.raises(StoppedError):
-            kmeans.fit(X)
-    kmeans.fit(X)
+            kmeans.fit(X, checkpoint=tmp_path / "state")
+    kmeans.fit(X, checkpoint=tmp_path / "state")
     np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
     np.testing.assert_array_equal(kmeans.cluster_centers_, wanted.cluster_centers_)
     np.testing.assert_array_equal(kmeans.cluster_means_, wanted.cluster_means_)
@@ -210,18 +210,18 @@ def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder
     monkeypatch.setattr(process, "resident_bytes", lambda: held)
     path, limit = str(folder / "x.npy"), f"{(held >> 20) + 600} MiB"
     options = CASES["dense"][1] | {"progress": False, "memory_limit": limit}
-    kmeans = StreamKMeans(checkpoint=tmp_path / "state", **options)
+    kmeans = StreamKMeans(**options)
     begun = kmeans.plan(path)
     with monkeypatch.context() as patched:
         stopped_after(patched, "assign-1")
         with pytest.raises(StoppedError):
-            kmeans.fit(path)
+            kmeans.fit(path, checkpoint=tmp_path / "state")
     monkeypatch.setattr(process, "resident_bytes", lambda: held + (200 << 20))  # as of a process with more in memory
     assert kmeans.plan(path).process_memory >= begun.process_memory + (100 << 20)
-    kmeans.fit(path)
+    kmeans.fit(path, checkpoint=tmp_path / "state")
     assert kmeans.plan_.process_memory == begun.process_memory
     given = {"limit": limit, "process_memory": begun.process_memory}
-    wanted = clone(kmeans).set_params(checkpoint=None, memory_limit=given).fit(path)
+    wanted = clone(kmeans).set_params(memory_limit=given).fit(path)
     assert kmeans.plan_ == wanted.plan_
     assert kmeans.inertia_ == wanted.inertia_
     np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
@@ -234,13 +234,13 @@ def test_a_state_of_which_a_part_is_gone_does_no_harm(small_folder, wanted_of_sm
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES["dense"]
-    kmeans = StreamKMeans(progress=False, checkpoint=tmp_path / "state", **options)
+    kmeans = StreamKMeans(progress=False, **options)
     with monkeypatch.context() as patched:
         stopped_after(patched, "assign-1")
         with pytest.raises(StoppedError):
-            kmeans.fit(str(small_folder / file))
+            kmeans.fit(str(small_folder / file), checkpoint=tmp_path / "state")
     (tmp_path / "state" / removed).unlink()
-    kmeans.fit(str(small_folder / file))
+    kmeans.fit(str(small_folder / file), checkpoint=tmp_path / "state")
     wanted = wanted_of_small("dense")
     np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
     assert kmeans.inertia_ == wanted.inertia_
@@ -249,15 +249,15 @@ def test_a_state_of_which_a_part_is_gone_does_no_harm(small_folder, wanted_of_sm
 def test_a_state_without_its_marker_is_not_touched(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     X = np.load(folder / "x.npy")[:5000]
-    kmeans = StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path / "state")
+    kmeans = StreamKMeans(5, progress=False, random_state=0)
     with monkeypatch.context() as patched:
         stopped_after(patched, "seed")
         with pytest.raises(StoppedError):
-            kmeans.fit(X)
+            kmeans.fit(X, checkpoint=tmp_path / "state")
     (tmp_path / "state" / MARKER).unlink()
     left = sorted((tmp_path / "state").iterdir())
     with pytest.raises(CheckpointError, match=r"state holds other files \(begin\.npz, .*\) and is no checkpoint"):
-        kmeans.fit(X)
+        kmeans.fit(X, checkpoint=tmp_path / "state")
     assert sorted((tmp_path / "state").iterdir()) == left
 
 
@@ -271,15 +271,15 @@ def test_a_folder_of_the_users_is_refused_before_it_is_read(tmp_path, monkeypatc
     np.save(tmp_path / "dl" / "labels.npy", np.arange(100, dtype=np.int32))
     (tmp_path / "dl" / "manifest.json").write_text('{"format": 9, "fingerprint": {}}')
     before = {path: path.read_bytes() for path in (tmp_path / "dl").iterdir()}
-    kmeans = StreamKMeans(3, progress=False, checkpoint=tmp_path / through)
+    kmeans = StreamKMeans(3, progress=False)
     with monkeypatch.context() as patched:
         patched.setattr(ArraySource, "read", None)
         with pytest.raises(
             CheckpointError, match=rf"{through} holds other files \(labels.npy, manifest.json, train.npz"
         ):
-            kmeans.fit(str(tmp_path / "dl" / "train.npz"))
+            kmeans.fit(str(tmp_path / "dl" / "train.npz"), checkpoint=tmp_path / through)
     assert {path: path.read_bytes() for path in (tmp_path / "dl").iterdir()} == before
-    kmeans.set_params(checkpoint=tmp_path / "dl" / "state").fit(str(tmp_path / "dl" / "train.npz"))
+    kmeans.fit(str(tmp_path / "dl" / "train.npz"), checkpoint=tmp_path / "dl" / "state")
     assert {path: path.read_bytes() for path in (tmp_path / "dl").iterdir()} == before
 
 
@@ -289,7 +289,7 @@ def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch, no_room):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES["text"]
-    kmeans = StreamKMeans(progress=False, checkpoint=tmp_path / "state", executor=1, **options)
+    kmeans = StreamKMeans(progress=False, executor=1, **options)
     read = []
     original = SvmlightSource.read
 
@@ -301,11 +301,11 @@ def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch, no_room):
     with monkeypatch.context() as patched:
         stopped_after(patched, "assign-0", times=1)
         with pytest.raises(StoppedError):
-            kmeans.fit(str(folder / file))
+            kmeans.fit(str(folder / file), checkpoint=tmp_path / "state")
     n_chunks = max(read) + 1
     assert len(read) > n_chunks
     read.clear()
-    kmeans.fit(str(folder / file))
+    kmeans.fit(str(folder / file), checkpoint=tmp_path / "state")
     assert len(read) < 3 * n_chunks  # the rest of one pass, and two refining passes
     assert read[0] > 0
 
@@ -314,15 +314,15 @@ def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     X = np.load(folder / "x.npy")[:5000]
-    kmeans = StreamKMeans(20, init="random", n_init=1, progress=False, checkpoint=tmp_path / "state")
+    kmeans = StreamKMeans(20, init="random", n_init=1, progress=False)
     with monkeypatch.context() as patched:
         stopped_after(patched, "seed")
         with pytest.raises(StoppedError):
-            kmeans.fit(X)
+            kmeans.fit(X, checkpoint=tmp_path / "state")
     with np.load(tmp_path / "state" / "seed.npz") as record:
         start = record["array_value"]
     kmeans.max_iter = 100
-    kmeans.fit(X)
+    kmeans.fit(X, checkpoint=tmp_path / "state")
     again = StreamKMeans(20, init=start, progress=False).fit(X)
     np.testing.assert_array_equal(kmeans.labels_, again.labels_)
 
@@ -334,14 +334,24 @@ def test_other_data_or_settings_are_refused_by_name(folder, tmp_path, monkeypatc
     with monkeypatch.context() as patched:
         stopped_after(patched, "seed")
         with pytest.raises(StoppedError):
-            StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path).fit(X)
+            StreamKMeans(5, progress=False, random_state=0).fit(X, checkpoint=tmp_path)
     with pytest.raises(CheckpointError, match=r"n_clusters"):
-        StreamKMeans(6, progress=False, random_state=0, checkpoint=tmp_path).fit(X)
+        StreamKMeans(6, progress=False, random_state=0).fit(X, checkpoint=tmp_path)
     with pytest.raises(CheckpointError, match=r"source"):
-        StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path).fit(X + 1)
+        StreamKMeans(5, progress=False, random_state=0).fit(X + 1, checkpoint=tmp_path)
     with pytest.raises(CheckpointError, match=r"weights"):
-        StreamKMeans(5, progress=False, random_state=0, checkpoint=tmp_path).fit(X, sample_weight=np.arange(5000))
-    StreamKMeans(5, progress=True, executor=1, random_state=0, checkpoint=tmp_path).fit(X)  # all the same to it
+        StreamKMeans(5, progress=False, random_state=0).fit(X, sample_weight=np.arange(5000), checkpoint=tmp_path)
+    StreamKMeans(5, progress=True, executor=1, random_state=0).fit(X, checkpoint=tmp_path)  # all the same to it
+
+
+@pytest.mark.parametrize("estimator", [StreamKMeans, StreamKernelKMeans])
+def test_a_checkpoint_is_an_argument_of_fit_and_not_of_the_estimator(estimator, tmp_path):
+    assert list(inspect.signature(estimator.fit).parameters)[-1] == "checkpoint"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'checkpoint'"):
+        estimator(checkpoint=tmp_path / "state")
+    fitted = estimator(3, progress=False).fit(np.random.default_rng(0).random((60, 3)), checkpoint=tmp_path / "state")
+    assert "checkpoint" not in {**fitted.get_params(), **vars(fitted)}
+    assert not list(tmp_path.iterdir())
 
 
 def test_two_fits_on_one_checkpoint(folder, tmp_path):
@@ -351,7 +361,7 @@ def test_two_fits_on_one_checkpoint(folder, tmp_path):
     os.kill(child.pid, signal.SIGSTOP)  # so that it does not end before the other begins
     try:
         with pytest.raises(InUseError, match=str(child.pid)):
-            StreamKMeans(progress=False, checkpoint=tmp_path / "state", **options).fit(str(folder / file))
+            StreamKMeans(progress=False, **options).fit(str(folder / file), checkpoint=tmp_path / "state")
     finally:
         os.kill(child.pid, signal.SIGCONT)
     child.join()
@@ -363,7 +373,7 @@ def test_short_fits_write_no_records(tmp_path, monkeypatch):
     original = saving.Checkpoint.save
     monkeypatch.setattr(saving.Checkpoint, "save", lambda self, *rest: (saved.append(rest[0]), original(self, *rest)))
     X = sp.random_array((500, 3000), density=0.01, format="csr", rng=np.random.default_rng(0))
-    StreamKMeans(3, progress=False, checkpoint=tmp_path / "state").fit(X)
+    StreamKMeans(3, progress=False).fit(X, checkpoint=tmp_path / "state")
     assert saved == ["begin"]
     assert not (tmp_path / "state").exists()
 
@@ -378,11 +388,11 @@ def test_a_full_disk_is_said_and_survived(folder, wanted, tmp_path, monkeypatch)
     monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES["text"]
     try:
-        kmeans = StreamKMeans(progress=False, checkpoint=place / "state", **options)
+        kmeans = StreamKMeans(progress=False, **options)
         with pytest.raises(DiskFullError, match=r"small.*full|no space"):
-            kmeans.fit(str(folder / file))
+            kmeans.fit(str(folder / file), checkpoint=place / "state")
         subprocess.run(["mount", "-o", "remount,size=500m", place], check=True)
-        kmeans.fit(str(folder / file))
+        kmeans.fit(str(folder / file), checkpoint=place / "state")
     finally:
         subprocess.run(["umount", "--lazy", place], check=True)
     np.testing.assert_array_equal(kmeans.labels_, wanted("text").labels_)

@@ -133,11 +133,11 @@ def test_a_fit_that_was_killed_between_rounds_goes_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr(assign_all, "_again", killed)
     with pytest.raises(KeyboardInterrupt):
-        capped(150, 10, chunk_bytes=20_000, checkpoint=tmp_path / "c").fit(path)
+        capped(150, 10, chunk_bytes=20_000).fit(path, checkpoint=tmp_path / "c")
     monkeypatch.setattr(assign_all, "_again", label_again)
     passes = []
     monkeypatch.setattr(assign_all, "assign_found", lambda *given: passes.append(given))
-    resumed = capped(150, 10, chunk_bytes=20_000, checkpoint=tmp_path / "c").fit(path)
+    resumed = capped(150, 10, chunk_bytes=20_000).fit(path, checkpoint=tmp_path / "c")
     assert passes == []  # what was found is not looked for again
     np.testing.assert_array_equal(resumed.labels_, wanted.labels_)
     np.testing.assert_array_equal(resumed.model_.centers, wanted.model_.centers)

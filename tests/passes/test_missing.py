@@ -397,5 +397,5 @@ def test_a_fit_that_was_stopped_goes_on_with_the_means(tmp_path, monkeypatch):
         with monkeypatch.context() as patched:
             stopped_after(patched, record)
             with pytest.raises(StoppedError):
-                StreamKMeans(3, preprocess=["standardize"], checkpoint=tmp_path / record, **FILLED).fit(X)
-        same_fit(StreamKMeans(3, preprocess=["standardize"], checkpoint=tmp_path / record, **FILLED).fit(X), wanted)
+                StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X, checkpoint=tmp_path / record)
+        same_fit(StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X, checkpoint=tmp_path / record), wanted)

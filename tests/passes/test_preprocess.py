@@ -272,8 +272,8 @@ def test_a_fit_goes_on_after_it_has_found_its_steps(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             children.stopped_after(patch, stops)
             with pytest.raises(children.StoppedError):
-                StreamKMeans(4, checkpoint=tmp_path / stops, **given).fit(tmp_path / "x.npy")
-        got = StreamKMeans(4, checkpoint=tmp_path / stops, **given).fit(tmp_path / "x.npy")
+                StreamKMeans(4, **given).fit(tmp_path / "x.npy", checkpoint=tmp_path / stops)
+        got = StreamKMeans(4, **given).fit(tmp_path / "x.npy", checkpoint=tmp_path / stops)
         children.assert_same_fit(children.outcome(got), wanted)
         assert ("standardize" in [stage.name for stage in got.stages_]) == (stops == "step-0-sums")
 

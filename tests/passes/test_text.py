@@ -666,9 +666,9 @@ def test_centers_of_documents_may_be_written_to():
 
 def test_a_fit_of_documents_goes_on_where_it_was(tmp_path):
     X = short_texts(3000)
-    given = {"n_clusters": 8, "random_state": 0, "progress": False, "refine": 2, "checkpoint": tmp_path / "kept"}
-    whole = StreamKMeans(**given).fit(X)
-    again = StreamKMeans(**given).fit(X)
+    given = {"n_clusters": 8, "random_state": 0, "progress": False, "refine": 2}
+    whole = StreamKMeans(**given).fit(X, checkpoint=tmp_path / "kept")
+    again = StreamKMeans(**given).fit(X, checkpoint=tmp_path / "kept")
     assert again.inertia_ == whole.inertia_
     np.testing.assert_array_equal(again.cluster_means_, whole.cluster_means_)
     assert again.incremental().partial_fit(X[:100]).cluster_centers_.shape == whole.cluster_centers_.shape
@@ -735,12 +735,11 @@ def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, 
     kmeans = StreamKMeans(8, coreset="uniform", refine=1, chunk_bytes=60_000, **ONE_THREAD)
     wanted = clone(kmeans).fit(X)
     assert wanted.plan_.n_chunks > 6
-    kmeans.set_params(checkpoint=tmp_path / "state")
     with monkeypatch.context() as patched:
         stopped_after(patched, record, times)
         with pytest.raises(StoppedError):
-            kmeans.fit(X)
-    kmeans.fit(X)
+            kmeans.fit(X, checkpoint=tmp_path / "state")
+    kmeans.fit(X, checkpoint=tmp_path / "state")
     np.testing.assert_array_equal(kmeans.model_.columns.occurring, wanted.model_.columns.occurring)
     np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
     np.testing.assert_array_equal(kmeans.model_.centers, wanted.model_.centers)
