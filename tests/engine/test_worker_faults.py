@@ -317,7 +317,7 @@ KEPT = r"; what was done is kept in .*state: the same fit with this checkpoint, 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("saved_at_once")
-@pytest.mark.parametrize("place", [("lloyd-3", 5, "lloyd"), ("assign", 20, "assign-0")], ids=str)
+@pytest.mark.parametrize("place", [("lloyd-3", 5, "lloyd"), ("assign", 8, "assign-0")], ids=str)
 def test_a_fit_goes_on_without_its_scheduler(tmp_path, at, cluster, data, wanted, place):
     """From its checkpoint: on threads of this process, and on another cluster."""
     state, (stage, number, record) = tmp_path / "state", place
