@@ -246,6 +246,20 @@ def test_the_report_of_an_estimator_names_clusters_and_says_how_sure(tmp_path):
     assert len(model.plot().axes) == 3
 
 
+def test_each_cell_of_the_table_of_clusters_is_filled(tmp_path):
+    X = blobs(4)[0]
+    page = tmp_path / "report.html"
+    kmeans = StreamKMeans(4, executor=1, progress=False, random_state=0).fit(X)
+    kmeans.report(page, rows=X)
+    table = re.search(r"<tbody>(.*?)</tbody>", page.read_text("utf-8"), re.DOTALL)[1]
+    rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
+    cells = [[re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", row)] for row in rows]
+    assert len(rows) == 4
+    assert all(all(row) for row in cells)
+    wanted = {str(row.cluster): f"{row.simplified_silhouette:.2f}" for row in kmeans.summary().rows}
+    assert {row[0]: row[2] for row in cells} == wanted
+
+
 def test_a_report_has_both_silhouettes_and_says_of_which_rows(tmp_path):
     X = sklearn.datasets.make_blobs(3000, centers=5, n_features=6, cluster_std=4.0, random_state=0)[0]
     model = StreamKMeans(5, random_state=0, progress=False).fit(X)
