@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -50,11 +50,7 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
          "skip_invalid": "estimator.on_invalid", "on_missing": "estimator.on_missing"},
         click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Random seed; it determines the result."),
         click.option("--metric", type=click.Choice(["euclidean", "cosine", "spherical"]), help="[default: euclidean]"),
-        click.option(
-            "--preprocess", callback=_steps, metavar="A,B",
-            help="Done to rows as they are read: standardize, robust, log1p, total, unit. Steps of some columns: "
-            "log1p:fare,standardize:age+income,weight:age=2.",
-        ),
+        column_steps_option,
         click.option("--memory-limit", metavar="SIZE", help="Largest memory of the process: 1 GiB or 50%."),
         click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
         click.option(
@@ -98,6 +94,15 @@ def preprocess_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)  # fmt: skip
 
 
+def column_steps_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is done to rows, or to some of their columns, as they are read: `preprocess`."""
+    return click.option(
+        "--preprocess", callback=_steps, metavar="A,B",
+        help="Done to rows as they are read: standardize, robust, log1p, total, unit. Steps of some columns: "
+        "log1p:fare,standardize:age+income,weight:age=2.",
+    )(command)  # fmt: skip
+
+
 def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: Any) -> Callable[..., Any]:
     """Give a command options, of which each that is given becomes one of its `settings`."""
 
@@ -119,6 +124,17 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str
 
 def _genes(_: click.Context, __: click.Parameter, value: str | None) -> str | int | None:
     return int(value) if value is not None and value.isdecimal() else value
+
+
+def steps_text(steps: Sequence[str] | Mapping[str, Any]) -> str:
+    """Steps as ``--preprocess`` takes them."""
+    if not isinstance(steps, Mapping):
+        return ",".join(steps)
+    texts = []
+    for step, columns in steps.items():
+        each = [f"{column}={columns[column]!r}" for column in columns] if step == "weight" else columns
+        texts.append(step if each is None else f"{step}:{'+'.join(each)}")
+    return ",".join(texts)
 
 
 def _steps(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | dict[str, Any] | None:

@@ -16,11 +16,12 @@ from click.core import ParameterSource
 
 from streamkm.cli.common import Talk, work
 from streamkm.cli.options import (
+    column_steps_option,
     memory_option,
     overwrite_option,
-    preprocess_option,
     restart_option,
     set_option,
+    steps_text,
     table_options,
     talk_options,
     threads_option,
@@ -42,7 +43,7 @@ _OF_A_FIT = (  # options of a sweep that a fit has too
 )
 @click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
 @click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
-@preprocess_option
+@column_steps_option
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
 @click.option(
     "--on-missing",
@@ -107,7 +108,7 @@ def _fit_command(n_clusters: int) -> str:
         elif option.multiple:
             words += [word for each in value for word in (option.opts[0], each)]
         else:
-            words += [option.opts[0], ",".join(value) if isinstance(value, list) else str(value)]
+            words += [option.opts[0], steps_text(value) if isinstance(value, list | dict) else str(value)]
     return shlex.join([*words, "-k", str(n_clusters), "-o", "results"])
 
 

@@ -36,6 +36,7 @@ from streamkm.metrics.incremental import Distances, Rescoring
 from streamkm.model_selection.sweep_parameters import (
     check_choice,
     check_count,
+    check_preparation,
     sweep_sizes,
     swept_preparation,
     wanted_clusters,
@@ -66,7 +67,7 @@ def sweep(
     sketch: str = "auto",
     n_components: int | str = "auto",
     metric: Metric = "euclidean",
-    preprocess: Sequence[str] | None = None,
+    preprocess: Sequence[str] | Mapping[str, Any] | None = None,
     sample_rows: int | str = "auto",
     memory_limit: int | float | str | Mapping[str, Any] = "auto",
     chunk_bytes: int | str = "auto",
@@ -151,9 +152,9 @@ def sweep(
     wanted = wanted_clusters(n_clusters)
     check_choice("sketch", sketch, ("auto", *sketch_names()))
     check_choice("metric", metric, get_args(Metric))
-    check_choice("on_invalid", on_invalid, get_args(OnInvalid))
-    preparation = swept_preparation(preprocess, on_missing)
+    check_preparation(preprocess, on_invalid, on_missing)
     given = open_source(X if on_missing == "raise" else with_nan(X))
+    preparation = swept_preparation(preprocess, on_missing, given)
     source = planned_rows(given, preparation)
     if extend and not source.replayable:
         raise InvalidParameterError(
@@ -185,7 +186,7 @@ def sweep(
         "seeds": int(seeds),
         "sketch": [planned_sketch.sketch, planned_sketch.n_components],
         "metric": metric,
-        "steps": list(preparation.steps),
+        "steps": preparation.described(),
         "rows": [sizes.clustered_rows, plan.sample_rows],
         "chunk_bytes": plan.chunk_bytes,
         "on_invalid": on_invalid,
@@ -237,7 +238,7 @@ def sweep(
         made,
         labels,
         swept,
-        {"metric": metric, "preprocess": list(preprocess or ()), "on_invalid": on_invalid, "on_missing": on_missing},
+        {"metric": metric, "preprocess": preprocess or [], "on_invalid": on_invalid, "on_missing": on_missing},
     )
     more = result.further() if extend else []
     if not more:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, get_args
 
 from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidParameterError
+from streamkm.passes.reader import OnInvalid
 from streamkm.planning.memory_budget import SAMPLE_BYTES
 from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, SMALLEST_SAMPLE_ROWS
 from streamkm.planning.sample_plan import SweepSizes
-from streamkm.preparation import Preparation, check_steps
+from streamkm.preparation import Preparation, check_preprocess
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -40,21 +41,29 @@ def clusters_of(text: str) -> list[int]:
     return wanted_clusters(found)
 
 
-def swept_preparation(preprocess: Sequence[str] | None, on_missing: Any) -> Preparation:
-    """The steps that rows of a sweep go through; filling comes first.
-
-    Raises
-    ------
-    InvalidParameterError
-        For steps that are none, and for "masked".
-    """
+def check_preparation(preprocess: Any, on_invalid: Any, on_missing: Any) -> None:
+    """Refuse unknown steps, and `on_missing="masked"`. Raises InvalidParameterError."""
+    check_choice("on_invalid", on_invalid, get_args(OnInvalid))
     if on_missing == "masked":
         raise InvalidParameterError(
             'on_missing="masked" is for fits: the scores of a sweep compare all features of rows; pass '
             'on_missing="mean" to fill missing values, or on_missing="skip" to leave rows with NaN out'
         )
     check_choice("on_missing", on_missing, ("raise", "skip", "mean"))
-    preparation = Preparation(check_steps(preprocess))
+    check_preprocess(preprocess)
+
+
+def swept_preparation(
+    preprocess: Sequence[str] | Mapping[str, Any] | None, on_missing: str, source: RowSource
+) -> Preparation:
+    """The checked steps that the rows of a source go through; filling comes first.
+
+    Raises
+    ------
+    InvalidInputError
+        A step names a column that the source does not have.
+    """
+    preparation = Preparation.of(preprocess, source.feature_names, source.n_features, source.name)
     return preparation.after_fill() if on_missing == "mean" else preparation
 
 

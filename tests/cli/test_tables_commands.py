@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import json
 import pickle
+import re
+import shlex
 import warnings
 from pathlib import Path
 
@@ -133,6 +135,17 @@ def test_what_is_refused(trips):
     Path("late.csv").write_text("a,b\n" + 50 * "1,2\n" + "3,oops\n")
     assert "column 'b' contains text ('oops' in row 50)" in run("fit", "late.csv", "-k", 2, code=2)
     assert "did you mean 'fare'" in run("plan", "trips.csv", "-k", 3, "--columns", "distance,fares", code=2)
+
+
+def test_a_sweep_takes_steps_of_columns(trips):
+    """The command that it gives at the end is one that runs, with the same steps."""
+    steps = "log1p:fare,standardize:distance+fare+passengers,weight:payment=0.25"
+    run("sweep", "trips.csv", "-k", "2:4", "-o", "swept", *FLAGS, "--preprocess", steps)
+    page = html.unescape(Path("swept/sweep.html").read_text())
+    command = re.search(r"streamkm fit .*? -o results", page)[0]
+    assert steps in command
+    run(*shlex.split(command)[1:], "--no-report")
+    assert len(np.load("results/labels.npy")) == N
 
 
 def test_other_commands(trips):

@@ -9,6 +9,7 @@ import re
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import sklearn.metrics
@@ -321,6 +322,43 @@ def test_steps_are_done_before(blobs, tmp_path):
         sweep(iter([X]), 2, preprocess=["standardize"], **QUIET)
     with pytest.raises(InvalidParameterError, match="there is no step 'scale'"):
         sweep(X, 2, preprocess=["scale"], **QUIET)
+
+
+def test_steps_of_some_columns_are_done_before(tmp_path):
+    """On a table with a one-hot column, a sweep clusters the rows that scikit-learn prepares."""
+    rng = np.random.default_rng(0)
+    group = np.arange(900) % 3
+    frame = pd.DataFrame(
+        {
+            "fare": np.exp(group + rng.normal(0, 0.1, 900)),
+            "age": 30.0 + 9 * group + rng.normal(0, 1, 900),
+            "plan": np.array(["free", "basic", "pro"])[rng.integers(0, 3, 900)],
+        }
+    )
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    steps = {"log1p": ["fare"], "standardize": ["fare", "age"], "weight": {"plan": 0.25}}
+    given = {"path": tmp_path / "x.csv", "categories": "onehot"}
+    found = sweep(given, 3, preprocess=steps, **QUIET)
+    numbers = StandardScaler().fit_transform(np.column_stack([np.log1p(frame["fare"]), frame["age"]]))
+    wanted = sweep(np.column_stack([numbers, 0.5 * pd.get_dummies(frame["plan"])]), 3, **QUIET)
+    for got, row in zip(found.rows, wanted.rows, strict=True):
+        assert got.inertia == pytest.approx(row.inertia, rel=1e-9)
+    labels = [result.labels(3)[np.argsort(result.sample_rows)] for result in (found, wanted)]
+    assert sklearn.metrics.adjusted_rand_score(*labels) == 1.0
+    assert f"preprocess={steps!r})" in found.next_step()
+    with pytest.raises(InvalidInputError, match=r"column 'fares', which is missing \(did you mean 'fare'\?\)"):
+        sweep(frame[["fare", "age"]], 2, preprocess={"log1p": ["fares"]}, **QUIET)
+
+
+def test_a_checkpoint_is_of_one_weight(blobs, tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "sample")
+        with pytest.raises(StoppedError):
+            sweep(blobs, [2], preprocess={"weight": {0: 2.0}}, checkpoint=tmp_path / "state", **QUIET)
+    with pytest.raises(CheckpointError):
+        sweep(blobs, [2], preprocess={"weight": {0: 3.0}}, checkpoint=tmp_path / "state", **QUIET)
 
 
 def test_unit_rows_under_the_cosine_metric(blobs):
