@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
-from streamkm.cli.data import TABLE, TEXT, Opened, open_configured, read_table_settings, read_text_settings
+from streamkm.cli.data import TEXT, Opened, open_configured, read_table_settings, read_text_settings
 from streamkm.cli.schema import SECTIONS, Output, flat_parameters, shown, validate
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError
 from streamkm.core.secrets import MASK
@@ -203,7 +203,7 @@ def _open(
         given += [
             Override(f"{'data' if name == 'format' else 'text'}.{name}", settings[name], where) for name in settings
         ]
-        columns, where = read_table_settings(Path(beside).parent, paths[0]), str(Path(beside).parent / TABLE)
+        columns, where = read_table_settings(beside, paths[0])
         id_column = columns.pop("id_column", None)
         given += [Override(f"data.{name}", columns[name], where) for name in columns]
         if id_column is not None:

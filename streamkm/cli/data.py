@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from streamkm.cluster.fit_info import FitInfo
 from streamkm.core.atomic_io import check_replaceable
 from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
 from streamkm.fitting.documents import count_and_weight, open_documents
@@ -159,21 +160,23 @@ def write_table_settings(directory: Path, source: RowSource) -> None:
         (directory / TABLE).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
 
 
-def read_table_settings(directory: str | os.PathLike[str], path: str) -> dict[str, Any]:
-    """Read what `write_table_settings` wrote: keys of ``data``; empty where there is nothing, and for other files.
+def read_table_settings(model: str | os.PathLike[str], path: str) -> tuple[dict[str, Any], str]:
+    """Give the keys of ``data`` that open a table as the fit did, and the file that has them; no keys for other files.
 
-    `path`: what is to be opened alike. Raises ModelFileError if the file is no such thing.
+    The file is ``table.json`` beside the model, else the model itself. `path`: the later table. Raises ModelFileError
+    if the file holds anything else.
     """
-    place = Path(directory) / TABLE
-    if not place.exists():
-        return {}
+    place = Path(model).parent / TABLE
     try:
         settings = json.loads(place.read_text("utf-8"))
+    except FileNotFoundError:
+        place, fitted_on = Path(model), FitInfo.load(model).source or {}
+        settings = table_options(fitted_on.get("made_with"), fitted_on.get("id_column"))
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{place} does not say how rows were made of columns: {error}") from error
     if not isinstance(settings, dict) or not set(settings) <= _TABLE_KEYS | set(CSV_KEYS):
         raise ModelFileError(f"{place} does not say how rows were made of columns: it holds other keys")
-    return path_options(settings, path)
+    return path_options(settings, path), str(place)
 
 
 def _frequencies(path: str) -> TfIdf:

@@ -242,9 +242,10 @@ def assign(
 ) -> None:
     """Label the rows of PATH... with the centers of MODEL.
 
-    MODEL is the model.npz of a results directory. Rows get the label of the nearest center. Documents are hashed and
-    weighted as those of the fit, which text.json and tfidf.npz beside MODEL tell; of tables the same columns are read,
-    as table.json tells. Where the output is PATH itself, an .h5ad file, the labels become its column obs/cluster.
+    MODEL is the model.npz of a results directory, or a file that save() of an estimator wrote. Each row gets the label
+    of its nearest center. Tables are read by the columns, categories and dates of the fit, which MODEL or table.json
+    beside it tells. Documents are hashed and weighted like those of the fit, by text.json and tfidf.npz beside MODEL.
+    If the output is PATH itself, an .h5ad file, the labels become its column obs/cluster.
     """
     with Talk(**talking) as talk:
         from streamkm.cli.results import check_labels_target, put_into_file, write_labels

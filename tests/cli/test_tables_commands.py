@@ -137,6 +137,24 @@ def test_what_is_refused(trips):
     assert "did you mean 'fare'" in run("plan", "trips.csv", "-k", 3, "--columns", "distance,fares", code=2)
 
 
+def test_a_model_that_python_saved_knows_its_table(trips):
+    """No table.json lies beside it: the columns, their order, the categories and the ids are those of the fit."""
+    dated = trips.dropna().assign(day=pd.date_range("2024-01-01", periods=N - 2).strftime("%Y-%m-%d"))
+    dated.to_csv("dated.csv", index=False)
+    options = {"id_column": "trip_id", "categories": "onehot", "categories_unseen": "ignore", "dates": "days"}
+    kmeans = StreamKMeans(3, random_state=0).fit({"path": "dated.csv", **options})
+    kmeans.save("saved.npz")
+    later = dated[::-1].assign(more="x")
+    later.loc[7 + 1, "payment"] = "barter"
+    later[["more", *reversed(dated.columns)]].to_csv("later.csv", index=False)
+    run("assign", "saved.npz", "later.csv", "-o", "labels.csv")
+    labels = pd.read_csv("labels.csv")
+    assert labels["trip_id"].tolist() == later["trip_id"].tolist()
+    np.testing.assert_array_equal(labels["label"], kmeans.predict("later.csv"))
+    later.drop(columns="trip_id").to_parquet("later.parquet", index=False)
+    assert "column 'day'" in run("assign", "saved.npz", "later.parquet", "-o", "labels.npy", code=2)
+
+
 def test_a_sweep_takes_steps_of_columns(trips):
     """The command that it gives at the end is one that runs, with the same steps."""
     steps = "log1p:fare,standardize:distance+fare+passengers,weight:payment=0.25"
