@@ -27,6 +27,9 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}",
         "threshold": "--threshold {}", "keep": "--keep {}", "max_cluster_size": "--max-cluster-size {}",
     },
+    "metacells": {
+        "n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}", "metric": "--metric {}",
+    },
     "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
     "sweep": {
         "n_clusters": "-k {}", "seeds": "--seeds {}", "random_state": "--random-state {}", "metric": "--metric {}",
@@ -45,7 +48,7 @@ _THREADS = {"executor": "--threads {}"}
 _WITH_THREADS = (*_FITS, "assign", "sketch", "append", "dedupe", "sweep", "distortion")
 _WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "sketch", "dedupe", "sweep", "distortion")
 _MEMORY = {"memory_limit": "--memory-limit {}"}
-_WITH_MEMORY = (*_FITS, "sketch", "append", "dedupe", "sweep")
+_WITH_MEMORY = (*_FITS, "sketch", "append", "dedupe", "metacells", "sweep")
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
 _PHRASES = (

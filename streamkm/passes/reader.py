@@ -19,6 +19,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
+from streamkm.preparation import DOMAINS
 from streamkm.sources.base import Chunk, IndexedRows, Rows, RowSource, row_places
 
 OnInvalid = Literal["raise", "skip"]
@@ -306,6 +307,9 @@ def _describe_invalid(
     remedy = 'pass on_invalid="skip" to leave such rows out (they get the label -1)'
     if what.startswith("a squared norm"):
         remedy = f"divide all values by a number, or {remedy}"
+    if what == "infinity":
+        steps = {each["step"] if isinstance(each, dict) else each for each in (source.made_with or {}).get("steps", ())}
+        remedy = "; ".join([remedy, *(DOMAINS[step] for step in sorted(steps & DOMAINS.keys()))])
     column = _first_column(source, X[row]) if isinstance(X, np.ndarray) else ""
     return f"{what} in {column}{source.describe(int(places[row]))}; {remedy}"
 

@@ -3,6 +3,6 @@
 `passes.prepare` gathers the statistics from a source. Nothing here knows files, chunks or clusters.
 """
 
-from streamkm.preparation.preparation import STEPS, Preparation, check_preprocess, check_steps
+from streamkm.preparation.preparation import DOMAINS, STEPS, Preparation, check_preprocess, check_steps
 
-__all__ = ["STEPS", "Preparation", "check_preprocess", "check_steps"]
+__all__ = ["DOMAINS", "STEPS", "Preparation", "check_preprocess", "check_steps"]

@@ -32,6 +32,9 @@ _BY_ROW: dict[str, Callable[[NDArray[Any], NDArray[np.int64], NDArray[Any]], Non
     "unit": kernels.unit_length,
 }
 
+DOMAINS = {"log1p": "log1p takes values above -1", "total": "total takes values of 0 and more"}
+"""Steps that make other values infinite, and what they take."""
+
 STEPS = ("standardize", "robust", *_BY_ROW)
 """Names of the steps of `preprocess`."""
 

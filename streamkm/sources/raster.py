@@ -40,7 +40,7 @@ def open_raster(array: Any, *, nodata: float | Sequence[float] | None = None) ->
     Raises
     ------
     InvalidInputError
-        Not two or three lengths, no pixels or no bands, or no real numbers.
+        Not an array, not two or three lengths, no pixels or no bands, or no real numbers.
     InvalidParameterError
         Not as many values of `nodata` as bands.
 
@@ -71,8 +71,13 @@ class RasterSource(ChunkedSource):
     read_factor = 4.0  # bands as read, rows, masks
 
     def __init__(self, array: Any, nodata: float | Sequence[float] | None = None) -> None:
-        lengths = tuple(map(int, array.shape))
         self.name = "raster"
+        if not hasattr(array, "shape"):
+            raise InvalidInputError(
+                f"a raster is of type {type(array).__name__}; needed: an array of (bands, y, x). Open a file first, as "
+                'in np.load(path, mmap_mode="r") or zarr.open_array(path), or make nested lists an array'
+            )
+        lengths = tuple(map(int, array.shape))
         if len(lengths) not in (2, 3) or 0 in lengths:
             raise InvalidInputError(f"a raster of shape {lengths}; needed: (bands, y, x) or (y, x), none of them 0")
         stored = decoded_dtype(np.dtype(array.dtype), self.name)

@@ -93,6 +93,13 @@ def test_files_are_replaced_only_if_asked(folder):
     assert "as .h5ad" in run("metacells", "cells.h5ad", "-k", 4, "-o", "m.zarr", code=2)
 
 
+def test_negative_values_are_told_from_counts(folder):
+    np.save("scaled.npy", np.random.default_rng(0).normal(size=(50, 6)) - 5)
+    told = run("metacells", "scaled.npy", "-k", 4, "-o", "m.h5ad", code=2)
+    assert "pass --skip-invalid" in told
+    assert "total takes values of 0 and more" in told
+
+
 def test_cells_that_are_skipped_are_in_no_sum(folder):
     X = counts()
     X[[3, 77]] = np.nan

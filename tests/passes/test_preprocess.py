@@ -202,8 +202,9 @@ def test_values_that_a_step_has_no_use_for_are_named(tmp_path):
     X = np.abs(groups(200)) + 1
     X[17, 3] = -2
     pd.DataFrame(X, columns=list("abcdef")).to_csv(tmp_path / "x.csv", index=False)
-    for step in ("log1p", "total"):
-        with pytest.raises(InvalidInputError, match=rf"infinity in .*x.csv, line 19 .*after {step}; pass on_invalid"):
+    for step, takes in (("log1p", "values above -1"), ("total", "values of 0 and more")):
+        wanted = rf"infinity in .*x.csv, line 19 .*after {step}; pass on_invalid.*; {step} takes {takes}"
+        with pytest.raises(InvalidInputError, match=wanted):
             StreamKMeans(2, preprocess=[step], **COMMON).fit(tmp_path / "x.csv")
         kmeans = StreamKMeans(2, preprocess=[step], on_invalid="skip", **COMMON).fit(tmp_path / "x.csv")
         assert np.flatnonzero(kmeans.labels_ < 0).tolist() == [17]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -118,6 +120,9 @@ def test_a_value_that_single_precision_rounds():
 def test_refusals():
     with pytest.raises(InvalidInputError, match=r"shape \(5,\); needed: \(bands, y, x\)"):
         open_raster(np.zeros(5))
+    for path in ("bands.npy", Path("bands.tif")):
+        with pytest.raises(InvalidInputError, match=rf"of type {type(path).__name__}; .* Open a file first"):
+            open_raster(path)
     with pytest.raises(InvalidInputError, match=r"\(0, 2, 2\)"):
         open_raster(np.zeros((0, 2, 2)))
     with pytest.raises(InvalidParameterError, match="one for each of the 3 bands"):

@@ -6,6 +6,7 @@ Knows Arrow's types and no file. A layout is a small picklable value.
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -308,14 +309,20 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
     row = next((i for i in held if not _is_number(values[i].as_py())), held[0] if held else None)
     shown = "" if row is None else f" ({_shortened(values[row].as_py())} in row {row:,})"
     if is_category(kind):
-        return (
+        refusal = (
             f"{name}: column {column!r} contains text{shown}; features must be numbers. Leave it out with "
             f'exclude="{column}", or pass categories="onehot" or categories="hash"'
         )
+        dated = row is not None and _DATE.match(str(values[row].as_py()))
+        return f"{refusal}. For dates, convert the column first, as with pandas.to_datetime" if dated else refusal
     remedy = f'Leave it out with exclude="{column}"'
     if is_date(kind):
         remedy += ', or pass dates="days" to read days since 1970'
     return f"{name}: column {column!r} has type {kind}{shown}; features must be numbers. {remedy}"
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d\b")
+"""The first characters of a date as text."""
 
 
 def _is_number(value: Any) -> bool:
