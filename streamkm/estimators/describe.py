@@ -45,7 +45,9 @@ class DescribedKMeans(BaseKMeans):
     fitted_on_: dict[str, Any]
 
     def original_centers(self) -> NDArray[np.float64]:
-        """Give `cluster_centers_` in the units of the data, where `preprocess` only shifts and scale features.
+        """Give `cluster_centers_` in the units of the data: the inverse of the steps of `preprocess`.
+
+        The inverse of "log1p" gives geometric means of 1 + x, less 1, which are below the means.
 
         Returns
         -------
@@ -54,14 +56,14 @@ class DescribedKMeans(BaseKMeans):
         Raises
         ------
         InvalidInputError
-            For centers of a sketch, and for other steps than "standardize", "robust" and "weight".
+            For centers of a sketch, and for "total" and "unit", which have no inverse.
         """
         check_is_fitted(self, "model_")
         preparation: Preparation | None = self.preparation_
-        if self.assign_space_ != "original" or (preparation is not None and not preparation.is_linear):
+        if self.assign_space_ != "original" or (preparation is not None and not preparation.is_invertible):
             raise InvalidInputError(
-                "original_centers() is for centers of features, and for steps that only shift and scale them: "
-                "standardize, robust and weight"
+                "original_centers() is for centers of features, and for steps that have an inverse: standardize, "
+                "robust, log1p and weight. Other means by cluster are those of the rows with each label of labels_"
             )
         centers = current_model(self).wide_centers()
         return centers.copy() if preparation is None else preparation.undone(centers)
@@ -121,8 +123,8 @@ class DescribedKMeans(BaseKMeans):
         n_traits : int, optional
             Features for each cluster: those whose mean in it lies farthest from that of all rows, in standard
             deviations (for sparse rows in `metrics.clusters.steadied` ones). By default 3; 8 where words are known that
-            are behind the features, and name the clusters then. Means are told in the units of the data where `steps`
-            only shift and scale; distances are always those of prepared rows.
+            are behind the features, and name the clusters then. Means are told in the units of the data, as by
+            `original_centers`, if all steps have an inverse; distances are always those of prepared rows.
         rows : as for `fit`, optional
             The data that were fitted, which are read once more, for the typical and outlying rows as they stand there:
             their ids where there is an id column, the first words of documents, the values of other rows.
@@ -160,8 +162,9 @@ class DescribedKMeans(BaseKMeans):
         if means is None:
             means = self.model_.centers
         undone = None
-        if preparation is not None and preparation.is_linear:
-            undone = preparation.undone(means if columns is None else columns.wide(means))
+        if preparation is not None and preparation.is_invertible:
+            of_all = np.vstack([means, self.counts_ @ means / self.counts_.sum()])
+            undone = preparation.undone(of_all if columns is None else columns.wide(of_all))
         features = words.features if words else None
         told = Wording(name, n_traits, features, undone)
         if columns is not None:

@@ -122,7 +122,7 @@ def shown_clusters(
     if shape is None:
         return told
     centers = estimator.model_.wide_centers()
-    if preparation is not None and preparation.is_linear:
+    if preparation is not None and preparation.is_invertible:
         centers = preparation.undone(centers)
     elif preparation is not None:
         values = {row: np.asarray(preparation.apply(each[None]))[0] for row, each in values.items()}

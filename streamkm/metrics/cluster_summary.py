@@ -38,7 +38,8 @@ class Trait:
     deviations: float
 
     def __str__(self) -> str:
-        return f"{self.feature} {self.mean:.4g} ({self.deviations:+.1f} sd)"
+        mean = f"{self.mean:,.0f}" if 1e4 <= abs(self.mean) < 1e9 else f"{self.mean:.4g}"  # incomes, days
+        return f"{self.feature} {mean} ({self.deviations:+.1f} sd)"
 
 
 @dataclass(frozen=True, slots=True)

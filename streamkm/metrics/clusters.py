@@ -34,8 +34,8 @@ class Wording:
         Features for each cluster, at most.
     words : int64 (v,), optional
         Features that are words: these name a cluster, as far as they are more frequent in it. None: none are words.
-    means : float64 (k, d), optional
-        The clusters' means in other units, which are told; those that are compared unless given.
+    means : float64 (k + 1, d), optional
+        The clusters' means and, last, that of all rows, in the units to tell; by default those that are compared.
     """
 
     name: Callable[[int], str]
@@ -77,9 +77,10 @@ def describe_clusters(
     everywhere, varies, by_words = counts @ means / total, deviations > 0, told.words is not None
     if told.words is not None:
         varies &= np.isin(np.arange(len(deviations)), told.words)
-    shown = means if told.means is None else told.means
+    shown, of_all = list(means), everywhere
     if told.means is not None:  # what was scaled and scaled back is not quite 0
-        shown = np.where(np.abs(shown) < ROUNDING * np.abs(shown).max(axis=0), 0.0, shown)
+        least = ROUNDING * np.abs(told.means).max(axis=0)
+        *shown, of_all = np.where(np.abs(told.means) < least, 0.0, told.means)
     signs = np.sign(everywhere)  # of hashed words, half of which count negative
     rows = []
     for cluster in np.argsort(-counts, kind="stable").tolist():
@@ -87,7 +88,7 @@ def describe_clusters(
         if filled and told.n_traits:
             apart = np.divide(means[cluster] - everywhere, deviations, out=np.zeros_like(everywhere), where=varies)
             numbers = _largest(np.maximum(apart * signs, 0) if by_words else np.abs(apart), told.n_traits)
-            values = (shown[cluster, numbers], counts @ shown[:, numbers] / total, apart[numbers])
+            values = (shown[cluster][numbers], of_all[numbers], apart[numbers])
             traits = tuple(map(Trait, map(told.name, numbers.tolist()), *(each.tolist() for each in values)))
         row = ClusterRow(
             cluster,

@@ -186,12 +186,14 @@ class Preparation:
         return rows
 
     @property
-    def is_linear(self) -> bool:
-        """Whether steps only fill, shift and scale: what was prepared can then be given back in original units."""
-        return self.is_complete and not set(self.steps) & set(_BY_ROW)
+    def is_invertible(self) -> bool:
+        """Whether prepared values determine the original ones: "total" and "unit" lose the length of a row."""
+        return self.is_complete and not set(self.steps) & {"total", "unit"}
 
     def undone(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Give prepared rows, or means of such, in original units; of steps that are linear.
+        """Give prepared rows, or means of such, in original units; of steps that are invertible.
+
+        The mean of log(1 + x) becomes the geometric mean of 1 + x, less 1.
 
         Parameters
         ----------
@@ -201,6 +203,10 @@ class Preparation:
         for number, step in reversed(list(enumerate(self.steps))):
             columns = self.columns_of(number)
             if step == FILL:
+                continue
+            if step == "log1p":
+                chosen = slice(None) if columns is None else columns.member(X.shape[1])
+                X[:, chosen] = np.expm1(X[:, chosen])
                 continue
             scaling = weighting(columns) if step == WEIGHT and columns is not None else next(scalings)
             factor = lengthened(scaling.factor, X.shape[1], 1.0)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from scipy.stats import gmean
 from sklearn.exceptions import NotFittedError
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans, open_documents
@@ -16,6 +17,7 @@ from streamkm.cluster.profile import Profile, absorb_profile, join_profiles
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.fit_summary import summarize
 from streamkm.metrics import feature_deviations
+from streamkm.metrics.cluster_summary import Trait
 
 
 def trips(n=1500):
@@ -250,8 +252,15 @@ def test_means_are_told_in_the_units_of_the_data():
     model = StreamKMeans(2, preprocess=["standardize"], random_state=0, progress=False).fit(flags)
     assert {0.0, 1.0} >= {round(trait.mean, 9) if trait.mean else 0.0 for trait in model.summary().rows[0].traits}
     assert min(abs(trait.mean) for trait in model.summary().rows[0].traits) == 0
-    model = StreamKMeans(2, preprocess=["log1p"], random_state=0, progress=False).fit(np.abs(X))
-    assert max(trait.mean for row in model.summary(3).rows for trait in row.traits) < 15
+    X = np.abs(X)
+    model = StreamKMeans(2, preprocess=["log1p", "standardize"], random_state=0, progress=False).fit(X)
+    for row in model.summary(3).rows:
+        for trait in row.traits:  # geometric means of 1 + x
+            column = 1 + X[:, int(trait.feature[1:])]
+            assert trait.mean == pytest.approx(gmean(column[model.labels_ == row.cluster]) - 1, rel=1e-6)
+            assert trait.mean_of_all == pytest.approx(gmean(column) - 1, rel=1e-6)
+    counted = StreamKMeans(2, preprocess=["total", "log1p"], random_state=0, progress=False).fit(X)
+    assert max(trait.mean for row in counted.summary(3).rows for trait in row.traits) < 15  # as they were prepared
 
 
 def test_sizes_are_whole_numbers_unless_weights_are_not():
@@ -262,3 +271,11 @@ def test_sizes_are_whole_numbers_unless_weights_are_not():
     assert all(type(size) is int for size in summarize(fitted(X, 3))["result"]["counts"])
     weighted = StreamKMeans(2, random_state=0, progress=False).fit(X, sample_weight=np.full(len(X), 0.3))
     assert all(type(row.size) is float for row in weighted.summary().rows)
+
+
+@pytest.mark.parametrize(
+    ("mean", "told"),
+    [(0.25, "0.25"), (9999.4, "9999"), (18352.4, "18,352"), (-80_675.0, "-80,675"), (2e9, "2e+09"), (0.0, "0")],
+)
+def test_means_of_traits_are_told_in_digits_that_people_read(mean, told):
+    assert str(Trait("income", mean, 0.0, 1.25)) == f"income {told} (+1.2 sd)"

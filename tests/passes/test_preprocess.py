@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import gmean
 from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import RobustScaler, StandardScaler, normalize
@@ -125,8 +126,32 @@ def test_centers_come_back_in_original_units():
     deviations = np.sqrt(StandardScaler(with_mean=False).fit(counts()).var_)
     deviations[7] = 1  # constant
     np.testing.assert_allclose(sparse.original_centers(), sparse.cluster_centers_ * deviations, atol=1e-9)
-    with pytest.raises(InvalidInputError, match="standardize, robust and weight"):
-        StreamKMeans(4, preprocess=["unit"], **COMMON).fit(X).original_centers()
+    for step in ("unit", "total"):
+        with pytest.raises(InvalidInputError, match="standardize, robust, log1p and weight"):
+            StreamKMeans(4, preprocess=[step], **COMMON).fit(abs(X)).original_centers()
+
+
+def test_logarithms_are_taken_back():
+    """Centers, and means in summaries, become geometric means of 1 + x, less 1; of sparse rows, too."""
+    X = np.abs(groups())
+    frame = pd.DataFrame(X, columns=list("abcdef"))
+    steps = {"log1p": ["a", "c"], "standardize": None, "weight": {"c": 2.0}}
+    kmeans = StreamKMeans(4, preprocess=steps, tol=0, **COMMON).fit(frame)
+    centers = kmeans.original_centers()
+    for label in range(4):
+        rows = X[kmeans.labels_ == label]
+        wanted = rows.mean(axis=0)
+        wanted[[0, 2]] = gmean(1 + rows[:, [0, 2]]) - 1
+        np.testing.assert_allclose(centers[label], wanted, rtol=1e-9)
+    for row in kmeans.summary(n_traits=6).rows:
+        for trait in row.traits:
+            assert trait.mean == pytest.approx(centers[row.cluster, "abcdef".index(trait.feature)], rel=1e-9)
+    mixed = StreamKMeans(4, preprocess=["robust", "log1p"], on_invalid="skip", **COMMON).fit(X)
+    np.testing.assert_allclose(
+        mixed.preparation_.apply(mixed.original_centers()), mixed.cluster_centers_, rtol=1e-9, atol=1e-12
+    )
+    sparse = StreamKMeans(4, preprocess=["log1p"], **COMMON).fit(counts())
+    np.testing.assert_allclose(sparse.original_centers(), np.expm1(sparse.cluster_centers_), rtol=1e-12)
 
 
 def test_every_step_is_one_pass_that_the_plan_has_counted():
