@@ -52,13 +52,13 @@ def dedupe(
     progress: bool | str = "auto",
     random_state: Any = None,
 ) -> Deduplicated:
-    """Find near-duplicates among rows, and the rows that are kept without them.
+    """Find near-duplicates among rows, and the rows to keep without them.
 
-    Rows are clustered by spherical k-means. Within a cluster they are taken in the order of their distance to the
-    center, equal ones by their number: a row is kept unless its cosine to one that was kept is at least the threshold.
-    Rows near the border to another cluster are compared with those that it keeps, too; of such a pair the row with the
-    lower number stays, unless only the other one is needed. So each row that goes is that near to one that stays. Other
-    pairs whose rows are in different clusters are not compared; how many that are is estimated.
+    Spherical k-means clusters the rows. Within a cluster, `dedupe` visits rows by their distance to the center, and
+    equally distant ones by their number. It keeps a row unless its cosine to a kept row is at least the threshold.
+    It also compares rows near the border to another cluster with the rows kept there. Of such a pair, the row with the
+    lower number stays, unless only the other one is needed. So each removed row is that near to a kept one. `dedupe`
+    does not compare other pairs of rows in different clusters, and estimates their number.
 
     Parameters
     ----------
@@ -76,7 +76,8 @@ def dedupe(
     memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
         As of `StreamKMeans`. Rows are compared by threads of this process, whatever the executor.
     checkpoint : path, optional
-        A directory, empty or new: a run that was killed and is called again goes on where it was. Removed at the end.
+        A directory, empty or new, for the state of the run. After a kill, the same call goes on from this state. The
+        directory is removed at the end.
 
     Returns
     -------
@@ -86,11 +87,11 @@ def dedupe(
     Raises
     ------
     InvalidInputError, SourceError
-        For data that cannot be read, or wrong ones; names the place.
+        The data cannot be read, or are invalid; names the place.
     InvalidParameterError
         For a parameter out of range.
     MemoryLimitError
-        If centers, or the largest cluster, have no room.
+        The centers, or the rows of the largest cluster, do not fit in memory.
 
     Notes
     -----

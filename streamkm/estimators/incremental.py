@@ -44,10 +44,10 @@ _OF_INPUT = ("n_features_in_", "feature_names_in_", "seed_", "preparation_")
 
 
 class IncrementalKMeans(DescribedKMeans):
-    """K-means for rows that keep coming: memory stays flat, and centers are there at any moment.
+    """K-means for rows that keep coming, in constant memory, with centers at any moment.
 
-    A weighted coreset of the rows is kept. Centers are found in it when they are first asked for, by `predict`,
-    `cluster_centers_` and the like. Neither the size of the chunks nor the order of the rows matters.
+    The estimator keeps a weighted coreset of the rows. The first call of `predict`, `cluster_centers_` and the like
+    finds centers in this coreset. The size of the chunks does not change the result, and sorted rows do not mislead it.
 
     Parameters
     ----------
@@ -58,23 +58,23 @@ class IncrementalKMeans(DescribedKMeans):
     metric : {"euclidean", "cosine"}, default="euclidean"
         "cosine": rows are scaled to unit length as they are read; centers are their means.
     preprocess : list of {"log1p", "total", "unit"}, optional
-        What is done to rows as they are read; as for `StreamKMeans`. "standardize" and "robust" must see all rows
-        before the first is used: fit some rows with them, and go on by `StreamKMeans.incremental`.
+        Steps that prepare rows, as for `StreamKMeans`. "standardize" and "robust" need statistics of all rows first:
+        fit some rows with them, and continue with `StreamKMeans.incremental`.
     half_life : float, optional
-        Rows after which a row counts half, for streams that drift. None: all count alike.
+        Number of later rows after which a row counts half, for streams that drift. None: all rows count alike.
     first_row : int, default=0
         Number of the first row, for streams that are merged later; see `merge`.
     memory_limit : "auto", int, float, str or dict, default="auto"
-        For `predict` and other methods that read rows beside the stream; as for `StreamKMeans`.
+        Limit of `predict` and other methods that read rows; as for `StreamKMeans`.
     chunk_bytes : int or "auto", default="auto"
-        Bytes of a chunk in memory, about; "auto": 16 MiB. The result does not depend on it.
+        Approximate bytes of a chunk in memory; "auto": 16 MiB. The result does not depend on it.
     executor : "auto", int, or dask.distributed.Client, default="auto"
         As for `StreamKMeans`. Rows of a stream are taken in this process; centers are found by its threads.
     on_invalid : {"raise", "skip"}, default="raise"
-        What becomes of rows with NaN or infinity: an error that names the row, or the label -1.
+        Treatment of rows with NaN or infinity: an error that names the row, or the label -1.
     on_missing : {"raise", "skip", "mean"}, default="raise"
-        What becomes of NaN alone; as for `StreamKMeans`. "mean" fills with the means of the fit that the stream began
-        with: fit with it, and go on by `StreamKMeans.incremental`.
+        Treatment of NaN alone; as for `StreamKMeans`. "mean" fills with the means of an earlier fit: fit with it, and
+        continue with `StreamKMeans.incremental`.
     progress : bool or "auto", default="auto"
         Bars of `predict` and the like.
     random_state : int, RandomState or None, default=None
@@ -83,17 +83,17 @@ class IncrementalKMeans(DescribedKMeans):
     Attributes
     ----------
     cluster_centers_ : ndarray (k, d)
-        Fewer than `n_clusters` while there are fewer distinct rows. Assigned or written to, they are those that
-        `predict` goes by, until more rows come.
+        Fewer than `n_clusters` while there are fewer distinct rows. `predict` uses assigned or changed centers until
+        more rows come.
     counts_ : ndarray (k,)
         Weight of each cluster, by the coreset; their sum is exact. With a half-life, as of the newest row.
     inertia_ : float
         Weighted sum of squared distances to the centers, by the coreset: an estimate.
     labels_ : int32 ndarray (n,)
-        Of the rows of the last call, found when they are first asked for. The rows are kept until then, or until the
-        next call, but not pickled. Rows of an iterator are not kept, and have no labels.
+        Labels of the rows of the last call, found on first access. The estimator keeps these rows until then, or until
+        the next call, but does not pickle them. Rows of an iterator are not kept, and have no labels.
     n_samples_seen_ : int
-        Valid rows that were taken in all; those of a fit that the stream began with are included.
+        Number of valid rows so far, with those of the fit from which the stream continues.
     n_steps_ : int
         Calls of `partial_fit` that took them.
     stream_ : Stream

@@ -57,9 +57,9 @@ from streamkm.sources.open import store_of
 class StreamKernelKMeans(BaseKMeans):
     """Kernel k-means for data that need not fit in memory.
 
-    The kernel matrix is never formed: a chunk of rows becomes its kernel values against landmarks, those become few
-    features, and k-means runs on the features. Rows are read twice, four times with ``fit_on="all"``; up to twice more
-    where the sample missed something.
+    The kernel matrix is never formed. Each chunk of rows becomes kernel values against landmarks, these values become
+    few features, and k-means runs on the features. A fit reads the rows twice, or four times with ``fit_on="all"``. Up
+    to two more passes follow if the sample missed clusters.
 
     Parameters
     ----------
@@ -99,15 +99,15 @@ class StreamKernelKMeans(BaseKMeans):
     init : {"k-means++", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         As for `StreamKMeans`. An array: rows among the original features.
     n_init : int or "auto", default="auto"
-        Starts on the sample, of which the best is kept. "auto": 10 for up to 10 clusters and for "random", with
-        "k-means++" up to 30 until four in a row have not lowered the best by 0.03 %; for more clusters as for
+        Number of starts on the sample; the best one is kept. "auto": 10 for up to 10 clusters and for "random". With
+        "k-means++" up to 30, until four in a row have not lowered the best by 0.03 %. More clusters: as for
         `StreamKMeans`.
     max_iter : int, default=100
     tol : float, default=1e-6
-        As for `StreamKMeans`; lower than there, because features are few and steps cheap, and some tenths of a percent
-        of the objective may be found after many steps that gain next to nothing.
+        As for `StreamKMeans`. The default is lower because steps on few features are cheap, and many steps that gain
+        little may precede a gain of some tenths of a percent.
     refine : int or "auto", default="auto"
-        As for `StreamKMeans`, in the space of the features; "two-step" is never looked further from.
+        As for `StreamKMeans`, in the space of the features. "two-step" never searches further.
     chunk_bytes : int or "auto", default="auto"
     executor : "auto", int or Dask client, default="auto"
     on_invalid : {"raise", "skip"}, default="raise"
@@ -123,12 +123,12 @@ class StreamKernelKMeans(BaseKMeans):
     inertia_ : float
         Sum of squared distances to the centers in the space of the features, in float64.
     trace_residual_ : float or None
-        The trace of what the features leave of the kernel matrix. With O the objective of the clusters at their means
-        in the space of the features, the exact kernel objective lies between O and O plus this number. O is `inertia_`
-        less the sum of `counts_` times the squared distances of `cluster_centers_` from `cluster_means_`: nearly
-        nothing where Lloyd's algorithm saw all rows, little where it saw a sample, and much for "two-step", whose
-        centers are the landmarks'. None where it is not known. `exact_inertia` computes the exact one for rows in
-        memory.
+        The trace of the kernel matrix minus that of the features' inner products; None if unknown. Let O be the
+        objective of the clusters at their means in the space of the features. The exact kernel objective lies between O
+        and O plus this number. O is `inertia_` less the sum of `counts_` times the squared distances of
+        `cluster_centers_` from `cluster_means_`. This sum is nearly 0 if Lloyd's algorithm saw all rows, small if it
+        saw a sample, and large for "two-step", whose centers are those of the landmarks. `exact_inertia` computes the
+        exact kernel objective for rows in memory.
     expected_inertia_, expected_inertia_error_, possible_gain_ : float or None
         As for `StreamKMeans`, in the space of the features; None for "two-step".
     cluster_means_, counts_ : means and sizes of the final clusters
@@ -144,7 +144,7 @@ class StreamKernelKMeans(BaseKMeans):
 
     See Also
     --------
-    KernelOptions, Nystroem : What can be said of the kernel and of the method.
+    KernelOptions, Nystroem : All options of the kernel and of the method.
     sklearn.kernel_approximation.Nystroem : For data in memory.
 
     Notes

@@ -42,7 +42,7 @@ def open_documents(
     memory_limit: Any = "auto",
     **options: Any,
 ) -> RowSource:
-    """Open documents as sparse rows, which whatever takes rows takes: ``StreamKMeans(20).fit(open_documents(...))``.
+    """Open documents as sparse rows, for every method that takes rows: ``StreamKMeans(20).fit(open_documents(...))``.
 
     Parameters
     ----------
@@ -55,30 +55,30 @@ def open_documents(
         - an iterable of documents, or a callable that returns an iterator of documents
         - a Dask bag or series of documents, hashed by dask-ml where its partitions are; no partition may be empty
     field : str, int, or a sequence of these
-        Which field of JSON lines, or column of CSV (also by number) and Parquet, holds the document. Of several, texts
-        follow each other, and counts are features ``field=value``.
+        The field of JSON lines, or the column of CSV (also by number) or Parquet, with the document. Texts of several
+        fields are joined; counts become features ``field=value``.
     hashing : FeatureHashing, optional
-        How documents become rows, and what they are: texts, lists of tokens, or mappings. As by default if None; with
-        `sublinear_tf` as by ``FeatureHashing(norm=None)``, which leaves counts as they are.
+        The map from documents to rows, and the type of a document: text, list of tokens, or mapping. The default is
+        ``FeatureHashing()``; with `sublinear_tf` it is ``FeatureHashing(norm=None)``, which leaves counts as they are.
     tfidf : bool or TfIdf, default=True
-        Whether to weight rows by document frequencies, which are counted now, in one pass over the data; or those
-        counted before (`fit_idf`, or `tfidf` of a source that was opened so), for documents that come later.
+        True: `open_documents` counts document frequencies in one pass and weights rows by them. A `TfIdf`: the
+        frequencies of earlier documents, from `fit_idf` or from the attribute `tfidf` of their source.
     sublinear_tf : bool, default=False
-        Whether a word that a document has c times counts ``1 + log c`` times: for long documents. With ``tfidf=True``.
+        Replace a count c by ``1 + log c``, for long documents. With ``tfidf=True``.
     executor : "auto", int or Dask client
-        Where to count.
+        The threads or the cluster that count frequencies.
     memory_limit : "auto", int, float or str
-        Of this process while it counts, as for an estimator.
+        Memory of this process while it counts frequencies, as for an estimator.
     **options
         Those that are None count as not given.
 
         format : {"auto", "lines", "files", "jsonl", "csv", "parquet"}
-            Of paths; "auto" goes by the suffix, and takes any other for lines of text. "files": each file is a document
-            of plain text, as in a folder.
+            Format of paths. "auto": by the suffix; lines of text for an unknown suffix. "files": each file is a
+            document of plain text, as in a folder.
         id_column : str
             JSON lines, CSV, Parquet: the field or column that names documents, in summaries and tables of labels.
         decode_error : {"strict", "ignore", "replace"}
-            What becomes of bytes that are not UTF-8.
+            Treatment of bytes that are not UTF-8.
         delimiter : str
             CSV; a comma, or a tab for .tsv.
         header : bool

@@ -82,12 +82,12 @@ def sweep(
 ) -> SweepResult:
     """Cluster rows into many numbers of clusters and score each.
 
-    The data are read for a sample of rows; where that does not hold all rows, they are read once more, for rows that
-    lie far from rough centers: half of what is clustered is drawn by its share of their objective, with the weights
-    that keep sums unbiased, so that few rows far away are seen. Data that can be walked once only are sampled evenly.
-    Each clustering starts from the one before: the clusters that gain
-    most are split, lazy steps of Lloyd's algorithm follow, and now and then swaps are looked for. Up to ten clusters,
-    the best of a few fresh starts replaces it where that is better.
+    The first pass samples rows evenly. If the sample lacks some rows, one more pass draws rows far from rough centers,
+    by their share of the objective, so that small distant groups are not missed. Half of the clustered rows are drawn
+    in this way; weights keep sums unbiased. Data that can be read once only are sampled evenly.
+    Each clustering starts from the one before. It splits the clusters with the largest gain, makes lazy steps of
+    Lloyd's algorithm, and sometimes searches for swaps. Up to ten clusters, the best of a few fresh starts replaces
+    this clustering if its objective is lower.
 
     Parameters
     ----------
@@ -105,31 +105,31 @@ def sweep(
     on_missing : {"raise", "skip", "mean"}, default="raise"
         As of `StreamKMeans`, without "masked".
     sample_rows : int or "auto", default="auto"
-        Rows that are clustered and scored, at most. "auto": 200 for each of the most clusters, from 10,000 to 50,000.
+        Largest number of rows to cluster and score. "auto": 200 times the largest k, from 10,000 to 50,000.
     checkpoint : path, optional
-        A directory for what was done so far: the sample, while it is read, and each run that is complete. A sweep that
-        was killed and is called again with the same data and parameters goes on there. It is removed at the end.
+        A directory for the state: the sample while it is read, and each complete run. After a kill, the same call with
+        the same data goes on from this state. The directory is removed at the end.
     restart : bool, default=False
-        Forget what the checkpoint holds.
+        Ignore the state in the checkpoint.
     extend : bool, default=False
-        Where the elbow or a score is best at the largest k, sweep again, up to twice as many clusters with the last
-        step between them, and so on, while there are 20 clustered rows for each. Data must be readable again.
+        If the elbow or a score is best at the largest k, continue to twice this k with the last step of the range, and
+        repeat this while there are 20 clustered rows per cluster. The data must be readable again.
 
     Returns
     -------
     SweepResult
-        Holds a sample of original rows, for `SweepResult.centers`: as large as a fit of the most clusters takes.
+        Holds a sample of original rows, for `SweepResult.centers`. It is as large as that of a fit of the largest k.
 
     Raises
     ------
     InvalidInputError, SourceError
-        For data that cannot be read or are wrong; names the place.
+        The data cannot be read, or are invalid; names the place.
     InvalidParameterError
         For a parameter out of range.
     MemoryLimitError
-        If the work would not fit in memory, before anything is read.
+        The work does not fit in memory; raised before rows are read.
     CheckpointError, InUseError
-        If the checkpoint is of another sweep, or another process has it.
+        The checkpoint is of another sweep, or another process uses it.
 
     Notes
     -----

@@ -45,14 +45,14 @@ def open_source(X: Any, **options: Any) -> RowSource:
     X : path, object or mapping
         - a path, a glob (its files in sorted order), or a list of paths (in that order): CSV and svmlight text, plain
           or compressed; Parquet and Arrow files, and folders of these and of CSV; HDF5; Zarr; sketch stores; .npy;
-          .npz; Matrix Market. ``file.h5:/path/in/file`` names a dataset. What a file is, its first bytes
-          tell, and where they say nothing, its suffix.
-        - likewise a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: tables, svmlight text, HDF5, Zarr, .npy
+          .npz; Matrix Market. ``file.h5:/path/in/file`` names a dataset. The format is detected from the first bytes of
+          the file, else from its suffix.
+        - a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: tables, svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
           datasets of those; a Dask array or data frame, a DataArray of xarray over Dask, a file or an array
         - an array, a frame (pandas, polars, pyarrow tables and others of named columns), a memory map, a SciPy sparse
-          matrix, a list of rows, or a list of these, which follow each other
-        - a lazy frame of polars, a dataset or reader of pyarrow, a relation of DuckDB, and whatever else has the Arrow
+          matrix, a list of rows, or a list of these, whose rows are concatenated
+        - a lazy frame of polars, a dataset or reader of pyarrow, a relation of DuckDB, and other objects with the Arrow
           stream protocol: read batch by batch
         - an iterable of chunks, or a callable that returns an iterator of chunks; a chunk may be a tuple or list whose
           first member is the rows, as PyTorch's data loaders give them
@@ -70,11 +70,11 @@ def open_source(X: Any, **options: Any) -> RowSource:
         - ``follow_external`` : bool, default False. HDF5: follow links to other files.
         - ``var_column`` : str. AnnData and 10x Genomics: the column of `var` (of `features`) that names genes. The
           default is the index of `var`, and `name` of `features`. Repeated names get ``-1``, ``-2``, as in AnnData.
-        - ``genes`` : str, int or list of str, default all. Cells with named genes: those to use. str: a column of true
-          and false in `var` (of `features`), such as scanpy's ``highly_variable``. int: so many of the genes that vary
-          most for their mean, found on raw counts in a pass of its own: by normalized dispersion as Seurat's first
-          version has it (R. Satija et al., Nature Biotechnology 33, 2015; scanpy's flavor "seurat"). A list: by name. A
-          model keeps the names, and takes these genes of later files.
+        - ``genes`` : str, int or list of str, default all. Cells: the genes to use. str: a column of true and false in
+          `var` (of `features`), such as scanpy's ``highly_variable``. int: the number of most variable genes, by the
+          normalized dispersion of Seurat's first version (R. Satija et al., Nature Biotechnology 33, 2015; scanpy's
+          flavor "seurat"); one more pass finds them on raw counts. A list: names. A model keeps the names, and reads
+          these genes from later files.
         - ``key`` : str. Name of an array in .npz.
         - ``n_features`` : int. svmlight and iterables of sparse chunks: number of features. Tables with hashed
           categories: number of features to which they are hashed, by default 1,024.
@@ -87,11 +87,11 @@ def open_source(X: Any, **options: Any) -> RowSource:
         - ``exclude`` : str or list of str. Tables: columns to leave out.
         - ``id_column`` : str. Tables: the column that identifies rows; it is not a feature.
         - ``categories`` : "onehot", "hash" or dict of str to list. Tables: how text columns become features. "onehot":
-          a feature for each value, found in a pass of its own; "hash": sparse features by a hash of column and value; a
-          dict: the values of columns that are one-hot. Text is refused by default. Nulls belong to no category; in
-          columns of numbers they are NaN.
-        - ``categories_unseen`` : "raise" or "ignore", default "raise". Tables: a value of a one-hot column that is none
-          of those of the fit, or of the mapping, is an error, or belongs to no category. A model keeps it.
+          a feature for each value; one more pass finds the values. "hash": sparse features by a hash of column and
+          value. A dict: the one-hot columns with their values. By default, text is an error. Nulls belong to no
+          category; in columns of numbers they are NaN.
+        - ``categories_unseen`` : "raise" or "ignore", default "raise". Tables: an unknown value of a one-hot column is
+          an error, or belongs to no category. A model keeps the option.
         - ``dates`` : "days". Tables: dates and moments become days since 1970-01-01 as float64, with the time of day as
           a fraction; times of day and durations become days, too. Moments with a time zone count in UTC. Such columns
           are refused by default. A model keeps it.
