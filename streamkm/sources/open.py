@@ -122,7 +122,7 @@ def open_source(X: Any, **options: Any) -> RowSource:
     Examples
     --------
     >>> import numpy as np
-    >>> from streamkm.sources import open_source
+    >>> from streamkm import open_source
     >>> source = open_source(np.eye(4, dtype=np.float32))
     >>> [rows.X.shape for rows in source.stream(target_bytes=32)]
     [(2, 4), (2, 4)]
