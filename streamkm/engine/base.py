@@ -183,11 +183,25 @@ class Executor(ABC):
 
     @abstractmethod
     def hold(
-        self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
+        self,
+        stage: str,
+        function: Callable[..., tuple[Any, Any]],
+        items: Iterable[Any],
+        *shared: Any,
+        joining: Joining[Any] | None = None,
+        once: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
         """Call ``function(item, *shared) -> (kept, info)``; yield ``(handle of kept, info)`` in order.
 
         A handle may be an item of later calls; those get what was kept.
+
+        Parameters
+        ----------
+        joining : Joining, optional
+            Joins infos of consecutive items. The workers of a cluster do so before infos are sent: a joined info comes
+            with the last of its items, and None with the others.
+        once : bool
+            Whether a cluster joins all infos into one; else it joins those of each call.
         """
 
     @abstractmethod

@@ -28,7 +28,7 @@ from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs, Wait
 from streamkm.engine.dask_handles import Call, Held, Pair, encode
 from streamkm.engine.dask_shards import Shard, count_shards, future_of, held_blocks, shards_of
 from streamkm.engine.dask_workers import check_workers
-from streamkm.engine.reduction import RUNS, run_lengths, runs_of, shard_stop, subtree_levels
+from streamkm.engine.reduction import RUNS, JoinTree, run_lengths, runs_of, shard_stop, subtree_levels
 from streamkm.engine.turns import Reading, Turns
 from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource
 
@@ -186,7 +186,13 @@ class DaskCluster(Executor):
             yield from results
 
     def hold(
-        self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
+        self,
+        stage: str,
+        function: Callable[..., tuple[Any, Any]],
+        items: Iterable[Any],
+        *shared: Any,
+        joining: Joining[Any] | None = None,
+        once: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
         """Call a function on items and hold its results; see `Executor.hold`.
 
@@ -198,18 +204,27 @@ class DaskCluster(Executor):
         items, reading = self._begun(items)
         lengths = [] if reading is None else run_lengths(reading.n_chunks, RUNS)
         turns = self._turns(reading, len(lengths))
+        tree = JoinTree(self._joiner(stage, joining, shared), eager=False) if joining is not None and once else None
 
         def start(shard: Shard) -> Waiting:
             found = shard.items
             place = None if reading is None else self._place(turns, len(found))
-            both = self._submit(stage, calls.work_and_keep, function, *encode(found), *shared, place=place)
+            both = self._submit(stage, calls.work_and_keep, function, joining, *encode(found), *shared, place=place)
             kept = self._submit(f"{stage}-kept", calls.part, both, 0)
-            told = Call(self, self._submit(f"{stage}-told", calls.part, both, 1))
+            told = Call(self, self._submit(f"{stage}-told", calls.part, both, 1), fetch=tree is None)
             return Pair(told, [Held(kept, index) for index in range(len(found))], kept)
 
         shards = self._shards(Runs(runs_of(items, lengths), 0, len(lengths)), reading)
-        for handles, infos in self._ordered(shards, start, self._n_busy(turns)):
-            yield from zip(handles, infos, strict=True)
+        last: list[Any] = []
+        for handles, told in self._ordered(shards, start, self._n_busy(turns)):
+            if tree is None:
+                yield from zip(handles, [None] * (len(handles) - len(told)) + told, strict=True)
+                continue
+            tree.add(Held(told, 0))
+            yield from ((handle, None) for handle in (*last, *handles[:-1]))
+            last = handles[-1:]
+        if tree is not None and last:
+            yield last[0], self._fetch(tree.total())
 
     def _carried(
         self,

@@ -79,11 +79,22 @@ def work(function: Callable[..., Any], packed: Packed, results: list[Any], *shar
 
 
 def work_and_keep(
-    function: Callable[..., tuple[Any, Any]], packed: Packed, results: list[Any], *shared: Any
+    function: Callable[..., tuple[Any, Any]],
+    joining: Joining[Any] | None,
+    packed: Packed,
+    results: list[Any],
+    *shared: Any,
 ) -> tuple[list[Any], list[Any]]:
-    """Call the function for each of some items; return large and small results. See `Executor.hold`."""
-    pairs = work(function, packed, results, *shared)
-    return measurable([kept for kept, _ in pairs]), measurable([small for _, small in pairs])
+    """Call the function for each of some items; return large results and infos, joined. See `Executor.hold`."""
+    kept, infos = [], []
+    with _on_worker():
+        for item in decoded(packed, results):
+            large, info = function(item, *shared)
+            kept.append(large)
+            infos.append(info)
+            if joining is not None:
+                infos = [joining.pairwise(*shared)(infos)]
+    return measurable(kept), measurable(infos)
 
 
 def work_on_shard(

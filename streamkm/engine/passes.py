@@ -62,6 +62,14 @@ class Map(ABC, Generic[Output]):
         return reader.read(item)
 
 
+class HeldMap(Map[tuple[Any, Output]]):
+    """A map whose outputs are pairs: a large part, which stays where it was made, and what is told about it."""
+
+    @abstractmethod
+    def join(self, first: Output, second: Output) -> Output:
+        """Join what is told about consecutive items; the first may be changed, the second may not."""
+
+
 class Pass(ABC, Generic[State, Output, Result]):
     """A state that is gathered while all rows are read once. Sent to workers once, before the first item.
 
@@ -181,11 +189,16 @@ def outputs(map_: Map[Output], rows: Readable, executor: Executor, stage: Stage)
 
 
 def held_outputs(
-    map_: Map[tuple[Any, Any]], rows: Readable, executor: Executor, stage: Stage
+    map_: Map[tuple[Any, Any]], rows: Readable, executor: Executor, stage: Stage, *, once: bool = False
 ) -> Iterator[tuple[Any, Any]]:
-    """As `outputs`, of pairs: the first part stays where it was made, and its handle is yielded with the second."""
+    """As `outputs`, of pairs: the first part stays where it was made, and its handle is yielded with the second.
+
+    The second parts of a `HeldMap` may be joined: a joined one comes with the last of its items, None with the others.
+    `once`: a cluster joins all of them.
+    """
     shared = executor.share((rows.reader(executor), map_))
-    for pair in executor.hold(stage.name, _output, rows.items(executor), shared):
+    joining = JOINING if isinstance(map_, HeldMap) else None
+    for pair in executor.hold(stage.name, _output, rows.items(executor), shared, joining=joining, once=once):
         yield pair
         stage.advance()
     rows.finished(stage)
@@ -233,7 +246,7 @@ def _output(item: Any, shared: tuple[Any, Map[Any]]) -> Any:
     return map_.output(map_.read(reader, item))
 
 
-def _joined(states: Sequence[Any], shared: tuple[Any, Pass[Any, Any, Any]]) -> Any:
+def _joined(states: Sequence[Any], shared: tuple[Any, Pass[Any, Any, Any] | HeldMap[Any]]) -> Any:
     """Join states from the left; none of them is changed."""
     joined = deepcopy(states[0]) if len(states) > 1 else states[0]
     for state in states[1:]:
@@ -241,7 +254,7 @@ def _joined(states: Sequence[Any], shared: tuple[Any, Pass[Any, Any, Any]]) -> A
     return joined
 
 
-def _absorbed(first: Any, second: Any, shared: tuple[Any, Pass[Any, Any, Any]]) -> Any:
+def _absorbed(first: Any, second: Any, shared: tuple[Any, Pass[Any, Any, Any] | HeldMap[Any]]) -> Any:
     return shared[1].join(first, second)
 
 

@@ -34,8 +34,15 @@ class LocalThreads(Executor):
         return value
 
     def hold(
-        self, stage: str, function: Callable[..., tuple[Any, Any]], items: Iterable[Any], *shared: Any
+        self,
+        stage: str,
+        function: Callable[..., tuple[Any, Any]],
+        items: Iterable[Any],
+        *shared: Any,
+        joining: Joining[Any] | None = None,
+        once: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
+        """See `Executor.hold`; infos are here already."""
         return self.map(stage, function, items, *shared)
 
     def each(self, stage: str, function: Callable[..., Any], items: Sequence[Any], *shared: Any) -> list[Any]:

@@ -69,8 +69,14 @@ class PassContext:
         return outputs(map_, self.rows(chunk_rows), self.executor, stage)
 
     def held_outputs(
-        self, map_: Map[tuple[Any, Any]], stage: Stage, chunk_rows: NDArray[np.int64] | None = None, n_before: int = 0
+        self,
+        map_: Map[tuple[Any, Any]],
+        stage: Stage,
+        chunk_rows: NDArray[np.int64] | None = None,
+        n_before: int = 0,
+        *,
+        once: bool = False,
     ) -> Iterator[tuple[Any, Any]]:
         """Read all rows once, without those of the first chunks; see `engine.passes.held_outputs`."""
         rows = SourceRows(self.reader, self.weights, chunk_rows, n_before)
-        return held_outputs(map_, rows, self.executor, stage)
+        return held_outputs(map_, rows, self.executor, stage, once=once)

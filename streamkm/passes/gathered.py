@@ -74,7 +74,7 @@ class Gathered:
         self.counts = [(int(a), int(b), int(c), int(d)) for a, b, c, d in saved.counts]
         self.occurring = Occurring(saved.occurring)
         if saved.candidates is not None:
-            self.collector.add(saved.candidates, 0)
+            self.collector.add(saved.candidates)
         if self.tree is not None:
             self.tree.nodes.update({(level, index): part for level, index, part in saved.nodes})
 

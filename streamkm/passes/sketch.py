@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, merged
-from streamkm.cluster.columns import FEWEST_FEATURES, Columns, Occurring, occurring_bits
+from streamkm.cluster.blocks import Blocks
+from streamkm.cluster.columns import Columns, Occurring
 from streamkm.cluster.rows import NO_WEIGHTS, Block
-from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
-from streamkm.cluster.sampling.row_sample import Candidates, Sample, SampleRule, as_block_matrix, sketched_d2norms
+from streamkm.cluster.sampling.coreset import Coreset
+from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.ordered_sum import added_in_order
 from streamkm.core.progress import Stage
@@ -24,14 +24,11 @@ from streamkm.engine import Executor
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, Pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.gathered import Gathered, SavedRows, gathered_memory
-from streamkm.passes.reader import ReadItem, RowReader, ValidRows
-from streamkm.passes.sizes import ClusterOn, FitSizes
+from streamkm.passes.gathered import Gathered, SavedRows
+from streamkm.passes.reader import RowReader, ValidRows
+from streamkm.passes.sketch_rows import ChunkInfo, SketchRows
 from streamkm.sketches import Sketch, SketchFit
 from streamkm.sketches.base import SketchFitBytes
-from streamkm.sources.base import IndexedRows
-
-MOST_INDEXED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +111,29 @@ def sketch_pass(
     if reader.source.n_rows is not None:
         check_weights(reader, weights, reader.source.n_rows)
     handles: list[Any] = []
-    infos: list[_Info] = []
-    first_row, n_before = gathered.n_read, len(gathered.counts)
+    infos: list[ChunkInfo] = []
+    n_before = len(gathered.counts)
     map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
     stage.advance(n_before)
-    for handle, told in context.held_outputs(map_, stage, chunk_rows, n_before):
-        info, part = told.info, told.part
-        if part is not None and gathered.tree is not None:
-            gathered.tree.insert(part, len(gathered.counts))
-        elif info.n_valid:
-            handles.append(context.spill.keep(handle) if context.spill and isinstance(handle, Block) else handle)
-        if len(told.candidates.rows):
-            gathered.collector.add(told.candidates, first_row)
-        gathered.occurring.add(told.bits)
-        infos.append(info)
-        gathered.counts.append((info.n_read, info.n_valid, info.n_counted, info.width))
-        first_row += info.n_read
+    first_row = gathered.n_read
+    # parts of a coreset would wait on one worker, and progress is saved as chunks are told
+    once = gathered.tree is None and (record is None or writer.checkpoint is None)
+    for handle, told in context.held_outputs(map_, stage, chunk_rows, n_before, once=once):
+        handles.append(context.spill.keep(handle) if context.spill and isinstance(handle, Block) else handle)
+        if told is None:  # a later chunk of the same call tells
+            continue
+        if gathered.tree is not None:
+            for index, part in enumerate(told.parts, len(gathered.counts)):
+                if part is not None:
+                    gathered.tree.insert(part, index)
+        gathered.collector.absorb(told.sample, first_row)
+        gathered.occurring.add(told.occurring.bits)
+        infos += told.infos
+        gathered.counts += [(info.n_read, info.n_valid, info.n_counted, info.width) for info in told.infos]
+        first_row += told.n_read
     stage.rows = first_row
     blocks = None
-    if sketch is not None and gathered.tree is None and handles:
+    if sketch is not None and gathered.tree is None and any(info.n_valid for info in infos):
         blocks = _blocks(context.executor, sketch, handles, infos)
     sketched = _sketched(context, gathered, blocks, tuple(info.kept for info in infos))
     if record is not None:
@@ -156,12 +157,12 @@ def _sketched(
     return Sketched(blocks, coreset, sample, n_read, kept, n_features, int(n_valid.sum()), gathered.occurring)
 
 
-def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[_Info]) -> Blocks:
+def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[ChunkInfo]) -> Blocks:
     """Held blocks of all chunks with valid rows."""
     filled = [info for info in infos if info.n_valid]
     return Blocks(
         executor,
-        tuple(handles),
+        tuple(handle for handle, info in zip(handles, infos, strict=True) if info.n_valid),
         sum(info.n_valid for info in filled),
         sketch.n_components,
         np.result_type(*{info.dtype for info in filled}),
@@ -222,102 +223,3 @@ def check_weights(reader: RowReader, weights: NDArray[np.float64], n_rows: int) 
     """Refuse weights of another length than the rows."""
     if len(weights) not in (0, n_rows):
         raise InvalidInputError(f"sample_weight has {len(weights):,} values; {reader.source.name} has {n_rows:,} rows")
-
-
-@dataclass(frozen=True, slots=True)
-class _Info:
-    """Counts and totals of a sketched chunk: rows read, valid rows, rows of positive weight, features."""
-
-    n_read: int
-    kept: NDArray[np.int64] | None
-    n_valid: int
-    n_counted: int
-    width: int
-    dtype: np.dtype[Any]
-    dense: bool = False
-    total_weight: float = 0.0
-    total_d2norm: float = 0.0
-    largest_d2norm: float = 0.0
-
-    @classmethod
-    def of(cls, rows: ValidRows, dtype: np.dtype[Any], block: Block | None = None) -> _Info:
-        """Counts and totals of the rows of a chunk, and of their block if it is held."""
-        n_valid, width = rows.X.shape
-        n_counted = int(np.count_nonzero(rows.weights)) if len(rows.weights) else n_valid
-        sizes = (rows.n_read, rows.kept, n_valid, n_counted, width, dtype)
-        if block is None:
-            return cls(*sizes)
-        totals = (block.total_weight(), block.total_d2norm(), block.largest_d2norm())
-        return cls(*sizes, isinstance(block.X, np.ndarray), *totals)
-
-
-@dataclass(frozen=True, slots=True)
-class _ChunkSummary:
-    """The small result of a sketched chunk: rows for sample and coreset, and the features that occur."""
-
-    info: _Info
-    candidates: Candidates
-    part: Part | None = None
-    bits: NDArray[np.uint8] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SketchRows(Map[tuple[Block | None, _ChunkSummary]]):
-    """Sketch the rows of each chunk, and gather its sample, coreset and features.
-
-    Attributes
-    ----------
-    sketch : Sketch or None
-        None: rows are sampled only.
-    rule : SampleRule
-    coreset_rule : CoresetRule or None
-        Rule of the coreset of sketched rows, which replaces blocks.
-    """
-
-    sketch: Sketch | None
-    rule: SampleRule
-    coreset_rule: CoresetRule | None
-
-    @staticmethod
-    def memory(sizes: FitSizes, cluster_on: ClusterOn, room: int = 0) -> PassMemory:
-        """Memory of gathered and sketched rows; `room`: bytes of spilled blocks that stay in memory."""
-        gathered, row = gathered_memory(sizes, cluster_on), 8 + sizes.rows.block_row_bytes
-        if cluster_on == "blocks":
-            return replace(gathered, kept=gathered.kept + sizes.rows.n_rows * row)
-        if cluster_on == "spilled":
-            return replace(gathered, kept=gathered.kept + room, output=sizes.chunk_rows * row)
-        return gathered
-
-    def read(self, reader: RowReader, item: ReadItem) -> tuple[ValidRows | IndexedRows, RowReader]:
-        """Read the rows of a chunk; if few of them are needed, index them only."""
-        few = self.sketch is None and self.rule.limit < MOST_INDEXED and not len(item[2])
-        indexed = reader.index_rows(item[0]) if few else None
-        return reader.read(item) if indexed is None else indexed, reader
-
-    def output(self, rows: tuple[ValidRows | IndexedRows, RowReader]) -> tuple[Block | None, _ChunkSummary]:
-        """The block of sketched rows, if it is held, and the small result of the chunk."""
-        found, reader = rows
-        if isinstance(found, IndexedRows):
-            return None, _indexed(found, reader, self.rule)
-        candidates = self.rule.candidates(found.X, found.places, found.numbers, found.weights)
-        n_features = reader.source.n_features
-        bits = occurring_bits(found.X) if n_features is None or n_features >= FEWEST_FEATURES else None
-        if self.sketch is None:
-            return None, _ChunkSummary(_Info.of(found, found.X.dtype), candidates, bits=bits)
-        sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not self.sketch.is_identity)
-        if self.coreset_rule is not None:
-            part = self.coreset_rule.part(merged(sketched), found.places, found.weights) if len(found.places) else None
-            return None, _ChunkSummary(_Info.of(found, sketched.dtype), candidates, part, bits)
-        as_they_are = self.sketch.is_identity and not isinstance(sketched, np.ndarray)
-        known = found.d2norms if as_they_are else None  # no entry repeats an index
-        block = Block(sketched, sketched_d2norms(sketched) if known is None else known, found.weights)
-        return block, _ChunkSummary(_Info.of(found, sketched.dtype, block), candidates, bits=bits)
-
-
-def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> _ChunkSummary:
-    """Sample candidates of a chunk whose other rows stay unread; the assign pass reads and checks them."""
-    n_rows = len(indexed.places)
-    picked, keys = rule.picks(indexed.places, NO_WEIGHTS)
-    rows = reader.checked(indexed.take(picked), indexed.places[picked])
-    info = _Info(n_rows, None, n_rows, n_rows, indexed.n_features, rows.X.dtype)
-    return _ChunkSummary(info, Candidates(rows.X, keys, picked))

@@ -12,7 +12,8 @@ from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.engine.memory import MIB, PassMemory
 from streamkm.passes.assign import LABEL_BYTES, Assign
 from streamkm.passes.sizes import FitSizes
-from streamkm.passes.sketch import FindSketch, SketchRows
+from streamkm.passes.sketch import FindSketch
+from streamkm.passes.sketch_rows import SketchRows
 from streamkm.planning.memory import CHECK_CENTERS, CHECK_COPIES, ROUND_COPIES
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 from streamkm.sketches.kernel_map import gram_bytes

@@ -18,7 +18,8 @@ from streamkm.passes.gather import Gather
 from streamkm.passes.pilot_rows import Evenly
 from streamkm.passes.prepare import Sums
 from streamkm.passes.sizes import ClusterOn, FitSizes
-from streamkm.passes.sketch import FindSketch, SketchRows
+from streamkm.passes.sketch import FindSketch
+from streamkm.passes.sketch_rows import SketchRows
 from streamkm.sketches.subspace import subspace_bytes
 
 PCA_ROWS = 10_000  # of the sample, that directions are found on,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 from functools import reduce
 from itertools import pairwise
@@ -587,6 +588,27 @@ def test_the_sample_does_not_depend_on_chunks(cuts):
     np.testing.assert_array_equal(sample.rows, wanted.rows)
     np.testing.assert_array_equal(sample.X, X[sample.rows])
     assert len(sample.weights) == 0
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_collectors_that_were_sent_make_the_same_sample(sparse):
+    """Of parts of the rows, each with what may still come into the sample."""
+    X = np.arange(2.0, 4002.0).reshape(2000, 2)
+    if sparse:
+        X = sp.csr_array(X)
+    rule, whole, joined = SampleRule.of(60, 7, None, NO_WEIGHTS), SampleCollector(60), SampleCollector(60)
+    for first in range(0, 2000, 500):
+        part = SampleCollector(60)
+        for start in range(first, first + 500, 50):
+            found = rule.candidates(X[start : start + 50], np.arange(start, start + 50), np.arange(50), NO_WEIGHTS)
+            part.add(found, start - first)
+            whole.add(found, start)
+        sent = pickle.dumps(part)
+        assert len(sent) < 61 * (2 * 8 + 16 + sparse * 12) + 2_000
+        joined.absorb(pickle.loads(sent), first)
+    got, wanted = joined.sample(2, 2000, NO_WEIGHTS), whole.sample(2, 2000, NO_WEIGHTS)
+    np.testing.assert_array_equal(got.rows, wanted.rows)
+    np.testing.assert_array_equal(abs(got.X - wanted.X).sum(), 0)
 
 
 def weighted_sample(seed, weights, size, n_chunks=3):

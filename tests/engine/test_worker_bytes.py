@@ -8,9 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client, SchedulerPlugin
+from numpy.testing import assert_array_equal
 
 from streamkm import StreamKMeans
 from streamkm.cluster.blocks import MOST_LABEL_STEPS
+from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.row_sample import SampleRule
+from streamkm.core.progress import Stage
+from streamkm.engine import open_executor
+from streamkm.passes.context import PassContext
+from streamkm.passes.gathered import Gathered
+from streamkm.passes.reader import RowReader
+from streamkm.passes.sketch import sketch_pass
+from streamkm.sketches.registry import make_sketch
+from streamkm.sources import open_source
 from tests.dask_processes import Cluster, Relay
 
 K, M, N_CHUNKS, N_WORKERS = 50, 64, 48, 2
@@ -18,6 +29,8 @@ FEW, MANY = 2, 12  # iterations: their difference leaves out the passes
 STATE_BYTES = 8 * K * M
 CALL_BYTES = 8_000  # messages about one call, at most
 MOST_COUNTS = 8  # until one is undisturbed
+MOST_TOLD = 160  # bytes: of a chunk, beside its candidates
+MOST_CALLS = 40  # of a pass
 
 
 @pytest.fixture
@@ -136,3 +149,33 @@ def test_calls_of_an_iteration_do_not_depend_on_the_chunks(counted, tmp_path):
     n_calls = 24 + 3 + 1 + 1
     assert counts.n_calls <= n_calls
     assert counts.through <= 2 * N_WORKERS * 8 * k * m + n_calls * CALL_BYTES
+
+
+def test_the_first_pass_sends_the_client_little_more_than_the_sample(counted, tmp_path):
+    """Each chunk alone has 64 candidates at least; chunks that workers hold and sampled rows are those of threads."""
+    relay, client = counted
+    n_chunks, d = 3_000, 16
+    path = tmp_path / "rows.npy"
+    np.save(path, np.random.default_rng(0).random((64 * n_chunks, d), np.float32))
+    reader = RowReader(open_source(path), 64 * 4 * d, "euclidean", "raise")
+    rule, found = SampleRule.of(2_000, 7, 64 * n_chunks, NO_WEIGHTS), {}
+    for chosen in (2, client):
+        with open_executor(chosen) as executor:
+            before, context = relay.n_received, PassContext(executor=executor, reader=reader)
+            found[chosen] = sketch_pass(
+                context, Gathered(rule), Stage("sketch"), sketch=make_sketch("identity", d, 0, d)
+            )
+            received = relay.n_received - before
+            assert len(found[chosen].blocks.handles) == n_chunks
+    threads, workers = found.values()
+    assert_same_sample(workers.sample, threads.sample)
+    assert_array_equal(workers.chunk_rows, threads.chunk_rows)
+    assert workers.blocks.total_d2norm == threads.blocks.total_d2norm
+    sample_bytes = (rule.size + 1) * (4 * d + 16)
+    assert received <= 1.25 * sample_bytes + MOST_TOLD * n_chunks + MOST_CALLS * CALL_BYTES
+
+
+def assert_same_sample(got, wanted):
+    assert_array_equal(got.X, wanted.X)
+    assert_array_equal(got.rows, wanted.rows)
+    assert got.complete == wanted.complete

@@ -7,7 +7,7 @@ workers or timing. In order of their hashes, every prefix of the sample is a uni
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -208,6 +208,7 @@ class Sample:
         return Block(X, row_d2norms(X), self.weights)
 
 
+@dataclass
 class SampleCollector:
     """Gathers candidates chunk by chunk, in order, and keeps the lowest keys.
 
@@ -220,28 +221,44 @@ class SampleCollector:
     size : int
         Rows to keep at most.
 
+    Notes
+    -----
+    It is pickled without rows that cannot come into the sample, so what is sent does not grow with the chunks.
+
     References
     ----------
     Cohen and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007, section 4 (rank conditioning).
     """
 
-    def __init__(self, size: int):
-        self._size = size
-        self._kept: list[Candidates] = []
-        self._n_kept = 0
+    size: int
+    _kept: list[Candidates] = field(default_factory=list, init=False)
+    _n_kept: int = field(default=0, init=False)
 
-    def add(self, candidates: Candidates, first_row: int) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        if not self._kept:
+            return self.__dict__
+        lowest, _ = self._lowest(None, self.size + 1)  # not kept here: another thread may read this
+        return {**self.__dict__, "_kept": [lowest], "_n_kept": len(lowest.rows)}
+
+    def add(self, candidates: Candidates, first_row: int = 0) -> None:
         """Take the candidates of a chunk whose first row has the number `first_row`."""
+        if not len(candidates.rows):
+            return
         self._kept.append(Candidates(candidates.X, candidates.keys, candidates.rows + first_row))
         self._n_kept += len(candidates.rows)
-        if self._n_kept > 2 * self._size:
+        if self._n_kept > 2 * self.size:
             self.compact()
+
+    def absorb(self, other: SampleCollector, first_row: int) -> None:
+        """Take the candidates of another one, which gathered from row `first_row` on."""
+        for candidates in other._kept:
+            self.add(candidates, first_row)
 
     def compact(self) -> Candidates | None:
         """Drop what will not come into the sample; what is left, in the order of the keys."""
         if not self._kept:
             return None
-        self._kept = [self._lowest(None, self._size + 1)[0]]
+        self._kept = [self._lowest(None, self.size + 1)[0]]
         self._n_kept = len(self._kept[0].rows)
         return self._kept[0]
 
@@ -255,7 +272,7 @@ class SampleCollector:
         weights : float64 (n,) or (0,)
             Of all rows of the source.
         """
-        lowest, left_out = self._lowest(n_features, self._size)
+        lowest, left_out = self._lowest(n_features, self.size)
         complete = len(lowest.rows) == n_rows
         picked = weights[lowest.rows] if len(weights) else NO_WEIGHTS
         if len(weights) and not complete:
