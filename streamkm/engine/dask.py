@@ -241,10 +241,11 @@ class DaskCluster(Executor):
         def start(shard: Shard) -> Waiting:
             for run in shard.runs:
                 self._bring_together(run)
-            n_items = len(shard.items)
+            found = shard.items
+            n_items = len(found)
             place = None if reading is None else self._place(turns, n_items)
-            fold = calls.ShardFold(shard.first, step, joining, wanted != "dropped")
-            done = self._submit(stage, calls.work_on_shard, fold, *encode(shard.runs), *shared, place=place)
+            fold = calls.ShardFold(shard.first, list(map(len, shard.runs)), step, joining, wanted != "dropped")
+            done = self._submit(stage, calls.work_on_shard, fold, *encode(found), *shared, place=place)
             levels = subtree_levels(shard.first, shard.first + len(shard.runs))
             path = () if wanted == "dropped" else (0,)
             states = [(level, Held(done, *path, index)) for index, level in enumerate(levels)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from operator import eq
 from typing import Any, Protocol
 
 from streamkm.engine import dask_tasks as calls
@@ -59,7 +60,10 @@ class Held:
 
 
 def encode(items: Any) -> tuple[calls.Packed, list[Any]]:
-    """Items as calls get them, and the futures among them, which Dask is to see."""
+    """Items as calls get them, and the futures among them, which Dask is to see.
+
+    Held values that follow each other in one result are packed in a few bytes, however many they are.
+    """
     numbers: dict[int, int] = {}
     futures: list[Any] = []
 
@@ -72,8 +76,38 @@ def encode(items: Any) -> tuple[calls.Packed, list[Any]]:
     def packed(item: Any) -> Any:
         if isinstance(item, Held):
             return which(item.future, item.path)
-        if type(item) in (list, tuple):
-            return type(item)(map(packed, item))
+        if type(item) is list:
+            return in_columns(item) if _is_table(item) else stretch(item) or list(map(packed, item))
+        if type(item) is tuple:
+            return tuple(map(packed, item))
         return which(item, ()) if hasattr(item, "key") and hasattr(item, "status") else item
 
+    def in_columns(rows: list[Any]) -> calls.Columns:
+        columns = map(list, zip(*rows, strict=True))
+        return calls.Columns([_as_range(column) or packed(column) for column in columns])
+
+    def stretch(values: list[Any]) -> calls.Stretch | None:
+        first = values[0] if values else None
+        if not isinstance(first, Held) or not first.path:
+            return None
+        *before, start = first.path
+        for index, value in enumerate(values, start):
+            if not isinstance(value, Held) or value.future is not first.future or value.path != (*before, index):
+                return None
+        return calls.Stretch(which(first.future, tuple(before)), start, start + len(values))
+
     return calls.Packed(packed(items)), futures
+
+
+def _is_table(values: list[Any]) -> bool:
+    """Whether values are lists of one length, several."""
+    lists = len(values) > 1 and all(type(value) is list for value in values)
+    return lists and len(values[0]) > 0 and len({len(value) for value in values}) == 1
+
+
+def _as_range(values: list[Any]) -> range | None:
+    """Integers that rise by the same step, as a range; None for other values."""
+    if any(type(value) is not int for value in values) or values[1] <= values[0]:
+        return None
+    steps = range(values[0], values[-1] + 1, values[1] - values[0])
+    return steps if len(steps) == len(values) and all(map(eq, steps, values)) else None

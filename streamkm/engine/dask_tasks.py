@@ -19,7 +19,7 @@ from dask.sizeof import sizeof
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import OutputError, SourceError, SourceNotFoundError
 from streamkm.engine.base import Joining
-from streamkm.engine.reduction import fold_shard
+from streamkm.engine.reduction import fold_shard, runs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,27 @@ class Which:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Values that follow each other in a list, which is in the results of a call's futures."""
+
+    where: Which
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Lists of one length, by their columns."""
+
+    columns: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ShardFold:
-    """What a call does with a shard: the number of its first run, the step, how states are joined, what is returned."""
+    """What a call does with a shard: number of the first run, lengths of runs, step, joining, what is returned."""
 
     first: int
+    lengths: list[int]
     step: Callable[..., tuple[Any, Any]]
     joining: Joining[Any]
     with_outputs: bool
@@ -42,7 +59,7 @@ class ShardFold:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Items of a call with a `Which` in place of each future; Dask does not look into it."""
+    """Items of a call with a `Which` or a `Stretch` in place of futures; Dask does not look into it."""
 
     items: Any
 
@@ -56,6 +73,10 @@ def decoded(packed: Packed, results: list[Any]) -> Any:
             for index in item.path:
                 found = found[index]
             return found
+        if isinstance(item, Stretch):
+            return list(value(item.where)[item.start : item.stop])
+        if isinstance(item, Columns):
+            return list(map(list, zip(*map(value, item.columns), strict=True)))
         return type(item)(map(value, item)) if type(item) in (list, tuple) else item
 
     return value(packed.items)
@@ -102,7 +123,7 @@ def work_on_shard(
 ) -> list[Any] | tuple[list[Any], list[Any]]:
     """Carry a state over each run of a shard; return the states of subtrees and the outputs. See `Executor.fold`."""
     with _on_worker():
-        runs = decoded(packed, results)
+        runs = list(runs_of(decoded(packed, results), fold.lengths))
         states, outputs = fold_shard(runs, fold.first, fold.step, fold.joining.pairwise(*shared), *shared)
     return (measurable(states), outputs) if fold.with_outputs else measurable(states)
 

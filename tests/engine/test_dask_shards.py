@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections import Counter
 from functools import reduce
 from typing import Any
@@ -16,8 +17,9 @@ from hypothesis import strategies as st
 from streamkm import StreamKMeans
 from streamkm.engine import base as executors
 from streamkm.engine import open_executor
-from streamkm.engine.dask_handles import Held
+from streamkm.engine.dask_handles import Held, encode
 from streamkm.engine.dask_shards import SHARDS, shards_of
+from streamkm.engine.dask_tasks import decoded
 from streamkm.engine.reduction import ARITY, UNITS, JoinTree, fold_shard, shard_stop, subtree_levels
 from streamkm.sources import open_source
 from tests.dask_processes import assert_same_bits
@@ -73,6 +75,51 @@ def test_held_blocks_of_one_future_are_a_shard():
     shards = list(shards_of(iter(runs), 5, lambda first: first + 8, may_read=False))
     assert [(shard.first, len(shard.runs)) for shard in shards] == [(5, 2), (7, 1), (8, 1), (9, 1), (10, 1)]
     assert [shard.first for shard in shards_of(runs, 0, lambda first: first + 4, may_read=True)] == [0, 4]
+
+
+class Result:
+    """A future, as far as packing sees it: what its call returned."""
+
+    status = "finished"
+
+    def __init__(self, key, value):
+        self.key, self.value = key, value
+
+
+RESULTS = [Result(number, [[f"{number}:{i}:{j}" for j in range(6)] for i in range(4)]) for number in range(2)]
+held_values = st.builds(
+    lambda number, path: Held(RESULTS[number], *path),
+    st.integers(0, 1),
+    st.tuples(st.integers(0, 3), st.integers(0, 5)),
+)
+in_order = st.builds(
+    lambda first, n: [Held(RESULTS[0], 2, j) for j in range(first, first + n)], st.integers(0, 2), st.integers(0, 3)
+)
+placed = st.builds(
+    lambda values, first, step: [[value, first + step * i, None] for i, value in enumerate(values)],
+    in_order, st.integers(-3, 3), st.integers(-2, 3),
+)  # fmt: skip
+leaves = st.one_of(held_values, st.integers(0, 3), st.booleans(), st.none(), st.text(max_size=1), in_order, placed)
+
+
+@given(st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner), max_leaves=12))
+def test_calls_get_the_items_that_were_packed(items):
+    def wanted(item):
+        if isinstance(item, Held):
+            return item.future.value[item.path[0]][item.path[1]]
+        return type(item)(map(wanted, item)) if type(item) in (list, tuple) else item
+
+    packed, futures = encode(items)
+    got = decoded(pickle.loads(pickle.dumps(packed)), [future.value for future in futures])
+    assert repr(got) == repr(wanted(items))  # True is not 1 here
+
+
+def test_held_values_in_order_are_packed_in_a_few_bytes():
+    """With places of rows, and with labels that lie in another result."""
+    blocks, labels = Result(0, []), Result(1, [])
+    rows = [[Held(blocks, i), i << 40, Held(labels, i)] for i in range(5_000)]
+    assert len(pickle.dumps(encode(rows)[0])) < 500
+    assert len(pickle.dumps(encode([Held(blocks, 0, i) for i in range(5_000)])[0])) < 500
 
 
 def index_and_keep(chunk):
