@@ -104,7 +104,8 @@ class DaskCluster(Executor):
         for _ in range(SEND_TIMES):
             with self._explained():
                 try:
-                    sending = self._client.scatter({key: rows}, hash=False, asynchronous=True)
+                    looked_at = sorted(self._n_threads) or None
+                    sending = self._client.scatter({key: rows}, workers=looked_at, hash=False, asynchronous=True)
                     future = self._client.sync(asyncio.wait_for, sending, seconds)[key]
                 except (OSError, KeyError) as error:  # a worker is gone, maybe with rows that it took, or says nothing
                     failed, seconds = error, 2 * seconds

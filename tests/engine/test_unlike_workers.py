@@ -18,6 +18,8 @@ import streamkm
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import ClusterError
 from streamkm.core.version import environment
+from streamkm.engine import open_executor
+from streamkm.sources import open_source
 from tests.dask_processes import STARTED_SECONDS, Cluster, cluster_of, write_rows
 
 SECONDS = 10.0  # until a fit says so
@@ -95,6 +97,18 @@ def test_a_worker_that_joins_later_is_looked_at(tmp_path):
 
         with pytest.raises(ClusterError, match="cannot import streamkm"):
             fit(client, rows())
+
+
+def test_rows_are_sent_to_workers_that_were_looked_at(tmp_path):
+    """To no worker that has joined since the last look, which may lack the package."""
+    X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    with cluster_of(tmp_path, 1) as (cluster, client), open_executor(client) as executor:
+        known = set(client.nthreads())
+        add_unlike(cluster, tmp_path / "joined", "without")
+        client.wait_for_workers(2, timeout=STARTED_SECONDS)
+        items = [item for item, _ in executor.items(open_source(X), X.nbytes // 20)]
+        assert len(items) == 20
+        assert {address for where in client.who_has(items).values() for address in where} == known
 
 
 def test_a_worker_that_says_nothing_is_not_refused(tmp_path, caplog, monkeypatch):
