@@ -82,9 +82,9 @@ def test_stages_by_hand():
         4, 2, scheduler_s=0.001, client_s=0.002, worker_s=0.003, latency_s=0.005, bandwidth=1e9, storage=1e8
     )
     found = forecast(plan_of(), RATES, cluster)
-    # 320 chunks in 24 runs, each three tasks, and what is shared; eight threads take three turns
+    # 320 chunks in 24 runs, each a shard of three tasks, four joins, and what is shared; eight threads take three turns
     assert len(run_lengths(320, 24)) == 24
-    sketch, tasks = stage(found, "sketch"), 3 * 24 + 1
+    sketch, tasks = stage(found, "sketch"), 3 * 24 + 4 + 1
     assert sketch.tasks == tasks
     workers = max(3 * N / 24 * 2e-6, N * 3e-6 / 8) + tasks * 0.003 / 8
     client = tasks * 0.002 + 320 * 0.001
@@ -96,9 +96,9 @@ def test_stages_by_hand():
     assert sketch.client_bytes == sketch.network_bytes == 75_000 * (D + 16)
     # sums of 64,000 bytes: 24 runs, three joins of eight, one of what these give
     f, u = 8 * K * D, 8 * K * D / 1e9
-    assert count_joins(24) == 4
+    assert count_joins(24 * [[0]]) == 4
     quick = forecast(plan_of(), RATES, replace(cluster, storage=math.inf))
-    assign, tasks = stage(quick, "assign"), 3 * 24 + 4 + 1
+    assign, tasks = stage(quick, "assign"), 2 * 24 + 4 + 1
     shared = f + 4 * D * 16  # the table is padded to 16 lanes
     work = max(3 * N / 24 * 4e-6 * 1.5, N * 4e-6 * 1.5 / 8) + (tasks * 0.003 + 23 * (0.002 + u)) / 8
     send = (2 + 2) * shared / 1e9 + 2 * 0.005
@@ -117,7 +117,7 @@ def test_joins_that_lie_one_above_the_other():
 def test_steps_on_all_rows_by_hand():
     cluster = Cluster(2, scheduler_s=0.5, bandwidth=1e9, latency_s=0.01)
     found = forecast(plan_of(cluster_on="blocks"), RATES, cluster)
-    lloyd, tasks = stage(found, "lloyd"), 24 + 4 + 1
+    lloyd, tasks = stage(found, "lloyd"), 12 + 4 + 1
     f = 8 * K * M
     shared, add = f + 4 * M * 16, 0.002 * M / D
     step = 3 * shared / 1e9 + 0.02 + tasks * 0.5 + 2 * (add + 8 * f / 1e9 + 0.01)
@@ -132,10 +132,10 @@ def test_one_machine_shares_its_processors():
     assert four.seconds == two.seconds
     costly = Cluster(2, cores=2, **{**FREE, "scheduler_s": 0.1, "client_s": 0.2, "worker_s": 0.3})
     shared = stage(forecast(plan_of(), rates, costly), "assign")
-    tasks = 3 * 24 + 4 + 1
+    tasks = 2 * 12 + 4 + 1
     assert shared.bound == "machine"
     assert shared.seconds == pytest.approx((N * 4e-6 * 1.5 + tasks * 0.6) / 2)
-    assert stage(forecast(plan_of(), rates, replace(costly, cores=None)), "assign").bound == "client"
+    assert stage(forecast(plan_of(), rates, replace(costly, cores=None, client_s=2.0)), "assign").bound == "client"
 
 
 @cases("n_runs", [1, 2, 7, 8, 9, 63, 64, 65, 513])
@@ -147,14 +147,15 @@ def test_joins_are_those_of_a_fold(n_runs):
             joins, left = joins + (rest + left > 1), 1 if rest + left else 0
         return joins
 
-    assert count_joins(n_runs) == folded(n_runs)
+    assert count_joins(n_runs * [[0]]) == folded(n_runs)
 
 
 def test_runs_are_those_of_a_fold():
     found = forecast(plan_of(n_chunks=1000), RATES, Cluster(3))
     runs = list(runs_of(range(1000), run_lengths(1000, 24)))
     assert fold_run(runs[0], lambda state, item: ((state or 0) + 1, None))[0] == 13  # 1,000 chunks in 72 runs
-    assert stage(found, "sketch").tasks == 3 * len(runs) + 1
+    assert len(runs) == 72  # in 12 shards, of which eight are joined, then four, then both
+    assert stage(found, "sketch").tasks == 3 * 12 + 3 + 1
 
 
 def test_more_workers_are_never_slower_until_something_else_is():
@@ -167,7 +168,7 @@ def test_more_workers_are_never_slower_until_something_else_is():
     # then the client's work, the scheduler's, one turn of runs and the sums are left
     last = forecast(plan, rates, Cluster(4000, **{**FREE, "scheduler_s": 1e-4}))
     assert {stage(last, name).bound for name in ("sketch", "assign")} == {"scheduler"}
-    assert last.seconds > 7 + (6 * 2000) * 1e-4
+    assert last.seconds > 7 + (5 * 2000) * 1e-4
 
 
 def test_time_and_bytes_are_linear_in_the_rows():
@@ -176,40 +177,38 @@ def test_time_and_bytes_are_linear_in_the_rows():
     for name in ("sketch", "assign"):
         assert stage(many, name).seconds == pytest.approx(10 * stage(few, name).seconds, rel=0.01)
     assert many.total("read_bytes") == 10 * few.total("read_bytes")
-    assert many.total("tasks") == pytest.approx(10 * few.total("tasks"), rel=0.01)
+    assert many.total("tasks") == pytest.approx(few.total("tasks"), rel=0.1)  # a few shards a thread
     assert [stage(many, name).seconds for name in ("seed", "polish")] == [2.0, 1.0]
 
 
-def test_memory_of_a_worker_does_not_depend_on_the_rows():
+def test_memory_of_a_worker_grows_by_labels_of_shards_alone():
     sizes = [forecast(plan_of(n_rows=s * N, n_chunks=s * 320), RATES, Cluster(8)).worker_memory for s in (10, 100_000)]
-    assert sizes[0] == sizes[1]
+    assert sizes[0]["sketch"] == sizes[1]["sketch"]
+    # one shard is in work, and one has labels that wait: of some 24 shards
+    assert 2 * 4 * 99_990 * N / 24 <= sizes[1]["assign"] - sizes[0]["assign"] <= 2 * 4 * 99_990 * N / 18
     assert sizes[0]["sketch"] >= 300 * MIB + 4 * 16 * MIB + READ_BYTES
     threads = (
         forecast(plan_of(), RATES, Cluster(4, 2)).worker_bytes - forecast(plan_of(), RATES, Cluster(8)).worker_bytes
     )
     assert threads >= 4 * 16 * MIB + READ_BYTES  # another chunk that is read
     coreset = forecast(plan_of(1000 * N, 320_000, "coreset"), RATES, Cluster(8)).worker_memory
-    assert coreset == forecast(plan_of(10_000 * N, 3_200_000, "coreset"), RATES, Cluster(8)).worker_memory
+    many = forecast(plan_of(10_000 * N, 3_200_000, "coreset"), RATES, Cluster(8)).worker_memory
+    assert coreset["sketch"] == many["sketch"]
     # blocks that are kept are shared out
     held = [forecast(plan_of(cluster_on="blocks"), RATES, Cluster(w)).worker_bytes for w in (1, 4)]
     assert held[0] - held[1] == pytest.approx(0.75 * N * (8 + 4 * M), abs=2)
 
 
 def test_results_of_stretches_wait_on_a_worker():
-    """Where chunks share storage: of two stretches, which hold less than two of 48 chunks and a run each."""
-    plain, shared = plan_of(), plan_of(n_rows=100 * N, n_chunks=32_000)
+    """Where chunks share storage: of two stretches of six shards each, in place of two shards."""
+    plain = shared = plan_of(n_chunks=24)
     reading = replace(shared.memory_model.reading, shared_bytes=16 * MIB)
     shared = replace(shared, memory_model=replace(shared.memory_model, reading=reading))
     by_turns, by_stretches = (forecast(plan, RATES, Cluster(2)).worker_memory for plan in (plain, shared))
-    label_bytes, chunk_rows = 4, N / 320
+    labels, sums = 4 * N / 12, 8 * K * D
     more = by_stretches["assign"] - by_turns["assign"]
-    assert (2 * 24 - 2 * 16) * label_bytes * chunk_rows <= more <= 2 * 64 * label_bytes * chunk_rows + 40 * 8 * K * D
-    assert forecast(shared, RATES, Cluster(1)).worker_memory["assign"] <= by_turns["assign"] + 4 * 3 * 16 * chunk_rows
-    longer = replace(shared, reading=replace(shared.reading, n_chunks=64_000), n_rows=200 * N)
-    given = longer.memory_model
-    rows, reading = replace(given.rows, n_rows=200 * N), replace(given.reading, n_chunks=64_000)
-    longer = replace(longer, memory_model=replace(given, rows=rows, reading=reading))
-    assert forecast(longer, RATES, Cluster(2)).worker_memory == by_stretches  # not more for more rows
+    assert 10 * (labels + sums) - 10 <= more <= 10 * (labels + 4 * sums)
+    assert forecast(shared, RATES, Cluster(1)).worker_memory == by_turns
 
 
 def test_client_and_scheduler_grow_by_chunks():

@@ -741,7 +741,7 @@ from streamkm.cli.main import main
 from streamkm.fitting.cluster_sums import SumsPlan
 from streamkm.sources import open_source
 path, k, out, limit = sys.argv[1:]
-done = CliRunner().invoke(main, ["metacells", path, "-k", k, "-o", out, "--memory-limit", limit, "-q"])
+done = CliRunner().invoke(main, ["metacells", path, "-k", k, "-o", out, "--memory-limit", limit, "-q", "--overwrite"])
 assert done.exit_code == 0, done.output
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 plan = SumsPlan.of(open_source(path), int(k), memory_limit=limit)

@@ -4,20 +4,21 @@ Pure arithmetic of a `Plan`, of `Rates` that `fitting.benchmark` measures, and o
 nothing.
 
 The model. W workers of T threads; P = W T threads work at once, or as many as there are processors where all processes
-share one machine of C of them. n rows in c chunks, which are cut into R = `count_runs(c)` runs: a call each. L is the
-latency of a message there and back, B the bandwidth of each machine. A task costs the scheduler s, the client a and its
-worker w seconds of a processor. Sums (k, d) have f = 8 k d bytes. A row costs `wall` seconds of a thread and `cpu`
-seconds of processors, both times `crowd` where more than one thread works.
+share one machine of C of them. n rows in c chunks, which are cut into r = `count_runs(c)` runs, and these into R shards
+by `engine.dask_shards`: a call each, which leaves one state or several, S in all. L is the latency of a message there
+and back, B the bandwidth of each machine. A task costs the scheduler s, the client a and its worker w seconds of a
+processor. Sums (k, d) have f = 8 k d bytes. A row costs `wall` seconds of a thread and `cpu` seconds of processors,
+both times `crowd` where more than one thread works.
 
 tasks
-    3 R a pass: the call, what it keeps and what it tells; R a Lloyd step; J(R) joins of eight sums, counted on the tree
-    itself; one for what is shared.
+    3 R the first pass: the call, what it keeps and what it tells; 2 R an assign pass; R a Lloyd step; J joins of eight
+    states that leave the shards, counted on the tree itself; one for what is shared.
 send
     b bytes to all workers, by way of the scheduler and then from worker to worker: ``(2 + ceil(log2 W)) b / B + 2 L``;
     ``(W + 1) b`` bytes travel.
 workers
-    ``max(ceil(R / P) (n / R) wall, n cpu / P) + (tasks w + (R - 1) (t + u)) / P`` with t the time of adding f bytes to
-    others and ``u = f / B`` that of fetching them, where W > 1.
+    ``max(ceil(R / P) (n / R) wall, n cpu / P) + (tasks w + (r - 1) t + (S - 1) u) / P`` with t the time of adding
+    f bytes to others and ``u = f / B`` that of fetching them, where W > 1.
 scheduler
     ``tasks s``.
 client
@@ -27,9 +28,9 @@ network
 storage
     Stored bytes over the bandwidth of the storage, where that is given.
 machine
-    Where all share one: ``(n cpu + tasks (s + a + w) + R t + c g) / C``.
+    Where all share one: ``(n cpu + tasks (s + a + w) + r t + c g) / C``.
 stage
-    ``send + max(workers, scheduler, client, network, storage, machine) + ceil(log8 R) (t + 8 u + L)``, the last for
+    ``send + max(workers, scheduler, client, network, storage, machine) + ceil(log8 S) (t + 8 u + L)``, the last for
     sums on their way up the tree, or L where there are none.
 at the client
     Finding the sketch, seeding, Lloyd on the row sample and polishing: as measured here, times the rows that are
@@ -48,6 +49,7 @@ from dataclasses import dataclass
 
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.engine.dask_shards import count_shards, states_of_shards
 from streamkm.engine.memory import READ_BYTES
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
 from streamkm.engine.turns import Reading
@@ -82,8 +84,8 @@ def forecast(plan: Plan, rates: Rates, cluster: Cluster) -> Forecast:
     )
 
 
-def count_joins(n_runs: int) -> int:
-    """Joins that the sums of so many runs take, by the tree that the fit joins them in."""
+def count_joins(shards: list[list[int]]) -> int:
+    """Joins that the states of shards take, given by their levels, by the tree that the fit joins them in."""
     n_joins = 0
 
     def join(_: list[None]) -> None:
@@ -91,8 +93,9 @@ def count_joins(n_runs: int) -> int:
         n_joins += 1
 
     tree = JoinTree(join, eager=False)
-    for _ in range(n_runs):
-        tree.add(None)
+    for levels in shards:
+        for level in levels:
+            tree.add(None, level)
     tree.total()
     return n_joins
 
@@ -109,13 +112,14 @@ def _levels(n_runs: int) -> int:
 class _Load:
     """What a walk over all rows is given and gives, beside the rows."""
 
-    n_runs: int  # calls that walk
+    n_runs: int  # that shards are made of
     # bytes that every worker gets; that calls tell the client; of the sums of a call
     shared: int
     returned: int
     state: int
     read: int | None  # bytes read from the storage; None where blocks are walked
     gathered_s: float = 0.0  # seconds of the client for what calls tell
+    joined: bool = True  # whether workers join what calls tell, or their sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +192,8 @@ class _Model:
         rows = min(self.n_rows, max(SPARE * self.plan.sample_rows, FEWEST_CANDIDATES * self.n_chunks))
         returned += int(rows) * (self.memory_model.rows.row_bytes + 16)
         gathered = self.n_chunks * self.rates.gather_s
-        load = _Load(count_runs(self.n_chunks, RUNS), 0, returned, 0, self.plan.stored_bytes or 0, gathered)
+        joined = self.plan.cluster_on != "coreset"
+        load = _Load(count_runs(self.n_chunks, RUNS), 0, returned, 0, self.plan.stored_bytes or 0, gathered, joined)
         return self._pass(name, cost, load)
 
     def _lloyd(self) -> Step:
@@ -206,18 +211,21 @@ class _Model:
         """One walk over all rows."""
         cluster, n_rows, at_once = self.cluster, self.n_rows, self.cluster.at_once
         shared, returned, state, gathered = load.shared, load.returned, load.state, load.gathered_s
-        n_runs = load.n_runs
-        n_joins = count_joins(n_runs) if state else 0
-        tasks = (1 if load.read is None else 3) * n_runs + n_joins + 1
+        shards = states_of_shards(load.n_runs, cluster.slots)
+        if not state:
+            shards = [[0] for _ in shards]  # what calls tell is joined, a shard at a time
+        n_calls, n_states = len(shards), sum(map(len, shards))
+        a_call = 1 if load.read is None else 2 if state else 3
+        tasks = a_call * n_calls + (count_joins(shards) if load.joined else 0) + 1
         crowd = cost.crowd if cluster.slots > 1 else 1.0
         cpu = n_rows * cost.cpu * crowd
         add = self.rates.join_s * state / max(1, self.state_bytes)
         fetch = state / cluster.bandwidth if cluster.workers > 1 else 0.0
-        waves = -(-n_runs // at_once)
-        work = max(waves * n_rows / n_runs * cost.wall * crowd, cpu / at_once)
+        waves = -(-n_calls // at_once)
+        work = max(waves * n_rows / n_calls * cost.wall * crowd, cpu / at_once)
         read = load.read or 0
         bounds = {
-            "workers": work + (tasks * cluster.worker_s + (n_runs - 1) * (add + fetch)) / at_once,
+            "workers": work + (tasks * cluster.worker_s + (load.n_runs - 1) * add + (n_states - 1) * fetch) / at_once,
             "scheduler": tasks * cluster.scheduler_s,
             "client": tasks * cluster.client_s + gathered,
             "network": returned / cluster.bandwidth,
@@ -225,19 +233,19 @@ class _Model:
         }
         if cluster.cores is not None:
             a_task = cluster.scheduler_s + cluster.client_s + cluster.worker_s
-            bounds["machine"] = (cpu + tasks * a_task + n_runs * add + gathered) / cluster.cores
+            bounds["machine"] = (cpu + tasks * a_task + load.n_runs * add + gathered) / cluster.cores
         bound = max(bounds, key=lambda which: bounds[which])
         hops = 2 + math.ceil(math.log2(cluster.workers))
         send = hops * shared / cluster.bandwidth + 2 * cluster.latency_s
-        levels = _levels(n_runs) if state else 0
+        levels = _levels(n_states) if state else 0
         climb = levels * (add + ARITY * fetch) + max(1, levels) * cluster.latency_s
-        moved = (n_runs - 1) * state if cluster.workers > 1 else 0
+        moved = (n_states - 1) * state if cluster.workers > 1 else 0
         by_client = returned + shared + state if cluster.bandwidth < math.inf else 0
         network = by_client + moved + shared * cluster.workers if cluster.bandwidth < math.inf else 0
         return Step(name, send + bounds[bound] + climb, bound, tasks, read, network, by_client)
 
     def worker_memory(self) -> dict[str, int]:
-        """Resident bytes of a worker, stage by stage: none grows with the rows but blocks that are kept.
+        """Resident bytes of a worker, stage by stage: blocks that are kept, and labels of shards, grow with the rows.
 
         Each thread reads a chunk. What a call tells lies there until it is fetched: that of the call that runs and of
         half a call more, as calls are started ahead, or of two stretches where that is more; sums likewise, and eight
@@ -255,7 +263,8 @@ class _Model:
         returned = min(chunk_rows, candidates) * (memory_model.rows.row_bytes + 16)
         if self.plan.cluster_on == "coreset":
             returned += min(chunk_rows, memory_model.coreset_rows) * (16 + memory_model.rows.block_row_bytes)
-        labels = 4 * chunk_rows * run_length(self.n_chunks, self._fewest_runs)
+        n_shards = len(states_of_shards(count_runs(self.n_chunks, self._fewest_runs), self.cluster.slots))
+        labels = LABEL_BYTES * self.n_rows / n_shards
         waiting = self._waiting(self._fewest_runs)
         states = (waiting + ARITY + 1) * self.state_bytes
         run = run_length(self.n_chunks, RUNS)
@@ -270,6 +279,7 @@ class _Model:
         reading = Reading(
             self.n_chunks, self.memory_model.reading.largest_chunk, self.memory_model.reading.shared_bytes
         )
-        stretch = reading.stretch(count_runs(self.n_chunks, fewest_runs), self.cluster.workers)
+        n_calls = min(count_runs(self.n_chunks, fewest_runs), count_shards(self.cluster.slots))
+        stretch = reading.stretch(n_calls, self.cluster.workers)
         threads = self.cluster.threads
         return max(threads + max(1, threads // 2), 2 * stretch)
