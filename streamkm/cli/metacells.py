@@ -46,7 +46,7 @@ def metacells(path: str, n_clusters: int, output: str, settings: Sequence[str], 
 
     Cells are prepared as they are read, to find the groups: by --preprocess, by default total,log1p. Then one more pass
     sums their counts as CELLS has them. The output is an AnnData file with a row for each group: sums in X, the number
-    of cells in obs/size, names of genes in var.
+    of cells in obs/size, names of genes in var, and in obsp/distances how far the 15 nearest groups are.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         import numpy as np
@@ -54,7 +54,7 @@ def metacells(path: str, n_clusters: int, output: str, settings: Sequence[str], 
         from streamkm.cli.results import check_labels_target, put_into_file, write_labels
         from streamkm.cli.summary import rows_text
         from streamkm.estimators.kmeans import StreamKMeans
-        from streamkm.fitting.cluster_sums import SumsPlan, sum_clusters
+        from streamkm.fitting.cluster_sums import SumsPlan, nearest_centers, sum_clusters
         from streamkm.passes.labels import count_skipped
         from streamkm.sources.binary.h5ad_sums import most_bytes, write_sums
 
@@ -76,12 +76,13 @@ def metacells(path: str, n_clusters: int, output: str, settings: Sequence[str], 
         with work([path], settings, memory_limit=limit) as source:
             SumsPlan.of(source, n_clusters, memory_limit=limit)  # refuses what has no room before the fit
             labels = np.asarray(talk.prepare(estimator).fit(source).labels_)
+            distances = nearest_centers(estimator.cluster_centers_, n_clusters)
             plan = SumsPlan.of(source, n_clusters, memory_limit=limit)
             found = sum_clusters(plan, labels, memory_limit=limit, progress=talk.progress())
         sizes = found.counts.astype(np.int64)
         replace_marked(
             output,
-            lambda file: write_sums(file, found.sums, sizes, source.feature_names),
+            lambda file: write_sums(file, found.sums, sizes, source.feature_names, distances),
             most_bytes(found.sums),
             ready=lambda _: _check_target(output, overwrite),  # once more: the passes may have taken hours
         )

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
+import sklearn
 from numpy.typing import NDArray
+from sklearn.neighbors import kneighbors_graph
 
 from streamkm.cluster.totals import Totals
 from streamkm.core.exceptions import InvalidInputError, MemoryLimitError
@@ -22,6 +25,8 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
 STAGE = "sums"
+NEIGHBOURS = 15  # of a center: as many as graphs of cells usually have
+WORKING_MIB = 16  # of distances between centers at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +108,15 @@ def sum_clusters(
     ):
         trim_heap(memory_limit_bytes(memory_limit))
         return PassContext(executor=workers, reader=reader).run(sums, stage)
+
+
+def nearest_centers(centers: NDArray[Any], n_clusters: int) -> sp.csr_array:
+    """Distances from each center to the nearest others (k, k); none of clusters that were not found."""
+    n_found = len(centers)
+    found = sp.csr_array((n_clusters, n_clusters))
+    if n_found > 1:
+        with sklearn.config_context(working_memory=WORKING_MIB):
+            found = sp.csr_array(kneighbors_graph(centers, min(NEIGHBOURS, n_found - 1), mode="distance"))
+        found.resize((n_clusters, n_clusters))
+        found.sort_indices()
+    return found

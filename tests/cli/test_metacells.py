@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, MemoryLimitError
-from streamkm.fitting.cluster_sums import SumsPlan, sum_clusters
+from streamkm.fitting.cluster_sums import NEIGHBOURS, SumsPlan, nearest_centers, sum_clusters
 from streamkm.sources import open_source
 from tests.cli.test_cli import run
 
@@ -59,6 +59,20 @@ def test_sums_sizes_and_names(folder, inner):
     wanted = StreamKMeans(K, preprocess=["total", "log1p"], metric="cosine", random_state=0, progress=False)
     np.testing.assert_array_equal(labels, wanted.fit(f"cells.h5ad{inner}").labels_)
     assert open_source("metacells.h5ad").feature_names == tuple(NAMES)
+    apart = np.linalg.norm(wanted.cluster_centers_[:, None] - wanted.cluster_centers_, axis=2)
+    assert (np.diff(found.obsp["distances"].indptr) == K - 1).all()
+    np.testing.assert_allclose(found.obsp["distances"].toarray(), apart, rtol=1e-5, atol=1e-6)
+
+
+def test_neighbours_of_metacells_are_the_nearest():
+    centers = np.random.default_rng(0).normal(size=(40, 3))
+    found = nearest_centers(centers, 42)
+    assert found.shape == (42, 42)
+    np.testing.assert_array_equal(np.diff(found.indptr), [NEIGHBOURS] * 40 + [0, 0])
+    apart = np.linalg.norm(centers[:, None] - centers, axis=2)
+    for center in range(40):
+        assert set(found[[center]].indices) == set(np.argsort(apart[center])[1 : NEIGHBOURS + 1])
+    assert nearest_centers(centers[:1], 1).nnz == 0
 
 
 def test_labels_into_the_file_and_other_steps(folder):

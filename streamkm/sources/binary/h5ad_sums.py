@@ -16,11 +16,16 @@ _STRINGS = h5py.string_dtype("utf-8")
 
 
 def write_sums(
-    file: BinaryIO, sums: NDArray[np.float64], sizes: NDArray[np.int64], names: Sequence[str] | None
+    file: BinaryIO,
+    sums: NDArray[np.float64],
+    sizes: NDArray[np.int64],
+    names: Sequence[str] | None,
+    distances: sp.csr_array,
 ) -> None:
     """Write an AnnData file: X (k, d) in CSR float64, obs with the size of each cluster, var with names of features.
 
-    `sizes` (k,): rows of each cluster. `names` (d,): of features; None numbers them.
+    `sizes` (k,): rows of each cluster. `names` (d,): of features; None numbers them. `distances` (k, k): from each
+    center to the nearest others, which become ``obsp["distances"]``.
     """
     with h5py.File(file, "w") as root:
         root.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
@@ -28,6 +33,12 @@ def write_sums(
         clusters = [str(number) for number in range(len(sums))]
         _write_frame(root.create_group("obs"), clusters, {"size": sizes})
         _write_frame(root.create_group("var"), [str(j) for j in range(sums.shape[1])] if names is None else names, {})
+        pairs = root.create_group("obsp")
+        pairs.attrs.update({"encoding-type": "dict", "encoding-version": "0.1.0"})
+        near = pairs.create_group("distances")
+        near.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": distances.shape})
+        for name in ("data", "indices", "indptr"):
+            near.create_dataset(name, data=getattr(distances, name))
 
 
 def most_bytes(sums: NDArray[np.float64]) -> int:
