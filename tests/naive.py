@@ -257,3 +257,14 @@ def observed_means(X: Any, labels: Any, weights: Any, k: int) -> tuple[NDArray[n
             rows = there & (labels == c) if (there & (labels == c)).any() else there
             means[c, j] = math.fsum(weights[rows] * X[rows, j]) / weights[rows].sum() if rows.any() else 0.0
     return means, counts
+
+
+def folded(fit, parts, *, joins):
+    """What steps of a preparation find in parts of the rows: one state over all, or one of each that are joined."""
+    nothing = np.empty(0)
+    if joins:
+        return fit.finish(fit.join([fit.step(None, part, nothing) for part in parts]))
+    state = None
+    for part in parts:
+        state = fit.step(state, part, nothing)
+    return fit.finish(state)

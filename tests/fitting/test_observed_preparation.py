@@ -109,13 +109,7 @@ def test_a_fit_is_that_of_rows_that_were_prepared_by_hand(tmp_path, case, kind):
 def test_moments_are_those_of_the_values_that_are_there(cuts, kind, joins):
     X, fit = holed(300, kind), MomentsFit(centers=True, observed=True)
     X[:, 5] = np.nan
-    parts, state = np.split(X, sorted(cuts)), None
-    if joins:
-        state = fit.join([fit.step(None, part, np.empty(0)) for part in parts])
-    else:
-        for part in parts:
-            state = fit.step(state, part, np.empty(0))
-    found = fit.finish(state)
+    found = naive.folded(fit, np.split(X, sorted(cuts)), joins=joins)
     rows = X[:, :4].astype(np.float64)
     np.testing.assert_allclose(found.shift[:4], np.nanmean(rows, axis=0), rtol=1e-12)
     np.testing.assert_allclose(1 / found.factor[:4], np.nanstd(rows, axis=0), rtol=1e-9)

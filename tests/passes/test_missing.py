@@ -26,6 +26,7 @@ from streamkm.preparation import Preparation
 from streamkm.preparation.fill import Fill
 from streamkm.preparation.moments import FillFit
 from tests.children import StoppedError, stopped_after
+from tests.naive import folded
 
 COMMON = {"random_state": 0, "chunk_bytes": 20_000, "progress": False}
 FILLED = {"on_missing": "mean", **COMMON}
@@ -68,14 +69,7 @@ def same_fit(got, wanted):
 )
 def test_means_are_those_of_numpy_however_rows_are_cut(cuts, kind, joins):
     X, fit = holed(300, kind), FillFit()
-    parts = np.split(X, sorted(cuts))
-    state = None
-    if joins:
-        state = fit.join([fit.step(None, part, np.empty(0)) for part in parts])
-    else:
-        for part in parts:
-            state = fit.step(state, part, np.empty(0))
-    found = fit.finish(state)
+    found = folded(fit, np.split(X, sorted(cuts)), joins=joins)
     np.testing.assert_allclose(found.means, np.nanmean(X.astype(np.float64), axis=0), rtol=1e-13)
     np.testing.assert_allclose(found.missing, np.isnan(X).mean(axis=0), atol=1e-15)
     assert found.means[4] == kind(0.1)  # of equal values, exactly: else standardizing would divide by rounding
@@ -97,13 +91,7 @@ def test_means_of_sparse_rows_are_those_of_scikit_learn(cuts, kind, joins):
     edges = [0, *sorted(cuts), 300]
     parts = [sp.csr_array(X[start:stop]) for start, stop in pairwise(edges)]
     parts = [sp.csr_array(part[:, : 1 + part.indices.max(initial=0)]) for part in parts]  # as wide as their entries
-    state = None
-    if joins:
-        state = fit.join([fit.step(None, part, np.empty(0)) for part in parts])
-    else:
-        for part in parts:
-            state = fit.step(state, part, np.empty(0))
-    found = fit.finish(state)
+    found = folded(fit, parts, joins=joins)
     imputer = SimpleImputer(keep_empty_features=True).fit(X.astype(np.float64))
     width = 1 + X.indices.max()
     np.testing.assert_allclose(found.means, imputer.statistics_[:width], rtol=1e-12, atol=1e-15)
