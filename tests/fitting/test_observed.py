@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner
-from dask.distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
@@ -181,15 +180,14 @@ def test_what_cannot_be_is_refused():
 # ---- where rows are, and what is kept
 
 
-def test_threads_and_workers_give_the_same_bits(tmp_path):
+def test_threads_and_workers_give_the_same_bits(tmp_path, client):
     X, _ = groups()
     array = da.from_array(X, chunks=(700, 6))
     model = StreamKMeans(4, executor=1, **MASKED).fit(array)
     same_fit(StreamKMeans(4, executor=2, **MASKED).fit(array), model)
-    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None, set_as_default=False) as client:
-        on_cluster = StreamKMeans(4, executor=client, **MASKED).fit(array)
-        labels = on_cluster.predict(array).compute()
-        written = StreamKMeans(4, executor=client, **MASKED).fit(array, labels_to=tmp_path / "labels.zarr")
+    on_cluster = StreamKMeans(4, executor=client, **MASKED).fit(array)
+    labels = on_cluster.predict(array).compute()
+    written = StreamKMeans(4, executor=client, **MASKED).fit(array, labels_to=tmp_path / "labels.zarr")
     same_fit(on_cluster, model)
     np.testing.assert_array_equal(labels, model.labels_)
     np.testing.assert_array_equal(written.labels_[:], model.labels_)

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from click.testing import CliRunner
-from dask.distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.impute import SimpleImputer
@@ -255,7 +254,7 @@ def test_masked_entries_are_missing():
 # ---- where rows are, and what is kept
 
 
-def test_tables_and_dask_and_threads_give_the_same_bits(tmp_path):
+def test_tables_and_dask_and_threads_give_the_same_bits(tmp_path, client):
     X = holed()
     model = StreamKMeans(3, **FILLED).fit(X)
     same_fit(StreamKMeans(3, executor=2, **FILLED).fit(X), model)
@@ -265,9 +264,8 @@ def test_tables_and_dask_and_threads_give_the_same_bits(tmp_path):
     np.testing.assert_allclose(read.preparation_.fill.means, model.preparation_.fill.means, rtol=1e-12)
     np.testing.assert_array_equal(read.preparation_.fill.missing, model.preparation_.fill.missing)
     array = da.from_array(X, chunks=(700, 5))
-    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None, set_as_default=False) as client:
-        on_cluster = StreamKMeans(3, executor=client, **FILLED).fit(array)
-        labels = on_cluster.predict(array).compute()
+    on_cluster = StreamKMeans(3, executor=client, **FILLED).fit(array)
+    labels = on_cluster.predict(array).compute()
     same_fit(on_cluster, StreamKMeans(3, executor=1, **FILLED).fit(array))
     np.testing.assert_array_equal(labels, on_cluster.labels_)
 
