@@ -182,6 +182,7 @@ def test_what_is_drawn_keeps_sums_unbiased():
             sample = Sample(X[order], order, NO_WEIGHTS, complete=False)
 
             def draw_all(shares, rule):
+                assert rule.size == 100  # half of those that are clustered
                 return rule.draw(X, np.arange(3000), NO_WEIGHTS, shares(X, shares.model.table()))
 
             stream = np.random.SeedSequence(seed)

@@ -15,6 +15,7 @@ import pytest
 
 from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.sources.arrow_values import validity
 from streamkm.sources.memory.frames import check_same_columns, column_names, is_frame
 from streamkm.testing import assemble
 from tests.tables import cases
@@ -244,3 +245,18 @@ def test_a_frame_that_speaks_arrow_alone_asks_for_pyarrow():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "Frame is read by pyarrow: pip install 'streamkm[tables]'" in done.stdout
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 200])
+def test_null_bits_of_any_slice(length):
+    """Bits of an Arrow array that begins within a byte."""
+    known = np.random.default_rng(0).random(400) < 0.7
+    values = pa.array(np.arange(400.0), mask=~known)
+    for offset in range(0, 200, 3):
+        np.testing.assert_array_equal(validity(values.slice(offset, length)), known[offset : offset + length])
+
+
+def test_numerals_are_text():
+    """A column of text is refused by its first value, where all of them look like numbers."""
+    with pytest.raises(InvalidInputError, match=r"column 'b' of data frame contains text \('12' in row 1\)"):
+        open_source(pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [None, "12", "13"]}))

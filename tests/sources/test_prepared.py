@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -106,3 +108,14 @@ def test_prepared_rows_tell_what_they_are_made_of():
     assert hashed_text(prepared(text, preparation)) is text
     assert hashed_text(cached_rows(text, 1 << 20, 1 << 20)) is text
     assert hashed_text(weighted(text, TfIdf(Frequencies(2, np.array([1]), np.array([2]))))) is None
+
+
+def test_what_goes_to_a_cluster_carries_no_rows(tmp_path):
+    """Rows of this process are left behind; a file is opened by the worker."""
+    X = np.zeros((50_000, 7), np.float32)
+    here = prepared(ArraySource(X), STANDARDIZED)
+    assert len(pickle.dumps(here.stand_in())) < 10_000 < X.nbytes
+    assert here.stand_in().describe(3) == here.describe(3)
+    np.save(tmp_path / "x.npy", X)
+    file = prepared(open_source(tmp_path / "x.npy"), STANDARDIZED)
+    assert file.stand_in() is file
