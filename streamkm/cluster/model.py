@@ -69,6 +69,8 @@ class Model:
         The features that centers have, where they are few of all.
     observed : bool
         Whether distances are those among the features that a row has: NaN is a missing value.
+    ids : int64 (k,) or None
+        What labels are; None: the numbers of the centers.
     """
 
     centers: NDArray[np.float64]
@@ -82,6 +84,11 @@ class Model:
     laid_out: NearestCenters | None = None
     columns: Columns | None = None
     observed: bool = False
+    ids: NDArray[np.int64] | None = None
+
+    def names(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Labels of rows by the numbers of their centers, of any dtype."""
+        return numbers if self.ids is None else self.ids.astype(numbers.dtype)[numbers.astype(np.intp)]
 
     def indexed(self) -> Model:
         """The same with an index of the centers, if they are so many that one is worth it for dense rows."""

@@ -5,6 +5,8 @@ The state is a `fitting.streams.stream.Stream`; what is fitted follows from it w
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -15,22 +17,28 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
+from streamkm.cluster.tracking import Event, TrackedClusters
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.input_rows import open_rows, read_missing
+from streamkm.estimators.labelling import Labelling
+from streamkm.estimators.updating import relabel_rows, update_rows
 from streamkm.estimators.validation import (
     Weights,
     centers_dtype,
     check_stream_parameters,
     check_weights,
+    cluster_range,
     drawn_seed,
     given_start,
     parameters_of,
 )
 from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
-from streamkm.fitting.streams.stream import Origin, Stream, stream_size
-from streamkm.passes.labels import count_skipped
+from streamkm.fitting.streams.follow import FollowSettings
+from streamkm.fitting.streams.stream import Stream, stream_size
+from streamkm.metrics.update import Update
+from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
 from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
 from streamkm.preparation import STEPS, Preparation, check_steps
 from streamkm.preparation.preparation import FILL, FOUND
@@ -39,8 +47,24 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
 
 CHUNK_BYTES = 16 << 20
-LAZY = ("cluster_centers_", "counts_", "inertia_", "n_iter_", "converged_", "model_", "assign_space_", "sketch_")
+LAZY = (
+    "cluster_centers_",
+    "cluster_ids_",
+    "cluster_means_",
+    "counts_",
+    "inertia_",
+    "inertia_error_",
+    "n_iter_",
+    "converged_",
+    "model_",
+    "assign_space_",
+    "sketch_",
+)
 _OF_INPUT = ("n_features_in_", "feature_names_in_", "seed_", "preparation_")
+
+
+REACH_OF_A_FIT = 2.0
+"""Mean distances of rows to their center within which nearly all lie, for clusters of a fit, which keeps no rows."""
 
 
 class IncrementalKMeans(DescribedKMeans):
@@ -223,6 +247,137 @@ class IncrementalKMeans(DescribedKMeans):
         self._take_rows(source, check_weights(sample_weight))
         return self
 
+    def update(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        labels_to: str | os.PathLike[str] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Update:
+        """Take more rows, follow the clusters, and tell what changed; two passes over the new rows alone.
+
+        The first pass looks at the rows about the present centers and draws some. Clusters then go on: they move, are
+        split where that lowers the objective by more than the cheapest join costs, and keep their ids. The second pass
+        labels the new rows and gathers exact sums.
+
+        Parameters
+        ----------
+        X : as for `StreamKMeans.fit`
+            Data that can be read twice.
+        y : ignored
+        sample_weight : array-like (n,) or float, optional
+        labels_to : path, optional
+            NAME.zarr: where workers write the ids of the new rows; `labels_` then reads them.
+        checkpoint : path, optional
+            Directory that keeps what an interrupted update has done; the same call goes on from there.
+
+        Returns
+        -------
+        Update
+            What the new rows say of the clusters, and what became of these. It prints as a table.
+
+        Raises
+        ------
+        InvalidInputError, SourceError
+            For rows that cannot be read, are wrong, or unlike those before. The estimator is as it was, but for its
+            first update, as of `partial_fit`.
+        InvalidParameterError
+            For a parameter out of range.
+
+        Notes
+        -----
+        Old rows stay in their clusters: their sums are kept, so `inertia_` of all rows is exact without reading them.
+        Where a cluster was split, the part of its old rows that went is an estimate, and `inertia_error_` its standard
+        error. O(nnz k) time for the new rows, and as much for each of some steps on the coreset.
+        """
+        check_stream_parameters(self)
+        self.preparation_ = self._preparation(vars(self).get("preparation_"))
+        place = None if labels_to is None else check_labels_place(labels_to)
+        first = "stream_" not in vars(self)
+        source = open_rows(self, X, reset=first)
+        weights = check_weights(sample_weight)
+        weights.check_rows(source.n_rows, source.name)
+        rows = source if self.preparation_ is None else prepared(source, self.preparation_)
+        stream = self._stream_for(rows)
+        labelling = self._labelling(source, rows, stream)
+        begun = time.perf_counter()
+        found = update_rows(
+            self,
+            stream,
+            labelling,
+            weights,
+            self._follow_settings(stream),
+            self._settings(stream),
+            labels_to=place,
+            checkpoint=checkpoint,
+        )
+        n_read = found.n_read
+        stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
+        n_rows = stream.n_rows if stream.followed is None else stream.n_rows + found.n_valid
+        before = stream.followed
+        after = stream.updated(found.followed, n_rows, found.first_new + n_read)
+        self._follow(after, vars(self).get("n_steps_", 0) + 1)
+        self.labels_ = found.labels if place is None else open_labels(place)
+        return Update(
+            drift=None,
+            events=tuple(each for each in found.followed.events if before is None or each not in before.events),
+            n_rows=found.n_valid,
+            inertia=self.inertia_,
+            inertia_error=self.inertia_error_,
+            changed_share_bound=float("nan"),
+            relabel=False,
+            seconds=time.perf_counter() - begun,
+        )
+
+    def relabel(
+        self,
+        X: Any,
+        sample_weight: ArrayLike | None = None,
+        *,
+        labels_to: str | os.PathLike[str] | None = None,
+    ) -> Any:
+        """Label all rows that were counted so far anew; one pass. Afterwards all that is told of them is exact again.
+
+        Parameters
+        ----------
+        X : as for `StreamKMeans.fit`
+            All rows so far, in the order in which they came.
+        sample_weight : array-like (n,) or float, optional
+            As they had.
+        labels_to : path, optional
+            NAME.zarr: where workers write the ids.
+
+        Returns
+        -------
+        int32 ndarray (n,), or zarr.Array
+
+        Raises
+        ------
+        InvalidInputError
+            Before the first update, after rows that `partial_fit` took, and for another number of rows.
+        """
+        check_is_fitted(self, "stream_")
+        place = None if labels_to is None else check_labels_place(labels_to)
+        source, weights, stream = open_rows(self, X, reset=False), check_weights(sample_weight), self.stream_
+        weights.check_rows(source.n_rows, source.name)
+        rows = source if self.preparation_ is None else prepared(source, self.preparation_)
+        followed, labels = relabel_rows(stream, self._labelling(source, rows, stream), weights, labels_to=place)
+        found = labels if place is None else open_labels(place)
+        n_rows = len(found) - count_skipped(found)
+        if n_rows != stream.n_rows:
+            raise InvalidInputError(f"{source.name} has {n_rows:,} valid rows; {stream.n_rows:,} were counted so far")
+        self._follow(stream.updated(followed, stream.n_rows, stream.next_row), self.n_steps_)
+        return found
+
+    @property
+    def lineage_(self) -> list[Event]:
+        """What became of clusters: births, deaths, splits and joins, in order."""
+        check_is_fitted(self, "stream_")
+        followed = self.stream_.followed
+        return [] if followed is None else list(followed.events)
+
     def merge(self, other: Self) -> Self:
         """Take the rows that another estimator has taken, by `partial_fit`, elsewhere.
 
@@ -252,7 +407,7 @@ class IncrementalKMeans(DescribedKMeans):
         stream = self._stream_for(rows)
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         reader = RowReader(rows, size, self.metric, self.on_invalid, on_missing=read_missing(self))
-        n_rows = feed(stream, reader, weights.each, weights.factor)
+        n_rows = int(feed(stream, reader, weights.each, weights.factor).sum())
         weights.check_rows(n_rows, source.name)
         stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
         self._follow(stream, vars(self).get("n_steps_", 0) + 1)
@@ -282,13 +437,14 @@ class IncrementalKMeans(DescribedKMeans):
     def _stream_for(self, rows: RowSource) -> Stream:
         """The stream that takes prepared rows; what has nothing but its origin is made anew for rows of their kind."""
         stream = vars(self).get("stream_")
-        if stream is not None and stream.origin is None:
+        if stream is not None and not stream.is_origin:
             return stream
         if stream is None:
             self.seed_ = drawn_seed(self.random_state)
         fresh = self._new_stream(rows.dtype, None if rows.is_sparse else rows.n_features)
         if stream is not None:
-            fresh.begin(stream.origin, dtype=np.result_type(rows.dtype, np.float32), sparse=rows.is_sparse)
+            kind = np.result_type(rows.dtype, np.float32)
+            fresh.begin(stream.followed.clusters, stream.n_rows, dtype=kind, sparse=rows.is_sparse)
             fresh.dtype = stream.dtype
         return fresh
 
@@ -298,8 +454,9 @@ class IncrementalKMeans(DescribedKMeans):
         row_bytes = 1024 if width is None else np.result_type(dtype, np.float32).itemsize * width
         seed = int(check_random_state(self.seed_).randint(0, 2**63 - 1, dtype=np.int64))
         half_life = np.inf if given.half_life is None else float(given.half_life)
-        size = stream_size(given.n_clusters, row_bytes)
-        rule = CoresetRule(size, given.n_clusters, seed, half_life=half_life)
+        most = cluster_range(given.n_clusters)[1]
+        size = stream_size(most, row_bytes)
+        rule = CoresetRule(size, most, seed, half_life=half_life)
         return Stream(rule, first_row=given.first_row)
 
     def _follow(self, stream: Stream, n_steps: int) -> None:
@@ -311,30 +468,61 @@ class IncrementalKMeans(DescribedKMeans):
         self.stream_, self.n_samples_seen_, self.n_steps_ = stream, stream.n_rows, n_steps
         self.n_features_in_ = stream.n_features
 
-    def _find_clusters(self) -> dict[str, Any]:
-        """Find centers in the coreset, and all attributes that follow from them."""
-        given, stream = parameters_of(self), self.stream_
-        settings = StreamSettings(
-            n_clusters=given.n_clusters,
+    def _settings(self, stream: Stream) -> StreamSettings:
+        """How clusters of a coreset are found at first."""
+        given = parameters_of(self)
+        return StreamSettings(
+            n_clusters=cluster_range(given.n_clusters)[0],
             init=given_start(given.init),
             n_init=given.n_init,
             max_iter=given.max_iter,
             tol=given.tol,
             seeds=np.random.SeedSequence(stream.rule.seed),
         )
-        found = stream.clusters(settings, given.executor)
+
+    def _follow_settings(self, stream: Stream) -> FollowSettings:
+        """How clusters go on."""
+        fewest, most = cluster_range(self.n_clusters)
+        return FollowSettings(fewest, most, self.tol, stream.rule.seed)
+
+    def _labelling(self, source: RowSource, rows: RowSource, stream: Stream) -> Labelling:
+        """The passes over rows; `rows` are those of `source`, prepared."""
+        most, width = cluster_range(self.n_clusters)[1], max(stream.n_features, rows.n_features or 1)
+        sketch = IdentitySketch(width)
+        model = Model(np.zeros((most, width)), width, self.metric, "original", sketch, preparation=self.preparation_)
+        return Labelling(self, source, model=model)
+
+    def _find_clusters(self) -> dict[str, Any]:
+        """Find centers in the coreset, and all attributes that follow from them."""
+        given, stream = parameters_of(self), self.stream_
         sketch = IdentitySketch(stream.n_features)
-        return {
-            "cluster_centers_": found.centers.astype(stream.dtype, copy=False),
-            "counts_": found.counts,
-            "inertia_": found.inertia,
-            "n_iter_": found.n_iter,
-            "converged_": found.converged,
-            "assign_space_": "original",
-            "sketch_": sketch,
-            "model_": Model(
-                found.centers, stream.n_features, given.metric, "original", sketch, preparation=self.preparation_
-            ),
+        found: dict[str, Any] = {"assign_space_": "original", "sketch_": sketch}
+        if stream.followed is None:
+            clusters = stream.clusters(self._settings(stream), given.executor)
+            centers, ids = clusters.centers, np.arange(len(clusters.centers))
+            found |= {
+                "counts_": clusters.counts,
+                "inertia_": clusters.inertia,
+                "inertia_error_": np.nan,
+                "n_iter_": clusters.n_iter,
+                "converged_": clusters.converged,
+            }
+        else:
+            known = stream.known_clusters(self._follow_settings(stream), self._settings(stream), given.executor)
+            centers, ids = known.centers, known.ids
+            found |= {
+                "counts_": known.counts,
+                "inertia_": known.inertia,
+                "inertia_error_": known.error,
+                "cluster_means_": known.means,
+            }
+        model = Model(
+            centers, stream.n_features, given.metric, "original", sketch, preparation=self.preparation_, ids=ids
+        )
+        return found | {
+            "cluster_centers_": centers.astype(stream.dtype, copy=False),
+            "cluster_ids_": ids,
+            "model_": model,
         }
 
     def _labels_of_last_rows(self) -> Any:
@@ -392,11 +580,27 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
     made.preparation_, made.seed_ = fitted.preparation_, drawn_seed(given.random_state)
     if "feature_names_in_" in known:
         made.feature_names_in_ = fitted.feature_names_in_
-    means = fitted.cluster_means_
+    means, counts = fitted.cluster_means_, np.asarray(fitted.counts_, np.float64)
     n_rows = fitted.n_samples_ - count_skipped(fitted.labels_)
     dtype, sparse = np.result_type(np.dtype(fitted.fitted_on_["dtype"]), np.float32), fitted.fitted_on_["sparse"]
     stream = made._new_stream(dtype, None if sparse else means.shape[1])
-    stream.begin(Origin(means, fitted.counts_, n_rows), dtype=dtype, sparse=sparse)
+    centers = fitted.model_.wide_centers()
+    moved = means - centers
+    distances = fitted.profile_.sums[:, 0] if getattr(fitted, "profile_", None) is not None else np.zeros(len(counts))
+    typical = np.divide(distances, counts, out=np.zeros(len(counts)), where=counts > 0)
+    clusters = TrackedClusters(
+        ids=np.arange(len(counts)),
+        centers=centers,
+        means=means,
+        counts=counts,
+        distances=distances,
+        reach=REACH_OF_A_FIT * typical,
+        within=max(0.0, fitted.inertia_ - float(counts @ np.einsum("ij,ij->i", moved, moved))),
+        variance=0.0,
+        n_ids=len(counts),
+        n_updates=1,
+    )
+    stream.begin(clusters, n_rows, dtype=dtype, sparse=sparse)
     stream.dtype = centers_dtype(np.asarray(fitted.cluster_centers_).dtype)
     made._follow(stream, 0)
     return made

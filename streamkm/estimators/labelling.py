@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from streamkm.cluster.model import Model
 from streamkm.core.marks import Overwrite
 from streamkm.core.memory import memory_limit_bytes, trim_heap
 from streamkm.core.progress import Progress
@@ -36,8 +37,9 @@ from streamkm.sources.prepared import prepared
 class Labelling:
     """One pass of a fitted estimator over rows, each of which gets so many values, within the memory limit."""
 
-    def __init__(self, estimator: Any, source: RowSource, n_columns: int = 0):
-        model, executor, limit = current_model(estimator), estimator.executor, estimator.memory_limit
+    def __init__(self, estimator: Any, source: RowSource, n_columns: int = 0, model: Model | None = None):
+        model = current_model(estimator) if model is None else model
+        executor, limit = estimator.executor, estimator.memory_limit
         stored = store_of(source)
         if stored is not None:
             from streamkm.stores.compatibility import model_on_store
@@ -57,15 +59,15 @@ class Labelling:
         self._executor, self._n_threads, self._memory_limit = executor, n_threads, limit
 
     @contextmanager
-    def _context(self) -> Iterator[PassContext]:
-        """Open the executor, and keep the memory limit meanwhile."""
+    def context(self, **given: Any) -> Iterator[PassContext]:
+        """Open the executor, and keep the memory limit meanwhile; `given`: other values of the context."""
         with under_limit(self._memory_limit), open_executor(self._executor, self._n_threads) as workers:
             trim_heap(memory_limit_bytes(self._memory_limit))
-            yield PassContext(executor=workers, reader=self.reader)
+            yield PassContext(executor=workers, reader=self.reader, **given)
 
     def values(self, name: str, function: Callable[..., Any]) -> Iterator[NDArray[Any]]:
         """Read the rows once, in a stage of this name; yield the function's values chunk by chunk."""
-        with self._context() as context, self.progress.stage(name) as stage:
+        with self.context() as context, self.progress.stage(name) as stage:
             yield from map_rows(context, self.model, function, stage, wide=self.n_columns > 0)
 
     def gathered(self, name: str, function: Callable[..., Any], empty: NDArray[Any]) -> NDArray[Any]:
@@ -74,7 +76,7 @@ class Labelling:
 
     def write_labels(self, target: Path, *, overwrite: Overwrite) -> None:
         """Read the rows once; write their labels to a Zarr array."""
-        with self._context() as context:
+        with self.context() as context:
             check_seen(context.executor, target)
             with self.progress.stage("predict") as stage:
                 held = label_pass(context, self.model, stage)
@@ -85,7 +87,7 @@ class Labelling:
         self, place: TablePlace, usual: NDArray[np.float64] | None, names: RowNames, *, overwrite: Overwrite
     ) -> Written:
         """Read the rows once; write their labels, distances and outlier scores to a table."""
-        with self._context() as context, self.progress.stage("predict") as stage:
+        with self.context() as context, self.progress.stage("predict") as stage:
             written = write_table(context, self.model, place, stage, usual, names, overwrite=overwrite)
         return replace(written, stage=stage)
 

@@ -64,9 +64,25 @@ def check_parameters(estimator: Any) -> None:
         check_masked(estimator)
 
 
+def cluster_range(n_clusters: Any) -> tuple[int, int]:
+    """The fewest and the most clusters of a stream: a pair, or twice the same number.
+
+    Raises InvalidParameterError.
+    """
+    if not isinstance(n_clusters, tuple | list):
+        check_integer("n_clusters", n_clusters, 1)
+        return int(n_clusters), int(n_clusters)
+    if len(n_clusters) != 2 or not all(isinstance(each, Integral) for each in n_clusters):
+        raise InvalidParameterError(f"n_clusters={n_clusters!r}; needed: a number, or the fewest and the most")
+    fewest, most = (int(each) for each in n_clusters)
+    if not 1 <= fewest <= most:
+        raise InvalidParameterError(f"n_clusters={n_clusters!r}; needed: 1 <= fewest <= most")
+    return fewest, most
+
+
 def check_stream_parameters(estimator: Any) -> None:
     """Refuse parameters of an estimator of streams that are out of range, saying what is needed."""
-    check_integer("n_clusters", estimator.n_clusters, 1)
+    fewest, _ = cluster_range(estimator.n_clusters)
     check_integer("max_iter", estimator.max_iter, 1)
     check_integer("first_row", estimator.first_row, 0)
     half_life = estimator.half_life
@@ -86,7 +102,7 @@ def check_stream_parameters(estimator: Any) -> None:
             'rows with NaN out, or go on from a fit with on_missing="mean"'
         )
     check_steps(estimator.preprocess)
-    check_init(estimator.init, estimator.n_clusters, estimator.n_init)
+    check_init(estimator.init, fewest, estimator.n_init)
 
 
 def check_masked(estimator: Any) -> None:

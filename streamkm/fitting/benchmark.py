@@ -28,7 +28,7 @@ from streamkm.fitting.clustering import Clustering
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.normalize import normalize_rows
 from streamkm.fitting.settings import Settings
-from streamkm.passes.assign import assign_pass
+from streamkm.passes.assign import Assign, assign_pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.label_sinks import GatheredLabels
@@ -200,7 +200,7 @@ def _measured(
         last = workers.cost(
             lambda: assign_pass(
                 context,
-                model,
+                Assign(model, model.table()),
                 sketched.chunk_rows,
                 Stage("assign"),
                 sink=GatheredLabels(sketched.chunk_rows, context.writer),

@@ -78,6 +78,29 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True)
+class Decay:
+    """Weights of rows that halve with each so many rows that come after.
+
+    Attributes
+    ----------
+    half_life : float
+        Rows; infinite: no decay.
+    last_row : int
+        Number of the newest row, which keeps its weight.
+    """
+
+    half_life: float
+    last_row: int
+
+    def weights(self, given: NDArray[np.float64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Weights (v,) of rows by their own ones, (v,) or (0,), and their numbers (v,)."""
+        if np.isinf(self.half_life):
+            return given
+        faded = np.exp2((numbers - self.last_row) / self.half_life)
+        return given * faded if len(given) else faded
+
+
+@dataclass(frozen=True, slots=True)
 class Gathered:
     """The result of an assign pass without labels; see `Assigned`."""
 
@@ -97,6 +120,8 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         The model's.
     rule : DrawRule, optional
         By which rows are drawn in the same pass.
+    decay : Decay, optional
+        How weights fall with the age of rows.
     """
 
     saved_as = Passed
@@ -104,6 +129,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
     model: Model
     table: NearestCenters
     rule: DrawRule | None = None
+    decay: Decay | None = None
 
     @staticmethod
     def memory(sizes: FitSizes, space: Space) -> PassMemory:
@@ -131,7 +157,14 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
 
     def step(self, state: Passed, rows: ValidRows) -> tuple[Passed, NDArray[np.int32]]:
         """Add the rows of a chunk; return its labels (n_read,), -1 for invalid rows."""
+        state, labels, _ = self.measured(state, rows)
+        return state, rows.spread(self.model.names(labels), -1)
+
+    def measured(self, state: Passed, rows: ValidRows) -> tuple[Passed, NDArray[np.int32], NDArray[np.float64]]:
+        """Add the rows of a chunk; return labels (v,) and squared distances (v,) of the valid ones."""
         model, table, weights = self.model, self.table, rows.weights
+        if self.decay is not None:
+            weights = self.decay.weights(weights, rows.first_row + rows.numbers)
         norms, X = rows.d2norms if model.far else None, model.place(rows.X)
         gaps = np.empty(X.shape[0])
         if norms is None:
@@ -147,7 +180,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
             drawn = self.rule.gather((*drawn, self.rule.draw(X, rows.places, weights, d2)))
         gathered = float(weighted_sum(weights, d2 if norms is None else norms))
         totals = Totals(totals.sums, totals.counts, totals.d2 + gathered)
-        return Passed(totals, state.profile, drawn), rows.spread(labels, -1)
+        return Passed(totals, state.profile, drawn), labels, measured
 
     def join(self, first: Passed, second: Passed) -> Passed:
         """Add the second state to the first, in its memory."""
@@ -166,13 +199,12 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
 
 def assign_pass(
     context: PassContext,
-    model: Model,
+    assign: Assign,
     chunk_rows: NDArray[np.int64],
     stage: Stage,
     *,
     sink: LabelSink,
     record: str | None = None,
-    rule: DrawRule | None = None,
 ) -> Assigned:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.
 
@@ -183,16 +215,16 @@ def assign_pass(
     Parameters
     ----------
     context : PassContext
+    assign : Assign
     chunk_rows : int64 (chunks,)
         Rows of each chunk, from the pass before.
     sink : LabelSink
         Takes the labels.
     record : str, optional
         Name under which labels and sums are saved as they come, and restored from an earlier run.
-    rule : DrawRule, optional
-        By which rows are drawn in the same pass.
     """
-    found = context.run(Assign(model, model.table(), rule), stage, chunk_rows, sink=sink, record=record)
+    model = assign.model
+    found = context.run(assign, stage, chunk_rows, sink=sink, record=record)
     if sink.n_taken != len(chunk_rows):
         raise changed_source(context.reader)
     totals, profile = found.totals, found.profile
@@ -204,7 +236,7 @@ def assign_pass(
                 stage.name,
             )
             near = replace(model, far=False)
-            again = context.run(Assign(near, near.table()), Stage(stage.name), chunk_rows)
+            again = context.run(Assign(near, near.table(), decay=assign.decay), Stage(stage.name), chunk_rows)
             d2, profile = again.totals.d2, again.profile
         totals = replace(totals, d2=d2)
     return Assigned(sink.labels, totals, found.drawn, profile)

@@ -170,7 +170,7 @@ class WritePart(Map[Part]):
         found = self.values.output(rows)
         part = Part(file_tag(), len(found), int(np.isnan(found[:, 0]).sum()))
         with writing(self.directory), open(os.path.join(self.directory, part.name), "xb") as file:
-            self.format.write_part(file, _columns(found, self.usual))
+            self.format.write_part(file, _columns(found, self.usual, self.values.model))
         return part
 
 
@@ -295,7 +295,7 @@ def _write_folder(
         replace_tree(made, path, hidden / REPLACED)
 
 
-def _columns(part: NDArray[np.float64], usual: NDArray[np.float64] | None) -> tuple[NDArray[Any], ...]:
+def _columns(part: NDArray[np.float64], usual: NDArray[np.float64] | None, model: Model) -> tuple[NDArray[Any], ...]:
     """The columns of some rows, but the first; -1 for no label, NaN for no number."""
     labels, seconds = (np.where(np.isnan(part[:, at]), -1, part[:, at]).astype(np.int32) for at in (0, 2))
     scores = np.full(len(part), np.nan)
@@ -304,4 +304,6 @@ def _columns(part: NDArray[np.float64], usual: NDArray[np.float64] | None) -> tu
         with np.errstate(divide="ignore", invalid="ignore"):
             scores = np.where(part[:, 1] == 0, 0.0, part[:, 1] / own)
         scores[labels < 0] = np.nan
+    for numbers in (labels, seconds):
+        numbers[numbers >= 0] = model.names(numbers[numbers >= 0])
     return labels, part[:, 1], seconds, part[:, 3], scores

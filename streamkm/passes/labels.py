@@ -89,7 +89,7 @@ class Label(Map[tuple[NDArray[np.int32], int]]):
 
     def output(self, rows: ValidRows) -> tuple[NDArray[np.int32], int]:
         """Of one chunk."""
-        return rows.spread(nearest_labels(self.model.place(rows.X), self.table), -1), rows.n_read
+        return rows.spread(self.model.names(nearest_labels(self.model.place(rows.X), self.table)), -1), rows.n_read
 
 
 def check_seen(executor: Executor, target: Path) -> None:

@@ -88,6 +88,8 @@ def _mapped_part(
     valid = reader.checked(X, rows.places)
     X = valid.X if len(valid.places) else _zero_row(X.shape[1], X.dtype, sparse=sp.issparse(X))
     values = function(model.place(X), table)
+    if values.dtype.kind == "i":
+        values = model.names(values)
     if valid.kept is None:
         return values
     out = np.full((valid.n_read, *values.shape[1:]), -1 if values.dtype.kind == "i" else np.nan, values.dtype)

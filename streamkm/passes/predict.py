@@ -57,6 +57,8 @@ class Values(Map[NDArray[Any]]):
     def output(self, rows: ValidRows) -> NDArray[Any]:
         """The values of a chunk."""
         values = np.asarray(self.function(self.model.place(rows.X), self.table))
+        if values.dtype.kind == "i":
+            values = self.model.names(values)
         return rows.spread(values, -1 if values.dtype.kind == "i" else np.nan)
 
 

@@ -17,7 +17,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.fitting.streams.numbering import order_like
 from tests.tables import cases, slow_but
 
 
@@ -193,17 +192,6 @@ def test_clusters_of_a_fit_keep_their_numbers_in_its_stream(tmp_path):
     np.testing.assert_array_equal(loaded.merge(other).predict(X), labels)
 
 
-@cases("n_known, n_centers", [(50, 50), (50, 20), (20, 50), (1, 3)])
-def test_order_of_moved_centers(n_known, n_centers):
-    rng = np.random.default_rng(0)
-    centers = rng.normal(size=(50, 5))
-    known, numbers = centers[:n_known], rng.permutation(n_centers)
-    order = order_like(known, centers[numbers] + 1e-3 * rng.normal(size=(n_centers, 5)))
-    assert sorted(order) == list(range(n_centers))
-    shared = min(n_known, n_centers)
-    np.testing.assert_array_equal(numbers[order][:shared], np.arange(shared))
-
-
 def test_a_stream_after_a_fit_knows_all_rows():
     """Of the fit's rows their sums are left: totals are exact, invalid rows are not among them."""
     X, _ = rows(500)
@@ -252,7 +240,7 @@ def test_a_stream_is_there_before_it_takes_rows(tmp_path, kind):
         loaded = IncrementalKMeans.load(tmp_path / "model.npz").partial_fit(other)
         for name in ("cluster_centers_", "counts_", "inertia_", "n_samples_seen_", "n_steps_", "seed_"):
             np.testing.assert_array_equal(getattr(loaded, name), getattr(whole, name))
-        assert (loaded.stream_.next_row, loaded.stream_.origin) == (7 + 6 + 3000, None)
+        assert (loaded.stream_.next_row, loaded.stream_.is_origin) == (7 + 6 + 3000, False)
 
 
 def test_the_fit_is_left_as_it_was():

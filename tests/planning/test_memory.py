@@ -27,7 +27,7 @@ from streamkm.cluster.model import Model
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
 from streamkm.engine.memory import waiting_calls
-from streamkm.passes.assign import assign_pass
+from streamkm.passes.assign import Assign, assign_pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_sinks import GatheredLabels
 from streamkm.passes.reader import RowReader
@@ -537,7 +537,8 @@ def test_pieces_of_a_stream_wait_one_a_call(k):
     assert StreamKMeans(k).plan(Pieces()).memory_model.reading.streams
     with open_executor(2) as workers:
         context, chunk_rows = PassContext(executor=workers, reader=reader), np.full(60, 100)
-        assign_pass(context, model, chunk_rows, Stage("assign"), sink=GatheredLabels(chunk_rows, context.writer))
+        sink = GatheredLabels(chunk_rows, context.writer)
+        assign_pass(context, Assign(model, model.table()), chunk_rows, Stage("assign"), sink=sink)
     assert alive == 0
     assert most <= waiting_calls(2) + 2
 

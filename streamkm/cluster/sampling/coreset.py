@@ -221,13 +221,19 @@ class CoresetRule:
         return self._lowest(Part(X, weights, places, keys, np.inf, 0, last_place, n_rows, total))
 
     def join(self, parts: Sequence[Part]) -> Part:
-        """Make one part of several; none is changed."""
-        if len(parts) == 1:
-            return parts[0]
+        """Make one part of several, at most `size` rows of them; none is changed."""
+        return parts[0] if len(parts) == 1 else self.reduced(self.together(parts))
+
+    def reduced(self, part: Part) -> Part:
+        """Keep at most `size` rows of a part."""
+        return self._lowest(part) if self.method == "uniform" else self._drawn(part)
+
+    def together(self, parts: Sequence[Part]) -> Part:
+        """All rows of several parts, with the weights that they have as of the newest one."""
         last_place = max(part.last_place for part in parts)
         fades = [float(self._decayed(np.ones(1), np.array([part.last_place - last_place]))[0]) for part in parts]
         scale = [1.0] * len(parts) if self.method == "uniform" else fades
-        joined = Part(
+        return Part(
             stacked([part.X for part in parts]),
             np.concatenate([fade * part.weights for part, fade in zip(parts, scale, strict=True)]),
             np.concatenate([part.places for part in parts]),
@@ -238,7 +244,6 @@ class CoresetRule:
             sum(part.n_rows for part in parts),
             added_in_order(fade * part.total_weight for part, fade in zip(parts, fades, strict=True)),
         )
-        return self._lowest(joined) if self.method == "uniform" else self._drawn(joined)
 
     def finish(self, part: Part) -> Coreset:
         """Put the rows in random order and settle their weights."""

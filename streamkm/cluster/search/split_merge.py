@@ -38,6 +38,7 @@ def split_merge(
     *,
     max_rounds: int,
     rng: np.random.Generator,
+    margin: float = 0.0,
 ) -> LloydResult:
     """Improve centers by swaps until none pays.
 
@@ -54,6 +55,8 @@ def split_merge(
         At a local optimum, or near one.
     max_rounds : int
     rng : Generator
+    margin : float
+        Share of the inertia that a swap must gain beyond its cost, and a round of swaps in all.
 
     Returns
     -------
@@ -73,7 +76,10 @@ def split_merge(
     for round_ in range(max_rounds):
         if len(best.centers) < 3:
             break
-        swaps, halves = _swaps(whole, pieces, best.centers, n_swaps, rng, tried, known)
+        least = margin * best.inertia
+        labels, d2, costs = _removal_costs(pieces, best.centers)
+        gains, halves = split_gains(pieces.executor, whole, labels, d2, len(best.centers), rng, known)
+        swaps = swaps_of(gains, costs + least, n_swaps, tried)
         if not swaps:
             break
         changed = best.centers.copy()
@@ -81,7 +87,7 @@ def split_merge(
             changed[split], changed[removed] = halves[split]
         result = lloyd(pieces, changed, max_iter=LLOYD_STEPS, tol=0)
         logger.debug("round %d: %d swaps, inertia %.6g -> %.6g", round_, len(swaps), best.inertia, result.inertia)
-        if result.inertia < best.inertia and len(result.centers) == len(best.centers):
+        if result.inertia < best.inertia - least and len(result.centers) == len(best.centers):
             best = result
             tried.clear()
         else:
@@ -94,21 +100,6 @@ def split_merge(
 
 
 MAX_FAILURES = 3  # single swaps in a row that promised a gain and gave none
-
-
-def _swaps(
-    whole: Block,
-    pieces: Blocks,
-    centers: NDArray[np.float64],
-    n_swaps: int,
-    rng: np.random.Generator,
-    tried: set[tuple[int, int]],
-    known: Splits,
-) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
-    """Pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first, and all halves (k, 2, m)."""
-    labels, d2, costs = _removal_costs(pieces, centers)
-    gains, halves = split_gains(pieces.executor, whole, labels, d2, len(centers), rng, known)
-    return swaps_of(gains, costs, n_swaps, tried), halves
 
 
 def swaps_of(

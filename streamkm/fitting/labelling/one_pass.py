@@ -14,7 +14,7 @@ from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.fitting.context import FitContext
-from streamkm.passes.assign import Assigned, assign_pass
+from streamkm.passes.assign import Assign, Assigned, assign_pass
 from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
 
 
@@ -46,11 +46,12 @@ def label_once(
     with context.progress.stage(name, len(chunk_rows)) as stage:
         if context.labels_to is not None:
             held = HeldLabels(chunk_rows)
-            assigned = assign_pass(context, model, chunk_rows, stage, sink=held, rule=rule)
+            assigned = assign_pass(context, Assign(model, model.table(), rule), chunk_rows, stage, sink=held)
         elif sample is None:
             gathered = GatheredLabels(chunk_rows, context.writer)
             record = f"assign-{index}"
-            assigned = assign_pass(context, model, chunk_rows, stage, sink=gathered, record=record, rule=rule)
+            pass_ = Assign(model, model.table(), rule)
+            assigned = assign_pass(context, pass_, chunk_rows, stage, sink=gathered, record=record)
         if sample is not None:  # the same sums, bit by bit, whether labels are gathered or written
             assigned = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule)
     return assigned, held

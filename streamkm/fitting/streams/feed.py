@@ -10,7 +10,7 @@ from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import check_weights
 
 
-def feed(stream: Stream, reader: RowReader, weights: NDArray[np.float64], factor: float = 1.0) -> int:
+def feed(stream: Stream, reader: RowReader, weights: NDArray[np.float64], factor: float = 1.0) -> NDArray[np.int64]:
     """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the reader skips them.
 
     Parameters
@@ -23,8 +23,8 @@ def feed(stream: Stream, reader: RowReader, weights: NDArray[np.float64], factor
 
     Returns
     -------
-    int
-        Rows that were read, invalid ones included.
+    int64 (chunks,)
+        Rows of each chunk that was read, invalid ones included.
 
     Raises
     ------
@@ -32,6 +32,7 @@ def feed(stream: Stream, reader: RowReader, weights: NDArray[np.float64], factor
         If a row is invalid, or `weights` has another length than the rows.
     """
     source, done = reader.source, 0
+    counts: list[int] = []
     if source.n_rows is not None:
         check_weights(reader, weights, source.n_rows)
     items = source.stream(reader.target_bytes) if source.streams else source.chunks(reader.target_bytes)
@@ -39,6 +40,7 @@ def feed(stream: Stream, reader: RowReader, weights: NDArray[np.float64], factor
         valid = reader.read_rows(item)
         read = weights[done : done + valid.n_read]
         done += valid.n_read
+        counts.append(valid.n_read)
         if len(weights) and len(read) < valid.n_read:
             check_weights(reader, weights, done)
         if not len(weights) and factor != 1:
@@ -46,4 +48,4 @@ def feed(stream: Stream, reader: RowReader, weights: NDArray[np.float64], factor
         if valid.X.shape[0]:
             stream.add(valid.X, read if valid.kept is None or not len(read) else read[valid.kept])
     check_weights(reader, weights, done)
-    return done
+    return np.array(counts, np.int64)

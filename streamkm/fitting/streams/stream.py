@@ -6,7 +6,7 @@ their places, so the state is the same, bit for bit, however the rows are cut in
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
+from streamkm.cluster.tracking import TrackedClusters
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes
-from streamkm.engine import open_executor
+from streamkm.engine import Executor, local_executor, open_executor
+from streamkm.engine.records import pack, unpack
 from streamkm.fitting.streams.coreset_centers import Clusters, StreamSettings, cluster_coreset
-from streamkm.fitting.streams.numbering import order_like
+from streamkm.fitting.streams.follow import FollowSettings, follow
+from streamkm.fitting.streams.followed import Followed, Step, advanced, begun, kept_part
 from streamkm.fitting.streams.rows import Piece, Totals, pack_piece, together, unpack_piece
 from streamkm.passes.reader import largest_d2, what_is_invalid
 
@@ -28,30 +31,11 @@ FORMAT = 1
 PART_SIZES = 2  # rows of a part, in sizes of the coreset
 NODE_BYTES = 32 << 20  # that one coreset may take; some log2(rows / part) of them are kept
 FEW_ROWS = 64  # up to which a chunk is checked without batches
-NO_CENTERS = np.zeros((0, 0))
 
 
 def stream_size(n_clusters: int, row_bytes: float) -> int:
     """Rows of a stream's coreset: as many as serve k clusters, fewer where they would take more than `NODE_BYTES`."""
     return max(4, 2 * n_clusters, min(default_size(n_clusters), int(NODE_BYTES / max(1.0, row_bytes))))
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Clusters that a stream begins with.
-
-    Attributes
-    ----------
-    means : float64 (k, d)
-    weights : float64 (k,)
-        Not negative; rows of the stream are the means of positive weight.
-    n_rows : int
-        Rows that they stand for, which are counted in their place.
-    """
-
-    means: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    n_rows: int
 
 
 class Stream:
@@ -78,8 +62,8 @@ class Stream:
         Rows taken, those without weight included.
     dtype : dtype
         Of the centers as they are shown; float32 until it is set.
-    origin : Origin or None
-        The clusters that the stream began with, until other rows come.
+    followed : Followed or None
+        Clusters that have ids, with what stands for all rows that were counted in them; None before the first update.
     """
 
     def __init__(self, rule: CoresetRule, *, first_row: int = 0):
@@ -94,8 +78,8 @@ class Stream:
         self._sparse: bool | None = None
         self._pending: dict[int, list[Piece]] = {}
         self._found: tuple[Any, Clusters] | None = None
-        self._known = NO_CENTERS  # whose numbers clusters take
-        self.origin: Origin | None = None
+        self.followed: Followed | None = None
+        self._from_fit = False
 
     @property
     def rule(self) -> CoresetRule:
@@ -114,10 +98,25 @@ class Stream:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the rows that are kept."""
+        """Bytes of the rows that are kept, and of the clusters that have ids."""
         waiting = (piece for pieces in self._pending.values() for piece in pieces)
         held = sum(matrix_bytes(piece.X) + piece.places.nbytes + piece.weights.nbytes for piece in waiting)
-        return held + self.tree.n_bytes
+        return held + self.tree.n_bytes + (0 if self.followed is None else self.followed.n_bytes)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are rows that no update has counted."""
+        return bool(self._pending or self.tree.nodes)
+
+    @property
+    def is_origin(self) -> bool:
+        """Whether there is nothing but the clusters of a fit."""
+        return self.followed is not None and self._from_fit and not self.is_waiting
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether rows are sparse."""
+        return bool(self._sparse)
 
     def add(self, X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> None:
         """Take rows, at least one; a refused chunk leaves the stream as it was.
@@ -147,24 +146,68 @@ class Stream:
             done = stop
         self.n_rows += n_rows
         self._sparse, self._width = sp.issparse(X), max(self._width, X.shape[1])
-        self._found = self.origin = None
+        self._found = None
 
-    def begin(self, origin: Origin, *, dtype: Any, sparse: bool) -> None:
-        """Take clusters that were found elsewhere, as rows that stand for theirs; theirs keep their numbers.
+    def begin(self, clusters: TrackedClusters, n_rows: int, *, dtype: Any, sparse: bool) -> None:
+        """Take clusters that were found elsewhere, whose means stand for their rows.
 
         Parameters
         ----------
-        origin : Origin
+        clusters : TrackedClusters
+        n_rows : int
+            Rows that are counted in them.
         dtype : dtype
             Of the rows of the stream.
         sparse : bool
             Whether these are sparse.
         """
-        kept = origin.weights > 0
-        rows = origin.means[kept].astype(dtype)
-        self.add(sp.csr_array(rows) if sparse else rows, origin.weights[kept])
-        self.n_rows += origin.n_rows - len(rows)
-        self._known, self.origin = origin.means, origin
+        kept = clusters.counts > 0
+        X = clusters.means[kept].astype(dtype)
+        places = np.arange(self.next_row, self.next_row + len(X), dtype=np.int64)
+        part = self.rule.part(sp.csr_array(X) if sparse else X, places, clusters.counts[kept])
+        self.next_row += len(X)
+        self.n_rows, self._sparse, self._width = n_rows, sparse, X.shape[1]
+        self.followed, self._from_fit = Followed(clusters, replace(part, n_rows=n_rows, depth=1)), True
+
+    def follow(
+        self, here: Executor, more: Part | None, settings: FollowSettings, starts: StreamSettings, first_new: int
+    ) -> Step:
+        """Find the clusters after an update; the stream is not changed.
+
+        Parameters
+        ----------
+        here : Executor
+            Threads of this process.
+        more : Part or None
+            Rows drawn from those of the update; None: the stream has taken these.
+        first_new : int
+            Place of the first row of the update.
+        """
+        waiting = [self._part()] if self.is_waiting else []
+        if self.followed is None:
+            part = waiting[0]
+            coreset = self.rule.finish(part)
+            centers = cluster_coreset(coreset, starts, here.n_workers).centers
+            if settings.most > settings.fewest:
+                centers = follow(here, coreset, centers, settings)
+            return begun(centers, coreset, part, first_new)
+        more_rows = [*waiting, *([] if more is None else [more])]
+        return advanced(here, self.followed, more_rows, self.rule, settings, first_new=first_new)
+
+    def known_clusters(self, settings: FollowSettings, starts: StreamSettings, executor: Any) -> TrackedClusters:
+        """The clusters that have ids, with rows that no update has counted, as far as the coreset tells."""
+        if self.followed is not None and not self.is_waiting:
+            return self.followed.clusters
+        with open_executor(executor) as workers, local_executor(workers) as here:
+            return self.follow(here, None, settings, starts, self.next_row).clusters
+
+    def updated(self, followed: Followed, n_rows: int, next_row: int) -> Stream:
+        """The stream after an update, which has counted all rows."""
+        stream = Stream(self.rule, first_row=next_row)
+        stream.followed = replace(followed, part=kept_part(self.rule, followed.part))
+        stream.n_rows, stream.dtype, stream._sparse = n_rows, self.dtype, self._sparse
+        stream._width = max(self._width, followed.part.X.shape[1])
+        return stream
 
     def totals(self) -> Totals:
         """Exact sums over all rows.
@@ -177,6 +220,11 @@ class Stream:
         totals = self._totals
         for index in sorted(self._pending):
             totals = self._plus(totals, self._joined(index))
+        if self.followed is not None:
+            clusters, part = self.followed.clusters, self.followed.part
+            sums = clusters.counts @ clusters.means
+            known = Totals(part.n_rows, float(clusters.counts.sum()), sums, part.last_place)
+            totals = known if totals is None else known.plus(totals, self.rule.half_life)
         if totals is None:
             raise InvalidInputError("the stream has no rows yet; needed: at least 1")
         return totals
@@ -189,26 +237,29 @@ class Stream:
         InvalidInputError
             If there are no rows of positive weight yet.
         """
+        part = self._part() if self.is_waiting else None
+        if self.followed is not None:
+            part = self.followed.part if part is None else self.rule.together([self.followed.part, part])
+        if part is None or not len(part.places):
+            raise InvalidInputError("the stream has no rows of positive weight yet; needed: at least 1")
+        return self.rule.finish(part)
+
+    def _part(self) -> Part:
+        """The rows that wait for an update, as one part."""
         with open_executor(1):
             kept = self.tree.part()
             parts = [] if kept is None else [kept]
             for index in sorted(self._pending):
                 piece = self._joined(index)
                 parts.append(self.rule.part(piece.X, piece.places, piece.weights))
-            if not any(len(part.places) for part in parts):
-                raise InvalidInputError("the stream has no rows of positive weight yet; needed: at least 1")
-            return self.rule.finish(self.rule.join(parts))
+            return self.rule.join(parts)
 
     def clusters(self, settings: StreamSettings, executor: Any = "auto") -> Clusters:
         """Cluster the coreset; see `cluster_coreset`. The last answer is kept until the next rows come."""
         init = settings.init.tobytes() if isinstance(settings.init, np.ndarray) else settings.init
         key = (init, settings.n_clusters, settings.n_init, settings.max_iter, settings.tol, settings.seeds.entropy)
         if self._found is None or self._found[0] != key:
-            found = cluster_coreset(self.coreset(), settings, executor)
-            if len(self._known):
-                order = order_like(self._known, found.centers)
-                found = replace(found, centers=found.centers[order], counts=found.counts[order])
-            self._found = key, found
+            self._found = key, cluster_coreset(self.coreset(), settings, executor)
         return self._found[1]
 
     def merged(self, other: Stream) -> Stream:
@@ -230,7 +281,7 @@ class Stream:
         both.dtype = np.promote_types(self.dtype, other.dtype)
         both._sparse = self._sparse if other._sparse is None else other._sparse
         both._width = max(self._width, other._width)
-        both._known = self._known if len(self._known) else other._known
+        both.followed = self.followed if other.followed is None else other.followed
         for totals in (self._totals, other._totals):
             if totals is not None:
                 both._totals = totals if both._totals is None else both._totals.plus(totals, self.rule.half_life)
@@ -254,10 +305,8 @@ class Stream:
             pack_piece(arrays, f"pending{number}_", self._joined(index))
         if self._totals is not None:
             arrays["sums"] = self._totals.sums
-        if len(self._known):
-            arrays["known"] = self._known
-        if self.origin is not None:
-            arrays["origin_weights"] = self.origin.weights
+        followed, meta = pack(self.followed)
+        arrays |= {f"followed_{name}": array for name, array in followed.items()}
         rule = asdict(self.rule)
         header = {
             "format": FORMAT,
@@ -272,6 +321,8 @@ class Stream:
             "n_features": self._width,
             "sparse": self._sparse,
             "dtype": self.dtype.name,
+            "followed": meta,
+            "from_fit": self._from_fit,
         }
         return arrays, header
 
@@ -307,15 +358,11 @@ class Stream:
             if header["totals"] is not None:
                 n_rows, weight, last_place = header["totals"]
                 stream._totals = Totals(int(n_rows), float(weight), arrays["sums"], int(last_place))
-            if "known" in arrays:
-                stream._known = arrays["known"]
-                if stream._known.dtype != np.float64 or stream._known.ndim != 2:
-                    raise ValueError(f"known centers of {stream._known.dtype} {stream._known.shape}")
-            if "origin_weights" in arrays:
-                weights = arrays["origin_weights"]
-                if weights.dtype != np.float64 or weights.shape != stream._known.shape[:1]:
-                    raise ValueError(f"weights of known centers of {weights.dtype} {weights.shape}")
-                stream.origin = Origin(stream._known, weights, stream.n_rows)
+            if header["followed"]["value"] is not None:
+                parts = {name[9:]: array for name, array in arrays.items() if name.startswith("followed_")}
+                stream.followed = unpack(Followed, (parts, header["followed"]))
+                stream.followed.check(width)
+                stream._from_fit = bool(header["from_fit"])
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"this is no stream that this release reads: {error}") from error
         return stream

@@ -1,0 +1,226 @@
+"""An update of an `IncrementalKMeans`: two passes over new rows, and what is known of all rows afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.model import Model
+from streamkm.cluster.sampling.coreset import Part
+from streamkm.cluster.seeding.draws import Drawn, DrawRule
+from streamkm.cluster.tracking import TrackedClusters
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.engine import local_executor
+from streamkm.engine.checkpoint import Checkpoint
+from streamkm.engine.saving import CheckpointWriter, is_worth_resuming
+from streamkm.estimators.labelling import Labelling
+from streamkm.estimators.validation import Weights, digest, parameters_of, plain
+from streamkm.fitting.streams.coreset_centers import StreamSettings
+from streamkm.fitting.streams.feed import feed
+from streamkm.fitting.streams.follow import FollowSettings
+from streamkm.fitting.streams.followed import Followed, events_of
+from streamkm.fitting.streams.stream import Stream
+from streamkm.passes.assign import Assign, Assigned, Decay, assign_pass
+from streamkm.passes.context import PassContext
+from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
+from streamkm.passes.labels import n_writes, write_labels
+from streamkm.passes.observe import Observe, Observed
+from streamkm.sources.base import RowSource
+from streamkm.sources.fingerprints import fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """What an update found.
+
+    Attributes
+    ----------
+    followed : Followed
+    labels : int32 (n,)
+        Ids of the new rows; (0,) where they were written.
+    before : TrackedClusters
+        Clusters before, as of the newest row.
+    observed : Observed or None
+        New rows about the centers of before; None in the first update.
+    n_read, n_valid : int
+        New rows, with and without invalid ones.
+    first_new : int
+        Number of the first.
+    """
+
+    followed: Followed
+    labels: NDArray[np.int32]
+    before: TrackedClusters
+    observed: Observed | None
+    n_read: int
+    n_valid: int
+    first_new: int
+
+
+def observe_rows(labelling: Labelling, clusters: TrackedClusters, weights: Weights, rule: DrawRule | None) -> Observed:
+    """Read rows once, about known centers."""
+    with labelling.context(weights=weights.each) as context, labelling.progress.stage("observe") as stage:
+        pass_ = Observe.of(_model_of(labelling.model, clusters), clusters.reach, rule)
+        return context.run(pass_, stage, record="observe")
+
+
+def update_rows(
+    estimator: Any,
+    stream: Stream,
+    labelling: Labelling,
+    weights: Weights,
+    settings: FollowSettings,
+    starts: StreamSettings,
+    *,
+    labels_to: Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> Updated:
+    """Count new rows of clusters that are followed; the stream is not changed, unless this is its first update."""
+    source, first_new, rule = labelling.reader.source, stream.next_row, stream.rule
+    n_before = stream.n_rows
+    if not source.replayable:
+        raise InvalidInputError(
+            f"{source.name} can be walked once only, and update reads rows twice; pass a list of chunks or a function "
+            "that returns a fresh iterator, or call partial_fit, which reads them once"
+        )
+    with (
+        _writer(estimator, stream, source, checkpoint, weights) as writer,
+        labelling.context(weights=weights.each, writer=writer) as context,
+    ):
+        observed, more = None, None
+        if stream.followed is None:
+            with labelling.progress.stage("sample") as stage:
+                chunk_rows = feed(stream, labelling.reader, weights.each, weights.factor)
+                stage.rows = int(chunk_rows.sum())
+        else:
+            known = stream.followed.clusters.widened(labelling.model.n_features)
+            draws = _draw_rule(stream, settings.seed, known, source)
+            with labelling.progress.stage("observe") as stage:
+                pass_ = Observe.of(_model_of(labelling.model, known), known.reach, draws)
+                observed = context.run(pass_, stage, record="observe")
+                chunk_rows = observed.chunk_rows
+                stage.rows = int(chunk_rows.sum())
+            more = _part_of(observed.drawn, draws, stream, weights, int(chunk_rows.sum()))
+        n_read = int(chunk_rows.sum())
+        with labelling.progress.stage("follow"), local_executor(context.executor) as here:
+            step = stream.follow(here, more, settings, starts, first_new)
+        decay = Decay(rule.half_life, n_read - 1)
+        assigned, labels = _label(context, labelling, step.clusters, chunk_rows, decay, labels_to)
+    clusters = _with_rows(step.clusters, assigned, weights.factor)
+    came = clusters.counts[:0] if observed is None else weights.factor * observed.near
+    told = events_of(step, clusters, came)
+    before = () if stream.followed is None else stream.followed.events
+    followed = Followed(clusters, step.part, (*before, *told))
+    n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
+    return Updated(followed, labels, step.before, observed, n_read, n_valid, first_new)
+
+
+def relabel_rows(
+    stream: Stream, labelling: Labelling, weights: Weights, *, labels_to: Path | None
+) -> tuple[Followed, NDArray[np.int32]]:
+    """Read all rows so far once more: label them by the centers, and count them anew, exactly."""
+    followed = stream.followed
+    if followed is None or stream.is_waiting:
+        raise InvalidInputError("relabel counts all rows about the clusters that update has found; call update first")
+    none = np.zeros(followed.clusters.n_clusters)
+    empty = replace(
+        followed.clusters, means=followed.clusters.centers, counts=none, distances=none, within=0.0, variance=0.0
+    )
+    with labelling.context(weights=weights.each) as context:
+        known = [n_rows for _, n_rows, _, _ in labelling.reader.items(context.executor, weights.each, None)]
+        if None in known or labelling.reader.gives_rows:
+            with labelling.progress.stage("count") as stage:
+                pass_ = Observe.of(_model_of(labelling.model, empty), none, None)
+                chunk_rows = context.run(pass_, stage).chunk_rows
+        else:
+            chunk_rows = np.array(known, np.int64)
+        decay = Decay(stream.rule.half_life, int(chunk_rows.sum()) - 1)
+        assigned, labels = _label(context, labelling, empty, chunk_rows, decay, labels_to)
+    return replace(followed, clusters=_with_rows(empty, assigned, weights.factor)), labels
+
+
+def _with_rows(clusters: TrackedClusters, assigned: Assigned, factor: float) -> TrackedClusters:
+    totals, profile = assigned.totals, assigned.profile
+    distances = np.zeros(clusters.n_clusters) if profile is None else profile.sums[:, 0]
+    return clusters.with_rows(factor * totals.counts, factor * totals.sums, factor * totals.d2, factor * distances)
+
+
+def _label(
+    context: PassContext,
+    labelling: Labelling,
+    clusters: TrackedClusters,
+    chunk_rows: NDArray[np.int64],
+    decay: Decay,
+    labels_to: Path | None,
+) -> tuple[Assigned, NDArray[np.int32]]:
+    """Label rows by the centers of clusters, and gather exact sums."""
+    model = _model_of(labelling.model, clusters)
+    held = HeldLabels(chunk_rows) if labels_to is not None else None
+    sink = GatheredLabels(chunk_rows, context.writer) if held is None else held
+    with labelling.progress.stage("assign", len(chunk_rows)) as stage:
+        record = "assign" if held is None else None
+        pass_ = Assign(model, model.table(), decay=decay)
+        assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=record)
+    if held is not None and labels_to is not None:
+        with labelling.progress.stage("labels", n_writes(held)) as stage:
+            write_labels(context.executor, held, labels_to, stage)
+    return assigned, sink.labels
+
+
+def _draw_rule(stream: Stream, seed: int, clusters: TrackedClusters, source: RowSource) -> DrawRule:
+    """Draw as many new rows as the coreset has, by weight and by their share of the objective."""
+    n_rows = float(source.estimated_rows or stream.rule.size)
+    a_row = clusters.inertia / max(float(clusters.counts.sum()), 1e-300)
+    return DrawRule.of(stream.rule.size, seed, n_rows, a_row * n_rows)
+
+
+def _part_of(drawn: Drawn | None, rule: DrawRule, stream: Stream, weights: Weights, n_read: int) -> Part | None:
+    """Drawn rows, weighted to stand for all of an update; older ones weigh less where their numbers are known."""
+    if drawn is None or not drawn.n_rows:
+        return None
+    last = stream.next_row + n_read - 1
+    places = stream.next_row + np.minimum(drawn.places, n_read - 1)
+    stand_for = weights.factor * rule.unbiased(drawn)
+    decay = Decay(stream.rule.half_life, last)
+    faded = np.asarray(decay.weights(stand_for, places))
+    part = stream.rule.part(drawn.X, places, stand_for)
+    return replace(part, weights=faded, last_place=last, n_rows=n_read, total_weight=float(faded.sum()), depth=1)
+
+
+def _model_of(model: Model, clusters: TrackedClusters) -> Model:
+    n_features = clusters.centers.shape[1]
+    return replace(model, centers=clusters.centers, n_features=n_features, ids=clusters.ids, index=None, laid_out=None)
+
+
+@contextmanager
+def _writer(
+    estimator: Any,
+    stream: Stream,
+    source: RowSource,
+    directory: str | os.PathLike[str] | None,
+    weights: Weights,
+) -> Iterator[CheckpointWriter]:
+    """Keep what an update does in a directory, which is removed when the update is complete."""
+    if directory is None:
+        yield CheckpointWriter(None)
+        return
+    given = parameters_of(estimator)
+    settings = {name: plain(value) for name, value in estimator.get_params().items() if name in OF_UPDATES}
+    settings |= {"seed": estimator.seed_, "next row": stream.next_row, "n_clusters": plain(given.n_clusters)}
+    settings |= {"weights": digest(weights.each), "factor": weights.factor}
+    if stream.followed is not None:
+        settings["centers"] = digest(stream.followed.clusters.centers)
+    state = {"source": fingerprint(source), "settings": settings}
+    with Checkpoint.open(directory, state, restart=not is_worth_resuming(directory)) as saved:
+        yield CheckpointWriter(saved)
+        saved.discard()
+
+
+OF_UPDATES = ("tol", "metric", "half_life", "chunk_bytes", "on_invalid", "on_missing")

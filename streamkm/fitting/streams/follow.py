@@ -1,0 +1,142 @@
+"""Clusters that go on: from known centers to those of weighted rows, by splits and joins that the objective pays for.
+
+Nothing here reads files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.lloyd import LloydResult, lloyd
+from streamkm.cluster.normalization import Normalization
+from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL
+from streamkm.cluster.rows import Block, row_d2
+from streamkm.cluster.sampling.coreset import Coreset
+from streamkm.cluster.sampling.row_sample import Sample
+from streamkm.cluster.search.split_merge import LLOYD_STEPS, split_gains, split_merge
+from streamkm.cluster.tracking import join_costs
+from streamkm.engine import Executor
+
+MARGIN = 0.2
+"""Share of a cluster's mean objective that an exchange must gain: what the draws of a coreset change by chance."""
+EXCHANGE_ROUNDS = 10
+GROWTH_ROUNDS = 20
+EVEN = 0.75
+"""Share of the variance along a line that the halves of evenly spread rows explain; of normal ones 0.64. Where the
+number of clusters is not fixed, halves that explain no more are one cluster."""
+HYSTERESIS = 0.5
+"""A join may cost this share of what a split must gain, so that what was split is not joined at once."""
+SMALLEST = 0.05
+"""Share of the mean weight of a cluster that each half of a split must have, where the number is not fixed."""
+FADED = 0.02
+"""Share of it below which a cluster is let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowSettings:
+    """How clusters go on.
+
+    Attributes
+    ----------
+    fewest, most : int
+        Clusters; equal: their number is kept.
+    tol : float
+        Share of the objective that a split must gain where the number of clusters is not fixed.
+    seed : int
+    """
+
+    fewest: int
+    most: int
+    tol: float
+    seed: int
+
+
+def follow(
+    here: Executor, coreset: Coreset, centers: NDArray[np.float64], settings: FollowSettings
+) -> NDArray[np.float64]:
+    """Go on from centers (k, d) to those of the rows of a coreset.
+
+    Lloyd's algorithm, then exchanges of a join for a split where that gains more than it costs, then splits and joins
+    as far as the number of clusters may change. O(s k d) a step for s rows.
+
+    Returns
+    -------
+    float64 (k after, d)
+    """
+    frame = Normalization.of(coreset.X, moves=True)
+    sample = Sample(frame.rows(coreset.X), coreset.places, coreset.weights, coreset.complete)
+    whole = sample.original_block()
+    pieces, rng = LocalBlocks.of(here, whole), np.random.default_rng(settings.seed)
+    found = _settled(pieces, frame.points(centers))
+    if len(found.centers) >= settings.most:
+        found = split_merge(whole, pieces, found, max_rounds=EXCHANGE_ROUNDS, rng=rng, margin=MARGIN / len(centers))
+    found = _grown(whole, pieces, found, settings, rng)
+    found = _shrunk(pieces, found, settings)
+    return frame.originals(found.centers)
+
+
+def _settled(pieces: LocalBlocks, centers: NDArray[np.float64], max_iter: int = POLISH_STEPS) -> LloydResult:
+    return lloyd(pieces, centers, max_iter=max_iter, tol=POLISH_TOL)
+
+
+def _grown(
+    whole: Block, pieces: LocalBlocks, found: LloydResult, settings: FollowSettings, rng: np.random.Generator
+) -> LloydResult:
+    """Split clusters where that gains enough, as long as there may be more."""
+    for _ in range(GROWTH_ROUNDS):
+        k = len(found.centers)
+        if k >= settings.most:
+            break
+        table = pieces.table(found.centers)
+        labels = table.labels(whole.X)
+        d2 = row_d2(whole.X, labels, table) * (whole.weights if len(whole.weights) else 1.0)
+        gains, halves = split_gains(pieces.executor, whole, labels, d2, k, rng, {})
+        least = settings.tol * float(d2.sum())
+        chosen: list[int] = []
+        smallest = SMALLEST * whole.total_weight() / k
+        for c in np.argsort(-gains, kind="stable").tolist():
+            needed = k + len(chosen) < settings.fewest
+            if k + len(chosen) == settings.most or gains[c] <= (0 if needed else least):
+                break
+            if needed or _separation(whole, np.flatnonzero(labels == c), halves[c], smallest) > EVEN:
+                chosen.append(c)
+        if not chosen:
+            break
+        centers = np.vstack([found.centers, halves[chosen, 1]])
+        centers[chosen] = halves[chosen, 0]
+        found = _settled(pieces, centers)
+    return found
+
+
+def _shrunk(pieces: LocalBlocks, found: LloydResult, settings: FollowSettings) -> LloydResult:
+    """Join clusters where that costs little, as long as there may be fewer."""
+    while len(found.centers) > settings.fewest:
+        totals = pieces.totals(found.centers)
+        means = totals.means(found.centers)
+        costs, nearest = join_costs(means, totals.counts)
+        costs[totals.counts <= FADED * totals.counts.mean()] = 0.0
+        one = int(costs.argmin())
+        must = len(found.centers) > settings.most
+        if not must and costs[one] > HYSTERESIS * settings.tol * found.inertia:
+            break
+        other, share = int(nearest[one]), totals.counts[one] / max(totals.counts[[one, nearest[one]]].sum(), 1e-300)
+        means[other] += share * (means[one] - means[other])
+        found = _settled(pieces, np.delete(means, one, axis=0), LLOYD_STEPS)
+    return found
+
+
+def _separation(whole: Block, rows: NDArray[np.intp], halves: NDArray[np.float64], smallest: float) -> float:
+    """Share of the variance of rows along the line between two halves that these explain; 0 for a small half."""
+    way, weights = halves[1] - halves[0], whole.weights[rows] if len(whole.weights) else np.ones(len(rows))
+    along = np.asarray(whole.X[rows] @ way, np.float64) - 0.5 * float((halves[0] + halves[1]) @ way)
+    second = along > 0
+    total = float(weights @ np.square(along - np.average(along, weights=weights)))
+    if total == 0 or not smallest < weights[second].sum() < weights.sum() - smallest:
+        return 0.0
+    one, other = (np.average(along[half], weights=weights[half]) for half in (second, ~second))
+    n_one, n_other = weights[second].sum(), weights[~second].sum()
+    return float(n_one * n_other / (n_one + n_other) * (one - other) ** 2 / total)

@@ -1,0 +1,256 @@
+"""Clusters of a stream that keep their ids: what an update makes of them, from rows that stand for all.
+
+Nothing here reads files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.rows import add_rows, row_d2
+from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
+from streamkm.cluster.tracking import (
+    Event,
+    Kind,
+    Parts,
+    TrackedClusters,
+    Transition,
+    carry_over,
+    family,
+    find_transition,
+    join_costs,
+    weighted_quantiles,
+)
+from streamkm.core.matrix import Matrix
+from streamkm.engine import Executor
+from streamkm.fitting.streams.follow import FollowSettings, follow
+
+REACH = 0.99
+"""Share of a cluster's rows that lie within its reach."""
+BORN_BEYOND = 1.5
+"""Reaches from the nearest center beyond which most rows of a cluster that was born lie."""
+SLACK = 2
+"""Times the rows of a coreset that may wait until it is reduced."""
+USUAL_CHANGE = 0.05
+"""Share by which the size of a cluster changes from update to update without a reason."""
+FEW = 0.1
+"""Share of the expected rows below which a cluster that is gone has died, and was not joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Clusters with ids, and what an update needs to go on.
+
+    Attributes
+    ----------
+    clusters : TrackedClusters
+    part : Part
+        Weighted rows that stand for all rows that were counted.
+    events : tuple of Event
+        What became of clusters so far.
+    """
+
+    clusters: TrackedClusters
+    part: Part
+    events: tuple[Event, ...] = ()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in memory."""
+        return self.clusters.n_bytes + self.part.n_bytes
+
+    def check(self, n_features: int) -> None:
+        """Refuse arrays, as a file may have them, that do not go together. Raises ValueError."""
+        clusters, part = self.clusters, self.part
+        k = clusters.n_clusters
+        wide, flat = (k, n_features), (k,)
+        for name, shape in (("centers", wide), ("means", wide), ("counts", flat), ("distances", flat), ("reach", flat)):
+            array = getattr(clusters, name)
+            if array.dtype != np.float64 or array.shape != shape:
+                raise ValueError(f"{name} of {array.dtype} {array.shape}; needed: float64 {shape}")
+        if clusters.ids.dtype != np.int64 or (np.diff(clusters.ids) <= 0).any() or k == 0:
+            raise ValueError("ids of clusters that do not ascend")
+        n_rows = len(part.places)
+        kinds = str(part.places.dtype), str(part.weights.dtype)
+        if kinds != ("int64", "float64") or part.weights.shape != (n_rows,) or part.X.shape[0] != n_rows:
+            raise ValueError(f"rows {part.X.shape} with {len(part.weights)} weights and {n_rows} places")
+        if part.X.shape[1] > n_features:
+            raise ValueError(f"rows of {part.X.shape[1]} features; the model has {n_features}")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An update before its rows are counted.
+
+    Attributes
+    ----------
+    clusters : TrackedClusters
+        Rows of before in the clusters of now.
+    part : Part
+        Rows that stand for all, those of the update included.
+    transition : Transition
+    before : TrackedClusters
+        As of the newest row.
+    numbers : int64 (k,)
+        Of the clusters of now in the arrays of `transition`.
+    """
+
+    clusters: TrackedClusters
+    part: Part
+    transition: Transition
+    before: TrackedClusters
+    numbers: NDArray[np.int64]
+
+
+def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, first_new: int) -> Step:
+    """Clusters (k, d) that get their first ids; rows before `first_new` are counted as far as the coreset tells."""
+    k = len(centers)
+    none = np.zeros(k)
+    new = TrackedClusters(np.arange(k), centers, centers.copy(), none, none, none, 0.0, 0.0, k, 1)
+    nobody = replace(new, ids=new.ids[:0], centers=centers[:0], means=centers[:0], counts=none[:0], n_ids=0)
+    transition = Transition(np.empty(0, np.int64), np.empty(0, np.int64), np.full(k, -1), np.empty((0, k)))
+    old = coreset.places < first_new
+    counted = estimated(new, coreset.X[old], coreset.weights[old])
+    return Step(_reaching(counted, coreset), part, transition, nobody, np.arange(k))
+
+
+def advanced(
+    here: Executor,
+    followed: Followed,
+    more: Sequence[Part],
+    rule: CoresetRule,
+    settings: FollowSettings,
+    *,
+    first_new: int,
+) -> Step:
+    """Find the clusters after an update.
+
+    Parameters
+    ----------
+    followed : Followed
+    more : sequence of Part
+        Rows that came since, weighted.
+    first_new : int
+        Place of the first row of the update; earlier ones that were not counted are counted as the coreset tells.
+    """
+    part = rule.together([followed.part, *more])
+    coreset = rule.finish(part)
+    fade = float(np.exp2((followed.part.last_place - part.last_place) / rule.half_life))
+    known = followed.clusters.faded(fade).widened(part.X.shape[1])
+    table = NearestCenters.build(known.centers, np.float64)
+    before = table.labels(coreset.X)
+    is_novel = row_d2(coreset.X, before, table) > np.square(BORN_BEYOND * known.reach)[before]
+    is_old = coreset.places <= followed.part.last_place
+    centers = follow(here, coreset, known.means, settings)
+    after = NearestCenters.build(centers, np.float64)
+    transition = find_transition(
+        before, after.labels(coreset.X), coreset.weights, is_old, is_novel, after.labels(known.means), len(centers)
+    )
+    parts = {}
+    for one in np.unique(transition.parents[transition.parents >= 0]).tolist():
+        rows, members = np.flatnonzero((before == one) & is_old), family(transition, one)
+        labels = NearestCenters.build(centers[members], np.float64).labels(coreset.X[rows])
+        parts[one] = Parts.of(coreset.X[rows], coreset.weights[rows], labels, known.means[one], len(members))
+    clusters, numbers = carry_over(known, transition, centers, parts)
+    between = ~is_old & (coreset.places < first_new)
+    counted = estimated(clusters, coreset.X[between], coreset.weights[between])
+    return Step(_reaching(counted, coreset), part, transition, known, numbers)
+
+
+def estimated(clusters: TrackedClusters, X: Matrix, weights: NDArray[np.float64]) -> TrackedClusters:
+    """Count rows in by weighted ones (s, d) that stand for them; the objective is an estimate from then on."""
+    if not X.shape[0]:
+        return clusters
+    table = NearestCenters.build(clusters.centers, np.float64)
+    labels = table.labels(X)
+    d2 = row_d2(X, labels, table)
+    sums, counts = np.zeros(clusters.centers.shape), np.zeros(clusters.n_clusters)
+    add_rows(X, weights, labels, sums, counts)
+    distances = np.asarray(np.bincount(labels, weights * np.sqrt(d2), minlength=clusters.n_clusters), np.float64)
+    total = float(weights @ d2)
+    counted = clusters.with_rows(counts, sums, total, distances)
+    spread = weights * (d2 - total / float(weights.sum()))
+    return replace(counted, variance=counted.variance + float(spread @ spread))
+
+
+def events_of(step: Step, clusters: TrackedClusters, came: NDArray[np.float64]) -> list[Event]:
+    """What became of clusters in an update, once its rows are counted.
+
+    Parameters
+    ----------
+    step : Step
+    clusters : TrackedClusters
+        With all rows.
+    came : float64 (k before,)
+        Weight of the update's rows that lay within the reach of each center before.
+    """
+    transition, known, number = step.transition, step.before, clusters.n_updates - 1
+    told: list[Event] = []
+    event: Kind
+
+    def tell(event: Kind, cluster: int, other: int, rows: float, gain: float) -> None:
+        told.append(Event(number, event, cluster, other, float(rows), float(gain)))
+
+    place = np.empty(len(step.numbers), np.int64)  # in `clusters`, of the numbers of the transition
+    place[step.numbers] = np.arange(len(step.numbers))
+    for one in np.flatnonzero(transition.heirs < 0).tolist():
+        into = int(place[transition.taken_by[one]])
+        cost = _ward(known.means[one], known.counts[one], clusters.means[into], clusters.counts[into])
+        died = _is_without_rows(known, came, one)
+        event, other = ("died", -1) if died else ("joined", int(clusters.ids[into]))
+        tell(event, int(known.ids[one]), other, known.counts[one], -cost)
+    costs, _ = join_costs(clusters.means, clusters.counts)
+    for new in sorted(np.flatnonzero(transition.is_new).tolist(), key=lambda new: int(place[new])):
+        at, parent = int(place[new]), int(transition.parents[new])
+        if parent < 0:
+            gain = costs[at] if len(costs) > 1 else 0.0
+            tell("born", int(clusters.ids[at]), -1, clusters.counts[at], gain)
+            continue
+        heir = int(place[transition.heirs[parent]])
+        gain = _ward(clusters.means[at], clusters.counts[at], clusters.means[heir], clusters.counts[heir])
+        tell("split", int(clusters.ids[at]), int(known.ids[parent]), clusters.counts[at], gain)
+    return told
+
+
+def kept_part(rule: CoresetRule, part: Part) -> Part:
+    """The rows that stand for all, reduced where they are many more than a coreset has."""
+    return rule.reduced(part) if len(part.places) > SLACK * rule.size else part
+
+
+def _is_without_rows(known: TrackedClusters, came: NDArray[np.float64], one: int) -> bool:
+    """Whether a cluster that is gone got few rows, and the one next to it no more than it usually gets."""
+    usual = known.counts * _median_ratio(came, known.counts)
+    if came[one] >= FEW * usual[one]:
+        return False
+    apart = known.means - known.means[one]
+    d2 = np.einsum("ij,ij->i", apart, apart)
+    d2[one] = np.inf
+    beside = int(d2.argmin())
+    more = came[beside] - usual[beside]
+    return bool(more < 0.5 * usual[one] or more < 3 * np.sqrt(usual[beside] + (USUAL_CHANGE * usual[beside]) ** 2))
+
+
+def _median_ratio(came: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
+    """New rows for each row of before, of the cluster in the middle."""
+    held = counts > 0
+    return float(np.median(came[held] / counts[held])) if held.any() else 0.0
+
+
+def _ward(one: Any, n_one: Any, other: Any, n_other: Any) -> float:
+    apart = one - other
+    return float(n_one * n_other / max(n_one + n_other, 1e-300) * (apart @ apart))
+
+
+def _reaching(clusters: TrackedClusters, coreset: Coreset) -> TrackedClusters:
+    """The same with the reach of each cluster by the coreset."""
+    table = NearestCenters.build(clusters.centers, np.float64)
+    labels = table.labels(coreset.X)
+    distances = np.sqrt(row_d2(coreset.X, labels, table))
+    reach = weighted_quantiles(distances, coreset.weights, labels, clusters.n_clusters, REACH)
+    return replace(clusters, reach=np.where(reach > 0, reach, clusters.reach))

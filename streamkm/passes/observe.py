@@ -1,0 +1,108 @@
+"""The first pass over new rows of followed clusters: how they lie about the present centers, and rows drawn of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.model import Model
+from streamkm.cluster.seeding.draws import Drawn, DrawRule
+from streamkm.engine.passes import Pass
+from streamkm.passes.assign import Assign, Gathered, Passed
+from streamkm.passes.reader import ValidRows
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveState:
+    """The state of `Observe`: that of labelling, weight of rows beyond each reach (k,), rows of each chunk (c,)."""
+
+    passed: Passed
+    novel: NDArray[np.float64]
+    chunk_rows: NDArray[np.int64]
+    n_valid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Rows as they lie about the present centers.
+
+    Attributes
+    ----------
+    gathered : Gathered
+        Exact sums, counts and objective of the clusters, and drawn rows.
+    novel : float64 (k,)
+        Weight of the rows of each cluster that lie beyond its reach.
+    chunk_rows : int64 (chunks,)
+        Rows of each chunk, invalid ones included.
+    n_valid : int
+    """
+
+    gathered: Gathered
+    novel: NDArray[np.float64]
+    chunk_rows: NDArray[np.int64]
+    n_valid: int
+
+    @property
+    def near(self) -> NDArray[np.float64]:
+        """Weight of the rows of each cluster within its reach (k,)."""
+        return self.gathered.totals.counts - self.novel
+
+    @property
+    def drawn(self) -> Drawn | None:
+        """Rows drawn by their share of the objective."""
+        return self.gathered.drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Observe(Pass[ObserveState, None, Observed]):
+    """Gather sums and profiles of rows about known centers, count those that lie far out, and draw some.
+
+    Attributes
+    ----------
+    assign : Assign
+    reach : float64 (k,)
+        Squared distance from each center beyond which a row is novel.
+    """
+
+    saved_as = ObserveState
+
+    assign: Assign
+    reach: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, model: Model, reach: NDArray[np.float64], rule: DrawRule | None) -> Observe:
+        """About the centers of a model; `reach` are distances (k,)."""
+        return cls(Assign(model, model.table(), rule), np.square(reach))
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of the sums, the largest part of a state."""
+        return self.assign.state_bytes
+
+    def start(self) -> ObserveState:
+        """A state without rows."""
+        return ObserveState(self.assign.start(), np.zeros(len(self.reach)), np.empty(0, np.int64), 0)
+
+    def step(self, state: ObserveState, rows: ValidRows) -> tuple[ObserveState, None]:
+        """Add the rows of a chunk."""
+        passed, labels, d2 = self.assign.measured(state.passed, rows)
+        far = np.flatnonzero(d2 > self.reach[labels])
+        weights = rows.weights[far] if len(rows.weights) else None
+        novel = state.novel + np.bincount(labels[far], weights, minlength=len(self.reach))
+        chunk_rows = np.append(state.chunk_rows, rows.n_read)
+        return ObserveState(passed, novel, chunk_rows, state.n_valid + len(labels)), None
+
+    def join(self, first: ObserveState, second: ObserveState) -> ObserveState:
+        """Add the second state to the first, in its memory."""
+        return ObserveState(
+            self.assign.join(first.passed, second.passed),
+            first.novel + second.novel,
+            np.concatenate([first.chunk_rows, second.chunk_rows]),
+            first.n_valid + second.n_valid,
+        )
+
+    def finish(self, state: ObserveState) -> Observed:
+        """Return what was gathered."""
+        return Observed(self.assign.finish(state.passed), state.novel, state.chunk_rows, state.n_valid)

@@ -1,0 +1,210 @@
+"""Clusters that keep their ids while rows come: what is told of all rows without reading them again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm import IncrementalKMeans, StreamKMeans
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+
+EXACT = {"rtol": 1e-9}
+
+
+def groups(rng, centers, n_rows, spread=0.3, shares=None):
+    """Rows of normal groups, and the group of each."""
+    which = rng.choice(len(centers), n_rows, p=shares)
+    return (centers[which] + spread * rng.normal(size=(n_rows, centers.shape[1]))).astype(np.float32), which
+
+
+def stream_of(seed=0, steps=4, n_rows=1500, move=0.05, dims=6, k=7):
+    """Steps of rows whose groups move."""
+    rng = np.random.default_rng(seed)
+    centers = 4 * rng.normal(size=(k, dims))
+    for _ in range(steps):
+        yield groups(rng, centers, n_rows)[0]
+        centers = centers + move * rng.normal(size=centers.shape)
+
+
+def current(ids, lineage):
+    """Ids of rows as of now: those of clusters that were joined are those of the clusters that took them."""
+    ids = ids.copy()
+    for event in lineage:
+        if event.event == "joined":
+            ids[ids == event.id] = event.other
+    return ids
+
+
+def naive(estimator, X, ids, half_life=None, weights=None):
+    """Counts, means and objective of all rows, each in the cluster of its id."""
+    ages = np.arange(len(X))[::-1]
+    w = np.ones(len(X)) if weights is None else weights
+    w = w if half_life is None else w * np.exp2(-ages / half_life)
+    X, where = X.astype(np.float64), np.searchsorted(estimator.cluster_ids_, ids)
+    d2 = np.square(X - estimator.model_.centers[where]).sum(axis=1)
+    counts = np.bincount(where, w, minlength=len(estimator.cluster_ids_))
+    sums = np.zeros(estimator.model_.centers.shape)
+    np.add.at(sums, where, w[:, None] * X)
+    return counts, sums / counts[:, None], float(w @ d2)
+
+
+@pytest.mark.parametrize("half_life", [None, 2000.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_what_is_told_of_all_rows_is_what_reading_them_gives(half_life, weighted):
+    rng = np.random.default_rng(1)
+    kmeans = IncrementalKMeans(7, half_life=half_life, random_state=0, on_invalid="skip")
+    seen, ids, weights = [], [], []
+    for X in stream_of():
+        w = rng.uniform(0.5, 2, len(X)) if weighted else np.ones(len(X))
+        update = kmeans.update(X, sample_weight=w if weighted else None)
+        assert not any(event.event in ("split", "died") for event in update.events)
+        np.testing.assert_array_equal(kmeans.labels_, kmeans.predict(X))
+        seen, ids, weights = [*seen, X], [*ids, kmeans.labels_], [*weights, w]
+    told = naive(kmeans, np.concatenate(seen), np.concatenate(ids), half_life, np.concatenate(weights))
+    np.testing.assert_allclose(kmeans.counts_, told[0], **EXACT)
+    np.testing.assert_allclose(kmeans.cluster_means_, told[1], rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(kmeans.inertia_, told[2], **EXACT)
+    assert kmeans.inertia_error_ == 0
+
+
+def test_a_split_is_told_with_its_error():
+    """One group falls apart after 3,000 rows: old rows of it are shared out by an estimate."""
+    off = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        centers = 6 * rng.normal(size=(5, 6))
+        wide = centers.copy()
+        X, which = groups(rng, centers, 3000, spread=0.5)
+        X[which == 0] += np.where(rng.random((int((which == 0).sum()), 1)) < 0.5, 1.5, -1.5).astype(np.float32)
+        kmeans = IncrementalKMeans((5, 9), random_state=0, tol=1e-2)
+        kmeans.n_clusters = 5
+        kmeans.update(X)
+        first = kmeans.labels_
+        kmeans.n_clusters = (5, 9)
+        Y, which = groups(rng, wide, 3000, spread=0.5)
+        Y[which == 0] += np.where(rng.random((int((which == 0).sum()), 1)) < 0.5, 1.5, -1.5).astype(np.float32)
+        update = kmeans.update(Y)
+        splits = [event for event in update.events if event.event == "split"]
+        assert splits
+        assert kmeans.inertia_error_ > 0
+        centers_now = kmeans.model_.centers
+        parts = {event.other: [event.other] for event in splits}
+        for event in splits:
+            parts[event.other].append(event.id)
+        # old rows stay; those of a cluster that was split are with the nearest of its parts
+        where = np.searchsorted(kmeans.cluster_ids_, current(first, update.events))
+        d2 = np.square(X - centers_now[where]).sum(axis=1)
+        for parent, members in parts.items():
+            rows, at = first == parent, np.searchsorted(kmeans.cluster_ids_, members)
+            d2[rows] = np.square(X[rows][:, None] - centers_now[at]).sum(axis=2).min(axis=1)
+        new = np.square(Y - centers_now[np.searchsorted(kmeans.cluster_ids_, kmeans.labels_)]).sum()
+        off.append((kmeans.inertia_ - d2.sum() - new) / kmeans.inertia_error_)
+    assert np.abs(off).max() <= 2
+
+
+def test_ids_are_given_once_and_told():
+    rng = np.random.default_rng(3)
+    centers = 8 * rng.normal(size=(6, 8))
+    kmeans = IncrementalKMeans((3, 12), half_life=1000, tol=1e-3, random_state=0)
+    kmeans.update(groups(rng, centers[:4], 3000)[0])
+    assert kmeans.cluster_ids_.tolist() == [0, 1, 2, 3]
+    assert kmeans.cluster_ids_.dtype == np.int64
+    kept = kmeans.cluster_centers_[kmeans.predict(centers[1:2].astype(np.float32))]
+    update = kmeans.update(groups(rng, centers[1:5], 3000)[0])
+    born = [event for event in update.events if event.event == "born"]
+    assert [event.id for event in born] == [4]
+    assert kmeans.predict(centers[4:5].astype(np.float32)) == [4]
+    for _ in range(12):
+        kmeans.update(groups(rng, centers[1:5], 3000)[0])
+    died = [event.id for event in kmeans.lineage_ if event.event in ("died", "joined")]
+    assert len(died) == 1
+    assert sorted([*kmeans.cluster_ids_, *died]) == [0, 1, 2, 3, 4]
+    assert kept.shape == (1, 8)
+    kmeans.update(groups(rng, centers[[0, 1, 2, 3, 4]], 3000)[0])
+    assert kmeans.cluster_ids_.max() == 5  # the group is back: another cluster
+    assert [event.event for event in kmeans.lineage_ if event.id == died[0]] == ["born", "died"]
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "csr", "cosine"])
+def test_threads_chunks_and_files_change_nothing(tmp_path, kind):
+    metric = "cosine" if kind == "cosine" else "euclidean"
+    given = [
+        sp.csr_array(X) if kind == "csr" else X.astype(kind if kind == "float64" else "float32") for X in stream_of()
+    ]
+    told = []
+    for case in range(3):
+        options = {"executor": 1 + case, "chunk_bytes": (1 << 24, 20_000, 7_000)[case]}
+        kmeans = IncrementalKMeans(7, half_life=3000, random_state=0, metric=metric, **options)
+        for number, X in enumerate(given):
+            kmeans.update(X)
+            if case == 2:
+                kmeans.save(tmp_path / f"{number}.npz")
+                kmeans = IncrementalKMeans.load(tmp_path / f"{number}.npz").set_params(**options)
+        told.append([kmeans.cluster_ids_, kmeans.counts_, kmeans.cluster_centers_, kmeans.inertia_, kmeans.predict(X)])
+    for other in told[1:]:
+        for one, two in zip(told[0], other, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-12 if kind != "csr" else 1e-9)
+
+
+def test_rows_of_partial_fit_are_counted_as_the_coreset_tells():
+    first, second, *_ = stream_of()
+    kmeans = IncrementalKMeans(7, random_state=0)
+    kmeans.update(first)
+    kmeans.partial_fit(second[:700])
+    told = kmeans.cluster_ids_, kmeans.counts_
+    assert abs(told[1].sum() - 2200) < 1e-6
+    kmeans.update(second[700:])
+    assert abs(kmeans.counts_.sum() - 3000) < 1e-6
+    assert kmeans.inertia_error_ >= 0
+    assert kmeans.n_samples_seen_ == 3000
+
+
+def test_a_fit_goes_on():
+    first, second, *_ = stream_of()
+    fitted = StreamKMeans(7, random_state=0).fit(first)
+    kmeans = fitted.incremental()
+    np.testing.assert_array_equal(kmeans.predict(first), fitted.labels_)
+    kmeans.update(second)
+    ids = np.concatenate([fitted.labels_, kmeans.labels_])
+    counts, _, inertia = naive(kmeans, np.concatenate([first, second]), ids)
+    np.testing.assert_allclose(kmeans.counts_, counts, **EXACT)
+    np.testing.assert_allclose(kmeans.inertia_, inertia, rtol=1e-9)
+
+
+def test_labels_in_files(tmp_path):
+    first, second, *_ = stream_of()
+    kmeans = IncrementalKMeans((7, 9), random_state=0).fit(first)
+    kmeans.update(first, labels_to=tmp_path / "a.zarr")
+    np.testing.assert_array_equal(kmeans.labels_[:], kmeans.predict(first))
+    kmeans.predict_to(second, tmp_path / "labels.csv")
+    written = np.genfromtxt(tmp_path / "labels.csv", delimiter=",", names=True)
+    np.testing.assert_array_equal(written["label"], kmeans.predict(second))
+
+
+def test_refusals():
+    first, *_ = stream_of()
+    for given in [(3, 2), (1.5, 2), (1, 2, 3), 0]:
+        with pytest.raises(InvalidParameterError, match="n_clusters"):
+            IncrementalKMeans(given).update(first)
+    with pytest.raises(InvalidInputError, match="walked once only"):
+        IncrementalKMeans(7).update(iter([first]))
+    with pytest.raises(InvalidInputError, match="call update first"):
+        IncrementalKMeans(7).partial_fit(first).relabel(first)
+
+
+def test_relabel_makes_all_exact():
+    first, second, third, _ = stream_of(move=0.8)
+    kmeans = IncrementalKMeans(7, half_life=4000, random_state=0)
+    for X in (first, second, third):
+        kmeans.update(X)
+    everything = np.concatenate([first, second, third])
+    with pytest.raises(InvalidInputError, match="3,000 valid rows; 4,500 were counted"):
+        kmeans.relabel(everything[:3000])
+    labels = kmeans.relabel(everything)
+    np.testing.assert_array_equal(labels, kmeans.predict(everything))
+    counts, means, inertia = naive(kmeans, everything, labels, 4000)
+    np.testing.assert_allclose(kmeans.counts_, counts, **EXACT)
+    np.testing.assert_allclose(kmeans.cluster_means_, means, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(kmeans.inertia_, inertia, **EXACT)
+    assert kmeans.inertia_error_ == 0
