@@ -8,6 +8,7 @@ from streamkm.engine.base import Executor, Folded, Joining, Large, Listener
 from streamkm.engine.limited import under_limit
 from streamkm.engine.open import (
     ClusterSettings,
+    cluster_memory,
     is_alone,
     is_on_cluster,
     local_executor,
@@ -23,6 +24,7 @@ __all__ = [
     "Joining",
     "Large",
     "Listener",
+    "cluster_memory",
     "is_alone",
     "is_on_cluster",
     "local_executor",

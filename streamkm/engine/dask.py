@@ -27,7 +27,7 @@ from streamkm.engine import dask_tasks as calls
 from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs, Waiting
 from streamkm.engine.dask_handles import Call, Held, Pair, encode
 from streamkm.engine.dask_shards import Shard, count_shards, future_of, held_blocks, shards_of
-from streamkm.engine.dask_workers import check_workers
+from streamkm.engine.dask_workers import check_workers, out_of_reach
 from streamkm.engine.reduction import RUNS, JoinTree, run_lengths, runs_of, shard_stop, subtree_levels
 from streamkm.engine.turns import Reading, Turns
 from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource
@@ -357,7 +357,7 @@ class DaskCluster(Executor):
             self._n_threads = dict(self._client.nthreads())
             check_workers(self._client, self._n_threads.keys() - self._checked)
         except OSError as error:
-            raise self._out_of_reach(error) from error
+            raise out_of_reach(self._client, error) from error
         self._checked.update(self._n_threads)
         self._looked = time.monotonic()
         if self._n_threads:
@@ -408,22 +408,16 @@ class DaskCluster(Executor):
                 f"fit with a smaller chunk_bytes"
             ) from error
         except CommClosedError as error:
-            raise self._out_of_reach(error) from error
+            raise out_of_reach(self._client, error) from error
         except CancelledError as error:
             if "scheduler-" in str(error):  # its connection was lost, or it was restarted
-                raise self._out_of_reach(error) from error
+                raise out_of_reach(self._client, error) from error
             if self._sends:
                 raise ClusterError(
                     f"a worker of {self._address()} was lost, and rows that this process had sent to it; fit again, or "
                     f"fit data that workers read themselves (a path, a Dask array), which lost workers do no harm"
                 ) from error
             raise ClusterError(f"work was cancelled on {self._address()} by another program: {error}") from error
-
-    def _out_of_reach(self, error: BaseException) -> ClusterError:
-        reason = " ".join(str(error).split())
-        return ClusterError(
-            f"lost the scheduler {self._address()} ({reason}); see that it runs and can be reached, and fit again"
-        )
 
     def _address(self) -> str:
         return str(self._client.scheduler.address)

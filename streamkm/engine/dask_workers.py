@@ -1,4 +1,4 @@
-"""The look at each worker before it is used: whether it has this package, and what results depend on, as this process.
+"""The look at each worker before it is used: its memory, and whether it has this package and what results depend on.
 
 Another release would give other results without a word, and a worker without the package would end at its first call.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from streamkm.core.exceptions import ClusterError
+from streamkm.core.memory import total_memory
 from streamkm.core.version import environment
 
 logger = logging.getLogger(__name__)
@@ -20,6 +22,65 @@ ANSWER_SECONDS = 5.0  # for a worker to say what it has; one that does not is no
 MOST_NAMED = 3  # workers that an error names
 # text, as a worker that lacks this package, or has another Python, could not load a function of it
 EXPRESSION = f"__import__({environment.__module__!r}, fromlist=['*']).{environment.__name__}()"
+MACHINE = f"__import__({total_memory.__module__!r}, fromlist=['*']).{total_memory.__name__}()"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMemory:
+    """What the scheduler knows of a worker's memory.
+
+    Attributes
+    ----------
+    n_threads : int
+    limit_bytes : int
+        Dask's limit of the worker; of a worker without one, its share of its machine's memory.
+    held_bytes : int
+        Resident bytes when the worker was last heard of; 0 if it has not said so yet.
+    """
+
+    n_threads: int
+    limit_bytes: int
+    held_bytes: int
+
+
+def worker_memory(client: Any) -> tuple[WorkerMemory, ...]:
+    """The memory of all workers that are connected, as the scheduler knows it.
+
+    Raises
+    ------
+    ClusterError
+        The scheduler does not answer.
+    """
+    try:
+        found = client.scheduler_info(n_workers=-1)["workers"]
+    except OSError as error:
+        raise out_of_reach(client, error) from error
+    unlimited = [address for address, worker in found.items() if not worker["memory_limit"]]
+    machines = dict(zip(unlimited, client.sync(_answers, client, unlimited, MACHINE), strict=True))
+    for address, total in machines.items():
+        if not isinstance(total, int):
+            logger.warning(
+                "worker %s has no memory limit and does not say how much memory its machine has (%r): it is taken to "
+                "have as much as this one", address, total,
+            )  # fmt: skip
+            machines[address] = total_memory()
+    n_here = Counter(worker["host"] for worker in found.values())
+    return tuple(
+        WorkerMemory(
+            n_threads=int(worker["nthreads"]),
+            limit_bytes=int(worker["memory_limit"] or machines[address] // n_here[worker["host"]]),
+            held_bytes=int(worker["metrics"].get("memory", 0)),
+        )
+        for address, worker in found.items()
+    )
+
+
+def out_of_reach(client: Any, error: BaseException) -> ClusterError:
+    """The error for a scheduler that does not answer."""
+    reason = " ".join(str(error).split())
+    return ClusterError(
+        f"lost the scheduler {client.scheduler.address} ({reason}); see that it runs and can be reached, and fit again"
+    )
 
 
 def check_workers(client: Any, addresses: Iterable[str]) -> None:
@@ -34,7 +95,7 @@ def check_workers(client: Any, addresses: Iterable[str]) -> None:
     """
     here, asked = environment(), sorted(addresses)
     unlike: dict[str, list[str]] = defaultdict(list)
-    for address, found in zip(asked, client.sync(_answers, client, asked), strict=True):
+    for address, found in zip(asked, client.sync(_answers, client, asked, EXPRESSION), strict=True):
         if isinstance(found, OSError | TimeoutError | asyncio.TimeoutError):
             logger.warning("worker %s does not say which release of streamkm it has: %r", address, found)
         elif isinstance(found, BaseException):
@@ -50,10 +111,10 @@ def check_workers(client: Any, addresses: Iterable[str]) -> None:
         )
 
 
-async def _answers(client: Any, addresses: list[str]) -> list[Any]:
-    """What each worker says that it has, or the error."""
+async def _answers(client: Any, addresses: list[str], expression: str) -> list[Any]:
+    """The value of an expression on each worker, or the error."""
     questions = (
-        asyncio.wait_for(client.run(eval, EXPRESSION, workers=[address], asynchronous=True), ANSWER_SECONDS)
+        asyncio.wait_for(client.run(eval, expression, workers=[address], asynchronous=True), ANSWER_SECONDS)
         for address in addresses
     )
     return [

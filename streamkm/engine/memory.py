@@ -73,7 +73,9 @@ class ReadingMemory:
     streams, sequential : bool
         Of the source. Pieces of one that streams wait in memory for threads.
     on_cluster : bool
-        Whether workers of a Dask cluster read, and send their results to this process.
+        Whether the work is done by workers of a Dask cluster, which send their results to this process.
+    sent : bool
+        Whether this process reads the rows and sends them to workers, as they cannot read the source.
     """
 
     n_threads: int
@@ -85,10 +87,13 @@ class ReadingMemory:
     streams: bool = False
     sequential: bool = False
     on_cluster: bool = False
+    sent: bool = False
 
     @property
     def resident_bytes(self) -> int:
-        """Of reading alone."""
+        """Of reading alone; workers read in the place of this process, unless it sends them the rows."""
+        if self.on_cluster and not self.sent:
+            return READ_BYTES
         pieces = (waiting_calls(self.n_threads) + STREAM_PIECES) * self.largest_chunk if self.streams else 0
         return self.n_threads * (int(self.read_factor * self.largest_chunk) + READ_BYTES) + pieces + self.producer_bytes
 

@@ -18,6 +18,7 @@ from typing import Any
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ClusterError, InvalidParameterError, MissingDependencyError
 from streamkm.engine.base import Executor
+from streamkm.engine.dask_workers import WorkerMemory, worker_memory
 from streamkm.engine.threads import LocalThreads
 from streamkm.sources.base import GraphSource, RowSource
 
@@ -85,13 +86,8 @@ class _ThreadsInTask(LocalThreads):
         yield from super().items(source, target_bytes)
 
 
-@contextmanager
-def _open_cluster_executor(client: Any) -> Iterator[Executor]:
-    """Yield the executor of a client; an error cancels its calls and releases its blocks."""
-    from distributed import worker_client
-
-    from streamkm.engine.dask import DaskCluster
-
+def _check_client(client: Any) -> None:
+    """Refuse a client that cannot work."""
     if client.asynchronous:
         raise InvalidParameterError(
             "the Dask client's calls must be awaited (asynchronous=True); fit in a thread of its own "
@@ -101,6 +97,16 @@ def _open_cluster_executor(client: Any) -> Iterator[Executor]:
         raise InvalidParameterError(
             f"the Dask client is {client.status}; pass executor= a client that is connected, or a number of threads"
         )
+
+
+@contextmanager
+def _open_cluster_executor(client: Any) -> Iterator[Executor]:
+    """Yield the executor of a client; an error cancels its calls and releases its blocks."""
+    from distributed import worker_client
+
+    from streamkm.engine.dask import DaskCluster
+
+    _check_client(client)
     with worker_client() if _in_task() else nullcontext():
         cluster = DaskCluster(client)
         try:
@@ -270,6 +276,18 @@ def is_on_cluster(executor: Any = "auto") -> bool:
     """Whether `open_executor` would give a Dask cluster."""
     client = _active_client() if executor == "auto" else executor
     return client is not None and hasattr(client, "submit")
+
+
+def cluster_memory(executor: Any = "auto") -> tuple[WorkerMemory, ...]:
+    """The memory of the workers of the Dask cluster that `open_executor` would give; none where it would give threads.
+
+    Raises InvalidParameterError for a client that cannot work, and ClusterError if the scheduler does not answer.
+    """
+    if not is_on_cluster(executor):
+        return ()
+    client = _active_client() if executor == "auto" else executor
+    _check_client(client)
+    return worker_memory(client)
 
 
 def is_alone(executor: Any = "auto") -> bool:

@@ -130,9 +130,13 @@ class StreamKMeans(DescribedKMeans):
         what the process already holds (`process_memory` of the plan, in steps of 64 MiB). A dict repeats a plan in
         another process: ``{"limit": "1 GiB", "process_memory": "256 MiB"}``, or "1 GiB, process 256 MiB". A fit that
         does not fit is refused before the first read; without a limit, also if the machine has too little free memory.
-        A line of text that is too long is refused when it is read, if no plan saw it. Dask workers are not counted, nor
-        are processes that compile kernels (up to 320 MiB, for seconds, in the first fit of an installation). See
-        `plan`.
+        A line of text that is too long is refused when it is read, if no plan saw it. Processes that compile kernels
+        are not counted (up to 320 MiB, for seconds, in the first fit of an installation). See `plan`.
+
+        On a Dask cluster, this limit is the client's: it holds the row sample, a coreset, centers and labels. The
+        workers hold the sketched rows, below 70 % of Dask's memory limit of the smallest worker, as the scheduler tells
+        it when the fit is planned. A cluster that is too small for all sketched rows takes a coreset of them, as a
+        small limit does here. Otherwise labels do not depend on the number of workers.
     chunk_bytes : int or "auto", default="auto"
         Approximate size of a chunk in memory. Equal values give bit-identical results for any executor.
     executor : "auto", int, or dask.distributed.Client, default="auto"

@@ -11,7 +11,7 @@ from streamkm.cluster.model import Metric
 from streamkm.cluster.size_cap import most_clusters
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
-from streamkm.engine import is_alone, is_on_cluster, local_threads, open_executor
+from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.describe import missing_values
 from streamkm.estimators.fitted_attributes import set_fitted
@@ -77,6 +77,7 @@ def plan_rows(
         caches_rows=refuses and is_alone(given.executor),
         refuses=refuses,
         on_cluster=refuses and is_on_cluster(given.executor),
+        workers=cluster_memory(given.executor) if refuses else (),
     )
     # splits leave more clusters than are looked for: these are planned first, as a refusal names their limit
     plan = max(

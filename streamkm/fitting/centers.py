@@ -55,7 +55,8 @@ def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
         sampled = sample.block(context.here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
-        on = Clustered(plan.cluster_on, sketch.needs_polishing, space, stored_share(clustered.X))
+        counted = plan.n_rows is not None
+        on = Clustered(plan.cluster_on, sketch.needs_polishing, space, stored_share(clustered.X), counted)
         schedule = on.schedule(rows.n_rows, context.settings)
         start = seeded(
             context,

@@ -106,7 +106,7 @@ class SketchRows(HeldMap[Told]):
     def memory(sizes: FitSizes, cluster_on: ClusterOn, room: int = 0) -> PassMemory:
         """Memory of gathered and sketched rows; `room`: bytes of spilled blocks that stay in memory."""
         gathered, row = gathered_memory(sizes, cluster_on), 8 + sizes.rows.block_row_bytes
-        if cluster_on == "blocks":
+        if cluster_on == "blocks" and not sizes.reading.on_cluster:
             return replace(gathered, kept=gathered.kept + sizes.rows.n_rows * row)
         if cluster_on == "spilled":
             return replace(gathered, kept=gathered.kept + room, output=sizes.chunk_rows * row)

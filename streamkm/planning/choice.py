@@ -40,9 +40,19 @@ class Choice:
             tried = replace(self, memory_model=replace(self.memory_model, n_portions=n_portions))
         return tried
 
+    def worker_memory(self, budget: MemoryBudget) -> dict[str, int]:
+        """Resident bytes of a worker in each stage; empty without a cluster."""
+        workers = budget.workers
+        return {} if workers is None else workers.stages(self.memory_model, self.cluster_on, self.space)
+
+    def excess_bytes(self, budget: MemoryBudget) -> int:
+        """Bytes by which the projection exceeds the limits; below 0 where it keeps them."""
+        peak = max(self.memory(budget.base_bytes).values())
+        return budget.excess_bytes(peak, max(self.worker_memory(budget).values(), default=0))
+
     def fits(self, budget: MemoryBudget) -> bool:
-        """Whether the projection keeps the limit."""
-        return max(self.memory(budget.base_bytes).values()) <= budget.limit_bytes
+        """Whether the projection keeps the limits."""
+        return self.excess_bytes(budget) <= 0
 
     def with_threads(self, n_threads: int, budget: MemoryBudget) -> Choice:
         """Let as many of these threads work as have room beside what was chosen."""
@@ -77,8 +87,7 @@ def choose(
 
     `memory_model`: of a fit, whatever its cluster_on. `regimes`: those to choose from, the best first, and why each.
     `spaces`: the best first. `ladder`: the largest first. `n_threads`: there are: as many of them work as have room
-    beside the sizes, which are chosen for one. Where nothing fits, the choice is what takes the
-    least memory.
+    beside the sizes, which are chosen for one. Where nothing fits, the choice is what exceeds the limits least.
     """
     cuts: dict[int, _Cut] = {}
     least: Choice | None = None
@@ -90,15 +99,15 @@ def choose(
                 cut = cuts[sizes.chunk_bytes]
                 choice = Choice(sizes, _sized(source, memory_model, sizes, cut), cut.n_chunks, cluster_on, space)
                 choice = _with_largest_chunks(choice.in_portions(budget), source, cuts, budget)
-                peak = max(choice.memory(budget.base_bytes).values())
-                if peak <= budget.limit_bytes:
+                excess = choice.excess_bytes(budget)
+                if excess <= 0:
                     n_rows = source.estimated_rows
                     if len(spaces) > 1 and source.n_features is None:  # the room still decides on the space
                         choice = choice.with_room(budget.limit_bytes, budget, n_rows)
                         return choice.with_threads(n_threads, budget)
                     choice = choice.with_threads(n_threads, budget)
                     return choice.with_room(budget.now_bytes, budget, n_rows)
-            if least is None or peak < max(least.memory(budget.base_bytes).values()):
+            if least is None or excess < least.excess_bytes(budget):
                 least = choice
     if least is None:
         raise ValueError("nothing to choose from")

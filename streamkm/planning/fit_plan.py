@@ -5,14 +5,14 @@ Pure functions of the source's description, the parameters and the memory that m
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from streamkm.passes.sizes import Sizes
 from streamkm.planning.cached_rows import with_cached_rows
 from streamkm.planning.choice import Choice, choose
-from streamkm.planning.memory_budget import MemoryBudget, checked, smaller_sizes
+from streamkm.planning.memory_budget import MemoryBudget, check_workers, checked, smaller_sizes
 from streamkm.planning.plan import Plan
-from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample
+from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample, PlannedWorkers
 from streamkm.planning.regimes import ALONG, ON_ALL, clusters_all, regimes, serves
 from streamkm.planning.request import FitParameters, FitRequest, Resources
 from streamkm.planning.sketch_choice import choose_sketch
@@ -38,7 +38,7 @@ def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources)
     row_bytes = decoded_row_bytes(source)
     n_clusters, chunk_bytes, n_threads = parameters.n_clusters, resources.chunk_bytes, resources.n_threads
     sketch = choose_sketch(source, parameters.sketch, n_clusters)
-    budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster)
+    budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
     asked = FitRequest(source=source, parameters=parameters, sketching=sketch, row_bytes=row_bytes)
     if asked.once:
         asked.check_once()
@@ -51,7 +51,7 @@ def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources)
         fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER * n_clusters)),
     )
     memory_model = asked.memory_model(first, resources)
-    allowed = regimes(asked, first.sample_rows)
+    allowed = regimes(asked, first.sample_rows, on_cluster=resources.on_cluster)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
     serving = [sizes for sizes in ladder if serves(asked, sizes.sample_rows)]
     choice, all_rows = None, bool(serving) and clusters_all(asked, first.sample_rows)
@@ -71,6 +71,8 @@ def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources)
         plan = with_cached_rows(plan, source, budget)
     if not resources.refuses:
         return plan
+    if plan.workers is not None:
+        check_workers(plan.workers, source.name)
     return checked(
         plan, "or use fewer n_components or fewer n_clusters", choice.memory_model.reading.largest_chunk, budget
     )
@@ -136,4 +138,13 @@ def _plan(
         limit_bytes=budget.limit_bytes,
         base_bytes=budget.base_bytes,
         process_memory=budget.process_memory,
+        workers=_workers(choice, budget),
     )
+
+
+def _workers(choice: Choice, budget: MemoryBudget) -> PlannedWorkers | None:
+    """The workers' part of a choice's plan; None without a cluster."""
+    workers = budget.workers
+    if workers is None:
+        return None
+    return PlannedWorkers(**asdict(workers), memory=choice.worker_memory(budget))

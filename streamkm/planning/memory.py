@@ -5,7 +5,7 @@ Pure arithmetic; `process` measures what the process holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamkm.cluster.memory import ALL_SETS, PLACED_ROW_BYTES
 from streamkm.cluster.model import Space
@@ -43,6 +43,11 @@ class MemoryModel(FitSizes):
         """Whether there are so many centers of dense rows that most are not looked at."""
         return self.centers(self.rows.n_components).many
 
+    def of_width(self, n_features: int, n_threads: int) -> MemoryModel:
+        """The same for rows of so many features, all of which may occur, that so many threads read."""
+        rows = replace(self.rows, n_features=n_features, n_occurring=0)
+        return replace(self, rows=rows, reading=replace(self.reading, n_threads=n_threads))
+
     def stages(self, cluster_on: ClusterOn, space: Space, base: int, room: int = 0) -> dict[str, int]:
         """Resident bytes of each stage at its peak.
 
@@ -73,6 +78,8 @@ class MemoryModel(FitSizes):
     def _held_blocks(self, cluster_on: ClusterOn, room: int) -> int:
         """Of what is kept of sketched rows, once they are."""
         row, n_threads = 8 + self.rows.block_row_bytes, self.reading.n_threads
+        if cluster_on == "blocks" and self.reading.on_cluster:
+            return 0  # workers hold them
         if cluster_on == "blocks":
             return self.rows.n_rows * row
         if cluster_on == "spilled":
@@ -138,7 +145,9 @@ class MemoryModel(FitSizes):
         """Of a step of Lloyd's algorithm beside its rows."""
         centers = self.centers(width)
         n_sums = self.reading.large_states(centers.double_bytes) if in_blocks else 2
-        return centers.step_bytes(self.rows.n_rows, n_sums, in_blocks=in_blocks)
+        # workers keep the labels of the rows that they hold
+        n_labels = 0 if in_blocks and self.reading.on_cluster else self.rows.n_rows
+        return centers.step_bytes(n_labels, n_sums, in_blocks=in_blocks)
 
     def _framing(self) -> int:
         """Of a look at where the data lie: of dense rows, and of sparse ones that may be moved."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, is_given, memory_limit_bytes
+from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB, ReadingMemory
 from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.predict import Values, labelled_bytes
 from streamkm.passes.sizes import Sizes
+from streamkm.planning.plan_parts import PlannedWorkers
 from streamkm.planning.process import process_memory
+from streamkm.planning.worker_memory import HELD_SHARE, WorkerBudget
 from streamkm.sources.base import Chunk, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 from streamkm.sources.long_lines import LongLine
@@ -41,15 +44,18 @@ class MemoryBudget:
     free_bytes: int | None = None
     # what threads may have to read at a time: part of `base_bytes`, as it is not known when
     long_lines: tuple[LongLine, ...] = ()
+    workers: WorkerBudget | None = None  # what workers of a cluster have beside
 
     @classmethod
-    def of(cls, memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> MemoryBudget:
+    def of(
+        cls, memory_limit: Any, source: RowSource, *, on_cluster: bool = False, workers: Sequence[WorkerMemory] = ()
+    ) -> MemoryBudget:
         """Of a fit of these rows, by the client of a cluster or alone; see `core.memory.memory_limit_bytes`."""
         limit, process = memory_limit_bytes(memory_limit), process_memory(memory_limit, source, on_cluster=on_cluster)
         free = None if is_given(memory_limit) else available_memory()
         lines = () if on_cluster else source.long_lines[:PLANNED_THREADS]
         base = process + source.resident_bytes + sum(line.memory_bytes for line in lines)
-        return cls(limit, base, process, free, lines)
+        return cls(limit, base, process, free, lines, WorkerBudget.of(workers))
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:
         """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""
@@ -134,6 +140,11 @@ class MemoryBudget:
                 f"of {human_bytes(self.limit_bytes)}; raise memory_limit to at least {-(-needed // MIB):,} MiB"
             )
 
+    def excess_bytes(self, peak_bytes: int, worker_bytes: int) -> int:
+        """By how much peaks of this process and of a worker are above their limits; below 0 where both fit."""
+        here = peak_bytes - self.limit_bytes
+        return here if self.workers is None else max(here, worker_bytes - self.workers.limit_bytes)
+
     @property
     def now_bytes(self) -> int:
         """The limit, or less where the machine has not so much left: for what changes no result."""
@@ -187,6 +198,7 @@ def reading_of(
         streams=source.streams,
         sequential=source.sequential,
         on_cluster=on_cluster,
+        sent=on_cluster and (source.streams or source.in_process),
     )
 
 
@@ -229,6 +241,7 @@ def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, w
     stage = max(plan.memory, key=lambda name: plan.memory[name])
     peak = plan.memory[stage]
     said = f"the {what} of {plan.source} needs about {human_bytes(peak)} (stage {stage!r})"
+    said += " in this process, the client of the cluster" if budget.workers is not None else ""
     said += budget.said_of_lines() if peak > plan.limit_bytes else ""
     free = budget.free_bytes
     if peak <= plan.limit_bytes:
@@ -249,3 +262,19 @@ def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, w
             f"store it in smaller ones, or {needed}"
         )
     raise MemoryLimitError(f"{said}; {needed}, {remedy}")
+
+
+def check_workers(workers: PlannedWorkers, source: str) -> None:
+    """Refuse a fit that workers of a cluster have no memory for. Raises MemoryLimitError with the number."""
+    peak, limit = workers.peak_bytes, workers.limit_bytes
+    if peak <= limit:
+        return
+    stage = max(workers.memory, key=lambda name: workers.memory[name])
+    needed = -(-int(peak / HELD_SHARE) // MIB)
+    raise MemoryLimitError(
+        f"the fit of {source} needs about {human_bytes(peak)} on each of {workers.n_workers:,} workers (stage "
+        f"{stage!r}), {human_bytes(peak - limit)} above the {human_bytes(limit)} that the smallest can hold: "
+        f"{HELD_SHARE:.0%} of its memory limit; {human_bytes(workers.base_bytes)} are its process. The memory of this "
+        f"process is not the reason. Start workers with a memory limit of at least {needed:,} MiB, or more workers, or "
+        f"use fewer n_components or fewer n_clusters"
+    )

@@ -12,7 +12,13 @@ from streamkm.core.memory import human_bytes
 from streamkm.core.text_table import Lines
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
-from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample, PlannedSketch
+from streamkm.planning.plan_parts import (
+    PlannedClustering,
+    PlannedReading,
+    PlannedSample,
+    PlannedSketch,
+    PlannedWorkers,
+)
 from streamkm.planning.schedule import Clustered, Iterations, PlannedEpochs
 from streamkm.sketches.registry import sketch_class
 
@@ -44,7 +50,7 @@ class Plan(Lines):
     clustering : PlannedClustering
     reading : PlannedReading
     memory : dict of str to int
-        Projected resident bytes of the process in each stage.
+        Projected resident bytes of this process in each stage: of the client, on a Dask cluster.
     memory_model : MemoryModel or None
         What the projection is made of; None where it is another's.
     limit_bytes : int
@@ -53,6 +59,8 @@ class Plan(Lines):
         What the process holds beside what is planned: `process_memory`, and rows in memory.
     process_memory : int
         What it holds beside data, in steps of 64 MiB: measured before the fit, or given with the limit.
+    workers : PlannedWorkers or None
+        Memory of the workers of a Dask cluster, which read rows and hold those that are sketched; None without one.
     """
 
     source: str
@@ -69,6 +77,7 @@ class Plan(Lines):
     limit_bytes: int
     base_bytes: int
     process_memory: int
+    workers: PlannedWorkers | None = None
 
     @property
     def sketch(self) -> str:
@@ -140,21 +149,22 @@ class Plan(Lines):
         """Where rows are assigned, once the number of features is known."""
         if self.assign_space is not None or self.memory_model is None:
             return self.assign_space or "original"
-        return "original" if self._peak(n_features, "original", 1) <= self.limit_bytes else "sketch"
+        return "original" if self._fits(n_features, "original", 1) else "sketch"
 
     def threads_for(self, n_features: int) -> int:
         """Threads that have room where rows are assigned, once the number of features is known; at least one."""
         if self.assign_space is not None or self.memory_model is None:
             return self.n_threads
         space, counts = self.space_for(n_features), range(self.n_threads, 1, -1)
-        return next((count for count in counts if self._peak(n_features, space, count) <= self.limit_bytes), 1)
+        return next((count for count in counts if self._fits(n_features, space, count)), 1)
 
     def with_epochs(self, asked: Iterations, *, stored: float | None) -> Plan:
         """The same with the epochs of a fit by it, as far as they can be told before its first read.
 
         `stored` is about which share of the sketched rows' entries is stored; None: they are dense.
         """
-        on = Clustered(self.cluster_on, sketch_class(self.sketch).needs_polishing, self.expected_space, stored)
+        polished, space = sketch_class(self.sketch).needs_polishing, self.expected_space
+        on = Clustered(self.cluster_on, polished, space, stored, counted=self.n_rows is not None)
         if self.n_rows is None:
             fewest = Schedule.fewest_rows(asked.n_clusters)
             unsettled = PlannedEpochs(None, fewest, exact=False)
@@ -183,12 +193,17 @@ class Plan(Lines):
         """Projected resident bytes at the peak, of centers of so many features, in a space, with so many threads."""
         if self.memory_model is None:
             return self.peak_bytes
-        given = self.memory_model
-        rows = replace(given.rows, n_features=n_features, n_occurring=0)
-        memory_model = replace(given, rows=rows, reading=replace(given.reading, n_threads=n_threads))
-        return max(
-            memory_model.stages(self.cluster_on, space, self.base_bytes, self.clustering.block_room or 0).values()
-        )
+        sizes, room = self.memory_model.of_width(n_features, n_threads), self.clustering.block_room or 0
+        return max(sizes.stages(self.cluster_on, space, self.base_bytes, room).values())
+
+    def _fits(self, n_features: int, space: Space, n_threads: int) -> bool:
+        """Whether what is projected for centers of so many features keeps the limits, here and on workers."""
+        if self._peak(n_features, space, n_threads) > self.limit_bytes:
+            return False
+        if self.workers is None or self.memory_model is None:
+            return True
+        sizes = self.memory_model.of_width(n_features, n_threads)
+        return max(self.workers.stages(sizes, self.cluster_on, space).values()) <= self.workers.limit_bytes
 
     @property
     def expected_space(self) -> Space:
@@ -235,6 +250,7 @@ class Plan(Lines):
             ),
             ("bytes written", self._written()),
             ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)}; {memory}"),
+            *([] if self.workers is None else [("worker memory", str(self.workers))]),
         ]
 
     def _rows(self) -> str:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from streamkm.cluster.model import Space
 from streamkm.cluster.sampling.coreset import Method
+from streamkm.core.memory import human_bytes
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.schedule import PlannedEpochs
+from streamkm.planning.worker_memory import WorkerBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,32 @@ class PlannedClustering:
     chooses_space: bool = False
     block_room: int | None = None
     epochs: PlannedEpochs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWorkers(WorkerBudget):
+    """The workers of a Dask cluster in a fit: see `WorkerBudget`, and what each of them is projected to hold.
+
+    Attributes
+    ----------
+    memory : dict of str to int
+        Projected resident bytes of a worker in each stage.
+    """
+
+    memory: dict[str, int]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Projected resident bytes of a worker at the peak."""
+        return max(self.memory.values())
+
+    def __str__(self) -> str:
+        memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
+        peak, limit, base = map(human_bytes, (self.peak_bytes, self.limit_bytes, self.base_bytes))
+        return (
+            f"{peak} at the peak of each of {self.n_workers:,} workers, of {limit}; {memory}; in each, {base} for what "
+            f"the worker holds before the fit"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,21 @@ POLISHED = (
 )
 ON_ALL = "on all sketched rows, seeding too: they are at most ten times as many as would be sampled"
 ALONG = "on all rows, along directions that are found on a few rows read ahead"
+FEW_ON_WORKERS = "on a sensitivity coreset of the sketched rows: all of them would not fit in the workers' memory"
 MOST_PROJECTED = 10  # times the sample: more rows take longer to cluster than to read
 
 
-def regimes(request: FitRequest, sample_rows: int) -> dict[ClusterOn, str]:
-    """What k-means may run on, best first, and why, where memory has room for a sample of so many rows."""
+def regimes(request: FitRequest, sample_rows: int, *, on_cluster: bool = False) -> dict[ClusterOn, str]:
+    """What k-means may run on, best first, and why, where memory has room for a sample of so many rows.
+
+    `on_cluster`: whether workers of a Dask cluster hold sketched rows.
+    """
     found = _regimes(request, sample_rows)
+    if on_cluster:
+        found.pop("spilled", None)  # workers hold the rows, and nothing of them is written here
+        if "blocks" in found and "coreset" in found:
+            found["coreset"] = FEW_ON_WORKERS
+        return found
     if request.source.estimated_rows is None and found.pop("blocks", None) is not None:
         # whether memory holds them is not known
         found = {"spilled": found.pop("spilled"), **found}

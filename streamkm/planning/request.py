@@ -17,6 +17,7 @@ from streamkm.cluster.sampling.coreset import default_size
 from streamkm.cluster.seeding.draws import draw_rows
 from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB
 from streamkm.passes.sizes import RowSizes, Sizes
 from streamkm.planning.memory import MemoryModel
@@ -61,6 +62,7 @@ class Resources:
     caches_rows: bool = False
     refuses: bool = True  # whether what does not fit is refused; it is not where other machines are planned
     on_cluster: bool = False  # whether workers of a Dask cluster read, and this process is their client
+    workers: tuple[WorkerMemory, ...] = ()  # of that cluster, when the fit is planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

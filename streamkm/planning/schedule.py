@@ -45,6 +45,7 @@ class Clustered:
     needs_polishing: bool  # of the sketch
     space: Space  # where rows will be assigned
     stored: float | None = None  # share of the sketched rows' entries that are stored; None: they are dense
+    counted: bool = True  # whether the plan knows about how many rows there are
 
     @property
     def polished_alone(self) -> bool:
@@ -54,7 +55,9 @@ class Clustered:
     def schedule(self, n_rows: int, asked: Iterations) -> Schedule | None:
         """Epochs on so many rows; None where Lloyd's algorithm is expected, or is as good."""
         plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
-        if plain or self.polished_alone or self.cluster_on == "spilled":  # a batch would read all rows from disk
+        # a batch would read all rows from disk; rows that are not counted may lie there, unless workers hold them
+        on_disk = self.cluster_on == "spilled" or (self.cluster_on == "blocks" and not self.counted)
+        if plain or self.polished_alone or on_disk:
             return None
         return Schedule.of(n_rows, asked.n_clusters, asked.max_iter, stored=self.stored)
 

@@ -404,23 +404,33 @@ def test_a_loaded_model_refuses_a_long_line_as_well(disk_path, packed):
     assert got["peak"] <= 450 << 20
 
 
-CLIENT = FIT.replace(
-    """fitted = StreamKMeans(int(k), **parameters).fit(path)""",
-    """from distributed import Client
+CLIENT = (
+    FIT.replace(
+        """fitted = StreamKMeans(int(k), **parameters).fit(path)""",
+        """from distributed import Client
 with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
-    fitted = StreamKMeans(int(k), executor=client, **parameters).fit(path)""",
-)
+    fitted = StreamKMeans(int(k), executor=client, **parameters).fit(path)
+    of_workers = client.run(eval, "open('/proc/self/status').read()").values()""",
+    )
+    + """
+found = json.loads(said)
+found["worker_peak"] = max(int(each.split("VmHWM:")[1].split()[0]) * 1024 for each in of_workers)
+print(json.dumps(found | {"worker_projected": fitted.plan_.workers.peak_bytes}))
+"""
+).replace("print(json.dumps({", "said = (json.dumps({")
 
 
 @pytest.mark.slow
 def test_the_client_of_a_cluster_stays_within_the_limit(disk_path, reduced):
-    """The scheduler is in its process, too, and so is what workers tell: of a coreset, almost all rows of a run."""
+    """The scheduler is in its process, too, and so is what workers tell; the sketched rows lie on workers."""
     path = disk_path / "rows.npy"
     np.save(path, np.random.default_rng(0).random((1_000_000, 64), np.float32))
-    for limit, cluster_on in (("400 MiB", "spilled"), ("460 MiB", "coreset"))[reduced:]:
-        got = run_compiled(CLIENT, [str(path), "20", f"{limit}, {HELD_BYTES}", json.dumps("auto")], imported=IMPORTED)
-        assert got["cluster_on"] == cluster_on
-        assert got["peak"] <= got["limit"]
+    limits = [f"{limit}, {HELD_BYTES}" for limit in ("400 MiB", "460 MiB")]
+    for limit in ("auto", *limits)[: 3 - reduced]:
+        got = run_compiled(CLIENT, [str(path), "20", limit, json.dumps("auto")], imported=IMPORTED)
+        assert got["cluster_on"] == "blocks"
+        assert got["peak"] <= got["projected"] <= min(2 * got["peak"], got["limit"])
+        assert got["worker_peak"] <= got["worker_projected"] <= 2 * got["worker_peak"]
 
 
 HELD = """

@@ -45,18 +45,17 @@ as on the sample.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.engine.dask_shards import count_shards, states_of_shards
-from streamkm.engine.memory import READ_BYTES
-from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs, run_length
-from streamkm.engine.turns import Reading
+from streamkm.engine.dask_shards import states_of_shards
+from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs
 from streamkm.passes.assign import LABEL_BYTES
 from streamkm.planning.forecast.values import Cluster, Cost, Forecast, Rates, Step
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.plan import Plan
+from streamkm.planning.worker_memory import WorkerModel
 from streamkm.sketches.registry import DATA_DEPENDENT
 
 CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES = 6_000, 5_000  # that they grow by, a chunk; measured at 3,200 chunks
@@ -245,41 +244,13 @@ class _Model:
         return Step(name, send + bounds[bound] + climb, bound, tasks, read, network, by_client)
 
     def worker_memory(self) -> dict[str, int]:
-        """Resident bytes of a worker, stage by stage: blocks that are kept, and labels of shards, grow with the rows.
-
-        Each thread reads a chunk. What a call tells lies there until it is fetched: that of the call that runs and of
-        half a call more, as calls are started ahead, or of two stretches where that is more; sums likewise, and eight
-        that are joined and their total.
-        """
-        memory_model, threads = self.memory_model, self.cluster.threads
-        reading = threads * (int(memory_model.reading.read_factor * memory_model.reading.largest_chunk) + READ_BYTES)
-        chunk_rows = self.n_rows / self.n_chunks
-        kept = (
-            int(self.n_rows * (8 + memory_model.rows.block_row_bytes) / self.cluster.workers)
-            if self.keeps_blocks
-            else 0
+        """Resident bytes of a worker, stage by stage."""
+        given, plan, cluster = self.memory_model, self.plan, self.cluster
+        sizes = replace(
+            given,
+            rows=replace(given.rows, n_rows=self.n_rows),
+            reading=replace(given.reading, n_chunks=self.n_chunks),
+            chosen=replace(given.chosen, sample_rows=plan.sample_rows, chunk_bytes=plan.chunk_bytes),
         )
-        candidates = max(SPARE * self.plan.sample_rows / self.n_chunks, FEWEST_CANDIDATES)
-        returned = min(chunk_rows, candidates) * (memory_model.rows.row_bytes + 16)
-        if self.plan.cluster_on == "coreset":
-            returned += min(chunk_rows, memory_model.coreset_rows) * (16 + memory_model.rows.block_row_bytes)
-        n_shards = len(states_of_shards(count_runs(self.n_chunks, self._fewest_runs), self.cluster.slots))
-        labels = LABEL_BYTES * self.n_rows / n_shards
-        waiting = self._waiting(self._fewest_runs)
-        states = (waiting + ARITY + 1) * self.state_bytes
-        run = run_length(self.n_chunks, RUNS)
-        return {
-            "sketch": self.plan.base_bytes + reading + kept + int(self._waiting(RUNS) * run * returned),
-            "assign": self.plan.base_bytes + reading + kept + int(waiting * labels) + states + self.state_bytes
-            + memory_model.centers(self.width).table_bytes,
-        }  # fmt: skip
-
-    def _waiting(self, fewest_runs: int) -> int:
-        """Calls of a worker that run, or whose results wait there."""
-        reading = Reading(
-            self.n_chunks, self.memory_model.reading.largest_chunk, self.memory_model.reading.shared_bytes
-        )
-        n_calls = min(count_runs(self.n_chunks, fewest_runs), count_shards(self.cluster.slots))
-        stretch = reading.stretch(n_calls, self.cluster.workers)
-        threads = self.cluster.threads
-        return max(threads + max(1, threads // 2), 2 * stretch)
+        model = WorkerModel(sizes, cluster.workers, cluster.threads, cluster.slots)
+        return model.stages(plan.cluster_on, plan.space_for(given.rows.n_features), plan.base_bytes)

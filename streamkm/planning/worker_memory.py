@@ -1,0 +1,171 @@
+"""Memory of a worker of a Dask cluster: its bytes in each stage of a fit, and the bytes that its limit allows.
+
+Pure arithmetic on sizes; forecasts of clusters and plans of fits on one share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamkm.cluster.model import Space
+from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
+from streamkm.engine.dask_shards import count_shards, states_of_shards
+from streamkm.engine.dask_workers import WorkerMemory
+from streamkm.engine.memory import READ_BYTES
+from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, count_runs, run_length
+from streamkm.engine.turns import Reading
+from streamkm.passes.assign import DRAWN_SLACK, LABEL_BYTES
+from streamkm.passes.gathered import PICKED_ROW_BYTES
+from streamkm.passes.sizes import ClusterOn
+from streamkm.planning.memory import MemoryModel
+from streamkm.planning.process import FIRST_BYTES, LEAST_BYTES, MORE_LIBRARIES, STEP_BYTES
+from streamkm.sketches.subspace import subspace_bytes
+
+BLOCK_LABEL_BYTES = 8  # of a row in a step with many centers: its last label and its new one
+JOINED_COPIES = 4  # of a row sample: as it arrives, joined, and packed for the client; 3.7 to 4.4 measured
+HELD_SHARE = 0.7  # of a worker's limit: above it, Dask writes what the worker holds to disk
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerModel:
+    """The projection of a worker's memory, of a fit by equal workers.
+
+    Attributes
+    ----------
+    sizes : MemoryModel
+    n_workers, n_threads : int
+        Worker processes, and threads of each.
+    n_slots : int
+        Threads of all workers.
+    """
+
+    sizes: MemoryModel
+    n_workers: int
+    n_threads: int
+    n_slots: int
+
+    def stages(self, cluster_on: ClusterOn, space: Space, base: int) -> dict[str, int]:
+        """Resident bytes stage by stage, above `base`: held rows, and labels of shards, grow with the rows.
+
+        Each thread reads a chunk. What a call tells lies there until it is fetched: that of the call that runs and of
+        half a call more, as calls are started ahead, or of two stretches where that is more; sums likewise, and eight
+        that are joined and their total.
+        """
+        sizes, n_rows, n_chunks = self.sizes, self.sizes.rows.n_rows, self.sizes.reading.n_chunks
+        held = self._held_bytes(cluster_on)
+        read = int(sizes.reading.read_factor * sizes.reading.largest_chunk) + READ_BYTES
+        reading = self.n_threads * (read + sizes.maps())
+        fewest_runs = self._fewest_runs(sizes.centers(sizes.width(space)).double_bytes)
+        n_shards = len(states_of_shards(count_runs(n_chunks, fewest_runs), self.n_slots))
+        labels = int(self._waiting(fewest_runs) * LABEL_BYTES * n_rows / n_shards)
+        told = int(self._waiting(RUNS) * run_length(n_chunks, RUNS) * self._returned_bytes(cluster_on))
+        drawn = int(DRAWN_SLACK * sizes.chosen.drawn_rows * sizes.rows.row_bytes)
+        stages = {
+            "sketch": reading + held + max(told, self._joined_bytes(cluster_on)),
+            "assign": reading * (not sizes.once) + held + labels + self._sums_bytes(sizes.width(space), drawn),
+        }
+        if held:
+            stages["lloyd"] = held + self._sums_bytes(sizes.rows.n_components) + self._label_bytes()
+        if sizes.directions:
+            found = subspace_bytes(sizes.directions, sizes.rows.n_features)
+            n_states = self._waiting(FEW_RUNS) + ARITY + 1
+            stages["directions"] = reading + n_states * found.state + self.n_threads * found.call
+        return {name: base + size for name, size in stages.items()}
+
+    def _held_bytes(self, cluster_on: ClusterOn) -> int:
+        """Of sketched rows on the worker that holds most of them."""
+        if cluster_on not in ("blocks", "spilled"):
+            return 0
+        rows = self.sizes.rows
+        return int(rows.n_rows * (8 + rows.block_row_bytes) * self._largest_share)
+
+    @property
+    def _largest_share(self) -> float:
+        """Of all shards, those that the worker with most of them gets."""
+        n_shards = len(states_of_shards(count_runs(self.sizes.reading.n_chunks, RUNS), self.n_slots))
+        return -(-n_shards // self.n_workers) / n_shards
+
+    def _joined_bytes(self, cluster_on: ClusterOn) -> int:
+        """Of the row sample of all calls, on the worker that joins it; parts of a coreset are joined by the client."""
+        if cluster_on == "coreset":
+            return 0
+        rows = self.sizes.rows
+        n_candidates = min(rows.n_rows, int(SPARE * self.sizes.chosen.sample_rows))
+        return int(JOINED_COPIES * n_candidates * (rows.row_bytes + PICKED_ROW_BYTES))
+
+    def _label_bytes(self) -> int:
+        """Of labels that a step keeps on the worker, where there are many centers."""
+        n_labels = int(self.sizes.rows.n_rows * self._largest_share)
+        return BLOCK_LABEL_BYTES * n_labels * self.sizes.centers(self.sizes.rows.n_components).many
+
+    def _returned_bytes(self, cluster_on: ClusterOn) -> float:
+        """Of what the first pass tells of a chunk."""
+        sizes = self.sizes
+        rows, n_chunks = sizes.rows, sizes.reading.n_chunks
+        chunk_rows = rows.n_rows / n_chunks
+        candidates = max(SPARE * sizes.chosen.sample_rows / n_chunks, FEWEST_CANDIDATES)
+        returned = min(chunk_rows, candidates) * (rows.row_bytes + 16)
+        if cluster_on == "coreset":
+            returned += min(chunk_rows, sizes.coreset_rows) * (16 + rows.block_row_bytes)
+        return returned
+
+    def _sums_bytes(self, width: int, drawn: int = 0) -> int:
+        """Of sums that wait and are joined, with so many bytes of drawn rows; of centers of that width, their table."""
+        centers = self.sizes.centers(width)
+        n_states = self._waiting(self._fewest_runs(centers.double_bytes)) + ARITY + 1
+        return n_states * (centers.double_bytes + drawn) + centers.double_bytes + centers.table_bytes
+
+    def _fewest_runs(self, state_bytes: int) -> int:
+        """Calls, or a multiple of them, that carry sums of so many bytes."""
+        return FEW_RUNS if state_bytes > self.sizes.chosen.chunk_bytes else RUNS
+
+    def _waiting(self, fewest_runs: int) -> int:
+        """Calls of a worker that run, or whose results wait there."""
+        reading = self.sizes.reading
+        chunks = Reading(reading.n_chunks, reading.largest_chunk, reading.shared_bytes)
+        n_calls = min(count_runs(reading.n_chunks, fewest_runs), count_shards(self.n_slots))
+        return max(self.n_threads + max(1, self.n_threads // 2), 2 * chunks.stretch(n_calls, self.n_workers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerBudget:
+    """The memory that each worker of a cluster has for a fit: that of the smallest, as rows are shared out evenly.
+
+    Attributes
+    ----------
+    n_workers, n_threads, n_slots : int
+        Worker processes, threads of the one that has most, and threads of all.
+    limit_bytes : int
+        Resident bytes that the smallest worker may take: 70 % of its memory limit. Above it, Dask writes to its disk.
+    base_bytes : int
+        What the fullest worker holds before the fit, and what kernels take, in steps of 64 MiB.
+    """
+
+    n_workers: int
+    n_threads: int
+    n_slots: int
+    limit_bytes: int
+    base_bytes: int
+
+    @classmethod
+    def of(cls, workers: Sequence[WorkerMemory]) -> WorkerBudget | None:
+        """Of the workers of a cluster; None without any."""
+        if not workers:
+            return None
+        # a worker that has run nothing has yet to load this package
+        least = LEAST_BYTES + MORE_LIBRARIES["distributed"]
+        held = max(least, *(worker.held_bytes for worker in workers)) + FIRST_BYTES
+        threads = [worker.n_threads for worker in workers]
+        return cls(
+            n_workers=len(workers),
+            n_threads=max(threads),
+            n_slots=sum(threads),
+            limit_bytes=int(HELD_SHARE * min(worker.limit_bytes for worker in workers)),
+            base_bytes=-(-held // STEP_BYTES) * STEP_BYTES,
+        )
+
+    def stages(self, sizes: MemoryModel, cluster_on: ClusterOn, space: Space) -> dict[str, int]:
+        """Resident bytes of a worker in each stage of a fit of these sizes."""
+        model = WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)
+        return model.stages(cluster_on, space, self.base_bytes)

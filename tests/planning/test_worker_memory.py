@@ -1,0 +1,147 @@
+"""Plans of fits on a Dask cluster: what workers hold counts for them, and what the client holds for the client."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from streamkm import StreamKMeans
+from streamkm.core.exceptions import MemoryLimitError
+from streamkm.core.memory import total_memory
+from streamkm.engine import cluster_memory
+from streamkm.engine.dask_workers import WorkerMemory
+from streamkm.engine.memory import MIB
+from streamkm.planning.worker_memory import HELD_SHARE, WorkerBudget
+from tests.dask_processes import assert_same_bits
+from tests.planning.test_plan import UnreadSource, plan
+
+HELD = 200 * MIB  # resident bytes of a worker
+GIB = 1 << 30
+
+
+def workers_of(limit_bytes, n_workers=2, n_threads=1):
+    return (WorkerMemory(n_threads, limit_bytes, HELD),) * n_workers
+
+
+def planned(source, limit_bytes=64 * GIB, n_workers=2, **changed):
+    return plan(source, on_cluster=True, workers=workers_of(limit_bytes, n_workers), **changed)
+
+
+def test_rows_on_workers_count_for_workers_alone():
+    source = UnreadSource(1_000_000, 64)
+    here, there = plan(source), planned(source)
+    row_bytes = 8 + 64 * 4
+    assert here.cluster_on == there.cluster_on == "blocks"
+    assert here.sampling == there.sampling
+    assert here.chunk_bytes == there.chunk_bytes
+    assert max(here.memory.values()) - there.memory["sketch"] > 1_000_000 * row_bytes * 0.9
+    assert there.workers.memory["lloyd"] - there.workers.base_bytes >= 500_000 * row_bytes
+    assert planned(source, n_workers=4).workers.memory["lloyd"] < there.workers.memory["lloyd"]
+    assert planned(source, n_workers=4).memory == there.memory
+    assert here.workers is None
+
+
+def test_the_limit_of_this_process_does_not_send_rows_of_workers_to_disk():
+    source = UnreadSource(4_000_000, 64)
+    for coreset in ("auto", None):
+        tight = planned(source, memory_limit=500 * MIB, coreset=coreset)
+        assert (tight.cluster_on, tight.clustering.block_room) == ("blocks", None)
+        assert tight.peak_bytes <= 500 * MIB
+        assert plan(source, memory_limit=500 * MIB, coreset=coreset).cluster_on != "blocks"
+    assert dict(tight.lines())["bytes written"] == "none"
+    assert "of each of 2 workers" in dict(tight.lines())["worker memory"]
+    assert tight.to_dict()["workers"]["limit_bytes"] == int(HELD_SHARE * 64 * GIB)
+
+
+@pytest.mark.parametrize("n_features", [16, 64, 512])
+def test_workers_that_are_too_small_take_the_coreset(n_features):
+    source = UnreadSource(256_000_000 // n_features, n_features)
+    few = planned(source, 800 * MIB)
+    assert few.cluster_on == "coreset"
+    assert "workers' memory" in few.why_regime
+    assert few.workers.peak_bytes <= few.workers.limit_bytes == int(HELD_SHARE * 800 * MIB)
+    assert planned(source, 800 * MIB, n_workers=8).cluster_on == "blocks"
+
+
+def test_a_refusal_names_the_workers_and_its_remedy_works():
+    source = UnreadSource(4_000_000, 64)
+    with pytest.raises(MemoryLimitError, match=r"on each of 2 workers .* MiB above the .* that the smallest") as raised:
+        planned(source, 800 * MIB, coreset=None)
+    remedy = int(re.search(r"at least ([\d,]+) MiB", str(raised.value))[1].replace(",", ""))
+    assert planned(source, remedy * MIB, coreset=None).cluster_on == "blocks"
+    with pytest.raises(MemoryLimitError, match="workers"):
+        planned(source, (remedy - 2) * MIB, coreset=None)
+
+
+def test_a_refusal_names_the_client():
+    with pytest.raises(MemoryLimitError, match=r"in this process, the client of the cluster, above the limit of 300"):
+        planned(UnreadSource(1_000_000, 64), memory_limit=300 * MIB)
+
+
+def test_the_smallest_and_the_fullest_worker_decide():
+    large, small = WorkerMemory(4, 8 * GIB, HELD), WorkerMemory(1, 2 * GIB, 0)
+    budget = WorkerBudget.of((large, small, replace(small, held_bytes=GIB)))
+    assert (budget.n_workers, budget.n_threads, budget.n_slots) == (3, 4, 6)
+    assert budget.limit_bytes == int(HELD_SHARE * 2 * GIB)
+    assert budget.base_bytes == GIB + 64 * MIB
+    assert WorkerBudget.of(()) is None
+
+
+def test_rows_that_are_not_counted_are_held_by_workers():
+    """A fit on threads may write them to disk, so neither runs epochs of moving averages."""
+    chunks = [np.zeros((10, 4))]
+    got = StreamKMeans(2, coreset=None).plan(lambda: iter(chunks))
+    assert got.cluster_on == "spilled"
+    assert got.clustering.epochs is None
+
+
+def test_uncounted_rows_on_a_cluster(client):
+    rng = np.random.default_rng(0)
+    chunks = [rng.normal(size=(3_000, 6)) for _ in range(5)]
+    settings = {"n_clusters": 6, "coreset": None, "random_state": 0, "progress": False}
+    there = StreamKMeans(executor=client, **settings).fit(lambda: iter(chunks))
+    assert (there.plan_.cluster_on, there.plan_.clustering.block_room) == ("blocks", None)
+    assert_same_bits(there, StreamKMeans(executor=2, **settings).fit(lambda: iter(chunks)))
+
+
+def test_the_default_plan_gives_the_same_bits_on_threads_and_workers(client, tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.random.default_rng(0).normal(size=(120_000, 8)).astype(np.float32))
+    there = StreamKMeans(12, executor=client, random_state=0, progress=False).fit(path)
+    here = StreamKMeans(12, executor=2, random_state=0, progress=False).fit(path)
+    assert there.plan_.cluster_on == here.plan_.cluster_on == "blocks"
+    assert there.plan_.workers.n_workers == 2
+    assert_same_bits(there, here)
+
+
+def test_the_scheduler_tells_the_memory_of_workers(client):
+    found = cluster_memory(client)
+    told = client.scheduler_info()["workers"].values()
+    assert [worker.limit_bytes for worker in found] == [worker["memory_limit"] for worker in told]
+    assert [worker.n_threads for worker in found] == [1, 1]
+    assert all(worker.held_bytes > 50 * MIB for worker in found)
+    assert cluster_memory(2) == ()
+
+
+def started(limit):
+    return LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=limit)
+
+
+def test_fits_by_workers_with_little_memory_and_without_a_limit(tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.random.default_rng(0).random((1_000_000, 16), np.float32))
+    settings = {"n_clusters": 5, "random_state": 0, "progress": False}
+    with started(0) as cluster, Client(cluster, set_as_default=False) as client:
+        found = cluster_memory(client)
+        assert [worker.limit_bytes for worker in found] == [total_memory() // 2] * 2
+        base = WorkerBudget.of(found).base_bytes
+    with started(int((base + 36 * MIB) / HELD_SHARE)) as cluster, Client(cluster, set_as_default=False) as client:
+        fitted = StreamKMeans(executor=client, **settings).fit(path)
+        assert fitted.plan_.cluster_on == "coreset"
+        assert len(fitted.labels_) == 1_000_000
+        with pytest.raises(MemoryLimitError, match="on each of 2 workers"):
+            StreamKMeans(executor=client, coreset=None, **settings).fit(path)
