@@ -11,6 +11,7 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
 from streamkm import SketchOptions, StreamKMeans
+from streamkm.cluster import spill
 from streamkm.engine import saving
 from streamkm.planning.forecast import Cluster
 from streamkm.planning.process import AUTO_BYTES
@@ -159,6 +160,44 @@ def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monk
     assert roomy.plan_.cluster_on == "blocks"
     assert tight.inertia_ == roomy.inertia_
     assert list((tmp_path / "spill").iterdir()) == []
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Bytes of each block that goes to disk."""
+    sizes, replace_file = [], spill.replace_file
+
+    def counted(path, write, size):
+        replace_file(path, write, size)
+        sizes.append(path.stat().st_size)
+
+    monkeypatch.setattr(spill, "replace_file", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("coreset", ["auto", None])
+def test_rows_that_nobody_counts_go_to_disk_when_memory_is_full(written, coreset):
+    """As long as there is room they stay in memory; the bits are those of the same rows in an array."""
+    X = np.random.default_rng(0).normal(size=(300_000, 16)).astype(np.float32)
+    n_rows = 10_000
+    roomy = kmeans(coreset=coreset, max_iter=3, n_init=1, chunk_bytes=n_rows * 64)
+
+    def pieces():
+        return (X[start : start + n_rows] for start in range(0, len(X), n_rows))
+
+    needed = roomy.plan(pieces).peak_bytes - roomy.plan(pieces).clustering.block_room
+    kept = roomy.fit(pieces)
+    assert (kept.plan_.cluster_on, written) == ("spilled", [])
+    tight = clone(roomy).set_params(memory_limit=limited(needed + (10 << 20), AUTO_BYTES)).fit(pieces)
+    room = tight.plan_.clustering.block_room
+    # all that is above the room, but for what was left of it when the first block did not fit
+    assert 0 <= sum(written) - (72 * len(X) - room) <= 72 * n_rows + 1024 * len(written)
+    counted = clone(roomy).set_params(coreset=None).fit(X)
+    assert counted.plan_.cluster_on == "blocks"
+    for fitted in (kept, tight):
+        np.testing.assert_array_equal(fitted.labels_, counted.labels_)
+        np.testing.assert_array_equal(fitted.cluster_centers_, counted.cluster_centers_)
+    assert kept.inertia_ == tight.inertia_ == pytest.approx(counted.inertia_, rel=1e-14)  # arrays are summed in runs
 
 
 @pytest.mark.parametrize("record", ["sketch", "directions", "seed", "lloyd", "found"])
