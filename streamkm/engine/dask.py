@@ -25,7 +25,7 @@ import dask
 from streamkm.core.exceptions import ClusterError
 from streamkm.engine import dask_tasks as calls
 from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs, Waiting
-from streamkm.engine.dask_handles import Call, Held, Pair, encode
+from streamkm.engine.dask_handles import Call, Held, Pair, encode, values_in
 from streamkm.engine.dask_shards import Shard, count_shards, future_of, held_blocks, shards_of
 from streamkm.engine.dask_workers import check_workers, out_of_reach
 from streamkm.engine.reduction import RUNS, JoinTree, run_lengths, runs_of, shard_stop, subtree_levels
@@ -290,6 +290,20 @@ class DaskCluster(Executor):
 
     def _place(self, turns: Turns, n_items: int) -> str | None:
         return turns.place(self._n_threads, n_items) if self._n_threads and self._placed else None
+
+    def values(self, handles: Iterable[Any]) -> Iterator[Any]:
+        """See `Executor.values`.
+
+        Raises
+        ------
+        ClusterError
+            The client is closed, and with it went what workers held; or as any call.
+        """
+        for _, group in itertools.groupby(handles, lambda handle: id(handle.future)):
+            held = list(group)
+            if self._client.status != "running":
+                raise ClusterError(f"the Dask client is {self._client.status}")
+            yield from values_in(self.finish(held[0].future, fetch=True), held)
 
     def _fetch(self, handle: Any) -> Any:
         if isinstance(handle, Held):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from operator import eq
 from typing import Any, Protocol
@@ -57,6 +59,28 @@ class Held:
 
     def __init__(self, future: Any, *path: int):
         self.future, self.path = future, path
+
+
+def values_in(result: Any, handles: Iterable[Held]) -> Iterator[Any]:
+    """The values of handles that lie in the result of one future."""
+    for handle in handles:
+        value = result
+        for index in handle.path:
+            value = value[index]
+        yield value
+
+
+def parts_by_call(handles: Iterable[Held], rows: Iterable[int]) -> list[tuple[tuple[Any, calls.Packed], int]]:
+    """Arrays that workers hold, in order: for each future the arguments of `dask_tasks.concatenated`, and all rows.
+
+    `rows`: of each held array.
+    """
+    parts = []
+    for _, group in itertools.groupby(zip(handles, rows, strict=True), lambda pair: id(pair[0].future)):
+        pairs = list(group)
+        packed, (future,) = encode([handle for handle, _ in pairs])
+        parts.append(((future, packed), sum(int(n_rows) for _, n_rows in pairs)))
+    return parts
 
 
 def encode(items: Any) -> tuple[calls.Packed, list[Any]]:

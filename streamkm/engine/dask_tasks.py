@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
 import scipy.sparse as sp
 from dask.sizeof import sizeof
 
@@ -136,6 +137,11 @@ def join(joining: Joining[Any], packed: Packed, results: list[Any], *shared: Any
 def part(both: tuple[Any, Any], which: int) -> Any:
     """One of the two results of a call."""
     return both[which]
+
+
+def concatenated(result: Any, packed: Packed) -> Any:
+    """Arrays in the result of one call, joined."""
+    return np.concatenate(decoded(packed, [result]))
 
 
 def measurable(value: Any) -> Any:

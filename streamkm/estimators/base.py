@@ -19,11 +19,13 @@ from sklearn.utils.validation import check_is_fitted
 from streamkm.cluster.model import Model
 from streamkm.core.marks import Overwrite
 from streamkm.estimators.centers import held_centers, wide_centers
+from streamkm.estimators.fitted_attributes import gather_labels
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.label_columns import with_labels
 from streamkm.estimators.labelling import Labelling, row_values, write_label_table
 from streamkm.estimators.model_files import load_model, save_model
 from streamkm.estimators.validation import check_weights
+from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import check_labels_place, open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
 from streamkm.passes.reader import OnInvalid, OnMissing
@@ -38,12 +40,19 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     on_invalid: OnInvalid
     on_missing: OnMissing = "raise"
     model_: Model
-    labels_: Any
     counts_: NDArray[np.float64]
     assign_space_: str
     _label_blocks: tuple[tuple[int, ...], bool] | None = None
+    _held_labels: HeldLabels | None = None
     _narrow: Mapping[str, NDArray[Any]] = MappingProxyType({})
     """Centers and means with the features that occur alone, by their attributes, where these are few of all."""
+
+    @cached_property
+    def labels_(self) -> Any:
+        """The cluster of each row (n,); workers that have made the labels keep them until they are asked for."""
+        if self._held_labels is None:
+            raise AttributeError(f"{type(self).__name__} has no labels_; fit sets them")
+        return gather_labels(self._held_labels)
 
     @cached_property
     def cluster_centers_(self) -> NDArray[Any]:
@@ -149,14 +158,18 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     @property
     def dask_labels_(self) -> Any:
-        """`labels_` as a Dask array in blocks as high as those of the array that was fitted."""
-        check_is_fitted(self, "labels_")
+        """`labels_` as a Dask array in blocks as high as those of the array, or the chunks, that were fitted."""
+        held = None if "labels_" in vars(self) else self._held_labels
+        if held is None:
+            check_is_fitted(self, "labels_")
         if self._label_blocks is None:
-            raise AttributeError("dask_labels_ is there for Dask input only; labels_ has the labels of other data")
+            raise AttributeError(
+                "dask_labels_ is there for Dask input and for fits on a Dask cluster only; labels_ has the labels"
+            )
         from streamkm.sources.dask.arrays import dask_labels
 
         heights, known = self._label_blocks
-        return dask_labels(self.labels_, heights, known=known)
+        return dask_labels(self.labels_ if held is None else held.to_dask(), heights, known=known)
 
     def fit_predict(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> NDArray[np.int32]:
         """Cluster the rows of X and return their labels (n,)."""
@@ -212,6 +225,13 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         Raises ModelFileError if the file is no saved model, or damaged.
         """
         return load_model(cls, path)
+
+    def __getstate__(self) -> Any:
+        """The state with labels that are gathered: workers keep them for this process alone."""
+        if self._held_labels is not None:
+            _ = self.labels_
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_held_labels"}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -19,6 +19,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import BaseKMeans
 from streamkm.estimators.centers import current_model, known_means
 from streamkm.estimators.fit_summary import shown_clusters, summarize
+from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.sql import label_query
 from streamkm.estimators.validation import check_integer
@@ -240,7 +241,7 @@ class DescribedKMeans(BaseKMeans):
             source = None if rows is None else open_rows(self, rows, reset=None)
             facts |= {"clusters": shown_clusters(self, facts["clusters"], source, image_shape)}
         next_steps = _NEXT_STEPS.format(type(self).__name__)
-        steps = f"{_LABELS}{next_steps}" if "labels_" in vars(self) else next_steps
+        steps = f"{_LABELS}{next_steps}" if known_labels(self) is not None else next_steps
         write_page(path, report_page(facts, self._places(), steps))
 
     def _check_sizes(self) -> None:

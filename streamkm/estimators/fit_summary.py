@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from streamkm.core.display import displayed
 from streamkm.core.version import __version__
 from streamkm.estimators.centers import known_means
+from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.validation import plain
 from streamkm.metrics.clusters import whole
 from streamkm.metrics.internal import sampled_silhouette
@@ -42,7 +43,7 @@ def summarize(estimator: Any) -> dict[str, Any]:
     ``parameters`` and ``versions``. Numbers that are not finite, and what streams and loaded models do not know, are
     null; clusters are null where no more is known than their sizes.
     """
-    profile, labels = getattr(estimator, "profile_", None), vars(estimator).get("labels_")
+    profile, labels = getattr(estimator, "profile_", None), known_labels(estimator)
     is_fit = hasattr(estimator, "n_samples_")  # else a stream, whose labels are those of its last rows
     n_skipped = count_skipped(labels) if is_fit and labels is not None else None
     n_samples = estimator.n_samples_ if is_fit else estimator.n_samples_seen_

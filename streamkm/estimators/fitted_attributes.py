@@ -5,15 +5,21 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from streamkm.cluster.model import Model
+from streamkm.engine import is_on_cluster
 from streamkm.estimators.centers import hold_centers
 from streamkm.estimators.validation import Weights, centers_dtype
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import Fit
+from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.words import look_at_words
 from streamkm.sources.base import RowSource
+
+MANY_LABELS = 100_000_000  # rows whose labels are gathered from workers with a warning
 
 
 def set_fitted(estimator: Any, fitted: Fit, model: Model, context: FitContext, weights: Weights, seed: int) -> None:
@@ -21,9 +27,17 @@ def set_fitted(estimator: Any, fitted: Fit, model: Model, context: FitContext, w
     source = context.reader.source
     n_samples, factor = int(fitted.chunk_rows.sum()), weights.factor
     weights.check_rows(n_samples, source.name)
-    estimator._label_blocks = source.row_blocks(fitted.chunk_rows) if hasattr(source, "row_blocks") else None
+    if hasattr(source, "row_blocks"):
+        estimator._label_blocks = source.row_blocks(fitted.chunk_rows)
+    else:  # on a cluster the blocks of labels are as high as chunks
+        estimator._label_blocks = (
+            (tuple(fitted.chunk_rows.tolist()), True) if is_on_cluster(estimator.executor) else None
+        )
     estimator.model_ = model
-    estimator.labels_ = fitted.labels
+    vars(estimator).pop("labels_", None)  # gathered after an earlier fit
+    estimator._held_labels = fitted.labels if isinstance(fitted.labels, HeldLabels) else None
+    if estimator._held_labels is None:
+        estimator.labels_ = fitted.labels
     hold_centers(
         estimator,
         cluster_centers_=fitted.model.centers.astype(centers_dtype(source.dtype), copy=False),
@@ -63,6 +77,24 @@ def set_fitted(estimator: Any, fitted: Fit, model: Model, context: FitContext, w
             ConvergenceWarning,
             stacklevel=4,
         )
+
+
+def gather_labels(held: HeldLabels) -> NDArray[np.int32]:
+    """Gather the labels (n,) of a fit from workers; warn, three calls up, if they are many."""
+    if held.n_rows > MANY_LABELS:
+        warnings.warn(
+            f"labels_ gathers the labels of {held.n_rows:,} rows from the workers into this process, 4 bytes each; "
+            f"dask_labels_ leaves them there, and fit(..., labels_to=...) has the workers write them",
+            ResourceWarning,
+            stacklevel=4,
+        )
+    return held.gather()
+
+
+def known_labels(estimator: Any) -> Any:
+    """Labels of the rows of a fit, as an array or where workers hold them; None if there are none."""
+    labels = vars(estimator).get("labels_")
+    return vars(estimator).get("_held_labels") if labels is None else labels
 
 
 def _described(source: RowSource) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.cluster.tracking import Event, TrackedClusters
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.describe import DescribedKMeans
+from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.input_rows import open_rows, read_missing
 from streamkm.estimators.labelling import Labelling
 from streamkm.estimators.updating import relabel_rows, update_rows
@@ -581,7 +582,7 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
     if "feature_names_in_" in known:
         made.feature_names_in_ = fitted.feature_names_in_
     means, counts = fitted.cluster_means_, np.asarray(fitted.counts_, np.float64)
-    n_rows = fitted.n_samples_ - count_skipped(fitted.labels_)
+    n_rows = fitted.n_samples_ - count_skipped(known_labels(fitted))
     dtype, sparse = np.result_type(np.dtype(fitted.fitted_on_["dtype"]), np.float32), fitted.fitted_on_["sparse"]
     stream = made._new_stream(dtype, None if sparse else means.shape[1])
     centers = fitted.model_.wide_centers()

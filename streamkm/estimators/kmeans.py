@@ -25,6 +25,7 @@ from streamkm.estimators.kmeans_fit import (
     cached_as_planned,
     compiling_for,
     fit_rows,
+    labels_stay,
     plan_rows,
     rough_reader,
     rows_to_cluster,
@@ -166,10 +167,15 @@ class StreamKMeans(DescribedKMeans):
     Attributes
     ----------
     labels_ : int32 ndarray (n,)
-        Cluster of each row; -1 for rows that were skipped. Equal to ``predict(X)``.
+        Cluster of each row; -1 for rows that were skipped. Equal to ``predict(X)``. On a Dask cluster, labels of data
+        that workers read stay on them. They are gathered when `labels_` is first asked for or the estimator is pickled,
+        which must be before the client is closed; above 100,000,000 rows with a warning. Labels of a worker that is
+        lost are made again from the data. A fit with a `checkpoint` gathers them as they are made.
     dask_labels_ : int32 dask.array.Array (n,)
         `labels_` with the blocks of the Dask array that was fitted, also if their heights are unknown:
-        ``X[kmeans.dask_labels_ == 3]``, ``frame.assign(cluster=kmeans.dask_labels_)``. For Dask input only.
+        ``X[kmeans.dask_labels_ == 3]``, ``frame.assign(cluster=kmeans.dask_labels_)``. Other data that are fitted on a
+        Dask cluster have a block for each chunk. Labels that stay on workers are not gathered: the client
+        of the fit computes with them.
     cluster_centers_ : ndarray (k, d), or (k, m) where `assign_space_` is "sketch"
         The centers that the labels are for, rounded to float32 for float32 data; `model_` keeps them in float64. After
         an assignment to this attribute, `predict` and other methods use the new centers. There are fewer than
@@ -394,7 +400,9 @@ class StreamKMeans(DescribedKMeans):
         if target is not None:
             with open_executor(self.executor, 1) as workers:
                 check_seen(workers, target)
-        gathers = target is None or not is_on_cluster(self.executor)
+        on_cluster = is_on_cluster(self.executor)
+        stay = target is None and labels_stay(self.executor, source, has_checkpoint=checkpoint is not None)
+        gathers = not stay and (target is None or not on_cluster)
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         n_threads, spare_bytes = local_threads(self.executor), 0 if is_given(self.memory_limit) else available_memory()
         with compiling_for(source, n_threads, spare_bytes, Progress(self.progress)):  # the head of text is parsed
@@ -404,7 +412,9 @@ class StreamKMeans(DescribedKMeans):
             source, spare_bytes = cached_as_planned(self, source, plan), plan.limit_bytes - plan.peak_bytes
             progress = Progress(self.progress)
             with compiling_for(rows_to_cluster(self, source), plan.n_threads, spare_bytes, progress):
-                fit_rows(self, source, plan, weights, writer, progress, place if gathers else target)
+                fit_rows(
+                    self, source, plan, weights, writer, progress, target if on_cluster else place, labels_stay=stay
+                )
             if table is not None:
                 written = write_label_table(self, source, table)
                 self.stages_ += [written.stage] if written.stage else []
@@ -443,7 +453,7 @@ class StreamKMeans(DescribedKMeans):
         check_is_fitted(self, "model_")
         return incremental_from(self, half_life=half_life, first_row=first_row)
 
-    def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool = True) -> Plan:
+    def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool | None = None) -> Plan:
         """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
 
         Reads no rows.
@@ -453,8 +463,9 @@ class StreamKMeans(DescribedKMeans):
         X : as for `fit`
         n_rows : int, optional
             In place of those that X has.
-        gathers_labels : bool, default=True
-            Whether this process gets the labels of all rows: not with `labels_to` on a cluster.
+        gathers_labels : bool, optional
+            Whether this process gets the labels of all rows during the fit; by default as `fit` without `labels_to`
+            and `checkpoint`. On a cluster they stay on workers, or are written with `labels_to`.
 
         Raises
         ------
@@ -465,6 +476,8 @@ class StreamKMeans(DescribedKMeans):
         with under_limit(self.memory_limit):  # the head of text is parsed
             source = open_rows(self, X, reset=None)
             planned = source if n_rows is None else HypotheticalSource(source, n_rows)
+            if gathers_labels is None:
+                gathers_labels = not labels_stay(self.executor, source)
             return self.plan_for(planned, gathers_labels=gathers_labels)
 
     def estimate_seconds(self, X: Any, n_rows: int | None = None) -> float:

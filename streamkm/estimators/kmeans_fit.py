@@ -121,6 +121,12 @@ def cached_as_planned(estimator: Any, source: RowSource, plan: Plan) -> RowSourc
     return cached_rows(bounded, chunk_bytes, plan.cached_bytes)
 
 
+def labels_stay(executor: Any, source: RowSource, *, has_checkpoint: bool = False) -> bool:
+    """Whether labels that are not written stay on workers: these can make them again, and no checkpoint saves them."""
+    by_workers = source.replayable and not source.in_process and not source.streams
+    return is_on_cluster(executor) and by_workers and not has_checkpoint
+
+
 def settings_of(estimator: Any, seed: int) -> Settings:
     """Make the settings of a fit with this seed."""
     given = parameters_of(estimator)
@@ -147,6 +153,8 @@ def fit_rows(
     writer: CheckpointWriter,
     progress: Progress,
     labels_to: Path | None,
+    *,
+    labels_stay: bool,
 ) -> None:
     """Fit rows, and set what `fit` sets."""
     source, preparation = _prepared_rows(estimator, source, plan, writer, progress)
@@ -171,7 +179,7 @@ def fit_rows(
         progress=progress,
     ) as context:
         run = run_observed_fit if estimator.on_missing == "masked" else run_fit
-        fitted = run(replace(context, labels_to=labels_to))
+        fitted = run(replace(context, labels_to=labels_to, labels_stay=labels_stay))
     # a store's rows are sketched: the model that is kept sketches original rows first
     model = replace(fitted.model, preparation=preparation)
     if stored is not None:

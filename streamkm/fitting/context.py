@@ -18,6 +18,7 @@ from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.fitting.settings import Settings
 from streamkm.passes.context import PassContext
+from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
 from streamkm.passes.reader import RowReader
 from streamkm.planning.plan import Plan
 
@@ -34,7 +35,9 @@ class FitContext(PassContext):
     settings : Settings
     progress : Progress
     labels_to : path, optional
-        Zarr array that calls write the labels to, or table that a later pass does; None: they are gathered.
+        Zarr array that calls write the labels to, or table that a later pass does.
+    labels_stay : bool
+        Whether labels stay on the workers of a cluster; else they are gathered, or written.
     """
 
     here: Executor
@@ -42,6 +45,13 @@ class FitContext(PassContext):
     settings: Settings
     progress: Progress
     labels_to: Path | None = None
+    labels_stay: bool = False
+
+    def label_sink(self, chunk_rows: NDArray[np.int64]) -> GatheredLabels | HeldLabels:
+        """Where the labels of a pass go."""
+        if self.labels_stay or self.labels_to is not None:
+            return HeldLabels(chunk_rows, self.executor)
+        return GatheredLabels(chunk_rows, self.writer)
 
     @contextmanager
     def of_width(self, n_features: int) -> Iterator[Self]:

@@ -50,7 +50,7 @@ class Fit:
     model : Model
         Its centers made the labels.
     labels : int32 (n,)
-        An array, or the Zarr array that they were written to.
+        An array, the Zarr array that they were written to, or `HeldLabels` that stay on workers.
     chunk_rows : int64 (chunks,)
         Rows of each chunk.
     totals : Totals

@@ -66,9 +66,8 @@ def run_observed_fit(context: FitContext) -> Fit:
     passed = _assign(context, model, found.chunk_rows, history)
     model, sink, totals = passed.model, passed.sink, passed.totals
     means = totals.means(model.centers)
-    held = sink if isinstance(sink, HeldLabels) else None
     assigned = Assigned(sink.labels, Totals(means * totals.counts[:, None], totals.counts, totals.d2))
-    labelled = write_held(context, Labelled(model, assigned, held, passed.index, tuple(passed.history)))
+    labelled = write_held(context, Labelled(model, assigned, passed.index, tuple(passed.history)))
     return Fit(
         model=model,
         labels=labelled.assigned.labels,
@@ -97,9 +96,8 @@ def _assign(context: FitContext, model: Model, chunk_rows: NDArray[np.int64], hi
         model, index, history = replace(model, centers=begun.centers), begun.index, begun.history
     searches = context.settings.refine == "auto"
     while True:
-        sink: GatheredLabels | HeldLabels
-        sink = GatheredLabels(chunk_rows, context.writer) if context.labels_to is None else HeldLabels(chunk_rows)
-        record = f"assign-{index}" if context.labels_to is None else None
+        sink = context.label_sink(chunk_rows)
+        record = None if sink.held else f"assign-{index}"
         with context.progress.stage("assign" if index == 0 else f"refine-{index}", len(chunk_rows)) as stage:
             pass_ = AssignObserved(ObservedCenters.of(model.centers))
             totals = context.run(pass_, stage, chunk_rows, sink=sink, record=record)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ class Assigned:
 
     Attributes
     ----------
-    labels : int32 (n,)
+    labels : int32 (n,) or HeldLabels
         -1 for invalid rows.
     totals : Totals
         Exact sums and counts of the clusters, and the exact sum of squared distances to the model's centers, all in
@@ -53,7 +54,7 @@ class Assigned:
         Distances of the rows to the model's centers, by cluster; None for rows that can be read once only.
     """
 
-    labels: NDArray[np.int32]
+    labels: Any
     totals: Totals
     drawn: Drawn | None = None
     profile: Profile | None = None

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.engine import Folded
+from streamkm.core.exceptions import ClusterError
+from streamkm.engine import Executor, Folded
 from streamkm.engine.records import pack
 from streamkm.engine.saving import CheckpointWriter
-
-NO_LABELS = np.empty(0, np.int32)  # of a pass whose labels are not gathered
 
 
 class LabelSink(Protocol):
@@ -22,15 +21,17 @@ class LabelSink(Protocol):
     ----------
     held : bool
         Whether labels stay where they were made, and their handles are taken.
-    labels : int32 (n,) or (0,)
-        (0,): they are not in this process.
+    labels : int32 (n,) or HeldLabels
     n_taken : int
         Chunks so far.
     """
 
     held: ClassVar[bool]
-    labels: NDArray[np.int32]
     n_taken: int
+
+    @property
+    def labels(self) -> Any:
+        """What was taken."""
 
     def take(self, output: Any) -> None:
         """Take the labels of the next chunk, or their handle."""
@@ -128,15 +129,61 @@ class HeldLabels:
         Of int32 labels, one for each chunk that was read.
     rows : int64 (chunks,)
         How many labels each has.
+    n_skipped : int or None
+        Labels that are -1, once `count` was called.
     """
 
     held: ClassVar[bool] = True
-    labels = NO_LABELS
 
-    def __init__(self, rows: NDArray[np.int64], handles: Sequence[Any] = ()):
+    def __init__(self, rows: NDArray[np.int64], executor: Executor, handles: Sequence[Any] = ()):
         self.handles = list(handles)
         self.n_taken = len(self.handles)
         self.rows = rows
+        self.n_skipped: int | None = None
+        self._executor = executor
+
+    @property
+    def labels(self) -> Self:
+        """These: no label is in this process."""
+        return self
+
+    @property
+    def n_rows(self) -> int:
+        """How many there are."""
+        return int(self.rows.sum())
+
+    def count(self) -> Self:
+        """Have labels that are -1 counted where they are."""
+        self.n_skipped = sum(self._executor.map("skipped", _n_skipped, self.handles))
+        return self
+
+    def gather(self) -> NDArray[np.int32]:
+        """All labels (n,), from each worker in turn.
+
+        Raises
+        ------
+        ClusterError
+            The client is closed, or the cluster is out of reach.
+        """
+        labels, start = np.empty(self.n_rows, np.int32), 0
+        try:
+            for part in self._executor.values(self.handles):
+                labels[start : start + len(part)] = part
+                start += len(part)
+        except ClusterError as error:
+            raise ClusterError(
+                f"the labels are on workers, and cannot be gathered: {error}; ask for labels_ before the client is "
+                f"closed, or write them with fit(..., labels_to=...); predict finds them anew"
+            ) from error
+        return labels
+
+    def to_dask(self) -> Any:
+        """All labels as a Dask array of a block for each call that made some; nothing is gathered."""
+        from streamkm.engine.dask_handles import parts_by_call
+        from streamkm.engine.dask_tasks import concatenated
+        from streamkm.sources.dask.arrays import array_of_arrays
+
+        return array_of_arrays(concatenated, parts_by_call(self.handles, self.rows.tolist()), np.dtype(np.int32))
 
     def take(self, output: Any) -> None:
         """Take the handle of the next chunk's labels."""
@@ -149,3 +196,7 @@ class HeldLabels:
 
     def save(self, name: str, folded: Folded[Any]) -> None:
         """They cannot be saved: a run that continues makes them again."""
+
+
+def _n_skipped(labels: NDArray[np.int32]) -> int:
+    return int(np.count_nonzero(labels < 0))

@@ -126,7 +126,7 @@ def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
         handles.append(handle)
         counts.append(n_rows)
     stage.rows = sum(counts)
-    return HeldLabels(np.array(counts, np.int64), handles)
+    return HeldLabels(np.array(counts, np.int64), context.executor, handles)
 
 
 def write_labels(
@@ -187,7 +187,7 @@ def labels_of(sample: Sample, labels: Any, model: Model) -> NDArray[np.int32]:
 
 def n_writes(held: HeldLabels) -> int:
     """Calls that `write_labels` makes."""
-    return -(-int(held.rows.sum()) // ROWS_PER_WRITE)
+    return -(-held.n_rows // ROWS_PER_WRITE)
 
 
 def open_labels(path: Path) -> Any:
@@ -198,7 +198,9 @@ def open_labels(path: Path) -> Any:
 
 
 def count_skipped(labels: Any) -> int:
-    """Rows without a cluster among labels: an array, or what `open_labels` gives, which knows."""
+    """Rows without a cluster among labels: an array, held labels that were counted, or what `open_labels` gives."""
+    if isinstance(labels, HeldLabels):
+        return int(labels.n_skipped or 0)
     return int(np.count_nonzero(labels < 0) if isinstance(labels, np.ndarray) else labels.attrs[SKIPPED])
 
 

@@ -268,7 +268,9 @@ def test_names_of_before_lead_to_the_new_ones(tmp_path):
             getattr(batch(), name)
     with pytest.raises(AttributeError, match="no attribute 'n_pases_'"):
         _ = batch().n_pases_
-    with pytest.raises(AttributeError, match="dask_labels_ is there for Dask input only"):
+    with pytest.raises(
+        AttributeError, match="dask_labels_ is there for Dask input and for fits on a Dask cluster only"
+    ):
         _ = batch().fit(rows(50)[0]).dask_labels_
     kmeans().fit(rows(50)[0]).save(tmp_path / "model.npz")
     with pytest.raises(InvalidParameterError, match="was saved by another estimator"):

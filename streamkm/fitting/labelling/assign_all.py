@@ -119,12 +119,11 @@ def _again(
     """Label all rows by the centers that a round of splitting gave."""
     trim_heap(context.plan.limit_bytes)
     name = f"assign-{number}"
-    assigned, held = label_once(context, labelled.model, chunk_rows, labelled.index, sample, name=name)
+    assigned = label_once(context, labelled.model, chunk_rows, labelled.index, sample, name=name)
     entry = {"stage": "split", "iteration": number, "inertia": assigned.totals.d2}
     return replace(
         labelled,
         assigned=assigned,
-        held=held,
         history=(*labelled.history, entry),
         n_rounds=labelled.n_rounds + 1,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +17,6 @@ from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.fitting.context import FitContext
 from streamkm.passes.assign import Assign, Assigned, assign_pass
-from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
 
 
 def label_once(
@@ -27,8 +28,8 @@ def label_once(
     rule: DrawRule | None = None,
     *,
     name: str | None = None,
-) -> tuple[Assigned, HeldLabels | None]:
-    """Label all rows once; labels that calls are to write stay where they were made, and their handles are given.
+) -> Assigned:
+    """Label all rows once; labels that are to be written, or to stay on workers, stay where they were made.
 
     Parameters
     ----------
@@ -41,20 +42,17 @@ def label_once(
     name : str, optional
         Of the stage.
     """
-    held = None
     name = name or ("assign" if index == 0 else f"refine-{index}")
     with context.progress.stage(name, len(chunk_rows)) as stage:
-        if context.labels_to is not None:
-            held = HeldLabels(chunk_rows)
-            assigned = assign_pass(context, Assign(model, model.table(), rule), chunk_rows, stage, sink=held)
-        elif sample is None:
-            gathered = GatheredLabels(chunk_rows, context.writer)
-            record = f"assign-{index}"
+        sink = context.label_sink(chunk_rows)
+        if sink.held or sample is None:
+            record = None if sink.held else f"assign-{index}"
             pass_ = Assign(model, model.table(), rule)
-            assigned = assign_pass(context, pass_, chunk_rows, stage, sink=gathered, record=record)
+            assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=record)
         if sample is not None:  # the same sums, bit by bit, whether labels are gathered or written
-            assigned = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule)
-    return assigned, held
+            whole = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule)
+            assigned = replace(whole, labels=sink.labels) if sink.held else whole
+    return assigned
 
 
 def assign_sample(

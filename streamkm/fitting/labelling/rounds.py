@@ -44,8 +44,6 @@ class Labelled:
     model : Model
         Its centers made the labels.
     assigned : Assigned
-    held : HeldLabels or None
-        Where labels stay where they were made, to be written.
     index : int
         Number of the last pass.
     history : tuple of dict
@@ -61,7 +59,6 @@ class Labelled:
 
     model: Model
     assigned: Assigned
-    held: HeldLabels | None = None
     index: int = 0
     history: tuple[dict[str, Any], ...] = ()
     promise: InertiaEstimate | None = None
@@ -132,7 +129,7 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
     gain = None
     total_weight = float(context.weights.sum()) if len(context.weights) else float(rows.sum())
     while True:
-        assigned, held, rule, promise = _one_pass(context, found, model, index, sample, total_weight)
+        assigned, rule, promise = _one_pass(context, found, model, index, sample, total_weight)
         if index > 0:
             history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
         best = _Best.after(best, model.centers, assigned.totals.d2)
@@ -157,17 +154,17 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
         model = replace(model, centers=centers)
         # a run that makes this pass again would write its labels over those that the next pass has saved
         context.writer.save("refined", _Begun(centers, best, index, history, n_rounds), always=True)
-        del assigned, held  # the next pass needs the memory
+        del assigned  # the next pass needs the memory
         trim_heap(plan.limit_bytes)
     if promise is not None and promise.few_decide:
         logger.info("the sample promised %.6g, which is not told: too few of its rows decide it", promise.inertia)
         promise = None
-    return Labelled(model, replace(assigned, drawn=None), held, index, tuple(history), promise, gain, n_rounds)
+    return Labelled(model, replace(assigned, drawn=None), index, tuple(history), promise, gain, n_rounds)
 
 
 def _one_pass(
     context: FitContext, found: Clustering, model: Model, index: int, sample: Sample | None, total_weight: float
-) -> tuple[Assigned, HeldLabels | None, DrawRule | None, InertiaEstimate | None]:
+) -> tuple[Assigned, DrawRule | None, InertiaEstimate | None]:
     """Label all rows once; draw some of them by what the sample promises of the objective, where the plan says so."""
     promise = rule = None
     tabled = model.with_table()
@@ -178,22 +175,27 @@ def _one_pass(
         del looked
         seed = context.settings.seed64("draws") ^ index
         rule = DrawRule.of(context.plan.sampling.drawn_rows, seed, total_weight, promise.inertia)
-    assigned, held = label_once(context, tabled, found.chunk_rows, index, sample, rule)
+    assigned = label_once(context, tabled, found.chunk_rows, index, sample, rule)
     if promise is not None:  # rows that were skipped count nothing
         promise = promise.times(float(assigned.totals.counts.sum()) / total_weight)
-    return assigned, held, rule, promise
+    return assigned, rule, promise
 
 
 def write_held(context: FitContext, labelled: Labelled) -> Labelled:
-    """Have labels written that stayed where they were made; others are as they are."""
-    if labelled.held is None or context.labels_to is None:
+    """Have labels written that stayed where they were made, or counted if they stay there; others are as they are."""
+    held: Any = labelled.assigned.labels
+    if not isinstance(held, HeldLabels):
         return labelled
-    if context.labels_to.suffix in SUFFIXES:  # the pass that writes the table finds them again, with distances
-        labels: Any = TableLabels(context.labels_to, int(labelled.held.rows.sum()))
-        return replace(labelled, assigned=replace(labelled.assigned, labels=labels), held=None)
-    with context.progress.stage("labels", n_writes(labelled.held)) as stage:
-        write_labels(context.executor, labelled.held, context.labels_to, stage)
-    return replace(labelled, assigned=replace(labelled.assigned, labels=open_labels(context.labels_to)), held=None)
+    labels: Any
+    if context.labels_to is None:
+        labels = held.count()
+    elif context.labels_to.suffix in SUFFIXES:  # the pass that writes the table finds them again, with distances
+        labels = TableLabels(context.labels_to, held.n_rows)
+    else:
+        with context.progress.stage("labels", n_writes(held)) as stage:
+            write_labels(context.executor, held, context.labels_to, stage)
+        labels = open_labels(context.labels_to)
+    return replace(labelled, assigned=replace(labelled.assigned, labels=labels))
 
 
 def warn_of_gain(gain: float | None, refine: int | str) -> None:

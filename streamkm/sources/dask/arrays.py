@@ -319,13 +319,21 @@ def array_in_blocks(values: NDArray[Any], blocks: tuple[tuple[int, ...], ...]) -
     return from_array(values, chunks=blocks)
 
 
-def dask_labels(labels: NDArray[np.int32], heights: tuple[int, ...], *, known: bool = True) -> Any:
+def array_of_arrays(
+    function: Callable[..., NDArray[Any]], parts: list[tuple[tuple[Any, ...], int]], dtype: np.dtype[Any]
+) -> Any:
+    """A one-dimensional Dask array of a block for each part: a function of its arguments, and the block's length."""
+    made = [from_delayed(delayed(function)(*given), (length,), dtype) for given, length in parts]
+    return concatenate(made) if made else from_array(np.empty(0, dtype))
+
+
+def dask_labels(labels: Any, heights: tuple[int, ...], *, known: bool = True) -> Any:
     """Labels of a fit as a Dask array in blocks of the heights of those of the data.
 
-    `labels` (n,): or a Zarr array. `heights`: rows of each row-block; their sum is n. `known`: whether the array of the
-    data knows its heights. Labels whose heights are as unknown can be used with it.
+    `labels` (n,): an int32 array, or one of Zarr or Dask. `heights`: rows of each row-block; their sum is n. `known`:
+    whether the array of the data knows its heights. Labels whose heights are as unknown can be used with it.
     """
-    array = from_array(labels, chunks=(heights,))
+    array = labels.rechunk((heights,)) if hasattr(labels, "dask") else from_array(labels, chunks=(heights,))
     if known:
         return array
     return array.map_blocks(_same, chunks=((math.nan,) * len(heights),), meta=array._meta)
