@@ -87,7 +87,8 @@ class DaskCluster(Executor):
         chunks = source.chunks(target_bytes)
         make = self._graph_items(source) if isinstance(source, GraphSource) else None
         largest = max((chunk.n_bytes for chunk in chunks), default=0)
-        self._reading, self._placed = Reading(len(chunks), largest, source.shared_bytes, make is None), True
+        n_rows = source.estimated_rows or 0
+        self._reading, self._placed = Reading(len(chunks), largest, source.shared_bytes, make is None, n_rows), True
         for chunk in chunks:
             yield chunk if make is None else make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
 
@@ -267,7 +268,8 @@ class DaskCluster(Executor):
         def stop(first: int) -> float:
             if runs.total is None:
                 return math.inf
-            return shard_stop(first, max(runs.total, first + 1), count_shards(self._n_workers_now()))
+            n_rows = 0 if reading is None else reading.n_rows
+            return shard_stop(first, max(runs.total, first + 1), count_shards(self._n_workers_now(), n_rows))
 
         return shards_of(runs.items, runs.first, stop, may_read=reading is not None and reading.by_source)
 
@@ -281,7 +283,8 @@ class DaskCluster(Executor):
     def _turns(self, reading: Reading | None, n_calls: int, *, large: bool = False) -> Turns:
         if reading is None or not self._placed:
             return Turns()
-        n_calls = n_calls if large or not reading.by_source else min(n_calls, count_shards(self.n_workers))
+        if reading.by_source and not large:
+            n_calls = min(n_calls, count_shards(self.n_workers, reading.n_rows))
         return Turns(reading.stretch(n_calls, len(self._n_threads), large=large))
 
     def _n_busy(self, turns: Turns) -> int:

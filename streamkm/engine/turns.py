@@ -29,12 +29,15 @@ class Reading:
         Of the source.
     by_source : bool
         Whether workers read them by the source alone; else each comes with a graph of Dask tasks, or its results.
+    n_rows : int
+        Of all chunks, about; 0 if that is not known.
     """
 
     n_chunks: int
     largest_chunk: int
     shared_bytes: int
     by_source: bool = True
+    n_rows: int = 0
 
     def stretch(self, n_calls: int, n_workers: int, *, large: bool = False) -> int:
         """Consecutive calls that one worker gets.

@@ -129,8 +129,8 @@ class HeldLabels:
         Of int32 labels, one for each chunk that was read.
     rows : int64 (chunks,)
         How many labels each has.
-    n_skipped : int or None
-        Labels that are -1, once `count` was called.
+    n_skipped : int
+        Labels that are -1; 0 until `count` was called.
     """
 
     held: ClassVar[bool] = True
@@ -139,7 +139,7 @@ class HeldLabels:
         self.handles = list(handles)
         self.n_taken = len(self.handles)
         self.rows = rows
-        self.n_skipped: int | None = None
+        self.n_skipped = 0
         self._executor = executor
 
     @property

@@ -200,7 +200,7 @@ def open_labels(path: Path) -> Any:
 def count_skipped(labels: Any) -> int:
     """Rows without a cluster among labels: an array, held labels that were counted, or what `open_labels` gives."""
     if isinstance(labels, HeldLabels):
-        return int(labels.n_skipped or 0)
+        return labels.n_skipped
     return int(np.count_nonzero(labels < 0) if isinstance(labels, np.ndarray) else labels.attrs[SKIPPED])
 
 

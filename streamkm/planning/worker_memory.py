@@ -46,7 +46,7 @@ class WorkerModel:
     n_slots: int
 
     def stages(self, cluster_on: ClusterOn, space: Space, base: int) -> dict[str, int]:
-        """Resident bytes stage by stage, above `base`: held rows, and labels of shards, grow with the rows.
+        """Resident bytes stage by stage, above `base`: held rows and labels grow with the rows.
 
         Each thread reads a chunk. What a call tells lies there until it is fetched: that of the call that runs and of
         half a call more, as calls are started ahead, or of two stretches where that is more; sums likewise, and eight
@@ -57,8 +57,8 @@ class WorkerModel:
         read = int(sizes.reading.read_factor * sizes.reading.largest_chunk) + READ_BYTES
         reading = self.n_threads * (read + sizes.maps())
         fewest_runs = self._fewest_runs(sizes.centers(sizes.width(space)).double_bytes)
-        n_shards = len(states_of_shards(count_runs(n_chunks, fewest_runs), self.n_slots))
-        labels = int(self._waiting(fewest_runs) * LABEL_BYTES * n_rows / n_shards)
+        n_shards = len(states_of_shards(count_runs(n_chunks, fewest_runs), self.n_slots, n_rows))
+        labels = int(LABEL_BYTES * n_rows * (self._largest_share + self.n_threads / n_shards))  # kept, and in work
         told = int(self._waiting(RUNS) * run_length(n_chunks, RUNS) * self._returned_bytes(cluster_on))
         drawn = int(DRAWN_SLACK * sizes.chosen.drawn_rows * sizes.rows.row_bytes)
         stages = {
@@ -83,7 +83,8 @@ class WorkerModel:
     @property
     def _largest_share(self) -> float:
         """Of all shards, those that the worker with most of them gets."""
-        n_shards = len(states_of_shards(count_runs(self.sizes.reading.n_chunks, RUNS), self.n_slots))
+        n_runs = count_runs(self.sizes.reading.n_chunks, RUNS)
+        n_shards = len(states_of_shards(n_runs, self.n_slots, self.sizes.rows.n_rows))
         return -(-n_shards // self.n_workers) / n_shards
 
     def _joined_bytes(self, cluster_on: ClusterOn) -> int:
@@ -124,7 +125,7 @@ class WorkerModel:
         """Calls of a worker that run, or whose results wait there."""
         reading = self.sizes.reading
         chunks = Reading(reading.n_chunks, reading.largest_chunk, reading.shared_bytes)
-        n_calls = min(count_runs(reading.n_chunks, fewest_runs), count_shards(self.n_slots))
+        n_calls = min(count_runs(reading.n_chunks, fewest_runs), count_shards(self.n_slots, self.sizes.rows.n_rows))
         return max(self.n_threads + max(1, self.n_threads // 2), 2 * chunks.stretch(n_calls, self.n_workers))
 
 

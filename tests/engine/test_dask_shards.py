@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from streamkm import StreamKMeans
 from streamkm.engine import base as executors
-from streamkm.engine import open_executor
+from streamkm.engine import dask_shards, open_executor
+from streamkm.engine.dask import DaskCluster
 from streamkm.engine.dask_handles import Held, encode
-from streamkm.engine.dask_shards import SHARDS, shards_of
-from streamkm.engine.dask_tasks import decoded
-from streamkm.engine.reduction import ARITY, UNITS, JoinTree, fold_shard, shard_stop, subtree_levels
+from streamkm.engine.dask_shards import SHARD_ROWS, SHARDS, count_shards, shards_of, states_of_shards
+from streamkm.engine.dask_tasks import ShardFold, decoded
+from streamkm.engine.reduction import ARITY, RUN_LENGTH, UNITS, JoinTree, fold_shard, shard_stop, subtree_levels
 from streamkm.sources import open_source
 from tests.dask_processes import assert_same_bits
 
@@ -49,6 +50,38 @@ def test_shards_are_about_equal_and_cut_between_subtrees(n_runs, n_shards):
     assert lengths.max() <= -(-n_runs // n_shards) * (1 + 1 / UNITS) + 1
     if n_runs >= UNITS * ARITY * n_shards:
         assert all(stop % ARITY == 0 for stop in stops[:-1])
+
+
+@given(n_runs=st.integers(100, 3_000), n_threads=st.integers(1, 20), n_rows=st.integers(1, 100 * SHARD_ROWS))
+def test_labels_of_a_shard_are_bounded(n_runs, n_threads, n_rows):
+    """But by one run; few rows and many chunks make as few shards as before."""
+    n_shards = count_shards(n_threads, n_rows)
+    shards = states_of_shards(n_runs, n_threads, n_rows)
+    most = max(sum(ARITY**level for level in levels) for levels in shards)
+    assert 4 * n_rows * (most - 1) / n_runs <= (1 + 1 / UNITS) * (64 << 20)
+    assert len(shards) <= n_shards
+    if n_rows <= 12 * SHARD_ROWS:
+        assert n_shards == count_shards(n_threads)
+
+
+def test_shards_of_many_rows_take_more_calls(client, path, monkeypatch):
+    """With the bits of threads."""
+    settings: dict[str, Any] = {"random_state": 0, "max_iter": 1, "chunk_bytes": 320, "progress": False}
+    monkeypatch.setattr(dask_shards, "SHARD_ROWS", 1_000)
+    shapes = []
+    watched = DaskCluster._submit
+
+    def submit(self, stage, function, *rest, **place):
+        if stage == "assign" and isinstance(rest[0], ShardFold):
+            shapes.append(20 * sum(rest[0].lengths))
+        return watched(self, stage, function, *rest, **place)
+
+    monkeypatch.setattr(DaskCluster, "_submit", submit)
+    got = StreamKMeans(5, executor=client, **settings).fit(path)
+    assert sum(shapes) == 20 * N_CHUNKS
+    assert len(shapes) >= 20 * N_CHUNKS / 1_000
+    assert max(shapes) <= 1_000 * (1 + 1 / UNITS) + 20 * RUN_LENGTH
+    assert_same_bits(got, StreamKMeans(5, executor=2, **settings).fit(path))
 
 
 @given(n_runs=st.integers(1, 700), cuts=st.lists(st.integers(1, 699)))

@@ -182,13 +182,13 @@ def _one_pass(
 
 
 def write_held(context: FitContext, labelled: Labelled) -> Labelled:
-    """Have labels written that stayed where they were made, or counted if they stay there; others are as they are."""
+    """Have labels that are where they were made written, or those of skipped rows counted; others are as they are."""
     held: Any = labelled.assigned.labels
     if not isinstance(held, HeldLabels):
         return labelled
     labels: Any
     if context.labels_to is None:
-        labels = held.count()
+        labels = held.count() if context.reader.leaves_out else held
     elif context.labels_to.suffix in SUFFIXES:  # the pass that writes the table finds them again, with distances
         labels = TableLabels(context.labels_to, held.n_rows)
     else:

@@ -210,7 +210,7 @@ class _Model:
         """One walk over all rows."""
         cluster, n_rows, at_once = self.cluster, self.n_rows, self.cluster.at_once
         shared, returned, state, gathered = load.shared, load.returned, load.state, load.gathered_s
-        shards = states_of_shards(load.n_runs, cluster.slots)
+        shards = states_of_shards(load.n_runs, cluster.slots, n_rows)
         if not state:
             shards = [[0] for _ in shards]  # what calls tell is joined, a shard at a time
         n_calls, n_states = len(shards), sum(map(len, shards))
@@ -244,7 +244,7 @@ class _Model:
         return Step(name, send + bounds[bound] + climb, bound, tasks, read, network, by_client)
 
     def worker_memory(self) -> dict[str, int]:
-        """Resident bytes of a worker, stage by stage."""
+        """Resident bytes of a worker, stage by stage: its share of held blocks and of labels grows with the rows."""
         given, plan, cluster = self.memory_model, self.plan, self.cluster
         sizes = replace(
             given,
