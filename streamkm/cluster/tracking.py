@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.changed_share import ChangedShare, GapError
+from streamkm.cluster.gap_histogram import GapHistogram
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.core.matrix import Matrix
 
@@ -164,6 +166,8 @@ class TrackedClusters:
         Weighted sum of squared distances of all rows to the means of their clusters.
     variance : float
         Of `within`: above 0 once clusters were split, or rows are known by a coreset alone.
+    changed : ChangedShare
+        What is certain of the rows whose nearest center is another one since they were labelled.
     n_ids : int
         Ids that were given so far.
     n_updates : int
@@ -177,6 +181,7 @@ class TrackedClusters:
     reach: NDArray[np.float64]
     within: float
     variance: float
+    changed: ChangedShare
     n_ids: int
     n_updates: int
 
@@ -199,7 +204,7 @@ class TrackedClusters:
     @property
     def n_bytes(self) -> int:
         """Bytes in memory."""
-        return self.centers.nbytes + self.means.nbytes + 5 * self.ids.nbytes
+        return self.centers.nbytes + self.means.nbytes + 5 * self.ids.nbytes + self.changed.rows.n_bytes
 
     def widened(self, n_features: int) -> TrackedClusters:
         """The same with more features, which no row had."""
@@ -219,7 +224,12 @@ class TrackedClusters:
             distances=factor * self.distances,
             within=factor * self.within,
             variance=factor * factor * self.variance,
+            changed=self.changed.faded(factor),
         )
+
+    def labelled(self, histogram: GapHistogram, error: GapError) -> TrackedClusters:
+        """With what is known of how far rows, which were labelled by the centers, are from having other ones."""
+        return replace(self, changed=self.changed.labelled(histogram, error))
 
     def with_rows(
         self, counts: NDArray[np.float64], sums: NDArray[np.float64], d2: float, distances: NDArray[np.float64]
@@ -289,6 +299,9 @@ def carry_over(
         distances[into] += shares * tracked.distances[one]
         reach[into] = np.maximum(reach[into], tracked.reach[one])
     order = np.argsort(ids, kind="stable")
+    places = np.empty(n_after, np.int64)
+    places[order] = np.arange(n_after)
+    came_from = np.where(transition.heirs >= 0, places[transition.heirs], -1)
     carried = replace(
         tracked,
         ids=ids[order],
@@ -299,6 +312,7 @@ def carry_over(
         reach=reach[order],
         within=max(0.0, within),
         variance=variance,
+        changed=tracked.changed.moved(tracked.centers, centers[order], came_from),
         n_ids=tracked.n_ids + int(is_new.sum()),
         n_updates=tracked.n_updates + 1,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from streamkm.cluster.changed_share import ChangedShare
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.cluster.tracking import Event, TrackedClusters
@@ -39,6 +41,7 @@ from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.follow import FollowSettings
 from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.metrics.update import Update
+from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
 from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
 from streamkm.preparation import STEPS, Preparation, check_steps
@@ -51,6 +54,7 @@ CHUNK_BYTES = 16 << 20
 LAZY = (
     "cluster_centers_",
     "cluster_ids_",
+    "changed_share_bound_",
     "cluster_means_",
     "counts_",
     "inertia_",
@@ -76,8 +80,9 @@ class IncrementalKMeans(DescribedKMeans):
 
     Parameters
     ----------
-    n_clusters : int, default=8
-        k.
+    n_clusters : int or (int, int), default=8
+        k. A pair is the fewest and the most: `update` then splits a cluster where that lowers the objective by a share
+        of `tol` and its halves lie apart, and joins two where that costs less than half as much.
     init, n_init, max_iter, tol
         How centers are found in the coreset; as for `StreamKMeans`.
     metric : {"euclidean", "cosine"}, default="euclidean"
@@ -113,7 +118,20 @@ class IncrementalKMeans(DescribedKMeans):
     counts_ : ndarray (k,)
         Weight of each cluster, by the coreset; their sum is exact. With a half-life, as of the newest row.
     inertia_ : float
-        Weighted sum of squared distances to the centers, by the coreset: an estimate.
+        Weighted sum of squared distances of all rows to the centers of their clusters. By the coreset, an estimate,
+        until rows are counted by `update`.
+    inertia_error_ : float
+        Standard error of `inertia_`: 0 where it is exact, as after updates without splits; NaN before the first update.
+    cluster_ids_ : int64 ndarray (k,)
+        Ids of the clusters, ascending: what `labels_`, `predict` and tables of labels hold. An id is given once, and
+        stays with its cluster from update to update.
+    cluster_means_ : float64 ndarray (k, d)
+        After an update: exact means of all rows that were counted in each cluster.
+    changed_share_bound_ : float
+        After an update: certified upper bound of the share of rows whose nearest center is another one since they were
+        labelled. `relabel` brings it to 0. Rows of a fit, and of `partial_fit`, count as changed.
+    lineage_ : list of Event
+        Births, deaths, splits and joins of clusters so far.
     labels_ : int32 ndarray (n,)
         Labels of the rows of the last call, found on first access. The estimator keeps these rows until then, or until
         the next call, but does not pickle them. Rows of an iterator are not kept, and have no labels.
@@ -256,6 +274,7 @@ class IncrementalKMeans(DescribedKMeans):
         *,
         labels_to: str | os.PathLike[str] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        relabel_above: float = 0.01,
     ) -> Update:
         """Take more rows, follow the clusters, and tell what changed; two passes over the new rows alone.
 
@@ -273,6 +292,8 @@ class IncrementalKMeans(DescribedKMeans):
             NAME.zarr: where workers write the ids of the new rows; `labels_` then reads them.
         checkpoint : path, optional
             Directory that keeps what an interrupted update has done; the same call goes on from there.
+        relabel_above : float, default=0.01
+            The update says that old rows should be labelled anew where `changed_share_bound_` is above it.
 
         Returns
         -------
@@ -320,15 +341,20 @@ class IncrementalKMeans(DescribedKMeans):
         before = stream.followed
         after = stream.updated(found.followed, n_rows, found.first_new + n_read)
         self._follow(after, vars(self).get("n_steps_", 0) + 1)
-        self.labels_ = found.labels if place is None else open_labels(place)
+        if place is not None:
+            self.labels_ = open_labels(place)
+        elif isinstance(found.labels, HeldLabels):
+            self._held_labels = found.labels
+        else:
+            self.labels_ = found.labels
         return Update(
             drift=None,
             events=tuple(each for each in found.followed.events if before is None or each not in before.events),
             n_rows=found.n_valid,
             inertia=self.inertia_,
             inertia_error=self.inertia_error_,
-            changed_share_bound=float("nan"),
-            relabel=False,
+            changed_share_bound=self.changed_share_bound_,
+            relabel=self.changed_share_bound_ > relabel_above,
             seconds=time.perf_counter() - begun,
         )
 
@@ -365,7 +391,7 @@ class IncrementalKMeans(DescribedKMeans):
         weights.check_rows(source.n_rows, source.name)
         rows = source if self.preparation_ is None else prepared(source, self.preparation_)
         followed, labels = relabel_rows(stream, self._labelling(source, rows, stream), weights, labels_to=place)
-        found = labels if place is None else open_labels(place)
+        found: Any = labels if place is None else open_labels(place)
         n_rows = len(found) - count_skipped(found)
         if n_rows != stream.n_rows:
             raise InvalidInputError(f"{source.name} has {n_rows:,} valid rows; {stream.n_rows:,} were counted so far")
@@ -465,7 +491,7 @@ class IncrementalKMeans(DescribedKMeans):
         kept = ("stream_", *_OF_INPUT)
         for name in [name for name in vars(self) if name.endswith("_") and name not in kept]:
             delattr(self, name)
-        self._narrow, self._label_blocks, self._last_rows = {}, None, None
+        self._narrow, self._label_blocks, self._last_rows, self._held_labels = {}, None, None, None
         self.stream_, self.n_samples_seen_, self.n_steps_ = stream, stream.n_rows, n_steps
         self.n_features_in_ = stream.n_features
 
@@ -515,6 +541,7 @@ class IncrementalKMeans(DescribedKMeans):
                 "counts_": known.counts,
                 "inertia_": known.inertia,
                 "inertia_error_": known.error,
+                "changed_share_bound_": known.changed.share,
                 "cluster_means_": known.means,
             }
         model = Model(
@@ -598,6 +625,7 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
         reach=REACH_OF_A_FIT * typical,
         within=max(0.0, fitted.inertia_ - float(counts @ np.einsum("ij,ij->i", moved, moved))),
         variance=0.0,
+        changed=replace(ChangedShare.empty(centers), changed=float(counts.sum())),
         n_ids=len(counts),
         n_updates=1,
     )

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.changed_share import ChangedShare, GapError
+from streamkm.cluster.gap_histogram import histogram_scales
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.tracking import TrackedClusters
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.engine import local_executor
+from streamkm.engine import is_on_cluster, local_executor
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.saving import CheckpointWriter, is_worth_resuming
 from streamkm.estimators.labelling import Labelling
@@ -43,8 +46,8 @@ class Updated:
     Attributes
     ----------
     followed : Followed
-    labels : int32 (n,)
-        Ids of the new rows; (0,) where they were written.
+    labels : int32 (n,) or HeldLabels
+        Ids of the new rows; held where workers of a cluster made or wrote them.
     before : TrackedClusters
         Clusters before, as of the newest row.
     observed : Observed or None
@@ -56,7 +59,7 @@ class Updated:
     """
 
     followed: Followed
-    labels: NDArray[np.int32]
+    labels: NDArray[np.int32] | HeldLabels
     before: TrackedClusters
     observed: Observed | None
     n_read: int
@@ -112,7 +115,8 @@ def update_rows(
         with labelling.progress.stage("follow"), local_executor(context.executor) as here:
             step = stream.follow(here, more, settings, starts, first_new)
         decay = Decay(rule.half_life, n_read - 1)
-        assigned, labels = _label(context, labelling, step.clusters, chunk_rows, decay, labels_to)
+        stay = is_on_cluster(estimator.executor) and checkpoint is None
+        assigned, labels = _label(context, labelling, step.clusters, chunk_rows, decay, labels_to, stay=stay)
     clusters = _with_rows(step.clusters, assigned, weights.factor)
     came = clusters.counts[:0] if observed is None else weights.factor * observed.near
     told = events_of(step, clusters, came)
@@ -124,14 +128,21 @@ def update_rows(
 
 def relabel_rows(
     stream: Stream, labelling: Labelling, weights: Weights, *, labels_to: Path | None
-) -> tuple[Followed, NDArray[np.int32]]:
+) -> tuple[Followed, NDArray[np.int32] | HeldLabels]:
     """Read all rows so far once more: label them by the centers, and count them anew, exactly."""
     followed = stream.followed
     if followed is None or stream.is_waiting:
         raise InvalidInputError("relabel counts all rows about the clusters that update has found; call update first")
     none = np.zeros(followed.clusters.n_clusters)
+    centers = followed.clusters.centers
     empty = replace(
-        followed.clusters, means=followed.clusters.centers, counts=none, distances=none, within=0.0, variance=0.0
+        followed.clusters,
+        means=centers,
+        counts=none,
+        distances=none,
+        within=0.0,
+        variance=0.0,
+        changed=ChangedShare.empty(centers),
     )
     with labelling.context(weights=weights.each) as context:
         known = [n_rows for _, n_rows, _, _ in labelling.reader.items(context.executor, weights.each, None)]
@@ -149,7 +160,13 @@ def relabel_rows(
 def _with_rows(clusters: TrackedClusters, assigned: Assigned, factor: float) -> TrackedClusters:
     totals, profile = assigned.totals, assigned.profile
     distances = np.zeros(clusters.n_clusters) if profile is None else profile.sums[:, 0]
-    return clusters.with_rows(factor * totals.counts, factor * totals.sums, factor * totals.d2, factor * distances)
+    counted = clusters.with_rows(factor * totals.counts, factor * totals.sums, factor * totals.d2, factor * distances)
+    gaps = assigned.gaps
+    if gaps is None:
+        return counted
+    table = NearestCenters.build(clusters.centers, np.float64)
+    error = GapError.of(table, n_entries=gaps.n_entries or None)
+    return counted.labelled(replace(gaps.histogram, weights=factor * gaps.histogram.weights), error)
 
 
 def _label(
@@ -159,14 +176,17 @@ def _label(
     chunk_rows: NDArray[np.int64],
     decay: Decay,
     labels_to: Path | None,
-) -> tuple[Assigned, NDArray[np.int32]]:
+    *,
+    stay: bool = False,
+) -> tuple[Assigned, NDArray[np.int32] | HeldLabels]:
     """Label rows by the centers of clusters, and gather exact sums."""
     model = _model_of(labelling.model, clusters)
-    held = HeldLabels(chunk_rows) if labels_to is not None else None
+    held = HeldLabels(chunk_rows, context.executor) if stay or labels_to is not None else None
     sink = GatheredLabels(chunk_rows, context.writer) if held is None else held
     with labelling.progress.stage("assign", len(chunk_rows)) as stage:
         record = "assign" if held is None else None
-        pass_ = Assign(model, model.table(), decay=decay)
+        scales = histogram_scales(clusters.centers)
+        pass_ = Assign(model, model.table(), decay=decay, scales=scales)
         assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=record)
     if held is not None and labels_to is not None:
         with labelling.progress.stage("labels", n_writes(held)) as stage:

@@ -208,3 +208,20 @@ def test_relabel_makes_all_exact():
     np.testing.assert_allclose(kmeans.cluster_means_, means, rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(kmeans.inertia_, inertia, **EXACT)
     assert kmeans.inertia_error_ == 0
+
+
+def test_no_more_rows_have_changed_than_told():
+    rng = np.random.default_rng(5)
+    for n_clusters in (7, (4, 12)):
+        kmeans = IncrementalKMeans(n_clusters, random_state=0, tol=1e-3)
+        seen, ids = [], []
+        for rows in stream_of(seed=2, steps=6, move=0.15):
+            X = np.concatenate([rows, groups(rng, 6 * rng.normal(size=(1, 6)), 200)[0]])
+            update = kmeans.update(X, relabel_above=0.02)
+            seen, ids = [*seen, X], [*ids, kmeans.labels_]
+            changed = np.mean(kmeans.predict(np.concatenate(seen)) != np.concatenate(ids))
+            assert kmeans.changed_share_bound_ >= changed
+            assert update.relabel == (kmeans.changed_share_bound_ > 0.02)
+            assert kmeans.changed_share_bound_ < 1
+        kmeans.relabel(np.concatenate(seen))
+        assert kmeans.changed_share_bound_ == 0

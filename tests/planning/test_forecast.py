@@ -186,9 +186,10 @@ def test_time_and_bytes_are_linear_in_the_rows():
 def test_memory_of_a_worker_grows_by_its_labels_alone():
     sizes = [forecast(plan_of(n_rows=s * N, n_chunks=s * 320), RATES, Cluster(8)).worker_memory for s in (10, 100_000)]
     assert sizes[0]["sketch"] == sizes[1]["sketch"]
-    # an eighth of all, and those of a shard that is in work: a shard has no more, however many rows there are
+    # an eighth of all, those of a shard that is in work, and of one more on the worker that gets most: a shard has no
+    # more, however many rows there are
     more = sizes[1]["assign"] - sizes[0]["assign"]
-    assert 4 * 99_990 * N / 8 <= more <= 5 * 99_990 * N / 8 + 100 * MIB
+    assert 4 * 99_990 * N / 8 <= more <= 5 * 99_990 * N / 8 + 200 * MIB
     assert sizes[0]["sketch"] >= 300 * MIB + 4 * 16 * MIB + READ_BYTES
     threads = (
         forecast(plan_of(), RATES, Cluster(4, 2)).worker_bytes - forecast(plan_of(), RATES, Cluster(8)).worker_bytes

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.changed_share import ChangedShare
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.tracking import (
@@ -112,7 +113,19 @@ def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, first_new:
     """Clusters (k, d) that get their first ids; rows before `first_new` are counted as far as the coreset tells."""
     k = len(centers)
     none = np.zeros(k)
-    new = TrackedClusters(np.arange(k), centers, centers.copy(), none, none, none, 0.0, 0.0, k, 1)
+    new = TrackedClusters(
+        ids=np.arange(k),
+        centers=centers,
+        means=centers,
+        counts=none,
+        distances=none,
+        reach=none,
+        within=0.0,
+        variance=0.0,
+        changed=ChangedShare.empty(centers),
+        n_ids=k,
+        n_updates=1,
+    )
     nobody = replace(new, ids=new.ids[:0], centers=centers[:0], means=centers[:0], counts=none[:0], n_ids=0)
     transition = Transition(np.empty(0, np.int64), np.empty(0, np.int64), np.full(k, -1), np.empty((0, k)))
     old = coreset.places < first_new
@@ -176,7 +189,8 @@ def estimated(clusters: TrackedClusters, X: Matrix, weights: NDArray[np.float64]
     total = float(weights @ d2)
     counted = clusters.with_rows(counts, sums, total, distances)
     spread = weights * (d2 - total / float(weights.sum()))
-    return replace(counted, variance=counted.variance + float(spread @ spread))
+    changed = replace(counted.changed, changed=counted.changed.changed + float(weights.sum()))
+    return replace(counted, variance=counted.variance + float(spread @ spread), changed=changed)
 
 
 def events_of(step: Step, clusters: TrackedClusters, came: NDArray[np.float64]) -> list[Event]:
