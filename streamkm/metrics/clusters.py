@@ -87,7 +87,7 @@ def describe_clusters(
         filled, traits = counts[cluster] > 0, tuple[Trait, ...]()
         if filled and told.n_traits:
             apart = np.divide(means[cluster] - everywhere, deviations, out=np.zeros_like(everywhere), where=varies)
-            numbers = _largest(np.maximum(apart * signs, 0) if by_words else np.abs(apart), told.n_traits)
+            numbers = largest(np.maximum(apart * signs, 0) if by_words else np.abs(apart), told.n_traits)
             values = (shown[cluster][numbers], of_all[numbers], apart[numbers])
             traits = tuple(map(Trait, map(told.name, numbers.tolist()), *(each.tolist() for each in values)))
         row = ClusterRow(
@@ -156,7 +156,7 @@ def nearest_means(means: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArra
     return others, far
 
 
-def _largest(sizes: NDArray[np.float64], n_wanted: int) -> NDArray[np.intp]:
+def largest(sizes: NDArray[np.float64], n_wanted: int) -> NDArray[np.intp]:
     """The numbers of the largest values above 0, at most `n_wanted`, the largest first, of equal ones the first."""
     near = np.flatnonzero(sizes > 0)  # few, of hashed words
     if len(near) > n_wanted:
