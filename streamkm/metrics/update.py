@@ -1,15 +1,29 @@
-"""How new rows differ from those of before, as values that print well.
+"""What an update of clusters by new rows brought, as values that print well: drift, events, and figures.
 
-Nothing is computed here: `drift` does that.
+Nothing is computed here: `drift` and the update do that.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from streamkm.core.text_table import Lines
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Verdict = Literal["stable", "shifted", "fit again"]
 Reason = Literal["share", "mean", "novel"]
+Happening = Literal["born", "died", "split", "joined"]
+
+_HEAD = (
+    "cluster", "rows before", "rows", "share before", "share", "shift", "distance before", "distance", "novel",
+    "shifted", "moved most",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,47 @@ class Drift:
     by_words: bool = False
 
     def __str__(self) -> str:
-        return self.sentence()
+        lines = [_HEAD, *self.cells()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = ("  ".join(map(str.rjust, line[:-1], widths)) + f"  {line[-1]}" for line in lines)
+        return "\n".join([self.sentence(), *map(str.rstrip, table)])
+
+    def _repr_html_(self) -> str:
+        lines = [_html_line(_HEAD, "th"), *(_html_line(line, "td") for line in self.cells())]
+        return f"<p>{html.escape(self.sentence())}</p><table>{''.join(lines)}</table>"
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The table as text, a line for each cluster."""
+        return [
+            (
+                str(each.id),
+                f"{each.rows_before:,.6g}",
+                f"{each.rows:,.6g}",
+                f"{each.share_before:.1%}",
+                f"{each.share:.1%}",
+                _number(each.shift),
+                _number(each.distance_before),
+                _number(each.distance),
+                f"{each.novel:,.6g}",
+                ", ".join(each.reasons) or "-",
+                ", ".join(f"{moved.feature} {moved.before:.4g} to {moved.now:.4g}" for moved in each.moved),
+            )
+            for each in self.clusters
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; None for what is not known."""
+        return dict(_plain(asdict(self)))
+
+    def to_pandas(self) -> DataFrame:
+        """A data frame with a row for each cluster, ``moved`` and ``reasons`` as text. Needs pandas."""
+        import pandas as pd
+
+        rows = [
+            asdict(each) | {"reasons": ", ".join(each.reasons), "moved": cells[-1]}
+            for each, cells in zip(self.clusters, self.cells(), strict=True)
+        ]
+        return pd.DataFrame(rows, columns=list(ClusterDrift.__dataclass_fields__)).set_index("id")
 
     def sentence(self) -> str:
         """The verdict in one sentence, with the numbers that decided."""
@@ -142,3 +196,96 @@ def _cluster_text(cluster: ClusterDrift) -> str:
         "novel": f"{cluster.novel:,.6g} novel rows",
     }
     return f"cluster {cluster.id} ({', '.join(texts[reason] for reason in cluster.reasons)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What became of a cluster.
+
+    Attributes
+    ----------
+    update : int
+        Number of the update, from 0.
+    event : {"born", "died", "split", "joined"}
+    id : int
+        Of the cluster.
+    other : int or None
+        The cluster that it came from or went to.
+    rows : float
+        Of the cluster, or their weight.
+    gain : float
+        By how much the event lowered the objective; NaN where that is not known.
+    """
+
+    update: int
+    event: Happening
+    id: int
+    other: int | None
+    rows: float
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Update(Lines):
+    """What an update by new rows brought.
+
+    Attributes
+    ----------
+    drift : Drift or None
+        None for the first update.
+    events : tuple of Event
+    n_rows : int
+        New rows.
+    inertia, inertia_error : float
+        Of all rows so far, and the standard error of this estimate; NaN where they are not known.
+    changed_share_bound : float
+        At most this share of the rows of before would get another label.
+    relabel : bool
+        Whether rows of before should be labelled anew.
+    seconds : float
+    """
+
+    drift: Drift | None
+    events: tuple[Event, ...]
+    n_rows: int
+    inertia: float
+    inertia_error: float
+    changed_share_bound: float
+    relabel: bool
+    seconds: float
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and text, for people."""
+        others = ("" if each.other is None else f" with {each.other}" for each in self.events)
+        events = (f"{each.id} {each.event}{other}" for each, other in zip(self.events, others, strict=True))
+        return [
+            ("new rows", f"{self.n_rows:,}"),
+            ("drift", "first update" if self.drift is None else self.drift.sentence()),
+            ("events", ", ".join(events) or "none"),
+            ("inertia", f"{_number(self.inertia)} +- {_number(self.inertia_error)}"),
+            ("labels changed", f"at most {self.changed_share_bound:.1%} of the rows before"),
+            ("label rows anew", "yes" if self.relabel else "no"),
+            ("seconds", f"{self.seconds:.2f}"),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; None for what is not known."""
+        return dict(_plain(asdict(self)))
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON takes it, None for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _number(value: float) -> str:
+    """Four digits of a number; a dash for none."""
+    return "-" if math.isnan(value) else f"{value:.4g}"
+
+
+def _html_line(cells: Sequence[str], tag: str) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
