@@ -35,8 +35,8 @@ class Event:
     event : "born", "died", "split" or "joined"
     id : int
         The cluster that was born, died, came out of a split, or was joined to another.
-    other : int
-        The cluster that it was split from or joined to; -1: none.
+    other : int or None
+        The cluster that it was split from or joined to.
     rows : float
         Weight of the cluster's rows.
     gain : float
@@ -46,7 +46,7 @@ class Event:
     update: int
     event: Kind
     id: int
-    other: int
+    other: int | None
     rows: float
     gain: float
 
@@ -168,6 +168,10 @@ class TrackedClusters:
         Of `within`: above 0 once clusters were split, or rows are known by a coreset alone.
     changed : ChangedShare
         What is certain of the rows whose nearest center is another one since they were labelled.
+    histogram : float64 (b,)
+        Weights of rows of the coreset by distance over reach; see `metrics.drift.distance_histogram`. Zero: not known.
+    n_effective : float
+        Rows that would tell as much as the coreset: ``sum(w)^2 / sum(w^2)`` of its weights (Kish).
     n_ids : int
         Ids that were given so far.
     n_updates : int
@@ -182,6 +186,8 @@ class TrackedClusters:
     within: float
     variance: float
     changed: ChangedShare
+    histogram: NDArray[np.float64]
+    n_effective: float
     n_ids: int
     n_updates: int
 

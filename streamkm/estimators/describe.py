@@ -6,7 +6,7 @@ Everything was gathered by the fit; rows are read only for the typical ones that
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -37,6 +37,17 @@ kmeans.summary(rows=X)    # with typical rows of X
 kmeans.save("model.npz")  # {}.load
 """
 _LABELS = "kmeans.labels_            # of these rows\n"
+
+
+def feature_namer(estimator: Any) -> Callable[[int], str]:
+    """A function that gives the word or the name of a feature, or x and its number."""
+    words, names = getattr(estimator, "feature_words_", None), getattr(estimator, "feature_names_in_", None)
+
+    def name(number: int) -> str:
+        word = words.name(number) if words else None if names is None else str(names[number])
+        return f"x{number}" if word is None else word
+
+    return name
 
 
 class DescribedKMeans(BaseKMeans):
@@ -151,12 +162,7 @@ class DescribedKMeans(BaseKMeans):
                 "summary() needs means of the original features, which a fit leaves: not IncrementalKMeans, nor labels "
                 'of the sketch (SketchOptions(assign_space="original") asks for those of the original features)'
             )
-        names = getattr(self, "feature_names_in_", None)
-
-        def name(number: int) -> str:
-            word = words.name(number) if words else None if names is None else str(names[number])
-            return f"x{number}" if word is None else word
-
+        names, name = getattr(self, "feature_names_in_", None), feature_namer(self)
         if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"]:
             deviations = steadied(deviations)
         means, preparation, columns = known_means(self), self.model_.preparation, self.model_.columns

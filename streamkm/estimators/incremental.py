@@ -25,7 +25,7 @@ from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.input_rows import open_rows, read_missing
 from streamkm.estimators.labelling import Labelling
-from streamkm.estimators.updating import relabel_rows, update_rows
+from streamkm.estimators.updating import drift_of, observe_rows, relabel_rows, update_rows
 from streamkm.estimators.validation import (
     Weights,
     centers_dtype,
@@ -40,7 +40,8 @@ from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.follow import FollowSettings
 from streamkm.fitting.streams.stream import Stream, stream_size
-from streamkm.metrics.update import Update
+from streamkm.metrics.drift import BINS
+from streamkm.metrics.update import Drift, Update
 from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
 from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
@@ -348,7 +349,7 @@ class IncrementalKMeans(DescribedKMeans):
         else:
             self.labels_ = found.labels
         return Update(
-            drift=None,
+            drift=None if found.observed is None else drift_of(self, found.before, found.observed),
             events=tuple(each for each in found.followed.events if before is None or each not in before.events),
             n_rows=found.n_valid,
             inertia=self.inertia_,
@@ -357,6 +358,38 @@ class IncrementalKMeans(DescribedKMeans):
             relabel=self.changed_share_bound_ > relabel_above,
             seconds=time.perf_counter() - begun,
         )
+
+    def drift(self, X: Any, sample_weight: ArrayLike | None = None) -> Drift:
+        """Compare rows with those that the clusters were found on; one pass, and nothing is changed.
+
+        Parameters
+        ----------
+        X : as for `StreamKMeans.fit`
+        sample_weight : array-like (n,) or float, optional
+
+        Returns
+        -------
+        Drift
+            A verdict, "stable", "shifted" or "fit again", and the figures that it rests on, for all rows and for each
+            cluster. It prints as a table.
+
+        Raises
+        ------
+        InvalidInputError
+            Before the first update, and for rows unlike those before.
+        """
+        check_is_fitted(self, "stream_")
+        source, weights = open_rows(self, X, reset=False), check_weights(sample_weight)
+        weights.check_rows(source.n_rows, source.name)
+        followed = self.stream_.followed
+        if followed is None:
+            raise InvalidInputError(
+                "drift compares rows with those that an update has counted; call update or fit first"
+            )
+        rows = source if self.preparation_ is None else prepared(source, self.preparation_)
+        labelling = self._labelling(source, rows, self.stream_)
+        clusters = followed.clusters.widened(labelling.model.n_features)
+        return drift_of(self, clusters, observe_rows(labelling, clusters, weights))
 
     def relabel(
         self,
@@ -626,6 +659,8 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
         within=max(0.0, fitted.inertia_ - float(counts @ np.einsum("ij,ij->i", moved, moved))),
         variance=0.0,
         changed=replace(ChangedShare.empty(centers), changed=float(counts.sum())),
+        histogram=np.zeros(BINS + 1),
+        n_effective=float(n_rows),
         n_ids=len(counts),
         n_updates=1,
     )

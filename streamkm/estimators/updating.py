@@ -23,6 +23,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.saving import CheckpointWriter, is_worth_resuming
+from streamkm.estimators.describe import feature_namer
 from streamkm.estimators.labelling import Labelling
 from streamkm.estimators.validation import Weights, digest, parameters_of, plain
 from streamkm.fitting.streams.coreset_centers import StreamSettings
@@ -30,6 +31,9 @@ from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.follow import FollowSettings
 from streamkm.fitting.streams.followed import Followed, events_of
 from streamkm.fitting.streams.stream import Stream
+from streamkm.metrics.clusters import Wording
+from streamkm.metrics.drift import ClusterState, compare
+from streamkm.metrics.update import Drift
 from streamkm.passes.assign import Assign, Assigned, Decay, assign_pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
@@ -37,6 +41,9 @@ from streamkm.passes.labels import n_writes, write_labels
 from streamkm.passes.observe import Observe, Observed
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
+
+N_TRAITS = 3
+"""Features of a cluster that are told, of those whose mean moved most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +74,46 @@ class Updated:
     first_new: int
 
 
-def observe_rows(labelling: Labelling, clusters: TrackedClusters, weights: Weights, rule: DrawRule | None) -> Observed:
+def observe_rows(labelling: Labelling, clusters: TrackedClusters, weights: Weights) -> Observed:
     """Read rows once, about known centers."""
     with labelling.context(weights=weights.each) as context, labelling.progress.stage("observe") as stage:
-        pass_ = Observe.of(_model_of(labelling.model, clusters), clusters.reach, rule)
-        return context.run(pass_, stage, record="observe")
+        pass_ = Observe.of(_model_of(labelling.model, clusters), clusters.reach, None)
+        return context.run(pass_, stage)
+
+
+def drift_of(estimator: Any, known: TrackedClusters, observed: Observed) -> Drift:
+    """Compare new rows with those of before, about the centers of before."""
+    totals, profile, preparation = observed.gathered.totals, observed.gathered.profile, estimator.preparation_
+    means = totals.means(known.centers)
+
+    def shown(points: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        return preparation.undone(points) if preparation is not None and preparation.is_invertible else None
+
+    before = ClusterState(
+        known.ids,
+        known.counts,
+        known.means,
+        _each(known.distances, known.counts),
+        known.reach,
+        known.histogram,
+        known.n_effective,
+        shown(known.means),
+    )
+    now = ClusterState(
+        known.ids,
+        totals.counts,
+        means,
+        _each(profile.sums[:, 0], totals.counts),
+        None,
+        observed.histogram,
+        totals.counts.sum() ** 2 / max(observed.squares, 1e-300),
+        shown(means),
+    )
+    return compare(before, now, observed.novel, Wording(feature_namer(estimator), N_TRAITS))
+
+
+def _each(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.divide(sums, counts, out=np.zeros(len(counts)), where=counts > 0)
 
 
 def update_rows(

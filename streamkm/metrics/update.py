@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from streamkm.cluster.tracking import Event
 from streamkm.core.text_table import Lines
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Verdict = Literal["stable", "shifted", "fit again"]
 Reason = Literal["share", "mean", "novel"]
-Happening = Literal["born", "died", "split", "joined"]
 
 _HEAD = (
     "cluster", "rows before", "rows", "share before", "share", "shift", "distance before", "distance", "novel",
@@ -196,33 +196,6 @@ def _cluster_text(cluster: ClusterDrift) -> str:
         "novel": f"{cluster.novel:,.6g} novel rows",
     }
     return f"cluster {cluster.id} ({', '.join(texts[reason] for reason in cluster.reasons)})"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What became of a cluster.
-
-    Attributes
-    ----------
-    update : int
-        Number of the update, from 0.
-    event : {"born", "died", "split", "joined"}
-    id : int
-        Of the cluster.
-    other : int or None
-        The cluster that it came from or went to.
-    rows : float
-        Of the cluster, or their weight.
-    gain : float
-        By how much the event lowered the objective; NaN where that is not known.
-    """
-
-    update: int
-    event: Happening
-    id: int
-    other: int | None
-    rows: float
-    gain: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,19 @@ from numpy.typing import NDArray
 from streamkm.cluster.model import Model
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.engine.passes import Pass
+from streamkm.metrics.drift import BINS, distance_histogram
 from streamkm.passes.assign import Assign, Gathered, Passed
 from streamkm.passes.reader import ValidRows
 
 
 @dataclass(frozen=True, slots=True)
 class ObserveState:
-    """The state of `Observe`: that of labelling, weight of rows beyond each reach (k,), rows of each chunk (c,)."""
+    """The state of `Observe`; see `Observed`."""
 
     passed: Passed
     novel: NDArray[np.float64]
+    histogram: NDArray[np.float64]
+    squares: float
     chunk_rows: NDArray[np.int64]
     n_valid: int
 
@@ -34,6 +37,10 @@ class Observed:
         Exact sums, counts and objective of the clusters, and drawn rows.
     novel : float64 (k,)
         Weight of the rows of each cluster that lie beyond its reach.
+    histogram : float64 (b,)
+        Weights of rows by distance over reach; see `metrics.drift.distance_histogram`.
+    squares : float
+        Sum of the squares of the rows' weights.
     chunk_rows : int64 (chunks,)
         Rows of each chunk, invalid ones included.
     n_valid : int
@@ -41,6 +48,8 @@ class Observed:
 
     gathered: Gathered
     novel: NDArray[np.float64]
+    histogram: NDArray[np.float64]
+    squares: float
     chunk_rows: NDArray[np.int64]
     n_valid: int
 
@@ -63,7 +72,7 @@ class Observe(Pass[ObserveState, None, Observed]):
     ----------
     assign : Assign
     reach : float64 (k,)
-        Squared distance from each center beyond which a row is novel.
+        Distance from each center beyond which a row is novel.
     """
 
     saved_as = ObserveState
@@ -74,7 +83,7 @@ class Observe(Pass[ObserveState, None, Observed]):
     @classmethod
     def of(cls, model: Model, reach: NDArray[np.float64], rule: DrawRule | None) -> Observe:
         """About the centers of a model; `reach` are distances (k,)."""
-        return cls(Assign(model, model.table(), rule), np.square(reach))
+        return cls(Assign(model, model.table(), rule), reach)
 
     @property
     def state_bytes(self) -> float:
@@ -83,26 +92,44 @@ class Observe(Pass[ObserveState, None, Observed]):
 
     def start(self) -> ObserveState:
         """A state without rows."""
-        return ObserveState(self.assign.start(), np.zeros(len(self.reach)), np.empty(0, np.int64), 0)
+        return ObserveState(
+            self.assign.start(), np.zeros(len(self.reach)), np.zeros(BINS + 1), 0.0, np.empty(0, np.int64), 0
+        )
 
     def step(self, state: ObserveState, rows: ValidRows) -> tuple[ObserveState, None]:
         """Add the rows of a chunk."""
         passed, labels, d2 = self.assign.measured(state.passed, rows)
-        far = np.flatnonzero(d2 > self.reach[labels])
-        weights = rows.weights[far] if len(rows.weights) else None
-        novel = state.novel + np.bincount(labels[far], weights, minlength=len(self.reach))
-        chunk_rows = np.append(state.chunk_rows, rows.n_read)
-        return ObserveState(passed, novel, chunk_rows, state.n_valid + len(labels)), None
+        reach, distances, weights = self.reach[labels], np.sqrt(d2), rows.weights if len(rows.weights) else None
+        far = np.flatnonzero(distances > reach)
+        novel = np.bincount(labels[far], None if weights is None else weights[far], minlength=len(self.reach))
+        squares = float(len(labels) if weights is None else weights @ weights)
+        return ObserveState(
+            passed,
+            state.novel + novel,
+            state.histogram + distance_histogram(distances, reach, weights),
+            state.squares + squares,
+            np.append(state.chunk_rows, rows.n_read),
+            state.n_valid + len(labels),
+        ), None
 
     def join(self, first: ObserveState, second: ObserveState) -> ObserveState:
         """Add the second state to the first, in its memory."""
         return ObserveState(
             self.assign.join(first.passed, second.passed),
             first.novel + second.novel,
+            first.histogram + second.histogram,
+            first.squares + second.squares,
             np.concatenate([first.chunk_rows, second.chunk_rows]),
             first.n_valid + second.n_valid,
         )
 
     def finish(self, state: ObserveState) -> Observed:
         """Return what was gathered."""
-        return Observed(self.assign.finish(state.passed), state.novel, state.chunk_rows, state.n_valid)
+        return Observed(
+            self.assign.finish(state.passed),
+            state.novel,
+            state.histogram,
+            state.squares,
+            state.chunk_rows,
+            state.n_valid,
+        )

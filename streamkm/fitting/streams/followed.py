@@ -31,6 +31,7 @@ from streamkm.cluster.tracking import (
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
 from streamkm.fitting.streams.follow import FollowSettings, follow
+from streamkm.metrics.drift import BINS, distance_histogram
 
 REACH = 0.99
 """Share of a cluster's rows that lie within its reach."""
@@ -123,6 +124,8 @@ def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, first_new:
         within=0.0,
         variance=0.0,
         changed=ChangedShare.empty(centers),
+        histogram=np.zeros(BINS + 1),
+        n_effective=0.0,
         n_ids=k,
         n_updates=1,
     )
@@ -206,9 +209,8 @@ def events_of(step: Step, clusters: TrackedClusters, came: NDArray[np.float64]) 
     """
     transition, known, number = step.transition, step.before, clusters.n_updates - 1
     told: list[Event] = []
-    event: Kind
 
-    def tell(event: Kind, cluster: int, other: int, rows: float, gain: float) -> None:
+    def tell(event: Kind, cluster: int, other: int | None, rows: float, gain: float) -> None:
         told.append(Event(number, event, cluster, other, float(rows), float(gain)))
 
     place = np.empty(len(step.numbers), np.int64)  # in `clusters`, of the numbers of the transition
@@ -217,14 +219,16 @@ def events_of(step: Step, clusters: TrackedClusters, came: NDArray[np.float64]) 
         into = int(place[transition.taken_by[one]])
         cost = _ward(known.means[one], known.counts[one], clusters.means[into], clusters.counts[into])
         died = _is_without_rows(known, came, one)
-        event, other = ("died", -1) if died else ("joined", int(clusters.ids[into]))
-        tell(event, int(known.ids[one]), other, known.counts[one], -cost)
+        if died:
+            tell("died", int(known.ids[one]), None, known.counts[one], -cost)
+        else:
+            tell("joined", int(known.ids[one]), int(clusters.ids[into]), known.counts[one], -cost)
     costs, _ = join_costs(clusters.means, clusters.counts)
     for new in sorted(np.flatnonzero(transition.is_new).tolist(), key=lambda new: int(place[new])):
         at, parent = int(place[new]), int(transition.parents[new])
         if parent < 0:
             gain = costs[at] if len(costs) > 1 else 0.0
-            tell("born", int(clusters.ids[at]), -1, clusters.counts[at], gain)
+            tell("born", int(clusters.ids[at]), None, clusters.counts[at], gain)
             continue
         heir = int(place[transition.heirs[parent]])
         gain = _ward(clusters.means[at], clusters.counts[at], clusters.means[heir], clusters.counts[heir])
@@ -262,9 +266,12 @@ def _ward(one: Any, n_one: Any, other: Any, n_other: Any) -> float:
 
 
 def _reaching(clusters: TrackedClusters, coreset: Coreset) -> TrackedClusters:
-    """The same with the reach of each cluster by the coreset."""
+    """The same with what the coreset tells of distances."""
     table = NearestCenters.build(clusters.centers, np.float64)
     labels = table.labels(coreset.X)
     distances = np.sqrt(row_d2(coreset.X, labels, table))
     reach = weighted_quantiles(distances, coreset.weights, labels, clusters.n_clusters, REACH)
-    return replace(clusters, reach=np.where(reach > 0, reach, clusters.reach))
+    reach = np.where(reach > 0, reach, clusters.reach)
+    histogram = distance_histogram(distances, reach[labels], coreset.weights)
+    n_effective = coreset.weights.sum() ** 2 / max(float(np.square(coreset.weights).sum()), 1e-300)
+    return replace(clusters, reach=reach, histogram=histogram, n_effective=float(n_effective))
