@@ -52,6 +52,23 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateRows:
+    """Weights of the rows of one update by cluster.
+
+    Attributes
+    ----------
+    update : int
+        Its number, from 0.
+    ids : int64 (k,)
+    rows : float64 (k,)
+    """
+
+    update: int
+    ids: NDArray[np.int64]
+    rows: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
 class Transition:
     """How clusters before an update became those after it.
 

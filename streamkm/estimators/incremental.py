@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from streamkm.cluster.changed_share import ChangedShare
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
-from streamkm.cluster.tracking import Event, TrackedClusters
+from streamkm.cluster.tracking import Event, TrackedClusters, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.fitted_attributes import known_labels
@@ -349,7 +349,9 @@ class IncrementalKMeans(DescribedKMeans):
         else:
             self.labels_ = found.labels
         return Update(
-            drift=None if found.observed is None else drift_of(self, found.before, found.observed),
+            drift=None
+            if found.observed is None or found.before is None
+            else drift_of(self, found.before, found.observed),
             events=tuple(each for each in found.followed.events if before is None or each not in before.events),
             n_rows=found.n_valid,
             inertia=self.inertia_,
@@ -430,6 +432,13 @@ class IncrementalKMeans(DescribedKMeans):
             raise InvalidInputError(f"{source.name} has {n_rows:,} valid rows; {stream.n_rows:,} were counted so far")
         self._follow(stream.updated(followed, stream.n_rows, stream.next_row), self.n_steps_)
         return found
+
+    @property
+    def updates_(self) -> list[UpdateRows]:
+        """Rows of each update by cluster, weighted as of its newest row, in order."""
+        check_is_fitted(self, "stream_")
+        followed = self.stream_.followed
+        return [] if followed is None else list(followed.updates)
 
     @property
     def lineage_(self) -> list[Event]:

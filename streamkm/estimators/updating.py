@@ -18,7 +18,7 @@ from streamkm.cluster.gap_histogram import histogram_scales
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
-from streamkm.cluster.tracking import TrackedClusters
+from streamkm.cluster.tracking import TrackedClusters, UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
 from streamkm.engine.checkpoint import Checkpoint
@@ -55,8 +55,8 @@ class Updated:
     followed : Followed
     labels : int32 (n,) or HeldLabels
         Ids of the new rows; held where workers of a cluster made or wrote them.
-    before : TrackedClusters
-        Clusters before, as of the newest row.
+    before : TrackedClusters or None
+        Clusters before; None in the first update.
     observed : Observed or None
         New rows about the centers of before; None in the first update.
     n_read, n_valid : int
@@ -67,7 +67,7 @@ class Updated:
 
     followed: Followed
     labels: NDArray[np.int32] | HeldLabels
-    before: TrackedClusters
+    before: TrackedClusters | None
     observed: Observed | None
     n_read: int
     n_valid: int
@@ -139,7 +139,7 @@ def update_rows(
         _writer(estimator, stream, source, checkpoint, weights) as writer,
         labelling.context(weights=weights.each, writer=writer) as context,
     ):
-        observed, more = None, None
+        known, observed, more = None, None, None
         if stream.followed is None:
             with labelling.progress.stage("sample") as stage:
                 chunk_rows = feed(stream, labelling.reader, weights.each, weights.factor)
@@ -162,10 +162,12 @@ def update_rows(
     clusters = _with_rows(step.clusters, assigned, weights.factor)
     came = clusters.counts[:0] if observed is None else weights.factor * observed.near
     told = events_of(step, clusters, came)
-    before = () if stream.followed is None else stream.followed.events
-    followed = Followed(clusters, step.part, (*before, *told))
+    rows = UpdateRows(clusters.n_updates - 1, clusters.ids, weights.factor * assigned.totals.counts)
+    was = stream.followed
+    events, updates = ((), ()) if was is None else (was.events, was.updates)
+    followed = Followed(clusters, step.part, (*events, *told), (*updates, rows))
     n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
-    return Updated(followed, labels, step.before, observed, n_read, n_valid, first_new)
+    return Updated(followed, labels, known, observed, n_read, n_valid, first_new)
 
 
 def relabel_rows(

@@ -22,6 +22,7 @@ from streamkm.cluster.tracking import (
     Parts,
     TrackedClusters,
     Transition,
+    UpdateRows,
     carry_over,
     family,
     find_transition,
@@ -56,11 +57,14 @@ class Followed:
         Weighted rows that stand for all rows that were counted.
     events : tuple of Event
         What became of clusters so far.
+    updates : tuple of UpdateRows
+        Rows of each update by cluster.
     """
 
     clusters: TrackedClusters
     part: Part
     events: tuple[Event, ...] = ()
+    updates: tuple[UpdateRows, ...] = ()
 
     @property
     def n_bytes(self) -> int:
