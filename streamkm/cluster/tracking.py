@@ -80,14 +80,17 @@ class Transition:
         The cluster after the update that the rows of each are counted in: the heir, or the one that it was joined to.
     parents : int64 (k after,)
         The cluster that a new one was split from; -1: none, as of clusters that have an old id or were born.
-    shares : float64 (k before, k after)
-        Share of the old rows of each cluster that lies in each one afterwards.
     """
 
     heirs: NDArray[np.int64]
     taken_by: NDArray[np.int64]
     parents: NDArray[np.int64]
-    shares: NDArray[np.float64]
+
+    @classmethod
+    def same(cls, n_clusters: int) -> Transition:
+        """Of clusters that stay who they are."""
+        everyone = np.arange(n_clusters)
+        return cls(everyone, everyone, np.full(n_clusters, -1))
 
     @property
     def is_new(self) -> NDArray[np.bool_]:
@@ -132,33 +135,32 @@ def find_transition(
     follow the weight of the rows that two clusters share.
     """
     k = len(nearest)
-    shape = (k, n_after)
-
-    def shared(rows: NDArray[np.bool_]) -> NDArray[np.float64]:
-        cells = before[rows].astype(np.int64) * n_after + after[rows]
-        return np.asarray(np.bincount(cells, weights[rows], minlength=k * n_after), np.float64).reshape(shape)
-
-    old, everyone = shared(is_old), shared(np.ones(len(before), np.bool_))
-    totals = old.sum(axis=1)
-    lone = np.flatnonzero(totals == 0)
-    shares = np.divide(old, totals[:, None], out=np.zeros(shape), where=totals[:, None] > 0)
-    shares[lone, nearest[lone]] = 1.0
-    heirs, taken = np.full(k, -1, np.int64), np.zeros(n_after, np.bool_)
-    novel = np.bincount(after, weights * is_novel, minlength=n_after)
+    cells, cell = np.unique(before.astype(np.int64) * n_after + after, return_inverse=True)
+    one, other = np.divmod(cells, n_after)  # pairs of clusters that share rows
+    everyone = np.asarray(np.bincount(cell, weights, minlength=len(cells)), np.float64)
+    old = np.asarray(np.bincount(cell, weights * is_old, minlength=len(cells)), np.float64)
+    totals = np.bincount(one, old, minlength=k)
+    shares = np.divide(old, totals[one], out=np.zeros(len(cells)), where=totals[one] > 0)
     held = np.bincount(after, weights, minlength=n_after)
-    born = 2 * novel > held
-    candidates = np.argwhere((shares >= CHILD_SHARE) & ~born)
-    order = np.lexsort((*candidates.T[::-1], -everyone[tuple(candidates.T)]))
-    for one, other in candidates[order].tolist():
-        if heirs[one] < 0 and not taken[other]:
-            heirs[one], taken[other] = other, True
-    taken_by = np.where(heirs >= 0, heirs, shares.argmax(axis=1))
-    splits = ~taken & ~born & (held > 0)
-    parents = np.where(splits, everyone.argmax(axis=0), -1).astype(np.int64)
-    # what was split from a cluster that is gone was split from the one that took its rows, if that one has an id
-    gone = (parents >= 0) & (heirs[parents] < 0)
-    parents[gone] = -1
-    return Transition(heirs, taken_by, parents, shares)
+    born = 2 * np.bincount(after, weights * is_novel, minlength=n_after) > held
+    lone = np.flatnonzero(totals == 0)
+    one, other = np.concatenate([one, lone]), np.concatenate([other, nearest[lone]])
+    everyone, shares = np.concatenate([everyone, np.zeros(len(lone))]), np.concatenate([shares, np.ones(len(lone))])
+    heirs, taken = np.full(k, -1, np.int64), np.zeros(n_after, np.bool_)
+    candidates = np.flatnonzero((shares >= CHILD_SHARE) & ~born[other])
+    for pair in candidates[np.lexsort((other[candidates], one[candidates], -everyone[candidates]))].tolist():
+        if heirs[one[pair]] < 0 and not taken[other[pair]]:
+            heirs[one[pair]], taken[other[pair]] = other[pair], True
+    most = np.full(k, -1, np.int64)
+    order = np.lexsort((other, shares, one))
+    most[one[order]] = other[order]  # the last of each, which is the largest
+    parents = np.full(n_after, -1, np.int64)
+    order = np.lexsort((one, everyone, other))
+    parents[other[order]] = one[order]
+    parents[taken | born | (held == 0)] = -1
+    # what was split from a cluster that is gone has no parent with an id
+    parents[(parents >= 0) & (heirs[parents] < 0)] = -1
+    return Transition(heirs, np.where(heirs >= 0, heirs, most), parents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ class TrackedClusters:
         What is certain of the rows whose nearest center is another one since they were labelled.
     histogram : float64 (b,)
         Weights of rows of the coreset by distance over reach; see `metrics.drift.distance_histogram`. Zero: not known.
+    unsearched : float
+        Weight of rows since splits and joins were last looked for.
     n_effective : float
         Rows that would tell as much as the coreset: ``sum(w)^2 / sum(w^2)`` of its weights (Kish).
     n_ids : int
@@ -205,6 +209,7 @@ class TrackedClusters:
     changed: ChangedShare
     histogram: NDArray[np.float64]
     n_effective: float
+    unsearched: float
     n_ids: int
     n_updates: int
 
@@ -248,6 +253,7 @@ class TrackedClusters:
             within=factor * self.within,
             variance=factor * factor * self.variance,
             changed=self.changed.faded(factor),
+            unsearched=factor * self.unsearched,
         )
 
     def labelled(self, histogram: GapHistogram, error: GapError) -> TrackedClusters:

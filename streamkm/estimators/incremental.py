@@ -348,11 +348,10 @@ class IncrementalKMeans(DescribedKMeans):
             self._held_labels = found.labels
         else:
             self.labels_ = found.labels
+        n_told = 0 if before is None else len(before.events)
         return Update(
-            drift=None
-            if found.observed is None or found.before is None
-            else drift_of(self, found.before, found.observed),
-            events=tuple(each for each in found.followed.events if before is None or each not in before.events),
+            drift=found.drift,
+            events=found.followed.events[n_told:],
             n_rows=found.n_valid,
             inertia=self.inertia_,
             inertia_error=self.inertia_error_,
@@ -670,6 +669,7 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
         changed=replace(ChangedShare.empty(centers), changed=float(counts.sum())),
         histogram=np.zeros(BINS + 1),
         n_effective=float(n_rows),
+        unsearched=0.0,
         n_ids=len(counts),
         n_updates=1,
     )

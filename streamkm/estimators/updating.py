@@ -29,7 +29,7 @@ from streamkm.estimators.validation import Weights, digest, parameters_of, plain
 from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.follow import FollowSettings
-from streamkm.fitting.streams.followed import Followed, events_of
+from streamkm.fitting.streams.followed import UNSEARCHED, Followed, events_of
 from streamkm.fitting.streams.stream import Stream
 from streamkm.metrics.clusters import Wording
 from streamkm.metrics.drift import ClusterState, compare
@@ -55,9 +55,7 @@ class Updated:
     followed : Followed
     labels : int32 (n,) or HeldLabels
         Ids of the new rows; held where workers of a cluster made or wrote them.
-    before : TrackedClusters or None
-        Clusters before; None in the first update.
-    observed : Observed or None
+    drift : Drift or None
         New rows about the centers of before; None in the first update.
     n_read, n_valid : int
         New rows, with and without invalid ones.
@@ -67,8 +65,7 @@ class Updated:
 
     followed: Followed
     labels: NDArray[np.int32] | HeldLabels
-    before: TrackedClusters | None
-    observed: Observed | None
+    drift: Drift | None
     n_read: int
     n_valid: int
     first_new: int
@@ -139,7 +136,7 @@ def update_rows(
         _writer(estimator, stream, source, checkpoint, weights) as writer,
         labelling.context(weights=weights.each, writer=writer) as context,
     ):
-        known, observed, more = None, None, None
+        observed, more, drift = None, None, None
         if stream.followed is None:
             with labelling.progress.stage("sample") as stage:
                 chunk_rows = feed(stream, labelling.reader, weights.each, weights.factor)
@@ -153,9 +150,13 @@ def update_rows(
                 chunk_rows = observed.chunk_rows
                 stage.rows = int(chunk_rows.sum())
             more = _part_of(observed.drawn, draws, stream, weights, int(chunk_rows.sum()))
+            drift = drift_of(estimator, known, observed)
         n_read = int(chunk_rows.sum())
         with labelling.progress.stage("follow"), local_executor(context.executor) as here:
-            step = stream.follow(here, more, settings, starts, first_new)
+            if more is not None and observed is not None and _goes_on(stream, settings, drift, more):
+                step = stream.moved(more, observed.gathered.totals.counts, observed.gathered.totals.sums)
+            else:
+                step = stream.follow(here, more, settings, starts, first_new)
         decay = Decay(rule.half_life, n_read - 1)
         stay = is_on_cluster(estimator.executor) and checkpoint is None
         assigned, labels = _label(context, labelling, step.clusters, chunk_rows, decay, labels_to, stay=stay)
@@ -167,7 +168,17 @@ def update_rows(
     events, updates = ((), ()) if was is None else (was.events, was.updates)
     followed = Followed(clusters, step.part, (*events, *told), (*updates, rows))
     n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
-    return Updated(followed, labels, known, observed, n_read, n_valid, first_new)
+    return Updated(followed, labels, drift, n_read, n_valid, first_new)
+
+
+def _goes_on(stream: Stream, settings: FollowSettings, drift: Drift | None, more: Part) -> bool:
+    """Whether new rows are few and like those before, so that nothing is to be split or joined."""
+    if stream.followed is None or stream.is_waiting or drift is None or drift.verdict != "stable":
+        return False
+    clusters = stream.followed.clusters
+    since = clusters.unsearched + more.total_weight
+    fits = settings.fewest <= clusters.n_clusters <= settings.most
+    return fits and since <= UNSEARCHED * (float(clusters.counts.sum()) + more.total_weight)
 
 
 def relabel_rows(

@@ -38,6 +38,8 @@ REACH = 0.99
 """Share of a cluster's rows that lie within its reach."""
 BORN_BEYOND = 1.5
 """Reaches from the nearest center beyond which most rows of a cluster that was born lie."""
+UNSEARCHED = 0.1
+"""Share of all rows that may come, as they came before, until splits and joins are looked for."""
 SLACK = 2
 """Times the rows of a coreset that may wait until it is reduced."""
 USUAL_CHANGE = 0.05
@@ -130,11 +132,12 @@ def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, first_new:
         changed=ChangedShare.empty(centers),
         histogram=np.zeros(BINS + 1),
         n_effective=0.0,
+        unsearched=0.0,
         n_ids=k,
         n_updates=1,
     )
     nobody = replace(new, ids=new.ids[:0], centers=centers[:0], means=centers[:0], counts=none[:0], n_ids=0)
-    transition = Transition(np.empty(0, np.int64), np.empty(0, np.int64), np.full(k, -1), np.empty((0, k)))
+    transition = Transition(np.empty(0, np.int64), np.empty(0, np.int64), np.full(k, -1))
     old = coreset.places < first_new
     counted = estimated(new, coreset.X[old], coreset.weights[old])
     return Step(_reaching(counted, coreset), part, transition, nobody, np.arange(k))
@@ -177,10 +180,36 @@ def advanced(
         rows, members = np.flatnonzero((before == one) & is_old), family(transition, one)
         labels = NearestCenters.build(centers[members], np.float64).labels(coreset.X[rows])
         parts[one] = Parts.of(coreset.X[rows], coreset.weights[rows], labels, known.means[one], len(members))
-    clusters, numbers = carry_over(known, transition, centers, parts)
+    clusters, numbers = carry_over(replace(known, unsearched=0.0), transition, centers, parts)
     between = ~is_old & (coreset.places < first_new)
     counted = estimated(clusters, coreset.X[between], coreset.weights[between])
     return Step(_reaching(counted, coreset), part, transition, known, numbers)
+
+
+def moved(
+    followed: Followed, more: Part, rule: CoresetRule, counts: NDArray[np.float64], sums: NDArray[np.float64]
+) -> Step:
+    """Move each center to the mean of its rows and new ones, by their exact sums; nothing is split or joined.
+
+    Parameters
+    ----------
+    more : Part
+        Drawn from the new rows.
+    counts, sums : float64 (k,), (k, d)
+        Of the new rows, by the center they are nearest to.
+    """
+    part = rule.together([followed.part, more])
+    fade = float(np.exp2((followed.part.last_place - part.last_place) / rule.half_life))
+    known = followed.clusters.faded(fade).widened(part.X.shape[1])
+    counts, sums = (each * (more.total_weight / max(float(counts.sum()), 1e-300)) for each in (counts, sums))
+    together = counts + known.counts
+    means = known.means + np.divide(
+        sums - counts[:, None] * known.means, together[:, None], out=np.zeros(sums.shape), where=together[:, None] > 0
+    )
+    transition = Transition.same(known.n_clusters)
+    since = replace(known, unsearched=known.unsearched + more.total_weight)
+    clusters, numbers = carry_over(since, transition, means, {})
+    return Step(clusters, part, transition, known, numbers)
 
 
 def estimated(clusters: TrackedClusters, X: Matrix, weights: NDArray[np.float64]) -> TrackedClusters:

@@ -23,7 +23,7 @@ from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.records import pack, unpack
 from streamkm.fitting.streams.coreset_centers import Clusters, StreamSettings, cluster_coreset
 from streamkm.fitting.streams.follow import FollowSettings, follow
-from streamkm.fitting.streams.followed import Followed, Step, advanced, begun, kept_part
+from streamkm.fitting.streams.followed import Followed, Step, advanced, begun, kept_part, moved
 from streamkm.fitting.streams.rows import Piece, Totals, pack_piece, together, unpack_piece
 from streamkm.passes.reader import largest_d2, what_is_invalid
 
@@ -193,6 +193,11 @@ class Stream:
             return begun(centers, coreset, part, first_new)
         more_rows = [*waiting, *([] if more is None else [more])]
         return advanced(here, self.followed, more_rows, self.rule, settings, first_new=first_new)
+
+    def moved(self, more: Part, counts: NDArray[np.float64], sums: NDArray[np.float64]) -> Step:
+        """As `follow`, of few rows that are like those before; see `followed.moved`."""
+        assert self.followed is not None
+        return moved(self.followed, more, self.rule, counts, sums)
 
     def known_clusters(self, settings: FollowSettings, starts: StreamSettings, executor: Any) -> TrackedClusters:
         """The clusters that have ids, with rows that no update has counted, as far as the coreset tells."""
