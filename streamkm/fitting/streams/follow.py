@@ -17,7 +17,7 @@ from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL
 from streamkm.cluster.rows import Block, row_d2
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.cluster.search.split_merge import LLOYD_STEPS, split_gains, split_merge
+from streamkm.cluster.search.split_merge import LLOYD_STEPS, Splits, split_gains, split_merge
 from streamkm.cluster.tracking import join_costs
 from streamkm.engine import Executor
 
@@ -30,6 +30,8 @@ EVEN = 0.75
 number of clusters is not fixed, halves that explain no more are one cluster."""
 HYSTERESIS = 0.5
 """A join may cost this share of what a split must gain, so that what was split is not joined at once."""
+PEELED = 4
+"""Times that rows far out are left out of a cluster, where they are one of its halves, to look for halves again."""
 SMALLEST = 0.05
 """Share of the mean weight of a cluster that each half of a split must have, where the number is not fixed."""
 FADED = 0.02
@@ -87,6 +89,7 @@ def _grown(
     whole: Block, pieces: LocalBlocks, found: LloydResult, settings: FollowSettings, rng: np.random.Generator
 ) -> LloydResult:
     """Split clusters where that gains enough, as long as there may be more."""
+    known: Splits = {}
     for _ in range(GROWTH_ROUNDS):
         k = len(found.centers)
         if k >= settings.most:
@@ -94,17 +97,24 @@ def _grown(
         table = pieces.table(found.centers)
         labels = table.labels(whole.X)
         d2 = row_d2(whole.X, labels, table) * (whole.weights if len(whole.weights) else 1.0)
-        gains, halves = split_gains(pieces.executor, whole, labels, d2, k, rng, {})
-        least = settings.tol * float(d2.sum())
-        chosen: list[int] = []
-        smallest = SMALLEST * whole.total_weight() / k
-        for c in np.argsort(-gains, kind="stable").tolist():
-            needed = k + len(chosen) < settings.fewest
-            if k + len(chosen) == settings.most or gains[c] <= (0 if needed else least):
+        least, smallest = settings.tol * float(d2.sum()), SMALLEST * whole.total_weight() / k
+        for _ in range(PEELED):
+            gains, halves = split_gains(pieces.executor, whole, labels, d2, k + 1, rng, known)
+            apart = np.zeros(k)
+            n_peeled = 0
+            for c in np.flatnonzero(gains[:k] > least).tolist():
+                rows = np.flatnonzero(labels == c)
+                apart[c], few = _separation(whole, rows, halves[c], smallest)
+                labels[rows[few]] = k
+                n_peeled += int(few.sum())
+            if not n_peeled:
                 break
-            if needed or _separation(whole, np.flatnonzero(labels == c), halves[c], smallest) > EVEN:
-                chosen.append(c)
-        if not chosen:
+        wanted = np.flatnonzero((gains[:k] > least) & (apart > EVEN))
+        if k < settings.fewest:
+            wanted = np.union1d(wanted, np.argsort(-gains[:k], kind="stable")[: settings.fewest - k])
+            wanted = wanted[gains[wanted] > 0]
+        chosen = wanted[np.argsort(-gains[wanted], kind="stable")][: settings.most - k]
+        if not len(chosen):
             break
         centers = np.vstack([found.centers, halves[chosen, 1]])
         centers[chosen] = halves[chosen, 0]
@@ -129,14 +139,18 @@ def _shrunk(pieces: LocalBlocks, found: LloydResult, settings: FollowSettings) -
     return found
 
 
-def _separation(whole: Block, rows: NDArray[np.intp], halves: NDArray[np.float64], smallest: float) -> float:
-    """Share of the variance of rows along the line between two halves that these explain; 0 for a small half."""
+def _separation(
+    whole: Block, rows: NDArray[np.intp], halves: NDArray[np.float64], smallest: float
+) -> tuple[float, NDArray[np.bool_]]:
+    """Share of the variance of rows along the line between two halves that these explain, and rows of a small half."""
     way, weights = halves[1] - halves[0], whole.weights[rows] if len(whole.weights) else np.ones(len(rows))
     along = np.asarray(whole.X[rows] @ way, np.float64) - 0.5 * float((halves[0] + halves[1]) @ way)
     second = along > 0
+    n_one, n_other = float(weights[second].sum()), float(weights[~second].sum())
+    few = np.zeros(len(rows), np.bool_)
+    if min(n_one, n_other) <= smallest:
+        few = second if n_one < n_other else ~second
+        return 0.0, few
     total = float(weights @ np.square(along - np.average(along, weights=weights)))
-    if total == 0 or not smallest < weights[second].sum() < weights.sum() - smallest:
-        return 0.0
     one, other = (np.average(along[half], weights=weights[half]) for half in (second, ~second))
-    n_one, n_other = weights[second].sum(), weights[~second].sum()
-    return float(n_one * n_other / (n_one + n_other) * (one - other) ** 2 / total)
+    return float(n_one * n_other / (n_one + n_other) * (one - other) ** 2 / max(total, 1e-300)), few
