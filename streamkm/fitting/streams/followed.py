@@ -44,6 +44,8 @@ SLACK = 2
 """Times the rows of a coreset that may wait until it is reduced."""
 USUAL_CHANGE = 0.05
 """Share by which the size of a cluster changes from update to update without a reason."""
+BESIDE = 5
+"""Nearest clusters, one of which may have taken over the rows of one that is gone."""
 FEW = 0.1
 """Share of the expected rows below which a cluster that is gone has died, and was not joined."""
 
@@ -275,16 +277,16 @@ def kept_part(rule: CoresetRule, part: Part) -> Part:
 
 
 def _is_without_rows(known: TrackedClusters, came: NDArray[np.float64], one: int) -> bool:
-    """Whether a cluster that is gone got few rows, and the one next to it no more than it usually gets."""
+    """Whether a cluster that is gone got few rows, and none of those next to it got about as many more."""
     usual = known.counts * _median_ratio(came, known.counts)
     if came[one] >= FEW * usual[one]:
         return False
     apart = known.means - known.means[one]
     d2 = np.einsum("ij,ij->i", apart, apart)
     d2[one] = np.inf
-    beside = int(d2.argmin())
-    more = came[beside] - usual[beside]
-    return bool(more < 0.5 * usual[one] or more < 3 * np.sqrt(usual[beside] + (USUAL_CHANGE * usual[beside]) ** 2))
+    beside = np.argsort(d2, kind="stable")[:BESIDE]
+    more, error = came[beside] - usual[beside], np.sqrt(usual[beside] + (USUAL_CHANGE * usual[beside]) ** 2)
+    return not bool(((np.abs(more - usual[one]) < 0.5 * usual[one]) & (more > 3 * error)).any())
 
 
 def _median_ratio(came: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
