@@ -212,7 +212,7 @@ class DescribedKMeans(BaseKMeans):
         clusters = facts["clusters"] or []
         told = {row["cluster"]: row["simplified_silhouette"] for row in clusters}
         inner = {cluster: value for cluster, value in told.items() if value is not None}
-        return plot_clusters(self._places(), self.counts_, names_of(facts), inner)
+        return plot_clusters(self._places(), self.counts_, names_of(facts), inner, facts["result"]["ids"])
 
     def report(
         self, path: str | os.PathLike[str], *, rows: Any = None, image_shape: Sequence[int] | None = None

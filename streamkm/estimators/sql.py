@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
@@ -64,7 +63,7 @@ def label_query(estimator: Any, dialect: str, table: str, columns: Any, id_colum
         _add_steps(query, model.preparation, model.n_features)
     if model.metric == "cosine":
         query.add_unit(range(model.n_features))
-    text = query.labelled(model.wide_centers(), kept)
+    text = query.labelled(model, kept)
     if len(text) > LONGEST:
         raise InvalidInputError(_too_long(*model.centers.shape))
     return text
@@ -128,8 +127,9 @@ class _Query:
         )
         self.add(lambda n, feature: scaled.format(feature) if n in chosen else feature)
 
-    def labelled(self, centers: NDArray[np.float64], kept: Sequence[str]) -> str:
+    def labelled(self, model: Model, kept: Sequence[str]) -> str:
         """The whole statement: the lowest of the nearest centers; NULL where a feature is NULL."""
+        centers = model.wide_centers()
         if centers.size * 12 > LONGEST:
             raise InvalidInputError(_too_long(*centers.shape))
         d2 = [_sum([_square(f"f{j}", value) for j, value in enumerate(center)]) for center in centers]
@@ -137,7 +137,8 @@ class _Query:
             _select([*self._kept, *(f"{each} AS d{c}" for c, each in enumerate(d2))], f"s{len(self._parts) - 1}")
         )
         distances = [f"d{c}" for c in range(len(centers))]
-        label = f"CASE {_least(distances)} {' '.join(f'WHEN d{c} THEN {c}' for c in range(len(centers)))} END"
+        cases = " ".join(f"WHEN d{c} THEN {label}" for c, label in enumerate(model.names(np.arange(len(centers)))))
+        label = f"CASE {_least(distances)} {cases} END"
         columns = [f"{alias} AS {self._dialect.name(name)}" for alias, name in zip(self._kept, kept, strict=True)]
         parts = ",\n".join(f"s{number} AS ({part})" for number, part in enumerate(self._parts))
         last = f"s{len(self._parts) - 1}"

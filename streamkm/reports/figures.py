@@ -5,7 +5,7 @@ Figure objects of matplotlib and never pyplot. Plain values and arrays come in; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,29 +69,32 @@ def plot_convergence(history: list[dict[str, Any]]) -> Figure | None:
     return figure
 
 
-def plot_sizes(counts: ArrayLike) -> Figure:
+def plot_sizes(counts: ArrayLike, ids: Sequence[int] | None = None) -> Figure:
     """Draw cluster sizes from the largest to the smallest; the axis is logarithmic where they differ widely.
 
     Parameters
     ----------
     counts : array of shape (k,)
+    ids : sequence of int, optional
+        What labels are; by default the numbers of the clusters.
 
     Returns
     -------
     Figure
     """
     figure, (panel,) = new_figure(1, height=3.8)
-    _draw_sizes(panel, np.asarray(counts, np.float64))
+    _draw_sizes(panel, np.asarray(counts, np.float64), ids)
     return figure
 
 
-def _draw_sizes(panel: Axes, sizes: NDArray[np.float64]) -> None:
+def _draw_sizes(panel: Axes, sizes: NDArray[np.float64], ids: Sequence[int] | None = None) -> None:
     order = np.argsort(-sizes, kind="stable")
     ranked = sizes[order]
     positions = np.arange(1, len(ranked) + 1)
     if len(ranked) <= _MOST_BARS:
         panel.bar(positions, ranked, color=COLOURS[0], width=0.75)
-        panel.set_xticks(positions, [str(label) for label in order], fontsize=_tick_size(len(ranked)))
+        labels = order if ids is None else [ids[cluster] for cluster in order]
+        panel.set_xticks(positions, [str(label) for label in labels], fontsize=_tick_size(len(ranked)))
         panel.set_xlabel("cluster label, largest first")
     else:
         panel.stairs(ranked, np.arange(len(ranked) + 1) + 0.5, fill=True, color=COLOURS[0])
@@ -117,7 +120,11 @@ def _draw_sizes(panel: Axes, sizes: NDArray[np.float64]) -> None:
 
 
 def plot_clusters(
-    places: ClusterMap, sizes: ArrayLike, names: Mapping[int, str], silhouettes: Mapping[int, float]
+    places: ClusterMap,
+    sizes: ArrayLike,
+    names: Mapping[int, str],
+    silhouettes: Mapping[int, float],
+    ids: Sequence[int] | None = None,
 ) -> Figure:
     """Draw what is known of clusters: the map, their sizes, and their silhouettes where they are known.
 
@@ -129,6 +136,8 @@ def plot_clusters(
         What clusters are called on the map; the others by their numbers.
     silhouettes : mapping of int to float
         Of clusters; empty where nothing is known.
+    ids : sequence of int, optional
+        As of `plot_sizes`.
 
     Returns
     -------
@@ -143,7 +152,7 @@ def plot_clusters(
     how = ": nearby points are similar" if places.by_neighbours else ", along directions that separate clusters most"
     left.set_title(f"{len(places.points):,} {what}{how}", **TITLE)
     dress(top)
-    _draw_sizes(top, rows)
+    _draw_sizes(top, rows, ids)
     if silhouettes:
         bottom = figure.add_subplot(grid[1, 1])
         dress(bottom)

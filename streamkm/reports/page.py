@@ -82,7 +82,7 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
         If something is missing.
     """
     clusters, by_words, result = facts.get("clusters") or [], bool(facts.get("by_words")), facts["result"]
-    counts, distortion = result["counts"], result["distortion"]
+    counts, distortion, ids = result["counts"], result["distortion"], result.get("ids")
     order = sorted(range(len(counts)), key=lambda cluster: -counts[cluster])[:_MOST_ROWS]
     return render(
         "report.html.jinja",
@@ -94,7 +94,7 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
         cards=[*_cards(result)],
         columns=_columns(clusters, by_words),
         clusters=clusters[:_MOST_ROWS],
-        sizes=[(cluster, _number(counts[cluster])) for cluster in order],
+        sizes=[(cluster if ids is None else ids[cluster], _number(counts[cluster])) for cluster in order],
         stages=[
             (stage["name"], f"{stage['seconds']:.2f}", f"{stage['rows']:,}", f"{stage['read_bytes']:,}")
             for stage in facts["stages"]
@@ -105,7 +105,7 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
                 "objective in the sketch over that in the original space",
                 "not measured" if distortion is None else _number(distortion),
             ),
-            ("iterations of the last stage", f"{result['n_iter']:,}"),
+            ("iterations of the last stage", "not known" if result["n_iter"] is None else f"{result['n_iter']:,}"),
             ("seed", result.get("seed")),
         ],
         parameters=[(name, json.dumps(value)) for name, value in facts["parameters"].items()],
@@ -151,7 +151,7 @@ def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
         yield "predicted by the sample", _number(expected), f"within {error:.1%}; all rows gave {off:+.1%}", "", ""
     if result["distortion"] is not None and abs(result["distortion"] - 1) > WORTH:
         yield "objective in the sketch", f"{result['distortion']:.3g} x", "of the original one", "", ""
-    if not result["converged"]:
+    if result["converged"] is False:
         yield "iterations", f"{result['n_iter']:,}", "stopped before convergence", "", "warn"
 
 

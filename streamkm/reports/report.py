@@ -78,7 +78,7 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
     if len(counts) > 1 and len(places.points) > 1:
         drawn["map"] = figures.plot_map(places, counts, names_of(facts))
     if len(counts) > MOST_BARS:
-        drawn["Sizes"] = figures.plot_sizes(counts)
+        drawn["Sizes"] = figures.plot_sizes(counts, facts["result"].get("ids"))
     convergence = figures.plot_convergence(facts["history"])
     if convergence is not None:
         drawn["Convergence"] = convergence
@@ -88,6 +88,9 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
 
 def names_of(facts: Mapping[str, Any]) -> dict[int, str]:
     """What clusters are called on a map: by number, and by the first word where clusters have words."""
+    ids = facts["result"].get("ids")
+    if ids is not None:
+        return {number: str(cluster) for number, cluster in enumerate(ids)}
     clusters = facts.get("clusters") or [{"cluster": c, "traits": ()} for c in range(len(facts["result"]["counts"]))]
     names = {}
     for row in clusters:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
@@ -225,3 +228,22 @@ def test_no_more_rows_have_changed_than_told():
             assert kmeans.changed_share_bound_ < 1
         kmeans.relabel(np.concatenate(seen))
         assert kmeans.changed_share_bound_ == 0
+
+
+def test_ids_are_what_reports_and_databases_tell(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    rng = np.random.default_rng(0)
+    centers = 8 * rng.normal(size=(5, 4))
+    kmeans = IncrementalKMeans((2, 8), random_state=0, tol=1e-3, half_life=500)
+    kmeans.update(groups(rng, centers[:3], 2000)[0])
+    for _ in range(3):
+        kmeans.update(groups(rng, centers[1:], 2000)[0])
+    assert kmeans.cluster_ids_.tolist() == [1, 2, 3, 4]
+    X = groups(rng, centers[1:], 50)[0]
+    rows = pd.DataFrame(X, columns=list("abcd"))
+    query = kmeans.to_sql(table="rows", columns=list("abcd"))
+    found = duckdb.sql(query).df()["cluster"].to_numpy()
+    np.testing.assert_array_equal(found, kmeans.predict(rows.to_numpy()))
+    kmeans.report(tmp_path / "report.html")
+    cells = re.findall(r"<t[dh][^>]*>\s*(\d+)\s*</t[dh]>", (tmp_path / "report.html").read_text())
+    assert sorted(cells[:4]) == ["1", "2", "3", "4"]  # of the table of clusters, the first one
