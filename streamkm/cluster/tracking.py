@@ -7,6 +7,7 @@ known without reading these rows again. Never sees a source or a file.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from streamkm.cluster.gap_histogram import GapHistogram
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.core.matrix import Matrix
 
-Kind = Literal["born", "died", "split", "joined"]
+Kind = Literal["born", "died", "split", "joined", "renamed"]
 
 CHILD_SHARE = 0.25
 """Least share of a cluster's rows that its heir takes over."""
@@ -32,11 +33,11 @@ class Event:
     ----------
     update : int
         Number of the update, from 0.
-    event : "born", "died", "split" or "joined"
+    event : "born", "died", "split", "joined" or "renamed"
     id : int
-        The cluster that was born, died, came out of a split, or was joined to another.
+        The cluster that was born, died, came out of a split, was joined to another, or has this id since a merge.
     other : int or None
-        The cluster that it was split from or joined to.
+        The cluster that it was split from or joined to, or the id that it had in the second estimator of a merge.
     rows : float
         Weight of the cluster's rows.
     gain : float
@@ -193,8 +194,9 @@ class TrackedClusters:
         Weight of rows since splits and joins were last looked for.
     n_effective : float
         Rows that would tell as much as the coreset: ``sum(w)^2 / sum(w^2)`` of its weights (Kish).
-    n_ids : int
-        Ids that were given so far.
+    origins : int64 (ids given so far,)
+        Fingerprint of the center of each cluster when it got its id. Clusters that were followed apart are the same
+        where their ids and all origins up to there agree.
     n_updates : int
     """
 
@@ -210,13 +212,18 @@ class TrackedClusters:
     histogram: NDArray[np.float64]
     n_effective: float
     unsearched: float
-    n_ids: int
+    origins: NDArray[np.int64]
     n_updates: int
 
     @property
     def n_clusters(self) -> int:
         """Clusters, k."""
         return len(self.ids)
+
+    @property
+    def n_ids(self) -> int:
+        """Ids that were given so far."""
+        return len(self.origins)
 
     @property
     def inertia(self) -> float:
@@ -232,7 +239,13 @@ class TrackedClusters:
     @property
     def n_bytes(self) -> int:
         """Bytes in memory."""
-        return self.centers.nbytes + self.means.nbytes + 5 * self.ids.nbytes + self.changed.rows.n_bytes
+        return (
+            self.centers.nbytes
+            + self.means.nbytes
+            + 4 * self.ids.nbytes
+            + self.origins.nbytes
+            + self.changed.rows.n_bytes
+        )
 
     def widened(self, n_features: int) -> TrackedClusters:
         """The same with more features, which no row had."""
@@ -342,10 +355,18 @@ def carry_over(
         within=max(0.0, within),
         variance=variance,
         changed=tracked.changed.moved(tracked.centers, centers[order], came_from),
-        n_ids=tracked.n_ids + int(is_new.sum()),
+        origins=np.append(tracked.origins, origins_of(centers[is_new])),
         n_updates=tracked.n_updates + 1,
     )
     return carried, order.astype(np.int64)
+
+
+def origins_of(centers: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Fingerprints (k,) of centers (k, d)."""
+    rows = np.ascontiguousarray(centers)
+    return np.array(
+        [int.from_bytes(blake2b(row, digest_size=8).digest(), "little", signed=True) for row in rows], np.int64
+    )
 
 
 def family(transition: Transition, one: int) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from streamkm.cluster.changed_share import ChangedShare
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
-from streamkm.cluster.tracking import Event, TrackedClusters, UpdateRows
+from streamkm.cluster.tracking import Event, TrackedClusters, UpdateRows, origins_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.fitted_attributes import known_labels
@@ -447,20 +447,30 @@ class IncrementalKMeans(DescribedKMeans):
         return [] if followed is None else list(followed.events)
 
     def merge(self, other: Self) -> Self:
-        """Take the rows that another estimator has taken, by `partial_fit`, elsewhere.
+        """Take the rows that another estimator has taken elsewhere, by `partial_fit` or `update`.
 
         Both need the same parameters and an integer `random_state`. Give the second `first_row`, so that its rows are
-        numbered behind those of the first: the result is then that of one stream of all rows.
+        numbered behind those of the first: without updates, the result is then that of one stream of all rows.
+
+        Clusters that both have from one saved model, or one fit, are one: their rows add up exactly, and the center is
+        that of this estimator. Other clusters of the second get new ids, which "renamed" in `lineage_` tells. If only
+        one has called `update`, the rows of the other wait for the next update.
+
+        Each estimator brings all rows that it has counted: those of a model that both were loaded from count twice.
 
         Raises
         ------
         NotFittedError
             If either has taken no rows.
+        InvalidInputError
+            If their rows differ in width or kind.
         InvalidParameterError
-            If they differ in what decides about the coreset.
+            If they differ in what decides about the coreset, or in `metric`.
         """
         check_is_fitted(self, "stream_")
         check_is_fitted(other, "stream_")
+        if self.metric != other.metric:
+            raise InvalidParameterError(f"metric={other.metric!r} of the other, {self.metric!r} here; needed: the same")
         if self.stream_.n_features != other.stream_.n_features:
             raise InvalidInputError(
                 f"the other has rows of {other.stream_.n_features:,} features, this one of {self.stream_.n_features:,}"
@@ -670,7 +680,7 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
         histogram=np.zeros(BINS + 1),
         n_effective=float(n_rows),
         unsearched=0.0,
-        n_ids=len(counts),
+        origins=origins_of(centers),
         n_updates=1,
     )
     stream.begin(clusters, n_rows, dtype=dtype, sparse=sparse)

@@ -247,3 +247,104 @@ def test_ids_are_what_reports_and_databases_tell(tmp_path):
     kmeans.report(tmp_path / "report.html")
     cells = re.findall(r"<t[dh][^>]*>\s*(\d+)\s*</t[dh]>", (tmp_path / "report.html").read_text())
     assert sorted(cells[:4]) == ["1", "2", "3", "4"]  # of the table of clusters, the first one
+def copies(kmeans, folder, n):
+    """Estimators that were loaded from the same file."""
+    kmeans.save(folder / "common.npz", overwrite=True)
+    return [IncrementalKMeans.load(folder / "common.npz") for _ in range(n)]
+
+
+@pytest.mark.parametrize("half_life", [None, 2000.0])
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+def test_merged_clusters_are_those_of_all_rows(tmp_path, kind, half_life):
+    base, left, right, _ = (X if kind == "dense" else sp.csr_array(X) for X in stream_of(move=0.1))
+    begun = IncrementalKMeans(7, half_life=half_life, random_state=0)
+    begun.update(base)
+    ids = begun.labels_
+    one, other = copies(begun, tmp_path, 2)
+    one.update(left)
+    other.update(right)
+    centers, labels = one.model_.centers, {1: one.labels_, 2: other.labels_}
+    both = one.merge(other)
+    assert both.lineage_ == begun.lineage_
+    np.testing.assert_array_equal(both.model_.centers, centers)
+    assert both.n_samples_seen_ == 2 * 3000
+    seen = [np.asarray(X.todense()) if kind == "csr" else X for X in (base, left, right)]
+    told = [
+        naive(both, np.concatenate([seen[0], seen[at]]), np.concatenate([ids, labels[at]]), half_life) for at in (1, 2)
+    ]  # rows of the common model were counted by both
+    counts = told[0][0] + told[1][0]
+    means = (told[0][0][:, None] * told[0][1] + told[1][0][:, None] * told[1][1]) / counts[:, None]
+    np.testing.assert_allclose(both.counts_, counts, **EXACT)
+    np.testing.assert_allclose(both.cluster_means_, means, rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(both.inertia_, told[0][2] + told[1][2], **EXACT)
+    assert both.inertia_error_ == 0
+    assert [each.update for each in both.updates_] == [0, 1, 2, 3]
+    if half_life is not None:
+        return
+    labelled = np.concatenate([ids, labels[1], ids, labels[2]])
+    changed = np.mean(both.predict(np.concatenate([seen[0], seen[1], seen[0], seen[2]])) != labelled)
+    assert 0.5 > both.changed_share_bound_ >= changed
+    both.update(base)
+    assert both.updates_[-1].update == 4
+    np.testing.assert_allclose(both.counts_.sum(), sum(each.rows.sum() for each in both.updates_), **EXACT)
+
+
+def test_merged_clusters_that_both_gave_ids_alone_get_other_ids(tmp_path):
+    rng = np.random.default_rng(0)
+    centers = 10 * rng.normal(size=(6, 5))
+    begun = IncrementalKMeans((2, 9), tol=1e-3, random_state=0)
+    begun.update(groups(rng, centers[:3], 2000)[0])
+    one, other = copies(begun, tmp_path, 2)
+    one.update(groups(rng, centers[:4], 2000)[0])
+    other.update(groups(rng, centers[[0, 1, 2, 4, 5]], 2000)[0])
+    assert one.cluster_ids_.tolist() == [0, 1, 2, 3]
+    assert other.cluster_ids_.tolist() == [0, 1, 2, 3, 4]
+    rows = dict(zip(other.cluster_ids_.tolist(), other.counts_, strict=True))
+    both = one.merge(other)
+    assert both.cluster_ids_.tolist() == [0, 1, 2, 3, 4, 5]
+    assert [(each.event, each.id, each.other) for each in both.lineage_[3:]] == [
+        ("born", 3, None),
+        ("born", 4, None),
+        ("born", 5, None),
+        ("renamed", 4, 3),
+        ("renamed", 5, 4),
+    ]
+    np.testing.assert_allclose(both.counts_[4:], [rows[3], rows[4]])
+    np.testing.assert_array_equal(both.predict(centers[4:]), [4, 5] if rows[3] else [5, 4])
+    both.save(tmp_path / "both.npz")
+    loaded = IncrementalKMeans.load(tmp_path / "both.npz")
+    loaded.update(groups(rng, centers, 3000)[0])
+    assert set(loaded.cluster_ids_) == set(range(6))
+    np.testing.assert_allclose(loaded.counts_.sum(), 2 * 4000 + 3000, **EXACT)
+
+
+def test_merged_clusters_of_two_that_began_apart_are_other_clusters():
+    first, second, *_ = stream_of()
+    one, other = (IncrementalKMeans(7, random_state=0) for _ in range(2))
+    one.update(first)
+    other.update(second + 100)
+    ids = np.concatenate([one.labels_, other.labels_ + 7])
+    one.merge(other)
+    assert one.cluster_ids_.tolist() == list(range(14))
+    counts, means, inertia = naive(one, np.concatenate([first, second + 100]), ids)
+    np.testing.assert_allclose(one.counts_, counts, **EXACT)
+    np.testing.assert_allclose(one.cluster_means_, means, rtol=1e-6)
+    np.testing.assert_allclose(one.inertia_, inertia, rtol=1e-6)
+    one.update(second)
+    assert len(one.cluster_ids_) == 7
+    np.testing.assert_allclose(one.counts_.sum(), 4500, **EXACT)
+
+
+@pytest.mark.parametrize("followed_first", [True, False])
+def test_merged_rows_of_partial_fit_wait_for_the_next_update(followed_first):
+    first, second, third, _ = stream_of()
+    followed = IncrementalKMeans(7, random_state=0)
+    followed.update(first)
+    waiting = IncrementalKMeans(7, random_state=0).partial_fit(second)
+    one, other = (followed, waiting) if followed_first else (waiting, followed)
+    one.merge(other)
+    np.testing.assert_allclose(one.counts_.sum(), 3000, **EXACT)
+    one.update(third)
+    assert one.n_samples_seen_ == 4500
+    np.testing.assert_allclose(one.counts_.sum(), 4500, **EXACT)
+    assert one.inertia_error_ >= 0

@@ -254,8 +254,12 @@ class CoresetRule:
             if not complete:
                 weights = self._by_keys(part)
                 weights = weights * (part.total_weight / weights.sum())
-        order = np.lexsort((part.places, self._draws(ORDER_STREAM, part.places)))
+        order = self.order(part)
         return Coreset(part.X[order], weights[order], part.places[order], part.n_rows, part.total_weight, complete)
+
+    def order(self, part: Part) -> NDArray[np.intp]:
+        """The order (s,) in which `finish` puts the rows of a part."""
+        return np.lexsort((part.places, self._draws(ORDER_STREAM, part.places)))
 
     def _drawn(self, part: Part) -> Part:
         """Draw rows by importance where there are too many."""

@@ -5,7 +5,6 @@ Nothing here reads files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +26,7 @@ from streamkm.cluster.tracking import (
     family,
     find_transition,
     join_costs,
+    origins_of,
     weighted_quantiles,
 )
 from streamkm.core.matrix import Matrix
@@ -86,6 +86,13 @@ class Followed:
                 raise ValueError(f"{name} of {array.dtype} {array.shape}; needed: float64 {shape}")
         if clusters.ids.dtype != np.int64 or (np.diff(clusters.ids) <= 0).any() or k == 0:
             raise ValueError("ids of clusters that do not ascend")
+        origins = clusters.origins
+        if (
+            origins.dtype != np.int64
+            or origins.ndim != 1
+            or not 0 <= clusters.ids[0] <= clusters.ids[-1] < len(origins)
+        ):
+            raise ValueError(f"{len(origins)} ids were given, and clusters have {clusters.ids.tolist()}")
         n_rows = len(part.places)
         kinds = str(part.places.dtype), str(part.weights.dtype)
         if kinds != ("int64", "float64") or part.weights.shape != (n_rows,) or part.X.shape[0] != n_rows:
@@ -135,43 +142,46 @@ def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, first_new:
         histogram=np.zeros(BINS + 1),
         n_effective=0.0,
         unsearched=0.0,
-        n_ids=k,
+        origins=origins_of(centers),
         n_updates=1,
     )
-    nobody = replace(new, ids=new.ids[:0], centers=centers[:0], means=centers[:0], counts=none[:0], n_ids=0)
+    nobody = replace(new, ids=new.ids[:0], centers=centers[:0], means=centers[:0], counts=none[:0], origins=new.ids[:0])
     transition = Transition(np.empty(0, np.int64), np.empty(0, np.int64), np.full(k, -1))
     old = coreset.places < first_new
     counted = estimated(new, coreset.X[old], coreset.weights[old])
-    return Step(_reaching(counted, coreset), part, transition, nobody, np.arange(k))
+    return Step(reaching(counted, coreset), part, transition, nobody, np.arange(k))
 
 
 def advanced(
     here: Executor,
     followed: Followed,
-    more: Sequence[Part],
     rule: CoresetRule,
     settings: FollowSettings,
     *,
-    first_new: int,
+    waiting: Part | None,
+    new: Part | None,
 ) -> Step:
     """Find the clusters after an update.
 
     Parameters
     ----------
     followed : Followed
-    more : sequence of Part
-        Rows that came since, weighted.
-    first_new : int
-        Place of the first row of the update; earlier ones that were not counted are counted as the coreset tells.
+    waiting : Part or None
+        Rows that came before the update and were not counted; they are counted as the coreset tells.
+    new : Part or None
+        Rows of the update.
     """
-    part = rule.together([followed.part, *more])
-    coreset = rule.finish(part)
+    parts_of_all = [part for part in (followed.part, waiting, new) if part is not None]
+    part = rule.together(parts_of_all)
+    coreset, order = rule.finish(part), rule.order(part)
+    n_old = len(followed.part.places)
+    n_counted = n_old + (0 if waiting is None else len(waiting.places))
+    is_old, is_waiting = order < n_old, (order >= n_old) & (order < n_counted)
     fade = float(np.exp2((followed.part.last_place - part.last_place) / rule.half_life))
     known = followed.clusters.faded(fade).widened(part.X.shape[1])
     table = NearestCenters.build(known.centers, np.float64)
     before = table.labels(coreset.X)
     is_novel = row_d2(coreset.X, before, table) > np.square(BORN_BEYOND * known.reach)[before]
-    is_old = coreset.places <= followed.part.last_place
     centers = follow(here, coreset, known.means, settings)
     after = NearestCenters.build(centers, np.float64)
     transition = find_transition(
@@ -183,9 +193,8 @@ def advanced(
         labels = NearestCenters.build(centers[members], np.float64).labels(coreset.X[rows])
         parts[one] = Parts.of(coreset.X[rows], coreset.weights[rows], labels, known.means[one], len(members))
     clusters, numbers = carry_over(replace(known, unsearched=0.0), transition, centers, parts)
-    between = ~is_old & (coreset.places < first_new)
-    counted = estimated(clusters, coreset.X[between], coreset.weights[between])
-    return Step(_reaching(counted, coreset), part, transition, known, numbers)
+    counted = estimated(clusters, coreset.X[is_waiting], coreset.weights[is_waiting])
+    return Step(reaching(counted, coreset), part, transition, known, numbers)
 
 
 def moved(
@@ -300,7 +309,7 @@ def _ward(one: Any, n_one: Any, other: Any, n_other: Any) -> float:
     return float(n_one * n_other / max(n_one + n_other, 1e-300) * (apart @ apart))
 
 
-def _reaching(clusters: TrackedClusters, coreset: Coreset) -> TrackedClusters:
+def reaching(clusters: TrackedClusters, coreset: Coreset) -> TrackedClusters:
     """The same with what the coreset tells of distances."""
     table = NearestCenters.build(clusters.centers, np.float64)
     labels = table.labels(coreset.X)

@@ -24,6 +24,7 @@ from streamkm.engine.records import pack, unpack
 from streamkm.fitting.streams.coreset_centers import Clusters, StreamSettings, cluster_coreset
 from streamkm.fitting.streams.follow import FollowSettings, follow
 from streamkm.fitting.streams.followed import Followed, Step, advanced, begun, kept_part, moved
+from streamkm.fitting.streams.merged import merged
 from streamkm.fitting.streams.rows import Piece, Totals, pack_piece, together, unpack_piece
 from streamkm.passes.reader import largest_d2, what_is_invalid
 
@@ -183,16 +184,16 @@ class Stream:
         first_new : int
             Place of the first row of the update.
         """
-        waiting = [self._part()] if self.is_waiting else []
-        if self.followed is None:
-            part = waiting[0]
-            coreset = self.rule.finish(part)
-            centers = cluster_coreset(coreset, starts, here.n_workers).centers
-            if settings.most > settings.fewest:
-                centers = follow(here, coreset, centers, settings)
-            return begun(centers, coreset, part, first_new)
-        more_rows = [*waiting, *([] if more is None else [more])]
-        return advanced(here, self.followed, more_rows, self.rule, settings, first_new=first_new)
+        waiting = self._part() if self.is_waiting else None
+        if self.followed is not None:
+            return advanced(here, self.followed, self.rule, settings, waiting=waiting, new=more)
+        if waiting is None:
+            raise InvalidInputError("the stream has no rows yet; needed: at least 1")
+        coreset = self.rule.finish(waiting)
+        centers = cluster_coreset(coreset, starts, here.n_workers).centers
+        if settings.most > settings.fewest:
+            centers = follow(here, coreset, centers, settings)
+        return begun(centers, coreset, waiting, first_new)
 
     def moved(self, more: Part, counts: NDArray[np.float64], sums: NDArray[np.float64]) -> Step:
         """As `follow`, of few rows that are like those before; see `followed.moved`."""
@@ -287,6 +288,8 @@ class Stream:
         both._sparse = self._sparse if other._sparse is None else other._sparse
         both._width = max(self._width, other._width)
         both.followed = self.followed if other.followed is None else other.followed
+        if self.followed is not None and other.followed is not None:
+            both.followed = merged(self.followed, other.followed, self.rule)
         for totals in (self._totals, other._totals):
             if totals is not None:
                 both._totals = totals if both._totals is None else both._totals.plus(totals, self.rule.half_life)
