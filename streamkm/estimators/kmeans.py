@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
@@ -423,7 +424,7 @@ class StreamKMeans(DescribedKMeans):
                     self.labels_ = TableLabels(table.path, written.n_rows, written.n_skipped)
         return self
 
-    def incremental(self, *, half_life: float | None = None, first_row: int = 0) -> IncrementalKMeans:
+    def incremental(self, *, half_life: float | timedelta | None = None, first_row: int = 0) -> IncrementalKMeans:
         """Make an estimator that takes more rows from here on; the rows of the fit are not read again.
 
         A fit keeps no original rows. So the exact means of its clusters stand for them, each by the weight of its
@@ -431,8 +432,8 @@ class StreamKMeans(DescribedKMeans):
 
         Parameters
         ----------
-        half_life : float, optional
-            Rows after which a row counts half.
+        half_life : float or datetime.timedelta, optional
+            Rows, or time, after which a row counts half.
         first_row : int, default=0
             Number of the first row, for streams that are merged later.
 

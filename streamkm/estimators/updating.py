@@ -136,8 +136,9 @@ def update_rows(
         _writer(estimator, stream, source, checkpoint, weights) as writer,
         labelling.context(weights=weights.each, writer=writer) as context,
     ):
-        observed, more, drift = None, None, None
+        observed, more, drift, earlier = None, None, None, None
         if stream.followed is None:
+            earlier = stream.waiting()
             with labelling.progress.stage("sample") as stage:
                 chunk_rows = feed(stream, labelling.reader, weights.each, weights.factor)
                 stage.rows = int(chunk_rows.sum())
@@ -156,7 +157,7 @@ def update_rows(
             if more is not None and observed is not None and _goes_on(stream, settings, drift, more):
                 step = stream.moved(more, observed.gathered.totals.counts, observed.gathered.totals.sums)
             else:
-                step = stream.follow(here, more, settings, starts, first_new)
+                step = stream.follow(here, more, settings, starts, earlier)
         decay = Decay(rule.half_life, n_read - 1)
         stay = is_on_cluster(estimator.executor) and checkpoint is None
         assigned, labels = _label(context, labelling, step.clusters, chunk_rows, decay, labels_to, stay=stay)
@@ -289,7 +290,7 @@ def _writer(
     given = parameters_of(estimator)
     settings = {name: plain(value) for name, value in estimator.get_params().items() if name in OF_UPDATES}
     settings |= {"seed": estimator.seed_, "next row": stream.next_row, "n_clusters": plain(given.n_clusters)}
-    settings |= {"weights": digest(weights.each), "factor": weights.factor}
+    settings |= {"weights": digest(weights.each), "factor": weights.factor, "time": stream.time}
     if stream.followed is not None:
         settings["centers"] = digest(stream.followed.clusters.centers)
     state = {"source": fingerprint(source), "settings": settings}

@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
@@ -85,9 +86,6 @@ def check_stream_parameters(estimator: Any) -> None:
     fewest, _ = cluster_range(estimator.n_clusters)
     check_integer("max_iter", estimator.max_iter, 1)
     check_integer("first_row", estimator.first_row, 0)
-    half_life = estimator.half_life
-    if half_life is not None and not as_number(half_life) > 0:
-        raise InvalidParameterError(f"half_life={half_life!r}; needed: a positive number of rows, or None")
     for name in ("n_init", "chunk_bytes"):
         if getattr(estimator, name) != "auto":
             check_integer(name, getattr(estimator, name), 1, or_auto=True)
@@ -329,11 +327,13 @@ def plain_list(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A NumPy scalar as Python's, a sketch as what tells it from others, a function as its name; others as they are."""
+    """A value as JSON has it: a sketch as what tells it from others, a function as its name, times in microseconds."""
     if isinstance(value, SketchOptions | KernelOptions | Nystroem):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if is_sketch(value):
         return {**value.to_dict(), **{name: digest(array) for name, array in value.arrays().items()}}
+    if isinstance(value, timedelta):
+        return {"microseconds": value // timedelta(microseconds=1)}
     if callable(value):
         named = value if hasattr(value, "__qualname__") else type(value)
         return f"{named.__module__}.{named.__qualname__}"

@@ -348,3 +348,13 @@ def test_merged_rows_of_partial_fit_wait_for_the_next_update(followed_first):
     assert one.n_samples_seen_ == 4500
     np.testing.assert_allclose(one.counts_.sum(), 4500, **EXACT)
     assert one.inertia_error_ >= 0
+
+
+@pytest.mark.parametrize("half_life", [None, 30_000.0])
+def test_the_weight_of_rows_from_before_the_first_update_is_exact(half_life):
+    first, second, *_ = stream_of(n_rows=25_000)
+    kmeans = IncrementalKMeans(7, half_life=half_life, random_state=0).partial_fit(first)
+    kmeans.update(second)
+    ages = np.arange(50_000)
+    total = 50_000 if half_life is None else np.exp2(-ages / half_life).sum()
+    np.testing.assert_allclose(kmeans.counts_.sum(), total, **EXACT)

@@ -120,6 +120,19 @@ class Part:
         """Bytes in memory."""
         return matrix_bytes(self.X) + self.weights.nbytes + self.places.nbytes + self.keys.nbytes
 
+    def faded(self, factor: float) -> Part:
+        """The same with all weights times a factor."""
+        if factor == 1:
+            return self
+        lower = float(np.log2(factor)) if len(self.keys) else 0.0
+        return replace(
+            self,
+            weights=factor * self.weights,
+            keys=self.keys - lower,
+            limit=self.limit - lower,
+            total_weight=factor * self.total_weight,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Coreset:

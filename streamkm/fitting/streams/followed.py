@@ -75,6 +75,10 @@ class Followed:
         """Bytes in memory."""
         return self.clusters.n_bytes + self.part.n_bytes
 
+    def faded(self, factor: float) -> Followed:
+        """The same with all weights times a factor."""
+        return replace(self, clusters=self.clusters.faded(factor), part=self.part.faded(factor))
+
     def check(self, n_features: int) -> None:
         """Refuse arrays, as a file may have them, that do not go together. Raises ValueError."""
         clusters, part = self.clusters, self.part
@@ -125,8 +129,8 @@ class Step:
     numbers: NDArray[np.int64]
 
 
-def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, first_new: int) -> Step:
-    """Clusters (k, d) that get their first ids; rows before `first_new` are counted as far as the coreset tells."""
+def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, earlier: Coreset | None) -> Step:
+    """Clusters (k, d) that get their first ids; rows from before the update are counted as their coreset tells."""
     k = len(centers)
     none = np.zeros(k)
     new = TrackedClusters(
@@ -147,8 +151,7 @@ def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, first_new:
     )
     nobody = replace(new, ids=new.ids[:0], centers=centers[:0], means=centers[:0], counts=none[:0], origins=new.ids[:0])
     transition = Transition(np.empty(0, np.int64), np.empty(0, np.int64), np.full(k, -1))
-    old = coreset.places < first_new
-    counted = estimated(new, coreset.X[old], coreset.weights[old])
+    counted = new if earlier is None else estimated(new, earlier.X, earlier.weights)
     return Step(reaching(counted, coreset), part, transition, nobody, np.arange(k))
 
 

@@ -6,6 +6,7 @@ their places, so the state is the same, bit for bit, however the rows are cut in
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -65,6 +66,8 @@ class Stream:
         Of the centers as they are shown; float32 until it is set.
     followed : Followed or None
         Clusters that have ids, with what stands for all rows that were counted in them; None before the first update.
+    time : int or None
+        When the newest rows came, in microseconds since 1970, where weights fall with time.
     """
 
     def __init__(self, rule: CoresetRule, *, first_row: int = 0):
@@ -80,6 +83,7 @@ class Stream:
         self._pending: dict[int, list[Piece]] = {}
         self._found: tuple[Any, Clusters] | None = None
         self.followed: Followed | None = None
+        self.time: int | None = None
         self._from_fit = False
 
     @property
@@ -171,7 +175,12 @@ class Stream:
         self.followed, self._from_fit = Followed(clusters, replace(part, n_rows=n_rows, depth=1)), True
 
     def follow(
-        self, here: Executor, more: Part | None, settings: FollowSettings, starts: StreamSettings, first_new: int
+        self,
+        here: Executor,
+        more: Part | None,
+        settings: FollowSettings,
+        starts: StreamSettings,
+        earlier: Part | None = None,
     ) -> Step:
         """Find the clusters after an update; the stream is not changed.
 
@@ -181,10 +190,10 @@ class Stream:
             Threads of this process.
         more : Part or None
             Rows drawn from those of the update; None: the stream has taken these.
-        first_new : int
-            Place of the first row of the update.
+        earlier : Part or None
+            If the stream has taken the rows of the update: those that waited before.
         """
-        waiting = self._part() if self.is_waiting else None
+        waiting = self.waiting()
         if self.followed is not None:
             return advanced(here, self.followed, self.rule, settings, waiting=waiting, new=more)
         if waiting is None:
@@ -193,7 +202,10 @@ class Stream:
         centers = cluster_coreset(coreset, starts, here.n_workers).centers
         if settings.most > settings.fewest:
             centers = follow(here, coreset, centers, settings)
-        return begun(centers, coreset, waiting, first_new)
+        if earlier is None:
+            return begun(centers, coreset, waiting, None)
+        fade = float(np.exp2((earlier.last_place - waiting.last_place) / self.rule.half_life))
+        return begun(centers, coreset, waiting, self.rule.finish(earlier.faded(fade)))
 
     def moved(self, more: Part, counts: NDArray[np.float64], sums: NDArray[np.float64]) -> Step:
         """As `follow`, of few rows that are like those before; see `followed.moved`."""
@@ -205,14 +217,29 @@ class Stream:
         if self.followed is not None and not self.is_waiting:
             return self.followed.clusters
         with open_executor(executor) as workers, local_executor(workers) as here:
-            return self.follow(here, None, settings, starts, self.next_row).clusters
+            return self.follow(here, None, settings, starts).clusters
 
     def updated(self, followed: Followed, n_rows: int, next_row: int) -> Stream:
         """The stream after an update, which has counted all rows."""
         stream = Stream(self.rule, first_row=next_row)
         stream.followed = replace(followed, part=kept_part(self.rule, followed.part))
-        stream.n_rows, stream.dtype, stream._sparse = n_rows, self.dtype, self._sparse
+        stream.n_rows, stream.dtype, stream._sparse, stream.time = n_rows, self.dtype, self._sparse, self.time
         stream._width = max(self._width, followed.part.X.shape[1])
+        return stream
+
+    def faded(self, factor: float) -> Stream:
+        """A stream whose rows so far weigh so many times as much; this one is not changed."""
+        stream = copy(self)
+        stream.tree, stream._found = CoresetTree(self.rule), None
+        stream.tree.nodes = {place: part.faded(factor) for place, part in self.tree.nodes.items()}
+        stream._pending = {
+            index: [replace(piece, weights=factor * piece.weights) for piece in pieces]
+            for index, pieces in self._pending.items()
+        }
+        if self._totals is not None:
+            stream._totals = replace(self._totals, weight=factor * self._totals.weight, sums=factor * self._totals.sums)
+        if self.followed is not None:
+            stream.followed = self.followed.faded(factor)
         return stream
 
     def totals(self) -> Totals:
@@ -243,15 +270,17 @@ class Stream:
         InvalidInputError
             If there are no rows of positive weight yet.
         """
-        part = self._part() if self.is_waiting else None
+        part = self.waiting()
         if self.followed is not None:
             part = self.followed.part if part is None else self.rule.together([self.followed.part, part])
         if part is None or not len(part.places):
             raise InvalidInputError("the stream has no rows of positive weight yet; needed: at least 1")
         return self.rule.finish(part)
 
-    def _part(self) -> Part:
-        """The rows that wait for an update, as one part."""
+    def waiting(self) -> Part | None:
+        """The rows that wait for an update, as one part; None if there are none."""
+        if not self.is_waiting:
+            return None
         with open_executor(1):
             kept = self.tree.part()
             parts = [] if kept is None else [kept]
@@ -271,6 +300,8 @@ class Stream:
     def merged(self, other: Stream) -> Stream:
         """A stream of the rows of both; neither is changed. It goes on after the higher row number.
 
+        Weights that fall with time are as of one time in both.
+
         Raises
         ------
         InvalidParameterError
@@ -285,6 +316,7 @@ class Stream:
         both.next_row = max(self.next_row, other.next_row)
         both.n_rows = self.n_rows + other.n_rows
         both.dtype = np.promote_types(self.dtype, other.dtype)
+        both.time = self.time if other.time is None else other.time
         both._sparse = self._sparse if other._sparse is None else other._sparse
         both._width = max(self._width, other._width)
         both.followed = self.followed if other.followed is None else other.followed
@@ -331,6 +363,7 @@ class Stream:
             "dtype": self.dtype.name,
             "followed": meta,
             "from_fit": self._from_fit,
+            "time": self.time,
         }
         return arrays, header
 
@@ -352,6 +385,7 @@ class Stream:
             width = stream._width = int(header["n_features"])
             stream._sparse, stream.dtype = header["sparse"], np.dtype(header["dtype"])
             stream.next_row, stream.n_rows = int(header["next_row"]), int(header["n_rows"])
+            stream.time = None if header["time"] is None else int(header["time"])
             for number, (level, index, depth, last_place, n_rows, weight, limit) in enumerate(header["nodes"]):
                 piece, keys = unpack_piece(arrays, f"node{number}_", width), arrays[f"node{number}_keys"]
                 if keys.dtype != np.float64 or keys.shape not in ((0,), piece.places.shape):
