@@ -16,12 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from streamkm import StreamKernelKMeans, StreamKMeans
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage
 from streamkm.engine import checkpoint, open_executor, saving
 from streamkm.kernels.cluster import totals
+from streamkm.passes import assign, observe
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
@@ -306,3 +307,42 @@ def tree(directory):
 
 if __name__ == "__main__":
     sys.exit("imported by tests only")
+
+
+def update_of(model, path, checkpoint, out, dies):
+    """Update a saved model by rows of a file; killed in a pass of this name, after so many chunks, if `dies` says so.
+
+    Writes what is known afterwards, and how many chunks each pass read.
+    """
+    saving.INTERVAL_S, saving.SHARE = 0.0, 1.0
+    n_read = {"observe": 0, "assign": 0}
+
+    def counted(kind, name, step):
+        def count_or_die(self, state, rows):
+            if dies == (name, n_read[name]):
+                os.kill(os.getpid(), signal.SIGKILL)
+            n_read[name] += 1
+            return step(self, state, rows)
+
+        kind.step = count_or_die
+
+    counted(observe.Observe, "observe", observe.Observe.step)
+    counted(assign.Assign, "assign", assign.Assign.step)
+    kmeans = IncrementalKMeans.load(model).set_params(executor=1, progress=False)
+    kmeans.update(str(path), checkpoint=checkpoint)
+    np.savez(out, n_read=np.array([*n_read.values()]), **update_outcome(kmeans))
+
+
+def update_outcome(kmeans):
+    """What is known after an update, as arrays and numbers."""
+    return {
+        "labels": kmeans.labels_,
+        "ids": kmeans.cluster_ids_,
+        "centers": kmeans.cluster_centers_,
+        "means": kmeans.cluster_means_,
+        "counts": kmeans.counts_,
+        "inertia": kmeans.inertia_,
+        "changed": kmeans.changed_share_bound_,
+        "rows": kmeans.updates_[-1].rows,
+        "coreset": kmeans.stream_.coreset().weights,
+    }

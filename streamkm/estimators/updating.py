@@ -292,11 +292,14 @@ def _writer(
     settings |= {"seed": estimator.seed_, "next row": stream.next_row, "n_clusters": plain(given.n_clusters)}
     settings |= {"weights": digest(weights.each), "factor": weights.factor, "time": stream.time}
     if stream.followed is not None:
-        settings["centers"] = digest(stream.followed.clusters.centers)
+        known = stream.followed.clusters
+        settings["clusters"] = digest(
+            np.hstack([known.centers, known.means, known.counts[:, None], known.reach[:, None]])
+        )
     state = {"source": fingerprint(source), "settings": settings}
     with Checkpoint.open(directory, state, restart=not is_worth_resuming(directory)) as saved:
         yield CheckpointWriter(saved)
         saved.discard()
 
 
-OF_UPDATES = ("tol", "metric", "half_life", "chunk_bytes", "on_invalid", "on_missing")
+OF_UPDATES = ("tol", "metric", "preprocess", "half_life", "chunk_bytes", "on_invalid", "on_missing")

@@ -1,0 +1,232 @@
+"""Updates, merges, relabelling, files and pickles in any order, against all rows kept in plain NumPy."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, rule, run_state_machine_as_test
+
+from streamkm import IncrementalKMeans
+
+D = 4
+FIRST_ROWS = 1 << 20
+CORESET_ROWS = 300
+"""So few that a coreset of some calls leaves rows out."""
+WAITING = -1
+"""Label of rows that no update has counted."""
+EXACT = {"rtol": 1e-9, "atol": 1e-9}
+seeds = st.integers(0, 2**16)
+sizes = st.integers(20, 250)
+PLACES = 6 * np.random.default_rng(0).normal(size=(7, D))
+
+
+def rows_of(seed, n_rows):
+    """Normal groups in some of seven places, which lie a little elsewhere each time."""
+    rng = np.random.default_rng(seed)
+    places = PLACES[rng.permutation(7)[: rng.integers(2, 6)]]
+    places = places + 0.2 * rng.normal(size=places.shape)
+    spread = rng.choice([0.2, 1.0])
+    return (places[rng.integers(0, len(places), n_rows)] + spread * rng.normal(size=(n_rows, D))).astype(np.float32)
+
+
+@dataclass
+class Rows:
+    """An estimator, and all rows that it has taken.
+
+    Attributes
+    ----------
+    X : float64 (n, d)
+    ids : int64 (n,)
+        The cluster that each was counted in.
+    given : int64 (n,)
+        The label that it was given; `WAITING` for rows whose label is not known.
+    exact : bool
+        Whether each row was counted in the cluster of its id, and none by drawn ones.
+    is_known : bool
+        Whether ids say where rows were counted: a cluster that died does not tell where its rows went.
+    """
+
+    kmeans: IncrementalKMeans
+    X: np.ndarray = field(default_factory=lambda: np.empty((0, D)))
+    ids: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    given: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    exact: bool = True
+    is_known: bool = True
+    gone: set[int] = field(default_factory=set)
+    highest: int = -1
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether there was an update."""
+        return self.highest >= 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are rows that no update has counted."""
+        return bool((self.ids == WAITING).any())
+
+    def take(self, X, ids) -> None:
+        """Add rows."""
+        self.X = np.concatenate([self.X, X.astype(np.float64)])
+        self.ids, self.given = np.append(self.ids, ids), np.append(self.given, ids)
+
+    def d2(self, rows, ids) -> np.ndarray:
+        """Squared distances of rows to some centers (rows, ids)."""
+        centers = self.kmeans.model_.centers[np.searchsorted(self.kmeans.cluster_ids_, ids)]
+        return np.square(self.X[rows][:, None] - centers).sum(axis=2)
+
+    def follow(self, events) -> None:
+        """Count rows where an update says that they went: before its own rows are added."""
+        families: dict[int, list[int]] = {}
+        for event in events:
+            if event.event == "joined":
+                self.ids[self.ids == event.id] = event.other
+            elif event.event == "died":
+                self.is_known = self.is_known and not (self.ids == event.id).any()
+                self.exact = self.exact and self.is_known
+            elif event.event == "split":
+                families.setdefault(event.other, [event.other]).append(event.id)
+        for parent, family in families.items():
+            rows, members = self.ids == parent, np.sort(family)
+            self.ids[rows] = members[self.d2(rows, members).argmin(axis=1)]
+            self.exact = False
+        if self.is_waiting:
+            rows, ids = self.ids == WAITING, self.kmeans.cluster_ids_
+            self.ids[rows] = ids[self.d2(rows, ids).argmin(axis=1)]
+            self.exact = False
+
+    def check_ids(self) -> None:
+        """No id is given twice."""
+        ids = self.kmeans.cluster_ids_
+        assert (np.diff(ids) > 0).all()
+        assert not self.gone & set(ids.tolist())
+        before = {id_ for id_ in range(self.highest + 1) if id_ not in self.gone}
+        self.gone |= before - set(ids.tolist())
+        self.highest = max(self.highest, int(ids.max()))
+
+    def check(self) -> None:
+        """What is told of all rows is so."""
+        kmeans = self.kmeans
+        assert kmeans.n_samples_seen_ == len(self.X)
+        np.testing.assert_allclose(kmeans.counts_.sum(), len(self.X), **EXACT)
+        if not self.is_followed or self.is_waiting:
+            return
+        self.check_ids()
+        labelled = self.given != WAITING
+        changed = (kmeans.predict(self.X) != self.given)[labelled].sum() / len(self.X)
+        assert kmeans.changed_share_bound_ >= changed - 1e-12
+        if not self.is_known:
+            return
+        where, k = np.searchsorted(kmeans.cluster_ids_, self.ids), len(kmeans.cluster_ids_)
+        inertia = np.square(self.X - kmeans.model_.centers[where]).sum()
+        if self.exact:
+            counts, sums = np.bincount(where, minlength=k), np.zeros((k, D))
+            np.add.at(sums, where, self.X)
+            np.testing.assert_allclose(kmeans.counts_, counts, **EXACT)
+            np.testing.assert_allclose(kmeans.counts_[:, None] * kmeans.cluster_means_, sums, rtol=1e-9, atol=1e-6)
+            np.testing.assert_allclose(kmeans.inertia_, inertia, **EXACT)
+            assert kmeans.inertia_error_ == 0
+        else:
+            assert abs(kmeans.inertia_ - inertia) <= 4 * kmeans.inertia_error_ + 1e-9 * inertia
+
+
+class Updates(RuleBasedStateMachine):
+    """Streams that are updated, merged, copied and labelled anew."""
+
+    streams = Bundle("streams")
+
+    def __init__(self):
+        super().__init__()
+        self.folder, self.n_streams = Path(tempfile.mkdtemp(prefix="streamkm-test-")), 0
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr("streamkm.fitting.streams.stream.default_size", lambda _: CORESET_ROWS)
+
+    def teardown(self):
+        self.patched.undo()
+        shutil.rmtree(self.folder)
+
+    @rule(target=streams, seed=seeds, n_rows=sizes, updates=st.booleans())
+    def begin(self, seed, n_rows, updates):
+        self.n_streams += 1
+        options = {"first_row": self.n_streams * FIRST_ROWS, "executor": 1, "progress": False, "tol": 1e-2}
+        stream = Rows(IncrementalKMeans((2, 6), random_state=0, **options))
+        (self.update if updates else self.partial_fit)(stream, seed, n_rows)
+        return stream
+
+    @rule(stream=streams, seed=seeds, n_rows=sizes)
+    def partial_fit(self, stream, seed, n_rows):
+        X = rows_of(seed, n_rows)
+        stream.kmeans.partial_fit(X)
+        stream.take(X, np.full(n_rows, WAITING))
+        stream.check()
+
+    @rule(stream=streams, seed=seeds, n_rows=sizes)
+    def update(self, stream, seed, n_rows):
+        X = rows_of(seed, n_rows)
+        update = stream.kmeans.update(X)
+        labels = stream.kmeans.labels_
+        np.testing.assert_array_equal(labels, stream.kmeans.predict(X))
+        stream.follow(update.events)
+        stream.take(X, labels)
+        stream.highest = max(stream.highest, 0)
+        stream.check()
+
+    @rule(stream=streams)
+    def relabel(self, stream):
+        if not stream.is_followed or stream.is_waiting:
+            return
+        stream.ids = stream.kmeans.relabel(stream.X).astype(np.int64)
+        stream.given, stream.exact, stream.is_known = stream.ids.copy(), True, True
+        assert stream.kmeans.changed_share_bound_ == 0
+        stream.check()
+
+    @rule(stream=streams, other=consumes(streams))
+    def merge(self, stream, other):
+        if stream is other:
+            return
+        n_events, n_before = len(stream.kmeans.lineage_), stream.highest
+        stream.kmeans.merge(other.kmeans)
+        told = [each for each in stream.kmeans.lineage_[n_events:] if each.event == "renamed"]
+        names = {each.other: each.id for each in told}
+        assert all(each.id > n_before for each in told)
+        ids, given = ([names.get(one, one) for one in each.tolist()] for each in (other.ids, other.given))
+        stream.take(other.X, np.array(ids))
+        stream.given[-len(given) :] = given
+        stream.exact, stream.is_known = stream.exact and other.exact, stream.is_known and other.is_known
+        if not stream.is_followed:
+            stream.gone = set(other.gone)
+        stream.highest = max(stream.highest, other.highest if not n_before >= 0 else n_before)
+        stream.check()
+
+    @rule(target=streams, stream=streams, by_file=st.booleans())
+    def copy(self, stream, by_file):
+        path = self.folder / "model.npz"
+        if by_file:
+            stream.kmeans.save(path, overwrite=True)
+            kmeans = IncrementalKMeans.load(path).set_params(executor=1, progress=False)
+        else:
+            kmeans = pickle.loads(pickle.dumps(stream.kmeans))
+        np.testing.assert_array_equal(kmeans.cluster_ids_, stream.kmeans.cluster_ids_)
+        np.testing.assert_array_equal(kmeans.cluster_centers_, stream.kmeans.cluster_centers_)
+        kept = {name: getattr(stream, name) for name in ("exact", "is_known", "highest")}
+        arrays = {name: getattr(stream, name).copy() for name in ("X", "ids", "given")}
+        copied = Rows(kmeans, gone=set(stream.gone), **arrays, **kept)
+        copied.check()
+        return copied
+
+
+def test_updates_in_any_order():
+    run_state_machine_as_test(Updates, settings=settings(max_examples=20, stateful_step_count=12))
+
+
+@pytest.mark.slow
+def test_many_updates_in_any_order(reduced):
+    run_state_machine_as_test(Updates, settings=settings(max_examples=30 if reduced else 300, stateful_step_count=40))
