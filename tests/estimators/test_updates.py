@@ -247,6 +247,8 @@ def test_ids_are_what_reports_and_databases_tell(tmp_path):
     kmeans.report(tmp_path / "report.html")
     cells = re.findall(r"<t[dh][^>]*>\s*(\d+)\s*</t[dh]>", (tmp_path / "report.html").read_text())
     assert sorted(cells[:4]) == ["1", "2", "3", "4"]  # of the table of clusters, the first one
+
+
 def copies(kmeans, folder, n):
     """Estimators that were loaded from the same file."""
     kmeans.save(folder / "common.npz", overwrite=True)
