@@ -30,8 +30,9 @@ def main() -> None:
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
         there = StreamKMeans(6, random_state=0).fit(X)  # the active client is used
         print(f"cluster: objective {there.inertia_:,.1f}")
+        labels = there.labels_  # workers keep them until they are asked for
 
-    print(f"same labels: {np.array_equal(here.labels_, there.labels_)}")
+    print(f"same labels: {np.array_equal(here.labels_, labels)}")
     print(f"same centers: {np.array_equal(here.cluster_centers_, there.cluster_centers_)}")
     if args.picture:
         there.plot().savefig(args.picture, dpi=60)

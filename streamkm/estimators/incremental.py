@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -17,14 +16,12 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.cluster.changed_share import ChangedShare
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
-from streamkm.cluster.tracking import Event, TrackedClusters, UpdateRows, origins_of
+from streamkm.cluster.tracking import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.call_times import as_of, call_time, check_half_life, half_life_rows
 from streamkm.estimators.describe import DescribedKMeans
-from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.input_rows import open_rows, read_missing
 from streamkm.estimators.labelling import Labelling
 from streamkm.estimators.updating import drift_of, observe_rows, relabel_rows, update_rows
@@ -42,7 +39,6 @@ from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.follow import FollowSettings
 from streamkm.fitting.streams.stream import Stream, stream_size
-from streamkm.metrics.drift import BINS
 from streamkm.metrics.update import Drift, Update
 from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
@@ -69,10 +65,6 @@ LAZY = (
     "sketch_",
 )
 _OF_INPUT = ("n_features_in_", "feature_names_in_", "seed_", "preparation_")
-
-
-REACH_OF_A_FIT = 2.0
-"""Mean distances of rows to their center within which nearly all lie, for clusters of a fit, which keeps no rows."""
 
 
 class IncrementalKMeans(DescribedKMeans):
@@ -664,67 +656,3 @@ class IncrementalKMeans(DescribedKMeans):
                 if found not in vars(self):  # centers may have been assigned
                     setattr(self, found, value)
         return object.__getattribute__(self, name)
-
-
-def incremental_from(fitted: Any, *, half_life: float | timedelta | None, first_row: int) -> IncrementalKMeans:
-    """Continue a fitted `StreamKMeans`; see `StreamKMeans.incremental`."""
-    given, known = parameters_of(fitted), vars(fitted)
-    if given.max_cluster_size is not None:
-        raise InvalidParameterError(
-            f"max_cluster_size={given.max_cluster_size} is for fit: streams keep n_clusters means of rows; leave it out"
-        )
-    if isinstance(given.preprocess, Mapping):
-        raise InvalidParameterError(
-            f"preprocess={given.preprocess!r} has steps of columns, which are for fit: steps of streams are for all "
-            "columns; fit with a list of steps"
-        )
-    if fitted.model_.observed:
-        raise InvalidParameterError(
-            'on_missing="masked" is for fit: streams have no missing values; fit with on_missing="mean" to go on'
-        )
-    if not hasattr(fitted, "cluster_means_"):
-        raise InvalidInputError(
-            f"this {type(fitted).__name__} was loaded, and does not know the means of its clusters; call fit, or "
-            "partial_fit of a new IncrementalKMeans"
-        )
-    if fitted.assign_space_ != "original":
-        raise InvalidInputError(
-            "the clusters of the fit are known in the space of the sketch alone, where no stream goes on; fit with "
-            'SketchOptions(assign_space="original"), or call partial_fit of a new IncrementalKMeans'
-        )
-    shared = [name for name in IncrementalKMeans().get_params(deep=False) if name in vars(given)]
-    options = {name: getattr(given, name) for name in shared}
-    made = IncrementalKMeans(**options, half_life=half_life, first_row=first_row)
-    check_stream_parameters(made)
-    check_half_life(half_life)
-    made.preparation_, made.seed_ = fitted.preparation_, drawn_seed(given.random_state)
-    if "feature_names_in_" in known:
-        made.feature_names_in_ = fitted.feature_names_in_
-    means, counts = fitted.cluster_means_, np.asarray(fitted.counts_, np.float64)
-    n_rows = fitted.n_samples_ - count_skipped(known_labels(fitted))
-    dtype, sparse = np.result_type(np.dtype(fitted.fitted_on_["dtype"]), np.float32), fitted.fitted_on_["sparse"]
-    stream = made._new_stream(dtype, None if sparse else means.shape[1])
-    centers = fitted.model_.wide_centers()
-    moved = means - centers
-    distances = fitted.profile_.sums[:, 0] if getattr(fitted, "profile_", None) is not None else np.zeros(len(counts))
-    typical = np.divide(distances, counts, out=np.zeros(len(counts)), where=counts > 0)
-    clusters = TrackedClusters(
-        ids=np.arange(len(counts)),
-        centers=centers,
-        means=means,
-        counts=counts,
-        distances=distances,
-        reach=REACH_OF_A_FIT * typical,
-        within=max(0.0, fitted.inertia_ - float(counts @ np.einsum("ij,ij->i", moved, moved))),
-        variance=0.0,
-        changed=replace(ChangedShare.empty(centers), changed=float(counts.sum())),
-        histogram=np.zeros(BINS + 1),
-        n_effective=float(n_rows),
-        unsearched=0.0,
-        origins=origins_of(centers),
-        n_updates=1,
-    )
-    stream.begin(clusters, n_rows, dtype=dtype, sparse=sparse)
-    stream.dtype = centers_dtype(np.asarray(fitted.cluster_centers_).dtype)
-    made._follow(stream, 0)
-    return made

@@ -19,8 +19,9 @@ from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
+from streamkm.estimators.continued import incremental_from
 from streamkm.estimators.describe import DescribedKMeans
-from streamkm.estimators.incremental import IncrementalKMeans, incremental_from
+from streamkm.estimators.incremental import IncrementalKMeans
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.kmeans_fit import (
     cached_as_planned,

@@ -1,0 +1,98 @@
+"""Streams that go on from a fit: what is known of its rows without reading them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.changed_share import ChangedShare
+from streamkm.cluster.tracking import TrackedClusters, origins_of
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.estimators.call_times import check_half_life
+from streamkm.estimators.fitted_attributes import known_labels
+from streamkm.estimators.incremental import IncrementalKMeans
+from streamkm.estimators.validation import centers_dtype, check_stream_parameters, drawn_seed, parameters_of
+from streamkm.metrics.drift import BINS
+from streamkm.passes.labels import count_skipped
+
+REACH_OF_A_FIT = 2.0
+"""Mean distances of rows to their center within which nearly all lie, for clusters of a fit, which keeps no rows."""
+
+
+def incremental_from(fitted: Any, *, half_life: float | timedelta | None, first_row: int) -> IncrementalKMeans:
+    """Continue a fitted `StreamKMeans`; see `StreamKMeans.incremental`."""
+    given, known = parameters_of(fitted), vars(fitted)
+    if given.max_cluster_size is not None:
+        raise InvalidParameterError(
+            f"max_cluster_size={given.max_cluster_size} is for fit: streams keep n_clusters means of rows; leave it out"
+        )
+    if isinstance(given.preprocess, Mapping):
+        raise InvalidParameterError(
+            f"preprocess={given.preprocess!r} has steps of columns, which are for fit: steps of streams are for all "
+            "columns; fit with a list of steps"
+        )
+    if fitted.model_.observed:
+        raise InvalidParameterError(
+            'on_missing="masked" is for fit: streams have no missing values; fit with on_missing="mean" to go on'
+        )
+    if not hasattr(fitted, "cluster_means_"):
+        raise InvalidInputError(
+            f"this {type(fitted).__name__} was loaded, and does not know the means of its clusters; call fit, or "
+            "partial_fit of a new IncrementalKMeans"
+        )
+    if fitted.assign_space_ != "original":
+        raise InvalidInputError(
+            "the clusters of the fit are known in the space of the sketch alone, where no stream goes on; fit with "
+            'SketchOptions(assign_space="original"), or call partial_fit of a new IncrementalKMeans'
+        )
+    shared = [name for name in IncrementalKMeans().get_params(deep=False) if name in vars(given)]
+    options = {name: getattr(given, name) for name in shared}
+    made = IncrementalKMeans(**options, half_life=half_life, first_row=first_row)
+    check_stream_parameters(made)
+    check_half_life(half_life)
+    made.preparation_, made.seed_ = fitted.preparation_, drawn_seed(given.random_state)
+    if "feature_names_in_" in known:
+        made.feature_names_in_ = fitted.feature_names_in_
+    means, counts = fitted.cluster_means_, np.asarray(fitted.counts_, np.float64)
+    n_rows = fitted.n_samples_ - count_skipped(known_labels(fitted))
+    dtype, sparse = np.result_type(np.dtype(fitted.fitted_on_["dtype"]), np.float32), fitted.fitted_on_["sparse"]
+    stream = made._new_stream(dtype, None if sparse else means.shape[1])
+    centers = fitted.model_.wide_centers()
+    moved = means - centers
+    distances, reach = _distances(fitted, counts)
+    clusters = TrackedClusters(
+        ids=np.arange(len(counts)),
+        centers=centers,
+        means=means,
+        counts=counts,
+        distances=distances,
+        reach=reach,
+        within=max(0.0, fitted.inertia_ - float(counts @ np.einsum("ij,ij->i", moved, moved))),
+        variance=0.0,
+        changed=replace(ChangedShare.empty(centers), changed=float(counts.sum())),
+        histogram=np.zeros(BINS + 1),
+        n_effective=float(n_rows),
+        unsearched=0.0,
+        origins=origins_of(centers),
+        n_updates=1,
+    )
+    stream.begin(clusters, n_rows, dtype=dtype, sparse=sparse)
+    stream.dtype = centers_dtype(np.asarray(fitted.cluster_centers_).dtype)
+    made._follow(stream, 0)
+    return made
+
+
+def _distances(fitted: Any, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sums of distances of rows to their centers (k,), and how far out nearly all rows of each cluster lie (k,)."""
+    profile = getattr(fitted, "profile_", None)
+    if profile is None:
+        return np.zeros(len(counts)), np.zeros(len(counts))
+    sums: NDArray[np.float64] = profile.sums[:, 0]
+    typical = np.divide(sums, counts, out=np.zeros(len(counts)), where=counts > 0)
+    farthest = np.sqrt(np.abs(profile.far_d2[:, -1]))  # of as many rows as are kept; infinite where there are fewer
+    return sums, np.minimum(REACH_OF_A_FIT * typical, farthest)
