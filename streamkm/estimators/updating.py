@@ -33,7 +33,7 @@ from streamkm.fitting.streams.followed import UNSEARCHED, Followed, events_of
 from streamkm.fitting.streams.stream import Stream
 from streamkm.metrics.clusters import Wording
 from streamkm.metrics.drift import ClusterState, compare
-from streamkm.metrics.update import Drift
+from streamkm.metrics.drift_report import Drift
 from streamkm.passes.assign import Assign, Assigned, Decay, assign_pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_sinks import GatheredLabels, HeldLabels

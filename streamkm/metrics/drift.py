@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.metrics.clusters import Wording, largest
-from streamkm.metrics.update import ClusterDrift, Drift, Evidence, Moved, Reason, Verdict
+from streamkm.metrics.drift_report import ClusterDrift, Drift, Evidence, Moved, Reason, Verdict
 
 LEVEL = 0.005
 """Nominal probability that rows without change are not called stable: tests of five kinds have a fifth of it each."""

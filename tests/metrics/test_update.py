@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import nan
 
-from streamkm.metrics.update import ClusterDrift, Drift, Event, Evidence, Moved, Update
+from streamkm.cluster.tracking import Event
+from streamkm.metrics.drift_report import ClusterDrift, Drift, Evidence, Moved, weight_text
+from streamkm.metrics.update import MOST_SHOWN, Update, event_text
 
 MOVED = (Moved("<fare>", 1.0, 2.0),)
 CLUSTERS = (
@@ -35,12 +38,14 @@ def test_pages_escape_names():
 
 def test_an_update_prints():
     text = str(UPDATE)
-    assert "7 split with 2" in text
+    assert "cluster 7 was split from cluster 2: 300 rows" in text
+    assert text.endswith(str(DRIFT).split("\n", 1)[1])  # the table of the drift
     assert "12.5 +- -" in text
     assert "at most 12.5%" in text
-    assert "<table>" in UPDATE._repr_html_()
+    assert "&lt;fare&gt; 1 to 2" in UPDATE._repr_html_()
     first = Update(None, (), 400, 12.5, 0.1, 0.0, False, 0.5)
     assert "first update" in str(first)
+    assert "none" in str(first)
     assert first.to_dict()["drift"] is None
 
 
@@ -56,3 +61,54 @@ def test_a_data_frame_has_a_row_for_each_cluster():
     assert frame.index.tolist() == [7, 2]
     assert frame.loc[7, "reasons"] == "share, mean"
     assert frame.loc[7, "moved"] == "<fare> 1 to 2"
+
+
+def test_the_clusters_that_changed_most_are_shown():
+    still = [
+        ClusterDrift(id_, 100.0, 10.0 * id_, 0.02, id_ / 1000, nan, (), 1.0, 1.0, 0.0, ()) for id_ in range(10, 30)
+    ]
+    drift = replace(DRIFT, clusters=(*still, *CLUSTERS))
+    assert [each.id for each in drift.most_changed(4)] == [7, 2, 10, 11]  # reasons first, then the change of the share
+    assert len(drift.most_changed(100)) == 22
+    for shown in (str(replace(UPDATE, drift=drift)), replace(UPDATE, drift=drift)._repr_html_()):
+        assert "and 7 clusters that changed less" in shown
+    assert "changed less" not in str(UPDATE)
+    assert len(str(replace(UPDATE, drift=drift)).split("cluster  rows before")[1].splitlines()) == MOST_SHOWN + 2
+
+
+def test_events_are_told_in_words():
+    told = [
+        Event(3, "born", 41, None, 1230.4, nan),
+        Event(3, "died", 5, None, 12.25, nan),
+        Event(3, "joined", 6, 2, 3, nan),
+    ]
+    assert [event_text(event) for event in told] == [
+        "cluster 41 was born: 1,230 rows",
+        "cluster 5 died: 12.25 rows",
+        "cluster 6 was joined to cluster 2: 3 rows",
+    ]
+    many = replace(UPDATE, events=tuple(told * 6))
+    assert "and 3 more" in str(many)
+    assert str(many).count("was born") == 5
+
+
+def test_large_weights_are_told_without_decimals():
+    assert [weight_text(weight) for weight in (1234567.8, 100.4, 99.5, 0.0)] == ["1,234,568", "100", "99.5", "0"]
+
+
+def test_the_data_frame_of_an_update_has_its_events():
+    born = Event(3, "born", 9, None, 50.0, nan)
+    frame = replace(UPDATE, events=(*UPDATE.events, born)).to_pandas()
+    assert frame.index.tolist() == [2, 7, 9]
+    assert frame.index.name == "id"
+    assert frame["events"].tolist() == [
+        "",
+        "cluster 7 was split from cluster 2: 300 rows",
+        "cluster 9 was born: 50 rows",
+    ]
+    assert frame.loc[7, "rows"] == 300
+    assert frame["rows"].isna().tolist() == [False, False, True]
+    first = Update(None, (born,), 50, 12.5, 0.1, 0.0, False, 0.5).to_pandas()
+    assert first["events"].to_dict() == {9: "cluster 9 was born: 50 rows"}
+    assert len(Update(None, (), 50, 12.5, 0.1, 0.0, False, 0.5).to_pandas()) == 0
+    assert replace(UPDATE, events=()).to_pandas()["events"].tolist() == ["", ""]
