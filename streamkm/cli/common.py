@@ -88,6 +88,11 @@ class Talk:
         for label, text in plan.lines():
             self._logger.debug("plan: %s: %s", label, text)
 
+    def show(self, text: str) -> None:
+        """Print text on stdout, unless quiet."""
+        if not self._quiet:
+            click.echo(text)
+
     def say(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Print results on stdout, unless quiet."""
         if not self._quiet:

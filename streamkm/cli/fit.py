@@ -18,6 +18,7 @@ from streamkm.cli.options import (
     estimator_options,
     fit_threads_option,
     image_option,
+    labels_format_option,
     overwrite_option,
     set_option,
     table_options,
@@ -82,11 +83,7 @@ def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--resume", is_flag=True, help="Go on with the run that was interrupted."),
         image_option,
         click.option("--no-report", is_flag=True, help="Make no report.html."),
-        click.option(
-            "--labels-format",
-            type=click.Choice(["npy", "zarr", "csv", "parquet"]),
-            help="Labels as an array, or as a table with distances, which takes one more pass.  [default: npy]",
-        ),
+        labels_format_option,
     ):
         command = option(command)
     return command
@@ -96,6 +93,10 @@ def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_run_options
 @fit_threads_option
 @result_options
+@click.option("--incremental", is_flag=True, help="Write incremental.npz too, which streamkm update goes on with.")
+@click.option(
+    "--half-life", type=float, metavar="ROWS", help="Later rows after which a row of incremental.npz counts half."
+)
 @overwrite_option
 def fit(
     inputs: Sequence[str],
@@ -120,8 +121,9 @@ def fit(
     with Talk(quiet=quiet, verbose=verbose) as talk:
         image_shape = options.pop("image_shape")
         run = _load(inputs, settings, options)
-        from streamkm.cli.results import check_target, prepare_labels, write_results
+        from streamkm.cli.results import INCREMENTAL, check_target, prepare_labels, write_results
         from streamkm.cli.summary import result_lines
+        from streamkm.cli.update_results import goes_on, planned
         from streamkm.engine.checkpoint import records
         from streamkm.estimators.fit_summary import shown_clusters, summarize
         from streamkm.estimators.kmeans import StreamKMeans
@@ -136,7 +138,7 @@ def fit(
             records(directory)  # refuses a directory of other files before documents are counted
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
-            talk.plan(run.plan())
+            talk.plan(planned(run))
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
             saved = None
             if not no_checkpoint:
@@ -149,14 +151,22 @@ def fit(
             if source.id_column is not None and summary["clusters"] is not None:
                 summary["clusters"] = shown_clusters(estimator, summary["clusters"], source, None)
             fitted, labels = (source, run.data.text), run.output.labels
-            write_results(run.output.directory, estimator, summary, labels_format=labels, data=fitted)
+            write_results(
+                run.output.directory,
+                estimator,
+                summary,
+                labels_format=labels,
+                data=fitted,
+                incremental=goes_on(run, estimator),
+            )
             if run.output.report:
                 from streamkm.cli.report import write_report
 
                 write_report(run.output.directory, image_shape)
             if saved is not None:
                 saved.discard()
-        talk.say([*result_lines(summary), ("results", run.output.directory)])
+        more = [("go on with", f"{run.output.directory}/{INCREMENTAL}")] if run.output.incremental else []
+        talk.say([*result_lines(summary), ("results", run.output.directory), *more])
 
 
 @contextmanager
@@ -266,6 +276,8 @@ def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any
         ("output.directory", options["output"], "-o"),
         ("output.labels", options.get("labels_format"), "--labels-format"),
         ("output.report", False if options.get("no_report") else None, "--no-report"),
+        ("output.incremental", True if options.get("incremental") else None, "--incremental"),
+        ("output.half_life", options.get("half_life"), "--half-life"),
         ("output.overwrite", True if options.get("overwrite") else None, "--overwrite"),
     )
     overrides = [*parsed(settings), *(Override(*entry) for entry in given if entry[1] is not None)]

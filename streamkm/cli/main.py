@@ -1,13 +1,13 @@
 """The command line: its group, exit codes, and the commands ``streamkm inspect``, ``assign`` and ``report``.
 
 Responsible, with its parts, for arguments, for what is printed and for exit codes. ``fit`` and ``plan`` are in
-`fit`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``dedupe`` in `dedupe`, ``sweep`` and ``distortion`` in
-`sweep`, ``warm`` in `warm`, what commands share is in `common`; these modules alone import click, print, and set up
-logging. The work is done elsewhere.
+`fit`, ``update`` and ``drift`` in `update`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``dedupe`` in `dedupe`,
+``sweep`` and ``distortion`` in `sweep`, ``warm`` in `warm`, what commands share is in `common`; these modules alone
+import click, print, and set up logging. The work is done elsewhere.
 
-Exit codes: 0; 2 for wrong usage or input; 1 for a failure of streamkm, or no space for what is printed; 130 when
-interrupted; 141, without a word, where the reader of what is printed has stopped (``| head``); a command that fails
-keeps its code, read or not.
+Exit codes: 0; 2 for wrong usage or input; 3 for a drift that --fail-on names; 1 for a failure of streamkm, or no space
+for what is printed; 130 when interrupted; 141, without a word, where the reader of what is printed has stopped
+(``| head``); a command that fails keeps its code, read or not.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from streamkm.cli.options import (
 )
 from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.sweep import distortion, sweep
+from streamkm.cli.update import drift, update
 from streamkm.cli.warm import warm
 from streamkm.cli.wording import in_words_of
 from streamkm.core.atomic_io import is_full
@@ -281,6 +282,9 @@ def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool)
         talk.say([("report", str(write_report(directory, image_shape)))])
 
 
-_COMMANDS = (fit, plan, inspect, assign, sketch, append, cluster, dedupe, metacells, sweep, distortion, report, warm)
+_COMMANDS = (
+    fit, plan, inspect, assign, update, drift, sketch, append, cluster, dedupe, metacells, sweep, distortion, report,
+    warm,
+)  # fmt: skip
 for _command in _COMMANDS:
     main.add_command(_command)

@@ -185,6 +185,14 @@ def memory_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)  # fmt: skip
 
 
+def labels_format_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """As what labels are written: `labels_format`."""
+    return click.option(
+        "--labels-format", type=click.Choice(["npy", "zarr", "csv", "parquet"]),
+        help="Labels as an array, or as a table with distances, which takes one more pass.  [default: npy]",
+    )(command)  # fmt: skip
+
+
 def image_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Whether a report shows clusters as pictures: `image_shape`."""
     return click.option(

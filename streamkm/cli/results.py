@@ -30,24 +30,28 @@ from streamkm.passes.table_places import SUFFIXES, check_table_place
 from streamkm.reports.maps import cluster_map
 
 if TYPE_CHECKING:
+    from streamkm.core.progress import Stage
+    from streamkm.estimators.incremental import IncrementalKMeans
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
+    from streamkm.passes.label_tables import Written
     from streamkm.sources.base import RowSource
 
-LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET, MODEL, SUMMARY, VIEW, REPORT = (
+LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET, MODEL, INCREMENTAL, SUMMARY, VIEW, REPORT = (
     "labels.npy",
     "labels.zarr",
     "labels.csv",
     "labels.parquet",
     "model.npz",
+    "incremental.npz",
     "summary.json",
     "sketch_view.npz",
     "report.html",
 )
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
-_LABELS = (LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET)
+LABELS = (LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET)
 _OBS = "cluster"  # the column that `with_labels` writes, too
-_RESULTS = (*_LABELS, MODEL, TEXT, TFIDF, TABLE, VIEW, REPORT, SUMMARY)
+_RESULTS = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, TABLE, VIEW, REPORT, SUMMARY)
 _LABELS_PER_CHUNK = 1 << 20
 
 
@@ -170,6 +174,7 @@ def write_results(
     *,
     labels_format: str,
     data: tuple[RowSource, dict[str, Any]],
+    incremental: IncrementalKMeans | None = None,
 ) -> None:
     """Write all results of a fit; earlier results of the directory are replaced, or removed where this run has none.
 
@@ -184,6 +189,8 @@ def write_results(
     labels_format : "npy", "zarr", "csv" or "parquet"
     data : (RowSource, dict)
         What was fitted, and how documents are to be opened to be assigned later: see `data.write_text_settings`.
+    incremental : IncrementalKMeans, optional
+        What goes on from the fit.
 
     Raises
     ------
@@ -191,24 +198,34 @@ def write_results(
         If it cannot be written; the earlier results are as they were.
     """
     places = cluster_map(estimator.sketch_sample_, estimator.sample_labels_, estimator.counts_)
-    with _staged(Path(directory), _RESULTS) as stage:
-        labels = stage / f"labels.{labels_format}"
-        if labels.suffix in SUFFIXES:
+    with staged(Path(directory), _RESULTS) as stage:
+        labelled = stage_labels(stage, estimator, labels_format, data[0])
+        if labelled is not None:
             from streamkm.estimators.fit_summary import add_pass
 
-            add_pass(summary, estimator.predict_to(data[0], labels).stage)
-        else:
-            _write_labels(labels, estimator.labels_)
+            add_pass(summary, labelled)
         estimator.save(stage / MODEL)
+        if incremental is not None:
+            incremental.save(stage / INCREMENTAL)
         np.savez(stage / VIEW, **asdict(places))
         write_text_settings(stage, *data)
         write_table_settings(stage, data[0])
         (stage / SUMMARY).write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", "utf-8")
 
 
+def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSource) -> Stage | None:
+    """Write the labels of a fit or an update among what takes its place later; give the pass that a table takes."""
+    labels = stage / f"labels.{labels_format}"
+    if labels.suffix in SUFFIXES:
+        written: Written = estimator.predict_to(source, labels)
+        return written.stage
+    _write_labels(labels, estimator.labels_)
+    return None
+
+
 def labels_name(directory: Path) -> str:
     """The name of the labels in a directory of results."""
-    return next((name for name in _LABELS if (directory / name).exists()), LABELS_NPY)
+    return next((name for name in LABELS if (directory / name).exists()), LABELS_NPY)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -217,7 +234,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     Raises DiskFullError, OutputError if it cannot be written, or another file has its name.
     """
     target = Path(path)
-    with _staged(target.parent, [target.name]) as stage:
+    with staged(target.parent, [target.name]) as stage:
         (stage / target.name).write_text(displayed(text), "utf-8")
 
 
@@ -242,7 +259,7 @@ def _write_labels_there(path: Path, labels: NDArray[np.int32]) -> None:
 
 
 @contextmanager
-def _staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
+def staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
     """Give a hidden directory to write in; at the end, what is in it takes its place in `directory`.
 
     Of the names `replaced`, in that order, those that were not written are removed from `directory`. Files that are not

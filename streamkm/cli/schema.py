@@ -139,6 +139,8 @@ class Output(_Section):
     labels: Literal["npy", "zarr", "csv", "parquet"] = "npy"
     report: bool = True  # whether report.html is made
     overwrite: bool = False  # whether results of an earlier run may be replaced
+    incremental: bool = False  # whether incremental.npz is written, which `streamkm update` goes on with
+    half_life: float | None = None  # of it: rows after which a row counts half
 
 
 def flat_parameters(estimator: type[Any]) -> dict[str, inspect.Parameter]:

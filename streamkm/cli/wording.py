@@ -30,6 +30,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "metacells": {
         "n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}", "metric": "--metric {}",
     },
+    "update": {"n_clusters": "-k {}"},
     "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
     "sweep": {
         "n_clusters": "-k {}", "seeds": "--seeds {}", "random_state": "--random-state {}", "metric": "--metric {}",
@@ -45,10 +46,10 @@ _COLUMNS = {
     for name in ("columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "genes")
 }
 _THREADS = {"executor": "--threads {}"}
-_WITH_THREADS = (*_FITS, "assign", "sketch", "append", "dedupe", "sweep", "distortion")
-_WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "sketch", "dedupe", "sweep", "distortion")
+_WITH_THREADS = (*_FITS, "assign", "update", "drift", "sketch", "append", "dedupe", "sweep", "distortion")
+_WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "update", "drift", "sketch", "dedupe", "sweep", "distortion")
 _MEMORY = {"memory_limit": "--memory-limit {}"}
-_WITH_MEMORY = (*_FITS, "sketch", "append", "dedupe", "metacells", "sweep")
+_WITH_MEMORY = (*_FITS, "update", "drift", "sketch", "append", "dedupe", "metacells", "sweep")
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
 _PHRASES = (

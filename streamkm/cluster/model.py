@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -24,6 +25,7 @@ from streamkm.cluster.observed import ObservedCenters
 from streamkm.cluster.rows import row_d2norms, safe_scale
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
+from streamkm.core.marks import list_among_results
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.centers.reduced import COORDINATES
 from streamkm.preparation import Preparation
@@ -191,7 +193,13 @@ class Model:
             arrays |= dict(zip(INDEX_ARRAYS, self.index, strict=True))
         arrays |= {"header": np.array(json.dumps(header)), **stored}
         n_bytes = sum(array.nbytes for array in arrays.values())
-        replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
+        target = Path(path)
+        replace_file(
+            path,
+            lambda file: np.savez(file, **arrays),  # type: ignore[arg-type]
+            n_bytes,
+            ready=lambda size: list_among_results(target, {target.name: size}),
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> tuple[Model, dict[str, Any]]:

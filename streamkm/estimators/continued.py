@@ -24,9 +24,9 @@ REACH_OF_A_FIT = 2.0
 """Mean distances of rows to their center within which nearly all lie, for clusters of a fit, which keeps no rows."""
 
 
-def incremental_from(fitted: Any, *, half_life: float | timedelta | None, first_row: int) -> IncrementalKMeans:
-    """Continue a fitted `StreamKMeans`; see `StreamKMeans.incremental`."""
-    given, known = parameters_of(fitted), vars(fitted)
+def unfitted_incremental(fit: Any, *, half_life: float | timedelta | None, first_row: int = 0) -> IncrementalKMeans:
+    """Give a new estimator the parameters of a `StreamKMeans`, fitted or not; refuse those that streams do not take."""
+    given = parameters_of(fit)
     if given.max_cluster_size is not None:
         raise InvalidParameterError(
             f"max_cluster_size={given.max_cluster_size} is for fit: streams keep n_clusters means of rows; leave it out"
@@ -36,6 +36,16 @@ def incremental_from(fitted: Any, *, half_life: float | timedelta | None, first_
             f"preprocess={given.preprocess!r} has steps of columns, which are for fit: steps of streams are for all "
             "columns; fit with a list of steps"
         )
+    shared = [name for name in IncrementalKMeans().get_params(deep=False) if name in vars(given)]
+    options = {name: getattr(given, name) for name in shared}
+    made = IncrementalKMeans(**options, half_life=half_life, first_row=first_row)
+    check_stream_parameters(made)
+    check_half_life(half_life)
+    return made
+
+
+def incremental_from(fitted: Any, *, half_life: float | timedelta | None, first_row: int) -> IncrementalKMeans:
+    """Continue a fitted `StreamKMeans`; see `StreamKMeans.incremental`."""
     if fitted.model_.observed:
         raise InvalidParameterError(
             'on_missing="masked" is for fit: streams have no missing values; fit with on_missing="mean" to go on'
@@ -50,12 +60,8 @@ def incremental_from(fitted: Any, *, half_life: float | timedelta | None, first_
             "the clusters of the fit are known in the space of the sketch alone, where no stream goes on; fit with "
             'SketchOptions(assign_space="original"), or call partial_fit of a new IncrementalKMeans'
         )
-    shared = [name for name in IncrementalKMeans().get_params(deep=False) if name in vars(given)]
-    options = {name: getattr(given, name) for name in shared}
-    made = IncrementalKMeans(**options, half_life=half_life, first_row=first_row)
-    check_stream_parameters(made)
-    check_half_life(half_life)
-    made.preparation_, made.seed_ = fitted.preparation_, drawn_seed(given.random_state)
+    made, known = unfitted_incremental(fitted, half_life=half_life, first_row=first_row), vars(fitted)
+    made.preparation_, made.seed_ = fitted.preparation_, drawn_seed(made.random_state)
     if "feature_names_in_" in known:
         made.feature_names_in_ = fitted.feature_names_in_
     means, counts = fitted.cluster_means_, np.asarray(fitted.counts_, np.float64)

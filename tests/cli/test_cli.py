@@ -634,6 +634,8 @@ def test_version_and_help():
         "plan",
         "inspect",
         "assign",
+        "update",
+        "drift",
         "report",
         "sketch",
         "append",

@@ -149,7 +149,10 @@ def test_minimal(folder):
     run = load_run(write(folder, "data:\n  path: x.svm\n"))
     assert run.source.name.endswith("x.svm")
     assert run.estimator.get_params() == StreamKMeans().get_params()
-    assert run.output.model_dump() == {"directory": "streamkm-out", "labels": "npy", "report": True, "overwrite": False}
+    assert run.output.model_dump() == {
+        "directory": "streamkm-out", "labels": "npy", "report": True, "overwrite": False, "incremental": False,
+        "half_life": None,
+    }  # fmt: skip
 
 
 def test_paths_are_relative_to_what_names_them(folder, monkeypatch):
@@ -227,7 +230,10 @@ def test_keys_of_the_sketch(folder, text, wanted):
         (DATA + "estimator:\n  verbose: 1\n", "c.yaml:4: unknown key estimator.verbose; use estimator.progress"),
         (DATA + "steps: [unit]\n", "c.yaml:3: unknown section steps; use estimator.preprocess"),
         (DATA + "zzz: 5\n", "c.yaml:3: unknown section zzz; known: data, text, estimator, kernel, output, cluster"),
-        (DATA + "output:\n  qqq: 1\n", "c.yaml:4: unknown key output.qqq; known: directory, labels, report, overwrite"),
+        (
+            DATA + "output:\n  qqq: 1\n",
+            "c.yaml:4: unknown key output.qqq; known: directory, labels, report, overwrite, incremental, half_life",
+        ),
         (DATA + "1: 5\n", "c.yaml:3: unknown section 1; known: data, text, estimator, kernel, output, cluster"),
         (
             DATA + "estimator:\n\n  # ten\n  n_clusters: ten\n",

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from streamkm import IncrementalKMeans
 from tests import children
 from tests.children import tree
 from tests.cli.test_cli import run
@@ -27,6 +28,7 @@ COMMANDS = {
     "cluster": ["cluster", "s.zarr", "-k", "4", "-o", "out", "--resume", "--overwrite"],
     "fit": ["fit", "x.npy", "-k", "4", "-o", "out", "--resume", "--overwrite", "--labels-format", "zarr"],
     "dedupe": ["dedupe", "x.npy", "--threshold", "0.999", "-o", "keep.npy", "--overwrite"],
+    "update": ["update", "m.npz", "x.npy", "-o", "new"],
     "sweep": ["sweep", "x.npy", "-k", "2:3", "--random-state", "0", "-o", "scores", "--overwrite"],
 }
 SEED = ["--set", "estimator.random_state=0", "--no-report"]
@@ -46,6 +48,9 @@ def folder(tmp_path_factory):
         patched.chdir(folder)
         patched.setattr("streamkm.stores.writer.CHUNK_BYTES", 1 << 15)
         run("sketch", "x.npy", "-o", "s.zarr", "-m", "8", "--sketch", "countsketch")
+    kmeans = IncrementalKMeans((2, 8), random_state=0)
+    kmeans.update(np.load(folder / "y.npy"))
+    kmeans.save(folder / "m.npz")
     for name in MINE:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(name)
@@ -60,6 +65,8 @@ def outcome(place):
         if not name.endswith((".streamkm.json", "summary.json", "sweep.svg", "sweep.html"))
         and not name.startswith(".new.zarr.work")
     }
+    if "new/update.json" in files:
+        files["new/update.json"] = {**json.loads(files["new/update.json"]), "seconds": None, "run": None}
     for name in [name for name in files if name.startswith("scores/sweep.")]:
         text = files[name].decode()
         if name.endswith(".csv"):
@@ -96,7 +103,7 @@ def kill(folder, tmp_path, name, moments):
     return n_killed
 
 
-@pytest.mark.parametrize("name", slow_but(["append", "fit"], COMMANDS))
+@pytest.mark.parametrize("name", slow_but(["append", "fit", "update"], COMMANDS))
 def test_a_few_times(folder, tmp_path, name):
     rng = np.random.default_rng(len(name))
     moments = [*rng.choice(12, 2, replace=False).tolist(), float(rng.uniform(0.1, 0.6))]

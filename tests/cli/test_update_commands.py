@@ -1,0 +1,197 @@
+"""The commands `update` and `drift`: a model that goes on day by day, in processes as a scheduler starts them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+
+from streamkm import IncrementalKMeans, StreamKMeans, open_source
+from tests.cli.test_cli import process, run
+
+CENTERS = 12 * np.random.default_rng(5).normal(size=(6, 4))
+
+
+def day(number, groups, n_rows=600):
+    """Float32 (n_rows, 4) of normal groups."""
+    rng = np.random.default_rng(number)
+    return (CENTERS[groups][rng.integers(0, len(groups), n_rows)] + rng.normal(size=(n_rows, 4))).astype("f4")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current directory, with days of rows; from day 2 on, a group is new."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(4):
+        np.save(f"day{number}.npy", day(number, [0, 1, 2, 3] if number < 2 else [0, 1, 2, 3, 4]))
+    return tmp_path
+
+
+@pytest.fixture
+def begun(folder):
+    """A model of two days, and that estimator."""
+    kmeans = IncrementalKMeans((3, 8), random_state=0, memory_limit="2 GiB")
+    kmeans.update(np.load("day0.npy"))
+    kmeans.save("model.npz")
+    return kmeans
+
+
+def told(directory):
+    return json.loads(Path(directory, "update.json").read_text())
+
+
+def test_updates_are_those_of_python(begun):
+    for number in (1, 2):
+        output = process("update", "model.npz", f"day{number}.npy", "-o", f"out{number}", "--labels-format", "npy")
+        assert output.returncode == 0, output.stderr
+        update = begun.update(np.load(f"day{number}.npy"))
+        np.testing.assert_array_equal(np.load(f"out{number}/labels.npy"), begun.labels_)
+        found = told(f"out{number}")
+        assert [event["id"] for event in found["lineage"]] == [event.id for event in begun.lineage_]
+        wanted = json.loads(json.dumps(update.to_dict()))
+        assert {name: found[name] for name in wanted if name != "seconds"} == {
+            name: value for name, value in wanted.items() if name != "seconds"
+        }
+    assert "was born: " in output.stdout
+    loaded = IncrementalKMeans.load("model.npz")
+    np.testing.assert_array_equal(loaded.cluster_ids_, begun.cluster_ids_)
+    np.testing.assert_array_equal(loaded.counts_, begun.counts_)
+    np.testing.assert_array_equal(loaded.cluster_centers_, begun.cluster_centers_)
+    assert loaded.memory_limit == "2 GiB"
+    assert loaded.progress == "auto"
+
+
+def test_a_fit_leaves_a_model_that_goes_on(folder):
+    run("fit", "day0.npy", "-k", 4, "--incremental", "--half-life", 5000, "--seed", 0, "-o", "out")
+    model = IncrementalKMeans.load("out/incremental.npz")
+    assert (model.n_clusters, model.half_life, model.n_samples_seen_) == (4, 5000, 600)
+    fitted = StreamKMeans(4, random_state=0).fit(np.load("day0.npy")).incremental(half_life=5000)
+    run("update", "out/incremental.npz", "day2.npy", "-k", "4:8", "-q")
+    fitted.set_params(n_clusters=(4, 8)).update(np.load("day2.npy"))
+    np.testing.assert_array_equal(np.load("streamkm-update/labels.npy"), fitted.labels_)
+    assert list(IncrementalKMeans.load("out/incremental.npz").n_clusters) == [4, 8]
+    assert len(fitted.cluster_ids_) == 5
+    run("fit", "day0.npy", "-k", 4, "--seed", 0, "-o", "out", "--overwrite")  # the updated model is streamkm's, too
+    assert not Path("out/incremental.npz").exists()
+
+
+@pytest.mark.parametrize("form", ["zarr", "csv", "parquet"])
+def test_labels_have_all_formats(begun, form):
+    run("update", "model.npz", "day2.npy", "-o", "out", "--labels-format", form)
+    begun.update(np.load("day2.npy"))
+    path = f"out/labels.{form}"
+    reader = {"csv": pd.read_csv, "parquet": pd.read_parquet}
+    labels = zarr.open_array(path)[:] if form == "zarr" else reader[form](path)["label"].to_numpy()
+    np.testing.assert_array_equal(labels, begun.labels_)
+
+
+def test_an_update_is_not_done_twice(begun):
+    run("update", "model.npz", "day1.npy", "-o", "out")
+    before = Path("model.npz").read_bytes()
+    assert "counted already" in run("update", "model.npz", "day1.npy", "-o", "out")
+    assert Path("model.npz").read_bytes() == before
+    assert "--overwrite" in run("update", "model.npz", "day2.npy", "-o", "out", code=2)
+    run("update", "model.npz", "day2.npy", "-o", "out", "--overwrite")
+    assert IncrementalKMeans.load("model.npz").n_samples_seen_ == 1800
+
+
+def test_a_model_can_be_written_elsewhere(begun):
+    before = Path("model.npz").read_bytes()
+    run("update", "model.npz", "day1.npy", "-o", "out", "--model-to", "next.npz")
+    assert Path("model.npz").read_bytes() == before
+    assert IncrementalKMeans.load("next.npz").n_samples_seen_ == 1200
+    assert "next.npz exists" in run("update", "model.npz", "day2.npy", "-o", "out2", "--model-to", "next.npz", code=2)
+    Path("mine.npz").write_text("mine")
+    refused = run("update", "model.npz", "day2.npy", "-o", "out2", "--model-to", "mine.npz", "--overwrite", code=2)
+    assert "no model that streamkm wrote" in refused
+    assert Path("mine.npz").read_text() == "mine"
+    assert not Path("out2").exists()
+
+
+def test_skipped_rows_and_restarts(begun):
+    begun.set_params(on_invalid="skip").save("model.npz", overwrite=True)
+    X = np.load("day1.npy")
+    X[7] = np.nan
+    np.save("nan.npy", X)
+    output = run("update", "model.npz", "nan.npy", "-o", "out", "--restart")
+    assert "600 (1 skipped)" in output
+    assert np.flatnonzero(np.load("out/labels.npy") < 0).tolist() == [7]
+    assert not Path("out.checkpoint").exists()
+
+
+def test_later_tables_are_read_as_the_fit_read_its_own(folder):
+    for number in range(2):
+        pd.DataFrame(np.load(f"day{number}.npy"), columns=list("abcd")).assign(name="x").to_csv(f"{number}.csv")
+    run("fit", "0.csv", "-k", 4, "--columns", "d,b,a,c", "--incremental", "--seed", 0, "-o", "out")
+    run("update", "out/incremental.npz", "1.csv", "-o", "up")
+    first, second = (open_source(f"{number}.csv", columns=["d", "b", "a", "c"]) for number in range(2))
+    fitted = StreamKMeans(4, random_state=0).fit(first).incremental()
+    fitted.update(second)
+    np.testing.assert_array_equal(np.load("up/labels.npy"), fitted.labels_)
+    refused = run("update", "out/incremental.npz", "0.csv", "-o", "up2", "--model-to", "elsewhere.npz", code=2)
+    assert "choose a name there with --model-to" in refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["update", "none.npz", "day1.npy"], "none.npz is no file; updates go on with a model of IncrementalKMeans"),
+        (["drift", "none.npz", "day1.npy"], "streamkm fit DATA -k 10 --incremental -o out leaves such a model"),
+        (["update", "out/model.npz", "day1.npy"], "out/incremental.npz can; give it"),
+        (["drift", "plain/model.npz", "day1.npy"], "of StreamKMeans, which cannot go on with more rows: streamkm"),
+        (["update", "day0.npy", "day1.npy"], "day0.npy"),
+        (["update", "out/incremental.npz", "day1.npy", "-k", "a:b"], "no number of clusters, like 20"),
+        (["update", "out/incremental.npz", "day1.npy", "-k", "9:2"], "9"),
+        (["update", "out/incremental.npz", "none.npy"], "none.npy"),
+        (["fit", "day0.npy", "-k", 4, "--half-life", 10], "--half-life is of use with --incremental only"),
+        (["fit", "day0.npy", "-k", 4, "--incremental", "--preprocess", "log1p:0"], "has steps of columns"),
+        (["fit", "day0.npy", "-k", 4, "--incremental", "--metric", "spherical"], "'euclidean' or 'cosine'"),
+        (["fit", "day0.npy", "-k", 4, "--incremental", "--set", "kernel.kernel=rbf"], "--incremental is for k-means"),
+        (["fit", "day0.npy", "-k", 4, "--incremental", "--set", "estimator.assign_space=sketch", "--set",
+          "estimator.sketch=countsketch"], "--incremental needs clusters in the original space"),
+    ],
+)  # fmt: skip
+def test_what_cannot_go_on_is_refused_with_the_line_to_write(folder, arguments, message):
+    run("fit", "day0.npy", "-k", 4, "--incremental", "-o", "out", "-q")
+    run("fit", "day0.npy", "-k", 4, "-o", "plain", "-q")
+    before = Path("out/incremental.npz").read_bytes()
+    output = run(*arguments, code=2)
+    assert message in " ".join(output.split())
+    assert Path("out/incremental.npz").read_bytes() == before
+    assert not Path("streamkm-out").exists()
+    assert not Path("streamkm-update").exists()
+
+
+def test_drift_is_told_by_exit_code(begun):
+    same = process("drift", "model.npz", "day1.npy", "--fail-on", "shifted", "-o", "same")
+    assert (same.returncode, same.stdout[:7]) == (0, "Stable:")
+    assert json.loads(Path("same/drift.json").read_text())["verdict"] == "stable"
+    np.save("far.npy", np.load("day1.npy") + 40)
+    found = begun.drift(np.load("far.npy"))
+    for fail_on, code in ((None, 0), ("shifted", 3), ("fit again", 3)):
+        output = process("drift", "model.npz", "far.npy", *(["--fail-on", fail_on] if fail_on else []))
+        assert output.returncode == code, output.stderr
+        assert output.stdout == f"{found}\n"
+    skewed = np.concatenate([day(9, [0], 500), day(10, [1, 2, 3], 100)])
+    np.save("skewed.npy", skewed)
+    assert begun.drift(skewed).verdict == "shifted"
+    assert process("drift", "model.npz", "skewed.npy", "--fail-on", "fit again").returncode == 0
+    assert process("drift", "model.npz", "skewed.npy", "--fail-on", "shifted", "-q").returncode == 3
+    assert "--overwrite" in run("drift", "model.npz", "day1.npy", "-o", "same", code=2)
+
+
+def test_a_model_that_another_process_replaced_is_left_alone(begun, monkeypatch):
+    update = IncrementalKMeans.update
+
+    def slow(self, *given, **options):
+        begun.save("model.npz", overwrite=True)
+        return update(self, *given, **options)
+
+    monkeypatch.setattr(IncrementalKMeans, "update", slow)
+    assert "was changed while this update ran" in run("update", "model.npz", "day1.npy", "-o", "out", code=2)
+    assert not Path("out/update.json").exists()
+    assert IncrementalKMeans.load("model.npz").n_samples_seen_ == 600
