@@ -46,6 +46,7 @@ from streamkm.passes.labels import check_labels_place, count_skipped, open_label
 from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
 from streamkm.preparation import STEPS, Preparation, check_steps
 from streamkm.preparation.preparation import FILL, FOUND
+from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import IdentitySketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
@@ -466,6 +467,29 @@ class IncrementalKMeans(DescribedKMeans):
         check_is_fitted(self, "stream_")
         followed = self.stream_.followed
         return [] if followed is None else list(followed.events)
+
+    def plot_updates(self) -> Any:
+        """Draw the shares of clusters in the rows of each update, with births, deaths, splits and joins.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Notebooks show it; ``figure.savefig("updates.png")`` writes it. Of many clusters the largest have a band of
+            their own.
+
+        Raises
+        ------
+        NotFittedError
+        InvalidInputError
+            Before the second update.
+        MissingDependencyError
+            Without matplotlib.
+        """
+        updates = self.updates_
+        check_matplotlib()
+        from streamkm.reports.river import plot_river
+
+        return plot_river(updates, self.lineage_)
 
     def merge(self, other: Self) -> Self:
         """Take the rows that another estimator has taken elsewhere, by `partial_fit` or `update`.
