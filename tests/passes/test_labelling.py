@@ -79,7 +79,7 @@ def test_pieces_of_any_length(tmp_path_factory, lengths, rows_per_write):
     stage = Stage("labels")
     with pytest.MonkeyPatch.context() as patched, open_executor(1) as executor:
         patched.setattr(labelling, "ROWS_PER_WRITE", rows_per_write)
-        write_labels(executor, HeldLabels(np.array(lengths), list(pieces)), target, stage)
+        write_labels(executor, HeldLabels(np.array(lengths), executor, list(pieces)), target, stage)
     np.testing.assert_array_equal(open_labels(target)[:], np.concatenate(pieces))
     assert count_skipped(open_labels(target)) == min(3, sum(lengths))
 
@@ -88,7 +88,8 @@ def test_each_storage_chunk_is_written_by_one_call(monkeypatch):
     """Two that wrote parts of one would lose rows."""
     monkeypatch.setattr(labelling, "ROWS_PER_WRITE", 10)
     lengths = np.array([3, 0, 20, 4, 6, 0])
-    held = HeldLabels(lengths, list(range(6)))
+    with open_executor(1) as executor:
+        held = HeldLabels(lengths, executor, list(range(6)))
     items = list(labelling._storage_chunks(held, np.concatenate([[0], np.cumsum(lengths)])))
     assert [item[:2] for item in items] == [[0, 10], [10, 20], [20, 30], [30, 33]]
     assert [item[3:] for item in items] == [[0, 1, 2], [2], [2, 3, 4], [4]]
