@@ -85,8 +85,9 @@ def update(
 
     MODEL is the incremental.npz of streamkm fit --incremental, or a file that save() of an IncrementalKMeans wrote; it
     is replaced by the updated one when all results are complete. The results directory gets labels, which are ids that
-    clusters keep, and update.json: drift, events, and the lineage of all clusters. DATA are read twice. An update that
-    was interrupted goes on where it was when the same command is called again; one that is complete is not done twice.
+    clusters keep, update.html, and update.json: drift, events, and the lineage of all clusters. DATA are read twice. An
+    update that was interrupted goes on where it was when the same command is called again; one that is complete is not
+    done twice.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.results import check_target, prepare_labels
@@ -94,6 +95,7 @@ def update(
         from streamkm.cli.update_results import (
             RUN,
             UPDATE,
+            UPDATE_PAGE,
             UPDATE_RESULTS,
             check_model_place,
             data_digest,
@@ -108,6 +110,7 @@ def update(
         from streamkm.engine.checkpoint import Checkpoint, records
         from streamkm.metrics.drift_report import plain
         from streamkm.passes.labels import count_skipped
+        from streamkm.reports.update_page import update_page
 
         version = file_version(model)
         estimator = load_incremental(model)
@@ -144,7 +147,13 @@ def update(
             told = {**done.to_dict(), "lineage": [plain(asdict(event)) for event in estimator.lineage_], RUN: run}
             if file_version(model) != version:
                 raise OutputError(f"{model} was changed while this update ran; nothing was written: call it again")
-            write_update(output, estimator, {UPDATE: json_text(told)}, labels_format=form, source=source)
+            write_update(
+                output,
+                estimator,
+                {UPDATE: json_text(told), UPDATE_PAGE: update_page(done)},
+                labels_format=form,
+                source=source,
+            )
         estimator.set_params(**kept).save(target, overwrite=True)
         talk.show(f"{done}\n")
         talk.say([("rows", rows_text(done.n_rows + n_skipped, n_skipped)), ("model", target), ("results", output)])
@@ -152,7 +161,9 @@ def update(
 
 @click.command()
 @_rows_options
-@click.option("-o", "--output", type=click.Path(), help="Directory for drift.json.  [default: print alone]")
+@click.option(
+    "-o", "--output", type=click.Path(), help="Directory for drift.json and drift.html.  [default: print alone]"
+)
 @click.option(
     "--fail-on", type=click.Choice(_VERDICTS[1:]),
     help="End with exit code 3 at this verdict, or at a worse one.",
@@ -175,7 +186,8 @@ def drift(
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.results import check_target, write_text
-        from streamkm.cli.update_results import DRIFT, DRIFT_RESULTS, json_text, load_incremental
+        from streamkm.cli.update_results import DRIFT, DRIFT_PAGE, DRIFT_RESULTS, json_text, load_incremental
+        from streamkm.reports.update_page import update_page
 
         estimator = load_incremental(model)
         _set_up(talk, estimator, executor, options["memory_limit"])
@@ -184,6 +196,7 @@ def drift(
         with work(paths, settings, beside=model, memory_limit=options["memory_limit"], executor=executor) as source:
             found = estimator.drift(source)
         if output is not None:
+            write_text(Path(output) / DRIFT_PAGE, update_page(found))
             write_text(Path(output) / DRIFT, json_text(found.to_dict()))
         talk.show(str(found))
         if fail_on is not None and _VERDICTS.index(found.verdict) >= _VERDICTS.index(fail_on):

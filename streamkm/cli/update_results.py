@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from streamkm.planning.plan import Plan
     from streamkm.sources.base import RowSource
 
-UPDATE, UPDATE_PAGE, DRIFT = "update.json", "update.html", "drift.json"
+UPDATE, UPDATE_PAGE, DRIFT, DRIFT_PAGE = "update.json", "update.html", "drift.json", "drift.html"
 # in the order in which they appear: by the first, a call knows what it left when it was interrupted at a later one
 UPDATE_RESULTS = (UPDATE, UPDATE_PAGE, *LABELS)
-DRIFT_RESULTS = (DRIFT,)
+DRIFT_RESULTS = (DRIFT, DRIFT_PAGE)
 RUN = "run"
 """In `UPDATE`: what tells whether a call is one that was made before."""
 

@@ -57,6 +57,9 @@ def test_updates_are_those_of_python(begun):
             name: value for name, value in wanted.items() if name != "seconds"
         }
     assert "was born: " in output.stdout
+    page = Path("out2/update.html").read_text()
+    assert "<svg" in page
+    assert "was born: " in page
     loaded = IncrementalKMeans.load("model.npz")
     np.testing.assert_array_equal(loaded.cluster_ids_, begun.cluster_ids_)
     np.testing.assert_array_equal(loaded.counts_, begun.counts_)
@@ -170,6 +173,7 @@ def test_drift_is_told_by_exit_code(begun):
     same = process("drift", "model.npz", "day1.npy", "--fail-on", "shifted", "-o", "same")
     assert (same.returncode, same.stdout[:7]) == (0, "Stable:")
     assert json.loads(Path("same/drift.json").read_text())["verdict"] == "stable"
+    assert "The new rows are like those before</h1>" in Path("same/drift.html").read_text()
     np.save("far.npy", np.load("day1.npy") + 40)
     found = begun.drift(np.load("far.npy"))
     for fail_on, code in ((None, 0), ("shifted", 3), ("fit again", 3)):

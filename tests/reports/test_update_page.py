@@ -1,0 +1,57 @@
+"""The page of an update or a drift: the verdict first, events in words, every cluster, names escaped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from streamkm.reports.page import TITLE
+from streamkm.reports.update_page import MOST_BARS, plot_shares, plot_shifts, update_page
+from tests.metrics.test_update import CLUSTERS, DRIFT, UPDATE
+
+
+def test_a_page_says_the_verdict_first():
+    page = update_page(UPDATE)
+    assert TITLE in page
+    heads = [
+        page.index(text) for text in ("differ from those before</h1>", "Shifted: PSI", "was split", "<svg", "fare")
+    ]
+    assert heads == sorted(heads)
+    assert "&lt;fare&gt; 1 to 2" in page
+    assert "cluster 7 was split from cluster 2: 300 rows" in page
+    assert page.count("http") == page.count("http-equiv")  # nothing is requested
+
+
+def test_a_drift_alone_has_no_events():
+    page = update_page(replace(DRIFT, verdict="fit again"))
+    assert "fit again</h1>" in page
+    assert "Events" not in page
+
+
+def test_the_first_update_has_neither_drift_nor_pictures():
+    page = update_page(replace(UPDATE, drift=None, events=()))
+    assert "These are the first rows</h1>" in page
+    assert "<svg" not in page
+
+
+def test_without_matplotlib_there_is_no_picture(monkeypatch, caplog):
+    monkeypatch.setattr("streamkm.reports.update_page.has_matplotlib", lambda: False)
+    assert "<svg" not in update_page(UPDATE)
+    assert "matplotlib is missing" in caplog.text
+
+
+@pytest.mark.parametrize("n_clusters", [2, MOST_BARS + 5])
+def test_bars_are_pairs_of_the_largest_clusters(n_clusters):
+    clusters = tuple(replace(CLUSTERS[0], id=id_, share=0.001 * id_, share_before=0.0) for id_ in range(n_clusters))
+    (panel,) = plot_shares(replace(DRIFT, clusters=clusters)).axes
+    shown = min(n_clusters, MOST_BARS)
+    assert len(panel.patches) == 2 * shown
+    assert [int(text.get_text()) for text in panel.get_xticklabels()] == list(range(n_clusters))[::-1][:shown]
+
+
+def test_clusters_that_shifted_are_named():
+    (panel,) = plot_shifts(DRIFT).axes
+    assert [text.get_text() for text in panel.texts] == ["7"]
+    points = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
+    assert points == {"as before": [], "shifted": [[0.75, 0.4]]}  # a shift that is not known is not drawn
