@@ -39,6 +39,7 @@ SMALLEST_NORM = 1e-30
 SKETCH_PREFIX, STEPS_PREFIX, STREAM_PREFIX = "sketch_", "steps_", "stream_"
 
 INDEX_ARRAYS = ("index_directions", "index_groups")
+IDS = "center_ids"  # of clusters, where these are not their numbers
 OCCURRING = "center_features"  # the features that centers have, where these are few of all
 
 Metric = Literal["euclidean", "cosine"]
@@ -189,6 +190,8 @@ class Model:
         if stream is not None:
             header["format"], header["stream"] = STREAM_FORMAT, stream[1]
             arrays |= {STREAM_PREFIX + name: array for name, array in stream[0].items()}
+        if self.ids is not None and (self.ids != np.arange(len(self.ids))).any():
+            arrays[IDS] = self.ids
         if self.index is not None:
             arrays |= dict(zip(INDEX_ARRAYS, self.index, strict=True))
         arrays |= {"header": np.array(json.dumps(header)), **stored}
@@ -270,8 +273,17 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         preparation = Preparation.restored(header["steps"], known, header["n_features"])
     given = (header["n_features"], header["metric"], header["space"], sketch)
     index = _checked_index(arrays, centers)
+    ids = arrays.get(IDS)
+    if ids is not None and not (ids.dtype == np.int64 and ids.shape == (len(centers),) and (np.diff(ids) > 0).all()):
+        raise ModelFileError(f"ids of {ids.dtype} {ids.shape}; needed: int64 ({len(centers)},) that ascend")
     return Model(
-        centers, *given, preparation=preparation, index=index, columns=columns, observed=form == OBSERVED_FORMAT
+        centers,
+        *given,
+        preparation=preparation,
+        index=index,
+        columns=columns,
+        observed=form == OBSERVED_FORMAT,
+        ids=ids,
     )
 
 

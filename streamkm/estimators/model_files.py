@@ -109,6 +109,8 @@ def _read_options(name: str, given: Any, made: Sketch) -> Any:
     """A parameter of what a file keeps of it, options in full; a sketch that was given with its seed is the model's."""
     if name == "half_life" and isinstance(given, dict):
         return timedelta(**given)
+    if name == "n_clusters" and isinstance(given, list):
+        return tuple(given)
     if name not in OPTIONS or not isinstance(given, dict):
         return given
     if "kind" not in given:

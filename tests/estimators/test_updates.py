@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 
 import numpy as np
 import pandas as pd
@@ -360,3 +361,20 @@ def test_the_weight_of_rows_from_before_the_first_update_is_exact(half_life):
     ages = np.arange(50_000)
     total = 50_000 if half_life is None else np.exp2(-ages / half_life).sum()
     np.testing.assert_allclose(kmeans.counts_.sum(), total, **EXACT)
+
+
+def test_a_loaded_model_gives_ids():
+    """Not the numbers of its centers, which it has where no update comes first."""
+    rng = np.random.default_rng(0)
+    centers = 10 * rng.normal(size=(5, 4))
+    kmeans = IncrementalKMeans((2, 6), half_life=300, tol=1e-3, random_state=0)
+    kmeans.update(groups(rng, centers[:3], 900)[0])
+    for _ in range(12):
+        kmeans.update(groups(rng, centers[2:], 900)[0])
+    X = groups(rng, centers[2:], 100)[0]
+    assert kmeans.cluster_ids_.tolist() != [*range(len(kmeans.cluster_ids_))]
+    with tempfile.TemporaryDirectory() as folder:
+        kmeans.save(f"{folder}/model.npz")
+        loaded = IncrementalKMeans.load(f"{folder}/model.npz")
+    np.testing.assert_array_equal(loaded.predict(X), kmeans.predict(X))
+    assert loaded.n_clusters == (2, 6)
