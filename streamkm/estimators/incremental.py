@@ -43,12 +43,14 @@ from streamkm.metrics.drift_report import Drift
 from streamkm.metrics.update import Update
 from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
+from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
 from streamkm.preparation import STEPS, Preparation, check_steps
 from streamkm.preparation.preparation import FILL, FOUND
 from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import IdentitySketch
 from streamkm.sources.base import RowSource
+from streamkm.sources.chunking import decoded_row_bytes
 from streamkm.sources.prepared import prepared
 
 CHUNK_BYTES = 16 << 20
@@ -346,7 +348,7 @@ class IncrementalKMeans(DescribedKMeans):
         weights.check_rows(source.n_rows, source.name)
         rows = source if self.preparation_ is None else prepared(source, self.preparation_)
         stream = as_of(self._stream_for(rows), now, self.half_life)
-        labelling = self._labelling(source, rows, stream)
+        labelling = self._labelling(source, rows, stream, follows=True)
         begun = clock.perf_counter()
         found = update_rows(
             self,
@@ -620,12 +622,23 @@ class IncrementalKMeans(DescribedKMeans):
         fewest, most = cluster_range(self.n_clusters)
         return FollowSettings(fewest, most, self.tol, stream.rule.seed)
 
-    def _labelling(self, source: RowSource, rows: RowSource, stream: Stream) -> Labelling:
-        """The passes over rows; `rows` are those of `source`, prepared."""
+    def _labelling(self, source: RowSource, rows: RowSource, stream: Stream, *, follows: bool = False) -> Labelling:
+        """The passes over rows, if there is memory for them; `rows` are those of `source`, prepared."""
         most, width = cluster_range(self.n_clusters)[1], max(stream.n_features, rows.n_features or 1)
+        if stream.followed is not None:
+            most = max(most, stream.followed.clusters.n_clusters)
+        value_bytes = np.result_type(rows.dtype, np.float32).itemsize
+        row_bytes = decoded_row_bytes(rows) if rows.is_sparse else value_bytes * width
+        sizes = UpdateSizes(
+            n_clusters=most,
+            n_features=width,
+            coreset_bytes=stream.rule.size * row_bytes if follows else 0,
+            held_bytes=stream.n_bytes,
+        )
+        centers = np.broadcast_to(0.0, (most, width))  # takes no memory; each pass has those that it needs
         sketch = IdentitySketch(width)
-        model = Model(np.zeros((most, width)), width, self.metric, "original", sketch, preparation=self.preparation_)
-        return Labelling(self, source, model=model)
+        model = Model(centers, width, self.metric, "original", sketch, preparation=self.preparation_)
+        return Labelling(self, source, model=model, update=sizes)
 
     def _find_clusters(self) -> dict[str, Any]:
         """Find centers in the coreset, and all attributes that follow from them."""

@@ -23,6 +23,7 @@ from streamkm.estimators.validation import joined
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import N_VALUES, RowIds, RowNumbers, Written, write_table
 from streamkm.passes.labels import check_seen, label_pass, n_writes, write_labels
+from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.predict import map_rows
 from streamkm.passes.reader import RowReader
 from streamkm.passes.table_formats import RowNames
@@ -37,7 +38,14 @@ from streamkm.sources.prepared import prepared
 class Labelling:
     """One pass of a fitted estimator over rows, each of which gets so many values, within the memory limit."""
 
-    def __init__(self, estimator: Any, source: RowSource, n_columns: int = 0, model: Model | None = None):
+    def __init__(
+        self,
+        estimator: Any,
+        source: RowSource,
+        n_columns: int = 0,
+        model: Model | None = None,
+        update: UpdateSizes | None = None,
+    ):
         model = current_model(estimator) if model is None else model
         executor, limit = estimator.executor, estimator.memory_limit
         stored = store_of(source)
@@ -49,12 +57,13 @@ class Labelling:
             source = prepared(source, model.preparation)
         here, held, on_cluster = local_threads(executor), model.centers.nbytes, is_on_cluster(executor)
         budget = MemoryBudget.of(limit, source, on_cluster=on_cluster)
-        sizes = budget.labelling(source, estimator.chunk_bytes, here, centers_bytes=held, n_columns=n_columns)
+        given: Any = {"centers_bytes": held, "n_columns": n_columns, "update": update}
+        sizes = budget.labelling(source, estimator.chunk_bytes, here, **given)
         chunk_bytes, n_threads, peak = sizes
         source = with_line_room(source, limit, peak, chunk_bytes, n_threads, on_cluster=on_cluster)
         self.model, self.n_columns = model, n_columns
-        given = (source, chunk_bytes, model.metric, estimator.on_invalid)
-        self.reader = RowReader(*given, on_missing=read_missing(estimator))
+        on_missing = read_missing(estimator)
+        self.reader = RowReader(source, chunk_bytes, model.metric, estimator.on_invalid, on_missing=on_missing)
         self.progress = Progress(estimator.progress)
         self._executor, self._n_threads, self._memory_limit = executor, n_threads, limit
 

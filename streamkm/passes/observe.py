@@ -7,12 +7,37 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.gap_histogram import histogram_bytes
 from streamkm.cluster.model import Model
+from streamkm.cluster.profile import profile_bytes
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
+from streamkm.engine.memory import PassMemory, ReadingMemory
 from streamkm.engine.passes import Pass
 from streamkm.metrics.drift import BINS, distance_histogram
 from streamkm.passes.assign import Assign, Gathered, Passed
 from streamkm.passes.reader import ValidRows
+
+HELD_CENTERS = 8  # of k clusters, beside states: as they were and as they are, with means, sums, and what kernels read
+FOLLOW_CENTERS, FOLLOW_CORESETS = 7, 11  # while clusters go on, when no rows are read: beside those, and in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSizes:
+    """Sizes that the memory of an update follows from.
+
+    Attributes
+    ----------
+    n_clusters, n_features : int
+    coreset_bytes : int
+        Of the rows of a coreset; 0: clusters stay where they are, as when rows are only labelled.
+    held_bytes : int
+        Of the state of before, which the process holds already.
+    """
+
+    n_clusters: int
+    n_features: int
+    coreset_bytes: int
+    held_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +109,20 @@ class Observe(Pass[ObserveState, None, Observed]):
     def of(cls, model: Model, reach: NDArray[np.float64], rule: DrawRule | None) -> Observe:
         """About the centers of a model; `reach` are distances (k,)."""
         return cls(Assign(model, model.table(), rule), reach)
+
+    @staticmethod
+    def memory(sizes: UpdateSizes, reading: ReadingMemory) -> PassMemory:
+        """Memory of an update: centers, sums of each call, and, between its passes, copies of the coreset."""
+        centers = 8 * sizes.n_clusters * sizes.n_features
+        end = 0
+        if sizes.coreset_bytes:
+            end = FOLLOW_CENTERS * centers + FOLLOW_CORESETS * sizes.coreset_bytes
+        return PassMemory(
+            kept=HELD_CENTERS * centers,
+            state=centers + profile_bytes(sizes.n_clusters) + histogram_bytes(sizes.n_clusters),
+            n_states=reading.large_states(centers),
+            end=end,
+        )
 
     @property
     def state_bytes(self) -> float:

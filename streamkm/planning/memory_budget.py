@@ -12,6 +12,7 @@ from streamkm.core.memory import available_memory, human_bytes, is_given, memory
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB, ReadingMemory
 from streamkm.passes.gathered import CANDIDATES
+from streamkm.passes.observe import Observe, UpdateSizes
 from streamkm.passes.predict import Values, labelled_bytes
 from streamkm.passes.sizes import Sizes
 from streamkm.planning.plan_parts import PlannedWorkers
@@ -24,6 +25,7 @@ from streamkm.sources.long_lines import LongLine
 SAMPLE_BYTES = 256 * MIB
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
 KEPT_SHARE = 4  # where no limit was given: of the memory for data, one part for rows that stay in memory
+LARGE_CHUNKS = 1 << 20  # so many that all large states of a fold exist
 PLANNED_THREADS = 4  # that the chunks' part is shared by, however many there are: sizes do not depend on threads
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
 
@@ -65,7 +67,14 @@ class MemoryBudget:
         return default_chunk_bytes(source, row_bytes=row_bytes, largest=largest)
 
     def labelling(
-        self, source: RowSource, asked: int | str, n_threads: int, *, centers_bytes: int, n_columns: int = 0
+        self,
+        source: RowSource,
+        asked: int | str,
+        n_threads: int,
+        *,
+        centers_bytes: int,
+        n_columns: int = 0,
+        update: UpdateSizes | None = None,
     ) -> tuple[int, int, int]:
         """Sizes of a pass that gives each row's label and so many values: what is found counts as what is read does.
 
@@ -79,11 +88,18 @@ class MemoryBudget:
             Of the centers, in float64.
         n_columns : int
             Values of a row beside its label.
+        update : UpdateSizes, optional
+            If clusters are updated.
 
         Returns
         -------
         chunk_bytes, n_threads, peak_bytes : int
             The last: projected resident bytes. Where even the smallest chunks have no room for one thread, these.
+
+        Raises
+        ------
+        MemoryLimitError
+            An update has no room in chunks of any size.
         """
         row_bytes, found_bytes = decoded_row_bytes(source), labelled_bytes(n_columns)
         first = self.chunk_bytes(source, asked, row_bytes)
@@ -92,12 +108,24 @@ class MemoryBudget:
 
         def peak(n_threads: int, largest: int) -> int:
             memory = Values.memory(source.n_rows or 0, largest // row_bytes, centers_bytes, n_columns)
-            return self.base_bytes + reading_of(source, n_threads, largest).peak(memory)
+            reading = reading_of(source, n_threads, largest, n_chunks=LARGE_CHUNKS)
+            taken = reading.peak(memory)
+            if update is not None:
+                taken = max(taken, reading.peak(Observe.memory(update, reading)) - update.held_bytes)
+            return self.base_bytes + taken
 
         for sizes in smaller_sizes(Sizes(first, 0), asked, 0):
             largest = largest_chunk(source, sizes.chunk_bytes)
             if peak(1, largest) <= self.limit_bytes:
                 break
+        needed = peak(1, largest)
+        if update is not None and needed > self.limit_bytes:
+            clusters = f"{update.n_clusters:,} clusters of {update.n_features:,} features over {source.name}"
+            raise MemoryLimitError(
+                f"{clusters} need about {human_bytes(needed)}{self.said_of_lines()}, above the limit "
+                f"of {human_bytes(self.limit_bytes)}; raise memory_limit to at least {-(-needed // MIB):,} MiB, or use "
+                "fewer n_clusters"
+            )
         n_threads = self.threads(n_threads, partial(peak, largest=largest))
         return sizes.chunk_bytes, n_threads, peak(n_threads, largest)
 
