@@ -23,7 +23,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.call_times import as_of, call_time, check_half_life, half_life_rows
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.input_rows import open_rows, read_missing
-from streamkm.estimators.labelling import Labelling
+from streamkm.estimators.labelling import Labelling, write_label_table
 from streamkm.estimators.updating import drift_of, observe_rows, relabel_rows, update_rows
 from streamkm.estimators.validation import (
     Weights,
@@ -45,6 +45,7 @@ from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
 from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
+from streamkm.passes.table_places import SUFFIXES, check_table_place
 from streamkm.preparation import STEPS, Preparation, check_steps
 from streamkm.preparation.preparation import FILL, FOUND
 from streamkm.reports.report import check_matplotlib
@@ -312,7 +313,8 @@ class IncrementalKMeans(DescribedKMeans):
         y : ignored
         sample_weight : array-like (n,) or float, optional
         labels_to : path, optional
-            NAME.zarr: where workers write the ids of the new rows; `labels_` then reads them.
+            NAME.zarr: where workers write the ids of the new rows; `labels_` then reads them. NAME.csv, NAME.parquet or
+            a folder NAME.parquet/: a table, as `predict_to` writes it; one more pass.
         checkpoint : path, optional
             Directory that keeps what an interrupted update has done; the same call goes on from there.
         relabel_above : float, default=0.01
@@ -341,7 +343,11 @@ class IncrementalKMeans(DescribedKMeans):
         """
         self._check_parameters()
         self.preparation_ = self._preparation(vars(self).get("preparation_"))
-        place = None if labels_to is None else check_labels_place(labels_to)
+        place = table = None
+        if labels_to is not None and os.fspath(labels_to).endswith(SUFFIXES):
+            table = check_table_place(labels_to, overwrite=False)
+        elif labels_to is not None:
+            place = check_labels_place(labels_to)
         first, now = "stream_" not in vars(self), self._call_time(time)
         source = open_rows(self, X, reset=first)
         weights = check_weights(sample_weight)
@@ -373,6 +379,8 @@ class IncrementalKMeans(DescribedKMeans):
         else:
             self.labels_ = found.labels
         n_told = 0 if before is None else len(before.events)
+        if table is not None:
+            write_label_table(self, source, table)
         return Update(
             drift=found.drift,
             events=found.followed.events[n_told:],
