@@ -166,8 +166,10 @@ def update_rows(
     told = events_of(step, clusters, came)
     rows = UpdateRows(clusters.n_updates - 1, clusters.ids, weights.factor * assigned.totals.counts)
     was = stream.followed
-    events, updates = ((), ()) if was is None else (was.events, was.updates)
-    followed = Followed(clusters, step.part, (*events, *told), (*updates, rows))
+    if was is None:
+        followed = Followed(clusters, step.part, tuple(told), (rows,))
+    else:
+        followed = Followed(clusters, step.part, (*was.events, *told), (*was.updates, rows), was.means)
     n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
     return Updated(followed, labels, drift, n_read, n_valid, first_new)
 

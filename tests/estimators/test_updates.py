@@ -378,3 +378,15 @@ def test_a_loaded_model_gives_ids():
         loaded = IncrementalKMeans.load(f"{folder}/model.npz")
     np.testing.assert_array_equal(loaded.predict(X), kmeans.predict(X))
     assert loaded.n_clusters == (2, 6)
+
+
+def test_drift_after_a_fit_rests_on_rows():
+    """The means that stand for the rows of a fit say nothing of distances."""
+    rng = np.random.default_rng(0)
+    centers = 2.5 * rng.normal(size=(20, 8))
+    kmeans = StreamKMeans(20, random_state=0).fit(groups(rng, centers, 5000, spread=1.0)[0]).incremental()
+    for _ in range(3):
+        drift = kmeans.update(groups(rng, centers, 5000, spread=1.0)[0]).drift
+        assert drift.verdict == "stable"
+        assert drift.novelty.by_chance < 0.03
+        assert drift.n_before > 2000

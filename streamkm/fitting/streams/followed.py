@@ -5,7 +5,7 @@ Nothing here reads files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from streamkm.engine import Executor
 from streamkm.fitting.streams.follow import FollowSettings, follow
 from streamkm.metrics.drift import BINS, distance_histogram
 
+NO_PLACES = np.empty(0, np.int64)
 REACH = 0.99
 """Share of a cluster's rows that lie within its reach."""
 BORN_BEYOND = 1.5
@@ -63,12 +64,15 @@ class Followed:
         What became of clusters so far.
     updates : tuple of UpdateRows
         Rows of each update by cluster.
+    means : int64 (j,)
+        Places in `part` that have the means of a fit, which stand for its rows.
     """
 
     clusters: TrackedClusters
     part: Part
     events: tuple[Event, ...] = ()
     updates: tuple[UpdateRows, ...] = ()
+    means: NDArray[np.int64] = field(default_factory=lambda: NO_PLACES)
 
     @property
     def n_bytes(self) -> int:
@@ -197,7 +201,7 @@ def advanced(
         parts[one] = Parts.of(coreset.X[rows], coreset.weights[rows], labels, known.means[one], len(members))
     clusters, numbers = carry_over(replace(known, unsearched=0.0), transition, centers, parts)
     counted = estimated(clusters, coreset.X[is_waiting], coreset.weights[is_waiting])
-    return Step(reaching(counted, coreset), part, transition, known, numbers)
+    return Step(reaching(counted, coreset, followed.means), part, transition, known, numbers)
 
 
 def moved(
@@ -312,13 +316,17 @@ def _ward(one: Any, n_one: Any, other: Any, n_other: Any) -> float:
     return float(n_one * n_other / max(n_one + n_other, 1e-300) * (apart @ apart))
 
 
-def reaching(clusters: TrackedClusters, coreset: Coreset) -> TrackedClusters:
-    """The same with what the coreset tells of distances."""
+def reaching(clusters: TrackedClusters, coreset: Coreset, means: NDArray[np.int64] = NO_PLACES) -> TrackedClusters:
+    """The same with what the coreset tells of distances; those at `means` (j,) stand for rows, and are none."""
+    rows = np.flatnonzero(~np.isin(coreset.places, means))
+    if not len(rows):
+        return clusters
+    X, weights = coreset.X[rows], coreset.weights[rows]
     table = NearestCenters.build(clusters.centers, np.float64)
-    labels = table.labels(coreset.X)
-    distances = np.sqrt(row_d2(coreset.X, labels, table))
-    reach = weighted_quantiles(distances, coreset.weights, labels, clusters.n_clusters, REACH)
+    labels = table.labels(X)
+    distances = np.sqrt(row_d2(X, labels, table))
+    reach = weighted_quantiles(distances, weights, labels, clusters.n_clusters, REACH)
     reach = np.where(reach > 0, reach, clusters.reach)
-    histogram = distance_histogram(distances, reach[labels], coreset.weights)
-    n_effective = coreset.weights.sum() ** 2 / max(float(np.square(coreset.weights).sum()), 1e-300)
+    histogram = distance_histogram(distances, reach[labels], weights)
+    n_effective = weights.sum() ** 2 / max(float(np.square(weights).sum()), 1e-300)
     return replace(clusters, reach=reach, histogram=histogram, n_effective=float(n_effective))

@@ -21,17 +21,17 @@ def merged(first: Followed, second: Followed, rule: CoresetRule) -> Followed:
     Clusters are the same if they have the same id and a common history. Their centers are those of the first, and
     rows stay in their clusters: all sums are exact, and `changed` tells how many rows have another nearest center.
     """
-    part = rule.together([first.part, second.part])
+    part, means = rule.together([first.part, second.part]), np.union1d(first.means, second.means)
     fades = [np.exp2((each.part.last_place - part.last_place) / rule.half_life) for each in (first, second)]
     width = max(first.clusters.centers.shape[1], second.clusters.centers.shape[1])
     one, other = (
         each.clusters.faded(float(fade)).widened(width) for each, fade in zip((first, second), fades, strict=True)
     )
     names, origins = _names(one, other)
-    clusters = reaching(_counted(one, other, names, origins), rule.finish(part))
+    clusters = reaching(_counted(one, other, names, origins), rule.finish(part), means)
     events = (*first.events, *_events(first, second, names), *_renamed(other, names, clusters.n_updates - 1))
     updates = [_renumbered(each, first.clusters.n_updates, names) for each in second.updates]
-    return Followed(clusters, kept_part(rule, part), events, (*first.updates, *updates))
+    return Followed(clusters, kept_part(rule, part), events, (*first.updates, *updates), means)
 
 
 def _names(one: TrackedClusters, other: TrackedClusters) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

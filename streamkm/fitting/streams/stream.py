@@ -172,7 +172,8 @@ class Stream:
         part = self.rule.part(sp.csr_array(X) if sparse else X, places, clusters.counts[kept])
         self.next_row += len(X)
         self.n_rows, self._sparse, self._width = n_rows, sparse, X.shape[1]
-        self.followed, self._from_fit = Followed(clusters, replace(part, n_rows=n_rows, depth=1)), True
+        self.followed = Followed(clusters, replace(part, n_rows=n_rows, depth=1), means=places)
+        self._from_fit = True
 
     def follow(
         self,
