@@ -229,9 +229,3 @@ class Updates(RuleBasedStateMachine):
 
 def test_updates_in_any_order():
     run_state_machine_as_test(Updates, settings=settings(max_examples=20, stateful_step_count=12))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_many_updates_in_any_order(reduced):
-    run_state_machine_as_test(Updates, settings=settings(max_examples=10 if reduced else 60, stateful_step_count=30))
