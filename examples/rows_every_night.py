@@ -1,46 +1,94 @@
-"""Rows that come every night: go on from a fit without reading it again, in memory that stays flat, through a file.
+"""Rows that come every night: update clusters through a file, see what changed, and keep the ids of the clusters.
 
 python rows_every_night.py
+
+The rows are handwritten digits in the order of their writers. The digit 6 first comes on night 4, and 0 stays away from
+night 6 on. `--picture` draws the shares of the clusters over the nights, with births, deaths, splits and joins.
 """
 
+import argparse
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from sklearn.datasets import load_svmlight_file
 
-from streamkm import IncrementalKMeans, StreamKMeans
+from streamkm import IncrementalKMeans
 
-NIGHTS, ROWS_A_NIGHT, FEATURES = 14, 2_000, 12
-MOVE_A_NIGHT = 0.5
+NIGHTS = 10
+LATE, FIRST_NIGHT = 6, 4
+GONE, LAST_NIGHT = 0, 5
+OTHERS = {"split": "from", "joined": "to"}
+MARKERS = {"born": "^", "died": "X", "split": "o", "joined": "s"}
 
 
-def night(number: int) -> np.ndarray:
-    """Make the rows of a night: five groups, of which the first moves."""
-    centers = np.random.default_rng(0).normal(0, 3, (5, FEATURES))
-    centers[0, 0] += MOVE_A_NIGHT * number
-    rng = np.random.default_rng([1, number])
-    return centers[rng.integers(0, 5, ROWS_A_NIGHT)] + rng.normal(0, 1, (ROWS_A_NIGHT, FEATURES))
+def nights() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Read the rows of each night, and the digit of each row."""
+    X, classes = load_svmlight_file(str(Path(__file__).parent / "data" / "pendigits.svm"))
+    digits = classes.astype(int) - 1
+    for night, rows in enumerate(np.array_split(np.arange(len(digits)), NIGHTS)):
+        late = (digits[rows] == LATE) & (night < FIRST_NIGHT)
+        gone = (digits[rows] == GONE) & (night > LAST_NIGHT)
+        came = rows[~late & ~gone]
+        yield X[came].toarray(), digits[came]
+
+
+def draw(kmeans: IncrementalKMeans, path: Path) -> None:
+    """Draw the shares of clusters over the nights, and what became of the clusters."""
+    from matplotlib.figure import Figure
+
+    ids = np.arange(1 + max(rows.ids.max() for rows in kmeans.updates_))
+    shares = np.zeros((len(ids), len(kmeans.updates_)))
+    for night, rows in enumerate(kmeans.updates_):
+        shares[rows.ids, night] = rows.rows / rows.rows.sum()
+    middles = np.cumsum(shares, axis=0) - shares / 2
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    axes.stackplot(range(len(kmeans.updates_)), shares, colors=[f"C{id_}" for id_ in ids], alpha=0.6, edgecolor="white")
+    changes = [event for event in kmeans.lineage_ if event.update]
+    for kind, marker in MARKERS.items():
+        of_kind = [event for event in changes if event.event == kind]
+        nights_of = [event.update - (kind in ("died", "joined")) for event in of_kind]
+        heights = [middles[event.id, night] for event, night in zip(of_kind, nights_of, strict=True)]
+        axes.scatter(nights_of, heights, marker=marker, s=60, color="black", zorder=3, label=kind)
+        for event, night, height in zip(of_kind, nights_of, heights, strict=True):
+            axes.annotate(f"{event.id}", (night, height), (6, 4), textcoords="offset points")
+            if event.other is not None:
+                other = 2 * event.update - 1 - night  # the night on the other side of the change
+                axes.plot([night, other], [height, middles[event.other, other]], color="black", linewidth=1)
+    axes.set(xlabel="night", ylabel="share of the rows", xlim=(0, len(kmeans.updates_) - 1), ylim=(0, 1))
+    figure.legend(loc="outside upper center", ncols=4)
+    figure.savefig(path, dpi=60)
 
 
 def main() -> None:
-    history = np.concatenate([night(number) for number in range(5)])
-    fitted = StreamKMeans(5, random_state=0).fit(history)
-
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--picture", type=Path, help="write a picture of the clusters over time there, .png or .svg")
+    args = parser.parse_args()
+    mostly: dict[int, int] = {}  # the digit of most rows of a cluster, on the last night that gave it rows
+    kmeans = IncrementalKMeans((4, 30), tol=2e-2, half_life=700, random_state=0)
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "clusters.npz"
-        fitted.incremental(half_life=3 * ROWS_A_NIGHT).save(model)  # rows of three nights ago count half
-        for number in range(5, NIGHTS):  # each night in a process of its own, if you like
-            kmeans = IncrementalKMeans.load(model).partial_fit(night(number))
+        for night, (X, digits) in enumerate(nights()):
+            update = kmeans.update(X)
+            for cluster in np.unique(kmeans.labels_):
+                mostly[cluster] = np.bincount(digits[kmeans.labels_ == cluster]).argmax()
+            verdict = "the first rows" if update.drift is None else update.drift.verdict
+            print(f"night {night}: {update.n_rows} rows, {len(kmeans.cluster_ids_)} clusters, {verdict}")
+            for event in update.events if night else ():
+                other = "" if event.other is None else f" {OTHERS[event.event]} {event.other}"
+                print(f"  {event.id} {event.event}{other}: mostly the digit {mostly[event.id]}")
             kmeans.save(model, overwrite=True)
+            kmeans = IncrementalKMeans.load(model)  # each night in a process of its own, if you like
 
-        kmeans = IncrementalKMeans.load(model)
         print(f"{kmeans.n_samples_seen_:,} rows, {kmeans.stream_.n_bytes / 2**20:.1f} MiB are kept")
-        shifts = np.linalg.norm(kmeans.cluster_centers_ - fitted.cluster_centers_, axis=1)
-        print("centers have moved by", " ".join(f"{shift:.1f}" for shift in shifts))
-        last = night(NIGHTS - 1)
-        print(
-            f"objective of the last night: {kmeans.score(last) / fitted.score(last):.2f} of what the old centers give"
-        )
+        print(f"at most {kmeans.changed_share_bound_:.0%} of them, by weight, are nearest to another center now")
+        labels = kmeans.relabel(np.concatenate([X for X, _ in nights()]))
+        print(f"{len(labels):,} rows have new labels, {kmeans.changed_share_bound_:.0%} are nearest to another center")
+        if args.picture:
+            draw(kmeans, args.picture)
 
 
 if __name__ == "__main__":
