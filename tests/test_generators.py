@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
 import h5py
 import numpy as np
 import pytest
@@ -9,9 +13,13 @@ import scipy.sparse as sp
 import zarr
 from sklearn.datasets import load_svmlight_file
 
+from streamkm.cluster.tracking import Event
 from tests.benchmarks import make_digits, make_topics
+from tests.benchmarks.found_changes import VISIBLE_ROWS, judge
 from tests.benchmarks.make_digits import Digits
 from tests.benchmarks.make_topics import Topics
+from tests.benchmarks.moving_groups import NOISE, MovingGroups
+from tests.benchmarks.update_methods import Answer, Matched
 from tests.tables import slow_but
 
 ROWS = 12_345  # two parts, the second cut
@@ -140,3 +148,62 @@ def test_digits_formats_hold_the_same_rows(tmp_path, digits, kind):
         stored = zarr.open_array(path, mode="r")
         assert stored.chunks == (256, 784)
         np.testing.assert_array_equal(stored[:], X)
+
+
+def answers_of(steps):
+    """What a method says that knows the groups."""
+    for number, step in enumerate(steps):
+        events = tuple(
+            Event(number, change.kind, change.group, change.other, rows=1.0, gain=0.0) for change in step.changes
+        )
+        yield Answer(step.groups, np.zeros((1, step.X.shape[1])), events)
+
+
+def test_groups_that_move_change_as_told():
+    steps = list(MovingGroups(n_steps=6, n_rows=4000, n_features=5, n_groups=12, seed=3).steps())
+    assert [len(step.changes) for step in steps] == [0, 0, 8, 8, 8, 8]
+    for before, now in pairwise(steps):
+        gone = {change.group for change in now.changes if change.kind in ("died", "joined")}
+        came = {change.group for change in now.changes if change.kind in ("born", "split")}
+        assert not gone & set(now.groups.tolist())
+        assert not came & set(before.groups.tolist())
+        assert set(now.groups.tolist()) <= set(before.groups.tolist()) | came
+    noise = np.mean([(step.groups == NOISE).mean() for step in steps])
+    assert 0.0005 < noise < 0.005
+    again = list(MovingGroups(n_steps=6, n_rows=4000, n_features=5, n_groups=12, seed=3).steps())
+    assert all(np.array_equal(one.X, other.X) for one, other in zip(steps, again, strict=True))
+
+
+def test_one_who_knows_the_groups_finds_all_changes():
+    steps = list(MovingGroups(n_steps=6, n_rows=4000, n_features=5, n_groups=12, seed=3).steps())
+    answers = list(answers_of(steps))
+    found = judge(steps, answers)
+    assert found["visible"] == +found["found"]
+    assert found["visible"].total() > 10
+    assert found["told"] == 32
+    visible = next(
+        change
+        for step in steps
+        for change in step.changes
+        if change.kind == "born" and Counter(step.groups.tolist())[change.group] >= VISIBLE_ROWS
+    )
+    told = (visible.kind, visible.group)
+    fewer = [
+        replace(answer, events=tuple(event for event in answer.events if (event.event, event.id) != told))
+        for answer in answers
+    ]
+    missed = judge(steps, fewer)
+    assert missed["found"].total() == found["found"].total() - 1
+    wrong = replace(answers[-1], events=(*answers[-1].events, Event(5, "died", 999, None, rows=1.0, gain=0.0)))
+    assert judge(steps, [*answers[:-1], wrong])["false"] == found["false"] + 1
+
+
+def test_clusters_of_fits_are_matched_by_their_centers():
+    rng = np.random.default_rng(0)
+    centers, matched = rng.normal(size=(6, 3)), Matched()
+    assert matched.match(centers).tolist() == [0, 1, 2, 3, 4, 5]
+    order = rng.permutation(6)
+    moved = centers[order] + 0.01 * rng.normal(size=(6, 3))
+    assert matched.match(moved).tolist() == order.tolist()
+    assert matched.match(np.vstack([moved, 50 + moved[:1]])).tolist() == [*order.tolist(), 6]
+    assert matched.match(moved).tolist() == order.tolist()

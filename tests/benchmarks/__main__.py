@@ -34,6 +34,7 @@ from tests.benchmarks import (
     bench_stream,
     bench_sweep,
     bench_topics,
+    bench_updates,
     limits,
 )
 from tests.benchmarks.measure import Row, Settings, machine, table, to_json, versions
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "rare": ("x", bench_rare.run),
     "dedupe": ("A", bench_dedupe.run),
     "many": ("yz", bench_many.run),
+    "updates": ("B", bench_updates.run),
 }
 
 
