@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import zarr
 from sklearn.datasets import load_svmlight_file
 
-from streamkm.cluster.tracking import Event
+from streamkm.cluster.tracking.events import Event
 from tests.benchmarks import make_digits, make_topics
 from tests.benchmarks.found_changes import VISIBLE_ROWS, judge
 from tests.benchmarks.make_digits import Digits

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.changed_share import ChangedShare
-from streamkm.cluster.tracking import TrackedClusters, origins_of
+from streamkm.cluster.tracking.clusters import TrackedClusters, origins_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.call_times import check_half_life
 from streamkm.estimators.fitted_attributes import known_labels

@@ -18,7 +18,8 @@ from streamkm.cluster.gap_histogram import histogram_scales
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
-from streamkm.cluster.tracking import TrackedClusters, UpdateRows
+from streamkm.cluster.tracking.clusters import TrackedClusters
+from streamkm.cluster.tracking.events import UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
 from streamkm.engine.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamkm.cluster.tracking import Event
+from streamkm.cluster.tracking.events import Event
 from streamkm.core.text_table import Lines
 from streamkm.metrics.drift_report import Drift, number_text, plain, table_html, table_text, weight_text
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.tracking import Kind
+from streamkm.cluster.tracking.events import Kind
 
 NOISE = -1
 FIRST_CHANGES = 2  # number of the step before which groups only move

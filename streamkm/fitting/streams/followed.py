@@ -15,20 +15,10 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.changed_share import ChangedShare
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
-from streamkm.cluster.tracking import (
-    Event,
-    Kind,
-    Parts,
-    TrackedClusters,
-    Transition,
-    UpdateRows,
-    carry_over,
-    family,
-    find_transition,
-    join_costs,
-    origins_of,
-    weighted_quantiles,
-)
+from streamkm.cluster.tracking.clusters import Parts, TrackedClusters, carry_over, origins_of, weighted_quantiles
+from streamkm.cluster.tracking.events import Event, Kind, UpdateRows
+from streamkm.cluster.tracking.transition import Transition, family, find_transition
+from streamkm.cluster.tracking.ward import join_costs
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
 from streamkm.fitting.streams.follow import FollowSettings, follow

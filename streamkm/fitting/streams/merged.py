@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.sampling.coreset import CoresetRule
-from streamkm.cluster.tracking import Event, TrackedClusters, UpdateRows, joined_means
+from streamkm.cluster.tracking.clusters import TrackedClusters
+from streamkm.cluster.tracking.events import Event, UpdateRows
+from streamkm.cluster.tracking.ward import joined_means
 from streamkm.fitting.streams.followed import Followed, kept_part, reaching
 
 

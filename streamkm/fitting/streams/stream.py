@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
-from streamkm.cluster.tracking import TrackedClusters
+from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.engine import Executor, local_executor, open_executor

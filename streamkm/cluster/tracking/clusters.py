@@ -1,0 +1,282 @@
+"""What is known of followed clusters and of all rows that were counted in them, without reading these again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.changed_share import ChangedShare, GapError
+from streamkm.cluster.gap_histogram import GapHistogram
+from streamkm.cluster.rows import add_rows, row_d2
+from streamkm.cluster.tracking.transition import Transition, family
+from streamkm.cluster.tracking.ward import joined_means
+from streamkm.core.matrix import Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class TrackedClusters:
+    """What is known of clusters and of all rows that were counted in them; rows weigh less with their age.
+
+    Attributes
+    ----------
+    ids : int64 (k,)
+        Ascending.
+    centers : float64 (k, d)
+        That label rows.
+    means : float64 (k, d)
+        Exact means of the rows of each cluster.
+    counts : float64 (k,)
+        Their weights.
+    distances : float64 (k,)
+        Weighted sums of distances of rows to their centers, as they were when the rows were labelled.
+    reach : float64 (k,)
+        Distance from the center within which 99 % of the rows lie, by the coreset.
+    within : float
+        Weighted sum of squared distances of all rows to the means of their clusters.
+    variance : float
+        Of `within`: above 0 once clusters were split, or rows are known by a coreset alone.
+    changed : ChangedShare
+        What is certain of the rows whose nearest center is another one since they were labelled.
+    histogram : float64 (b,)
+        Weights of rows of the coreset by distance over reach; see `metrics.drift.distance_histogram`. Zero: not known.
+    unsearched : float
+        Weight of rows since splits and joins were last looked for.
+    n_effective : float
+        Rows that would tell as much as the coreset: ``sum(w)^2 / sum(w^2)`` of its weights (Kish).
+    origins : int64 (ids given so far,)
+        Fingerprint of the center of each cluster when it got its id. Clusters that were followed apart are the same
+        where their ids and all origins up to there agree.
+    n_updates : int
+    """
+
+    ids: NDArray[np.int64]
+    centers: NDArray[np.float64]
+    means: NDArray[np.float64]
+    counts: NDArray[np.float64]
+    distances: NDArray[np.float64]
+    reach: NDArray[np.float64]
+    within: float
+    variance: float
+    changed: ChangedShare
+    histogram: NDArray[np.float64]
+    n_effective: float
+    unsearched: float
+    origins: NDArray[np.int64]
+    n_updates: int
+
+    @property
+    def n_clusters(self) -> int:
+        """Clusters, k."""
+        return len(self.ids)
+
+    @property
+    def n_ids(self) -> int:
+        """Ids that were given so far."""
+        return len(self.origins)
+
+    @property
+    def inertia(self) -> float:
+        """Weighted sum of squared distances of all rows to the centers of their clusters."""
+        moved = self.means - self.centers
+        return self.within + float(self.counts @ np.einsum("ij,ij->i", moved, moved))
+
+    @property
+    def error(self) -> float:
+        """Standard error of `inertia`; 0 where it is exact."""
+        return float(np.sqrt(self.variance))
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in memory."""
+        return (
+            self.centers.nbytes
+            + self.means.nbytes
+            + 4 * self.ids.nbytes
+            + self.origins.nbytes
+            + self.changed.rows.n_bytes
+        )
+
+    def widened(self, n_features: int) -> TrackedClusters:
+        """The same with more features, which no row had."""
+        more = n_features - self.centers.shape[1]
+        if more <= 0:
+            return self
+        wide = ((0, 0), (0, more))
+        return replace(self, centers=np.pad(self.centers, wide), means=np.pad(self.means, wide))
+
+    def faded(self, factor: float) -> TrackedClusters:
+        """The same with all weights times a factor."""
+        if factor == 1:
+            return self
+        return replace(
+            self,
+            counts=factor * self.counts,
+            distances=factor * self.distances,
+            within=factor * self.within,
+            variance=factor * factor * self.variance,
+            changed=self.changed.faded(factor),
+            unsearched=factor * self.unsearched,
+        )
+
+    def labelled(self, histogram: GapHistogram, error: GapError) -> TrackedClusters:
+        """With what is known of how far rows, which were labelled by the centers, are from having other ones."""
+        return replace(self, changed=self.changed.labelled(histogram, error))
+
+    def with_rows(
+        self, counts: NDArray[np.float64], sums: NDArray[np.float64], d2: float, distances: NDArray[np.float64]
+    ) -> TrackedClusters:
+        """Count rows in that were labelled by the centers.
+
+        Parameters
+        ----------
+        counts : float64 (k,)
+        sums : float64 (k, d)
+        d2 : float
+            Sum of their squared distances to the centers.
+        distances : float64 (k,)
+            Sums of their distances to the centers.
+        """
+        means = np.divide(sums, counts[:, None], out=self.centers.copy(), where=counts[:, None] > 0)
+        moved = means - self.centers
+        within = max(0.0, d2 - float(counts @ np.einsum("ij,ij->i", moved, moved)))
+        together, joined, between = joined_means(self.means, self.counts, means, counts)
+        return replace(
+            self,
+            means=joined,
+            counts=together,
+            distances=self.distances + distances,
+            within=self.within + within + float(between.sum()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How the rows of a cluster fall apart, estimated from drawn ones.
+
+    Attributes
+    ----------
+    shares : float64 (j,)
+        Of the cluster's weight.
+    means : float64 (j, d)
+        Of the parts; their mean is that of the cluster.
+    between : float
+        Sum of squared distances of the parts' means to that of the cluster, for a weight of 1.
+    error : float
+        Its standard error, as if each row had been drawn with a probability of 1 / weight.
+    """
+
+    shares: NDArray[np.float64]
+    means: NDArray[np.float64]
+    between: float
+    error: float
+
+    @classmethod
+    def of(
+        cls, X: Matrix, weights: NDArray[np.float64], labels: NDArray[np.int32], mean: NDArray[np.float64], n_parts: int
+    ) -> Parts:
+        """Estimate from drawn rows (s, d) of the cluster, their weights (s,) and parts (s,), and its exact mean (d,).
+
+        Without rows, all is in the first part, and nothing is known of the others.
+        """
+        sums, counts = np.zeros((n_parts, len(mean))), np.zeros(n_parts)
+        add_rows(X, weights, labels, sums, counts)
+        if not counts.any():
+            counts[0], sums[0] = 1.0, mean
+        shares = counts / counts.sum()
+        means = np.divide(sums, counts[:, None], out=np.tile(mean, (n_parts, 1)), where=counts[:, None] > 0)
+        means += mean - shares @ means
+        apart = means - mean
+        between = float(shares @ np.einsum("ij,ij->i", apart, apart))
+        whole = row_d2(X, np.zeros_like(labels), NearestCenters.build(mean[None], np.float64))
+        gains = whole - row_d2(X, labels, NearestCenters.build(means, np.float64))
+        error = float(np.sqrt(np.square(weights * (gains - between)).sum())) / float(counts.sum())
+        return cls(shares, means, between, error)
+
+
+def carry_over(
+    tracked: TrackedClusters, transition: Transition, centers: NDArray[np.float64], parts: dict[int, Parts]
+) -> tuple[TrackedClusters, NDArray[np.int64]]:
+    """Count the rows of old clusters in those after an update, where they stay: nothing is read.
+
+    Parameters
+    ----------
+    tracked : TrackedClusters
+    transition : Transition
+    centers : float64 (k after, d)
+    parts : dict
+        Of old clusters that were split, by their numbers: parts in the order of `family`.
+
+    Returns
+    -------
+    clusters : TrackedClusters
+        With new ids, in the order of ids.
+    numbers : int64 (k after,)
+        Of these clusters in `transition`.
+    """
+    n_after, is_new = len(centers), transition.is_new
+    ids = np.empty(n_after, np.int64)
+    ids[transition.heirs[transition.heirs >= 0]] = tracked.ids[transition.heirs >= 0]
+    ids[is_new] = tracked.n_ids + np.arange(is_new.sum())
+    means, counts, distances, reach = centers.copy(), np.zeros(n_after), np.zeros(n_after), np.zeros(n_after)
+    within, variance = tracked.within, tracked.variance
+    for one in range(tracked.n_clusters):
+        weight = float(tracked.counts[one])
+        fallen = parts.get(one)
+        if fallen is None:
+            into, shares, their_means = transition.taken_by[one : one + 1], np.ones(1), tracked.means[one : one + 1]
+        else:
+            into, shares, their_means = family(transition, one), fallen.shares, fallen.means
+            within -= weight * fallen.between
+            variance += (weight * fallen.error) ** 2
+        together, joined, between = joined_means(means[into], counts[into], their_means, weight * shares)
+        means[into], counts[into] = np.where(together[:, None] > 0, joined, means[into]), together
+        within += float(between.sum())
+        distances[into] += shares * tracked.distances[one]
+        reach[into] = np.maximum(reach[into], tracked.reach[one])
+    order = np.argsort(ids, kind="stable")
+    places = np.empty(n_after, np.int64)
+    places[order] = np.arange(n_after)
+    came_from = np.where(transition.heirs >= 0, places[transition.heirs], -1)
+    carried = replace(
+        tracked,
+        ids=ids[order],
+        centers=centers[order],
+        means=means[order],
+        counts=counts[order],
+        distances=distances[order],
+        reach=reach[order],
+        within=max(0.0, within),
+        variance=variance,
+        changed=tracked.changed.moved(tracked.centers, centers[order], came_from),
+        origins=np.append(tracked.origins, origins_of(centers[is_new])),
+        n_updates=tracked.n_updates + 1,
+    )
+    return carried, order.astype(np.int64)
+
+
+def origins_of(centers: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Fingerprints (k,) of centers (k, d)."""
+    rows = np.ascontiguousarray(centers)
+    return np.array(
+        [int.from_bytes(blake2b(row, digest_size=8).digest(), "little", signed=True) for row in rows], np.int64
+    )
+
+
+def weighted_quantiles(
+    values: NDArray[np.float64], weights: NDArray[np.float64], labels: NDArray[np.int32], k: int, q: float
+) -> NDArray[np.float64]:
+    """The quantile q of the weighted values of each label (k,); 0 where there are none."""
+    order = np.lexsort((values, labels))
+    labels, values, weights = labels[order], values[order], weights[order]
+    found = np.zeros(k)
+    bounds = np.searchsorted(labels, np.arange(k + 1))
+    for label in range(k):
+        start, stop = bounds[label], bounds[label + 1]
+        if stop > start:
+            sums = np.cumsum(weights[start:stop])
+            found[label] = values[start + min(int(np.searchsorted(sums, q * sums[-1])), stop - start - 1)]
+    return found

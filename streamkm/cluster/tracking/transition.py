@@ -1,0 +1,111 @@
+"""Which clusters before an update are those after it, by the rows that they share. Never sees a source or a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHILD_SHARE = 0.25
+"""Least share of a cluster's rows that its heir takes over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """How clusters before an update became those after it.
+
+    Attributes
+    ----------
+    heirs : int64 (k before,)
+        The cluster after the update that has the id of each, or -1.
+    taken_by : int64 (k before,)
+        The cluster after the update that the rows of each are counted in: the heir, or the one that it was joined to.
+    parents : int64 (k after,)
+        The cluster that a new one was split from; -1: none, as of clusters that have an old id or were born.
+    """
+
+    heirs: NDArray[np.int64]
+    taken_by: NDArray[np.int64]
+    parents: NDArray[np.int64]
+
+    @classmethod
+    def same(cls, n_clusters: int) -> Transition:
+        """Of clusters that stay who they are."""
+        everyone = np.arange(n_clusters)
+        return cls(everyone, everyone, np.full(n_clusters, -1))
+
+    @property
+    def is_new(self) -> NDArray[np.bool_]:
+        """Clusters (k after,) that get a new id."""
+        new = np.ones(len(self.parents), np.bool_)
+        new[self.heirs[self.heirs >= 0]] = False
+        return new
+
+
+def find_transition(
+    before: NDArray[np.int32],
+    after: NDArray[np.int32],
+    weights: NDArray[np.float64],
+    is_old: NDArray[np.bool_],
+    is_novel: NDArray[np.bool_],
+    nearest: NDArray[np.int32],
+    n_after: int,
+) -> Transition:
+    """Tell by the rows that clusters share which of them are the same.
+
+    A cluster was born where most of its rows lie farther out than rows did before. Any other that takes over a quarter
+    of the old rows of one before may be its heir. The pair with the largest weight in common is decided first, so that
+    the larger part of a split and the larger one of a join keep their ids. What is left was split from the cluster that
+    most of its rows were in.
+
+    Parameters
+    ----------
+    before, after : int32 (s,)
+        Labels of rows by the centers before and after.
+    weights : float64 (s,)
+    is_old : bool (s,)
+        Rows that were there before the update.
+    is_novel : bool (s,)
+        Rows that lie farther from the centers before than rows did.
+    nearest : int32 (k before,)
+        The cluster afterwards that the mean of each lies in; it counts where a cluster has no old rows here.
+    n_after : int
+
+    References
+    ----------
+    Spiliopoulou, Ntoutsi, Theodoridis and Schult, "MONIC: modeling and monitoring cluster transitions", KDD 2006: ids
+    follow the weight of the rows that two clusters share.
+    """
+    k = len(nearest)
+    cells, cell = np.unique(before.astype(np.int64) * n_after + after, return_inverse=True)
+    one, other = np.divmod(cells, n_after)  # pairs of clusters that share rows
+    everyone = np.asarray(np.bincount(cell, weights, minlength=len(cells)), np.float64)
+    old = np.asarray(np.bincount(cell, weights * is_old, minlength=len(cells)), np.float64)
+    totals = np.bincount(one, old, minlength=k)
+    shares = np.divide(old, totals[one], out=np.zeros(len(cells)), where=totals[one] > 0)
+    held = np.bincount(after, weights, minlength=n_after)
+    born = 2 * np.bincount(after, weights * is_novel, minlength=n_after) > held
+    lone = np.flatnonzero(totals == 0)
+    one, other = np.concatenate([one, lone]), np.concatenate([other, nearest[lone]])
+    everyone, shares = np.concatenate([everyone, np.zeros(len(lone))]), np.concatenate([shares, np.ones(len(lone))])
+    heirs, taken = np.full(k, -1, np.int64), np.zeros(n_after, np.bool_)
+    candidates = np.flatnonzero((shares >= CHILD_SHARE) & ~born[other])
+    for pair in candidates[np.lexsort((other[candidates], one[candidates], -everyone[candidates]))].tolist():
+        if heirs[one[pair]] < 0 and not taken[other[pair]]:
+            heirs[one[pair]], taken[other[pair]] = other[pair], True
+    most = np.full(k, -1, np.int64)
+    order = np.lexsort((other, shares, one))
+    most[one[order]] = other[order]  # the last of each, which is the largest
+    parents = np.full(n_after, -1, np.int64)
+    order = np.lexsort((one, everyone, other))
+    parents[other[order]] = one[order]
+    parents[taken | born | (held == 0)] = -1
+    # what was split from a cluster that is gone has no parent with an id
+    parents[(parents >= 0) & (heirs[parents] < 0)] = -1
+    return Transition(heirs, np.where(heirs >= 0, heirs, most), parents)
+
+
+def family(transition: Transition, one: int) -> NDArray[np.int64]:
+    """The heir of an old cluster, then those that were split from it."""
+    return np.concatenate([transition.heirs[one : one + 1], np.flatnonzero(transition.parents == one)])
