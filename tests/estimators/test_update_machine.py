@@ -194,9 +194,15 @@ class Updates(RuleBasedStateMachine):
     def merge(self, stream, other):
         if stream is other:
             return
-        n_events, n_before = len(stream.kmeans.lineage_), stream.highest
+        events, n_before = stream.kmeans.lineage_, stream.highest
+        both = zip(events, other.kmeans.lineage_, strict=False)
+        n_common = next(
+            (n for n, (one, two) in enumerate(both) if one != two), min(len(events), len(other.kmeans.lineage_))
+        )
+        n_told = len(events) + len(other.kmeans.lineage_) - n_common
         stream.kmeans.merge(other.kmeans)
-        told = [each for each in stream.kmeans.lineage_[n_events:] if each.event == "renamed"]
+        told = stream.kmeans.lineage_[n_told:]  # behind what was told of either before
+        assert {each.event for each in told} <= {"renamed"}
         names = {each.other: each.id for each in told}
         assert all(each.id > n_before for each in told)
         ids, given = ([names.get(one, one) for one in each.tolist()] for each in (other.ids, other.given))
@@ -229,3 +235,8 @@ class Updates(RuleBasedStateMachine):
 
 def test_updates_in_any_order():
     run_state_machine_as_test(Updates, settings=settings(max_examples=20, stateful_step_count=12))
+
+
+@pytest.mark.slow
+def test_long_walks():
+    run_state_machine_as_test(Updates, settings=settings(max_examples=60, stateful_step_count=25))

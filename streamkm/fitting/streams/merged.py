@@ -88,7 +88,7 @@ def _counted(
 
 
 def _events(first: Followed, second: Followed, names: NDArray[np.int64]) -> list[Event]:
-    """Events of the second since the common history, by their names in both."""
+    """Events of the second since the common history, by their names in both; "renamed" keeps the name it had before."""
     n_common = next(
         (n for n, (one, other) in enumerate(zip(first.events, second.events, strict=False)) if one != other),
         min(len(first.events), len(second.events)),
@@ -98,7 +98,7 @@ def _events(first: Followed, second: Followed, names: NDArray[np.int64]) -> list
             each,
             update=first.clusters.n_updates + each.update,
             id=int(names[each.id]),
-            other=None if each.other is None else int(names[each.other]),
+            other=each.other if each.other is None or each.event == "renamed" else int(names[each.other]),
         )
         for each in second.events[n_common:]
     ]
