@@ -60,6 +60,12 @@ class Held:
     def __init__(self, future: Any, *path: int):
         self.future, self.path = future, path
 
+    def __getitem__(self, index: int) -> Held:
+        """A part of the value."""
+        return Held(self.future, *self.path, index)
+
+    __iter__ = None  # how many parts there are is not known here
+
 
 def values_in(result: Any, handles: Iterable[Held]) -> Iterator[Any]:
     """The values of handles that lie in the result of one future."""
