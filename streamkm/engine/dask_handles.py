@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from operator import eq
+from dataclasses import fields
+from operator import attrgetter, eq
 from typing import Any, Protocol
 
 from streamkm.engine import dask_tasks as calls
+from streamkm.sources.base import Chunk
+
+FIELDS = attrgetter(*(field.name for field in fields(Chunk)))
 
 
 class Finishing(Protocol):
@@ -92,7 +97,8 @@ def parts_by_call(handles: Iterable[Held], rows: Iterable[int]) -> list[tuple[tu
 def encode(items: Any) -> tuple[calls.Packed, list[Any]]:
     """Items as calls get them, and the futures among them, which Dask is to see.
 
-    Held values that follow each other in one result are packed in a few bytes, however many they are.
+    Held values that follow each other in one result are packed in a few bytes, however many they are. Chunks, and what
+    travels beside each, are packed by columns: the scheduler keeps the arguments of a call as objects.
     """
     numbers: dict[int, int] = {}
     futures: list[Any] = []
@@ -107,14 +113,20 @@ def encode(items: Any) -> tuple[calls.Packed, list[Any]]:
         if isinstance(item, Held):
             return which(item.future, item.path)
         if type(item) is list:
-            return in_columns(item) if _is_table(item) else stretch(item) or list(map(packed, item))
+            of = _rows_of(item)
+            return in_columns(item, of) if of is not None else stretch(item) or list(map(packed, item))
         if type(item) is tuple:
             return tuple(map(packed, item))
         return which(item, ()) if hasattr(item, "key") and hasattr(item, "status") else item
 
-    def in_columns(rows: list[Any]) -> calls.Columns:
-        columns = map(list, zip(*rows, strict=True))
-        return calls.Columns([_as_range(column) or packed(column) for column in columns])
+    def in_columns(rows: list[Any], of: type) -> calls.Columns:
+        columns = map(list, zip(*(map(FIELDS, rows) if of is Chunk else rows), strict=True))
+        return calls.Columns([*map(one_column, columns)], of)
+
+    def one_column(values: list[Any]) -> Any:
+        if _is_constant(values):
+            return calls.Repeated(packed(values[0]), len(values))
+        return _as_range(values) or _as_array(values) or packed(values)
 
     def stretch(values: list[Any]) -> calls.Stretch | None:
         first = values[0] if values else None
@@ -129,10 +141,24 @@ def encode(items: Any) -> tuple[calls.Packed, list[Any]]:
     return calls.Packed(packed(items)), futures
 
 
-def _is_table(values: list[Any]) -> bool:
-    """Whether values are lists of one length, several."""
-    lists = len(values) > 1 and all(type(value) is list for value in values)
-    return lists and len(values[0]) > 0 and len({len(value) for value in values}) == 1
+def _rows_of(values: list[Any]) -> type | None:
+    """The type of values that are packed by columns: several chunks, or lists or tuples of one length; else None.
+
+    Of tuples only those that begin with a chunk: others are few, or hold graphs and futures.
+    """
+    of = type(values[0]) if len(values) > 1 else None
+    if of not in (list, tuple, Chunk) or any(type(value) is not of for value in values):
+        return None
+    if of is Chunk:
+        return of
+    one_length = len(values[0]) > 0 and len({len(value) for value in values}) == 1
+    return of if one_length and (of is list or all(type(value[0]) is Chunk for value in values)) else None
+
+
+def _is_constant(values: list[Any]) -> bool:
+    """Whether all values are the same object, or the same integer."""
+    first = values[0]
+    return all(value is first or (type(value) is type(first) is int and value == first) for value in values)
 
 
 def _as_range(values: list[Any]) -> range | None:
@@ -141,3 +167,9 @@ def _as_range(values: list[Any]) -> range | None:
         return None
     steps = range(values[0], values[-1] + 1, values[1] - values[0])
     return steps if len(steps) == len(values) and all(map(eq, steps, values)) else None
+
+
+def _as_array(values: list[Any]) -> array[int] | None:
+    """Integers of 64 bits as an array; None for other values."""
+    fit = all(type(value) is int and value.bit_length() < 64 for value in values)
+    return array("q", values) if fit else None

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import starmap
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -21,6 +22,7 @@ from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import OutputError, SourceError, SourceNotFoundError
 from streamkm.engine.base import Joining
 from streamkm.engine.reduction import fold_shard, runs_of
+from streamkm.sources.base import Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,19 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeated:
+    """A value that a column has in each of so many rows."""
+
+    value: Any
+    n_rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
-    """Lists of one length, by their columns."""
+    """Lists, tuples or chunks of one length, by their columns: few objects on the scheduler, however many items."""
 
     columns: list[Any]
+    of: type = list
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +87,11 @@ def decoded(packed: Packed, results: list[Any]) -> Any:
             return found
         if isinstance(item, Stretch):
             return list(value(item.where)[item.start : item.stop])
+        if isinstance(item, Repeated):
+            return [value(item.value)] * item.n_rows
         if isinstance(item, Columns):
-            return list(map(list, zip(*map(value, item.columns), strict=True)))
+            rows = zip(*map(value, item.columns), strict=True)
+            return list(starmap(Chunk, rows) if item.of is Chunk else map(item.of, rows))
         return type(item)(map(value, item)) if type(item) in (list, tuple) else item
 
     return value(packed.items)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm import StreamKMeans
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.engine import base as executors
 from streamkm.engine import dask_shards, open_executor
 from streamkm.engine.dask import DaskCluster
@@ -23,6 +24,7 @@ from streamkm.engine.dask_shards import SHARD_ROWS, SHARDS, count_shards, shards
 from streamkm.engine.dask_tasks import ShardFold, decoded
 from streamkm.engine.reduction import ARITY, RUN_LENGTH, UNITS, JoinTree, fold_shard, shard_stop, subtree_levels
 from streamkm.sources import open_source
+from streamkm.sources.base import Chunk
 from tests.dask_processes import assert_same_bits
 
 N_CHUNKS = 1_600  # 120 runs, of which shards have several
@@ -132,7 +134,11 @@ placed = st.builds(
     lambda values, first, step: [[value, first + step * i, None] for i, value in enumerate(values)],
     in_order, st.integers(-3, 3), st.integers(-2, 3),
 )  # fmt: skip
-leaves = st.one_of(held_values, st.integers(0, 3), st.booleans(), st.none(), st.text(max_size=1), in_order, placed)
+cut = st.builds(Chunk, *[st.integers(0, 3) | st.integers(-(2**64), 2**64)] * 5)
+read = st.lists(cut | st.tuples(cut, st.integers(0, 3) | st.none(), st.integers(0, 3)), max_size=4)
+leaves = st.one_of(
+    held_values, st.integers(0, 3), st.booleans(), st.none(), st.text(max_size=1), in_order, placed, cut, read
+)
 
 
 @given(st.recursive(leaves, lambda inner: st.lists(inner, max_size=4) | st.tuples(inner, inner), max_leaves=12))
@@ -153,6 +159,17 @@ def test_held_values_in_order_are_packed_in_a_few_bytes():
     rows = [[Held(blocks, i), i << 40, Held(labels, i)] for i in range(5_000)]
     assert len(pickle.dumps(encode(rows)[0])) < 500
     assert len(pickle.dumps(encode([Held(blocks, 0, i) for i in range(5_000)])[0])) < 500
+
+
+@pytest.mark.parametrize("weights", [NO_WEIGHTS, None])
+def test_chunks_are_packed_as_columns(weights):
+    """The scheduler keeps the arguments of calls: an object for each chunk would be some 300 bytes."""
+    rows = [(Chunk(i, 0, 20 * i, 20 * i + 20, 80), 20, weights, 20 * i) for i in range(5_000)]
+    texts = [Chunk(i, i // 99, i * i, (i + 1) ** 2, 80) for i in range(5_000)]
+    for items, most in ((rows, 0.1), (texts, 30)):
+        packed = encode(items)[0]
+        assert len(pickle.dumps(packed)) < most * len(items)
+        assert decoded(packed, []) == items
 
 
 def index_and_keep(chunk):
