@@ -24,7 +24,7 @@ from streamkm.cli.options import (
     table_options,
     talk_options,
 )
-from streamkm.core.exceptions import OutputError
+from streamkm.core.exceptions import InvalidParameterError, OutputError
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Run
@@ -54,16 +54,29 @@ def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | No
     return int(count)
 
 
+def _bytes(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """A size in memory, as "8 GiB"."""
+    from streamkm.core.memory import memory_limit_bytes
+
+    try:
+        return None if value is None else memory_limit_bytes(value)
+    except InvalidParameterError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 # options of plan, and what `forecast.Cluster` calls them
 _ASSUMED = {
     "threads": "threads", "cores": "cores", "task_time": "scheduler_s", "latency": "latency_s",
-    "bandwidth": "bandwidth", "storage": "storage",
+    "bandwidth": "bandwidth", "storage": "storage", "worker_memory": "worker_limit",
 }  # fmt: skip
 
 
 def _cluster_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What a cluster is taken to be; the defaults are those of `forecast.Cluster`."""
     for option in (
+        click.option(
+            "--worker-memory", callback=_bytes, help="Memory limit of each worker.  [default: 4 GiB a thread]"
+        ),
         click.option("--storage", type=float, help="Bytes a second that all workers read.  [default: as here, each]"),
         click.option("--bandwidth", type=float, help="Bytes a second of each machine's network.  [default: 1.25e9]"),
         click.option("--latency", type=float, help="Seconds of a message and its answer.  [default: 0.011]"),
@@ -247,8 +260,14 @@ def plan(
         else:
             taken = [] if seconds is None else [("time", f"about {seconds:.3g} s, from a measurement of a few chunks")]
             counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
-            lines = planned.lines() if forecast is None else [*planned.lines()[:-2], *forecast.lines()]
+            lines = planned.lines() if forecast is None else _with_forecast(planned.lines(), forecast.lines())
             print_pairs([*lines, *counted, *taken, ("results", run.output.directory)])
+
+
+def _with_forecast(planned: list[tuple[str, str]], forecast: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Lines of a plan and of a forecast by it, which says itself what is written and what memory it takes."""
+    known = {"memory", *(label for label, _ in forecast)}
+    return [*(line for line in planned if line[0] not in known), *forecast]
 
 
 def _configurations(inputs: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ from streamkm.core.memory import available_memory, is_given
 from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.engine.checkpoint import Checkpoint
+from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.continued import incremental_from
 from streamkm.estimators.describe import DescribedKMeans
@@ -524,8 +525,8 @@ class StreamKMeans(DescribedKMeans):
         if source.in_process:
             raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
         planned = source if n_rows is None else HypotheticalSource(source, n_rows)
-        # as a client plans that has the labels written where rows are read: those that it gathers come on top
-        plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False)
+        # as a client plans that leaves labels on the workers: those that it gathers come on top
+        plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False, workers=cluster.workers_memory)
         rates = measure(rough_reader(self, source, plan), plan, settings_of(self, drawn_seed(self.random_state)))
         return forecast(plan, rates, cluster)
 
@@ -538,10 +539,12 @@ class StreamKMeans(DescribedKMeans):
         gathers_labels: bool = True,
         refuses: bool = True,
         memory_limit: Any = None,
+        workers: tuple[WorkerMemory, ...] | None = None,
     ) -> Plan:
         """As `plan`, for a source that is open, rows with weights of this sum, and so many threads of this process.
 
-        Below another `memory_limit` if one is given; see `checkpoints.limit_of_run`.
+        Below another `memory_limit` if one is given; see `checkpoints.limit_of_run`. For `workers` that are not there
+        yet if these are given, else for those of the executor.
         """
         return plan_rows(
             self,
@@ -551,6 +554,7 @@ class StreamKMeans(DescribedKMeans):
             gathers_labels=gathers_labels,
             refuses=refuses,
             memory_limit=memory_limit,
+            workers=workers,
         )
 
     def __sklearn_tags__(self) -> Any:

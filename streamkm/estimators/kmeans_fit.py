@@ -12,6 +12,7 @@ from streamkm.cluster.size_cap import most_clusters
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor
+from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.describe import missing_values
 from streamkm.estimators.fitted_attributes import set_fitted
@@ -49,9 +50,13 @@ def plan_rows(
     gathers_labels: bool,
     refuses: bool,
     memory_limit: Any,
+    workers: tuple[WorkerMemory, ...] | None,
 ) -> Plan:
     """Plan a fit; see `StreamKMeans.plan_for`."""
     given = parameters_of(estimator)
+    on_cluster = bool(workers) or (refuses and is_on_cluster(given.executor))
+    if workers is None:
+        workers = cluster_memory(given.executor) if refuses else ()
     if source.n_rows is not None:
         check_clusters(given.n_clusters, source.n_rows)
     counts = {given.n_clusters}
@@ -77,8 +82,8 @@ def plan_rows(
         gathers_labels=gathers_labels,
         caches_rows=refuses and is_alone(given.executor),
         refuses=refuses,
-        on_cluster=refuses and is_on_cluster(given.executor),
-        workers=cluster_memory(given.executor) if refuses else (),
+        on_cluster=on_cluster,
+        workers=workers,
     )
     # splits leave more clusters than are looked for: these are planned first, as a refusal names their limit
     plan = max(

@@ -17,10 +17,16 @@ from streamkm import SketchOptions, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import human_bytes
+from streamkm.engine.dask_shards import SHARD_ROWS
 from streamkm.engine.memory import READ_BYTES
 from streamkm.engine.reduction import fold_run, run_lengths, runs_of
 from streamkm.planning.forecast import Cluster, Cost, HypotheticalSource, Rates, cost_model, forecast, human_seconds
-from streamkm.planning.forecast.cost_model import CLIENT_CHUNK_BYTES, count_joins
+from streamkm.planning.forecast.cost_model import (
+    CLIENT_CHUNK_BYTES,
+    CLIENT_CHUNK_S,
+    TOLD_CHUNK_BYTES,
+    count_joins,
+)
 from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.planning.plan import Plan
 from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample, PlannedSketch
@@ -86,14 +92,18 @@ def test_stages_by_hand():
     assert len(run_lengths(320, 24)) == 24
     sketch, tasks = stage(found, "sketch"), 3 * 24 + 4 + 1
     assert sketch.tasks == tasks
-    workers = max(3 * N / 24 * 2e-6, N * 3e-6 / 8) + tasks * 0.003 / 8
-    client = tasks * 0.002 + 320 * 0.001
+    workers = max(3 * N / 24 * 2e-6, N * 3e-6 / 8) + (tasks * 0.003 + 320 * 0.001) / 8  # that join what chunks tell
+    client = tasks * 0.002 + 320 * CLIENT_CHUNK_S
     storage = 300 * N / 1e8
     assert sketch.bound == "storage"
-    assert storage > client > workers
+    assert storage > workers > client
+    told = 75_000 * (D + 16) + 320 * TOLD_CHUNK_BYTES
+    bounds = {"workers": workers, "client": client, "storage": storage, "scheduler": tasks * 0.001}
+    assert sketch.bounds == pytest.approx({**bounds, "network": 2 * told / 1e9})
     assert sketch.seconds == pytest.approx(2 * 0.005 + storage + 0.005)
     assert sketch.read_bytes == 300 * N
-    assert sketch.client_bytes == sketch.network_bytes == 75_000 * (D + 16)
+    # a result goes to the scheduler first, and then to the client
+    assert (sketch.client_bytes, sketch.network_bytes, sketch.scheduler_bytes) == (told, 2 * told, told)
     # sums of 64,000 bytes: 24 runs, three joins of eight, one of what these give
     f, u = 8 * K * D, 8 * K * D / 1e9
     assert count_joins(24 * [[0]]) == 4
@@ -104,9 +114,10 @@ def test_stages_by_hand():
     send = (2 + 2) * shared / 1e9 + 2 * 0.005
     assert (assign.tasks, assign.bound) == (tasks, "workers")
     assert assign.seconds == pytest.approx(send + work + 2 * (0.002 + 8 * u + 0.005))
-    assert assign.client_bytes == 4 * N + shared + f
-    assert assign.network_bytes == assign.client_bytes + 4 * shared + 23 * f
-    assert stage(quick, "sketch").bound == "client"
+    assert assign.client_bytes == shared + f  # labels stay on the workers
+    assert assign.network_bytes == (4 + 1) * shared + 2 * f + 23 * f
+    assert assign.scheduler_bytes == shared + f
+    assert stage(quick, "sketch").bound == "workers"
 
 
 def test_joins_that_lie_one_above_the_other():
@@ -186,10 +197,9 @@ def test_time_and_bytes_are_linear_in_the_rows():
 def test_memory_of_a_worker_grows_by_its_labels_alone():
     sizes = [forecast(plan_of(n_rows=s * N, n_chunks=s * 320), RATES, Cluster(8)).worker_memory for s in (10, 100_000)]
     assert sizes[0]["sketch"] == sizes[1]["sketch"]
-    # an eighth of all, those of a shard that is in work, and of one more on the worker that gets most: a shard has no
-    # more, however many rows there are
+    # an eighth of all in whole shards, and those of a shard that is in work: a shard has no more, of however many rows
     more = sizes[1]["assign"] - sizes[0]["assign"]
-    assert 4 * 99_990 * N / 8 <= more <= 5 * 99_990 * N / 8 + 200 * MIB
+    assert 4 * 99_990 * N / 8 <= more <= 5 * (99_990 * N / 8 + 2 * SHARD_ROWS)
     assert sizes[0]["sketch"] >= 300 * MIB + 4 * 16 * MIB + READ_BYTES
     threads = (
         forecast(plan_of(), RATES, Cluster(4, 2)).worker_bytes - forecast(plan_of(), RATES, Cluster(8)).worker_bytes
@@ -218,6 +228,10 @@ def test_client_and_scheduler_grow_by_chunks():
     few, many = (forecast(plan_of(n_chunks=n), RATES, Cluster(8)) for n in (1000, 2000))
     assert many.client_bytes - few.client_bytes == 1000 * CLIENT_CHUNK_BYTES
     assert many.client_bytes > 600 * MIB
+    assert many.labelled_client_bytes == many.client_bytes  # of few labels
+    rows = forecast(plan_of(n_rows=1000 * N), RATES, Cluster(8))
+    assert rows.client_bytes == forecast(plan_of(), RATES, Cluster(8)).client_bytes
+    assert rows.labelled_client_bytes >= 4000 * N
     assert many.scheduler_bytes > few.scheduler_bytes
 
 
@@ -226,16 +240,14 @@ def test_other_machines_are_planned_whatever_this_one_has(file):
     kmeans = StreamKMeans(8, random_state=0, memory_limit=limited("1 GiB"))
     found = kmeans.forecast(file, Cluster(200), 10**9)
     told = dict(found.lines())["client memory"]
-    assert told.startswith(f"{human_bytes(found.client_bytes)}, above the limit of 1.0 GiB; ")
-    assert f"{human_bytes(found.unlabelled_client_bytes)} with labels on disk: fit(..., labels_to=...)" in told
-    assert found.client_bytes - found.unlabelled_client_bytes >= 4 * 10**9
+    assert told.startswith(f"{human_bytes(found.client_bytes)}; {human_bytes(found.labelled_client_bytes)} if labels_")
+    assert told.endswith("leave labels on workers (dask_labels_), or write them (fit(..., labels_to=...))")
+    assert found.labelled_client_bytes >= 4 * 10**9
     assert found.plan.assign_space == "original"  # labels decide nothing
     few = kmeans.forecast(file, Cluster(2))
-    assert dict(few.lines())["client memory"] == human_bytes(few.client_bytes)
-    hopeless = replace(found, unlabelled_client_bytes=2 << 30)
-    assert dict(hopeless.lines())["client memory"].endswith(
-        "2.0 GiB with labels on disk (fit(..., labels_to=...)): a client of more memory"
-    )
+    assert dict(few.lines())["client memory"].endswith("if labels_ is asked for")
+    hopeless = replace(found, client_bytes=2 << 30)
+    assert "2.0 GiB, above the limit of 1.0 GiB: a client of more memory" in dict(hopeless.lines())["client memory"]
     # the remedy: such a fit is planned without the labels
     assert kmeans.plan(file, 10**9, gathers_labels=False).peak_bytes < 1 << 30
     with pytest.raises(MemoryLimitError, match="above the limit"):
@@ -246,14 +258,28 @@ def test_coresets_pass_by_the_client():
     plan = plan_of(1000 * N, 320_000, "coreset")
     sketch = stage(forecast(plan, RATES, Cluster(100)), "sketch")
     parts = 320_000 * 3125 * (16 + 4 * M)
-    assert sketch.client_bytes == pytest.approx(parts + 64 * 320_000 * (D + 16))
-    assert sketch.bound == "client"
-    assert sketch.seconds >= 320
+    assert sketch.client_bytes == pytest.approx(parts + 320_000 * (64 * (D + 16) + TOLD_CHUNK_BYTES))
+    assert sketch.bound == "network"  # twice, by way of the scheduler
+    assert sketch.bounds["network"] == 2 * sketch.client_bytes / Cluster(100).bandwidth
+    assert sketch.bounds["client"] >= 320
+
+
+def test_workers_are_planned_by_their_limit(file):
+    """They hold the sketched rows, or a coreset of these is clustered; the client's memory has no part in it."""
+    kmeans = StreamKMeans(8, random_state=0, coreset=None, memory_limit=limited("1 GiB"))
+    found = kmeans.forecast(file, Cluster(4, worker_limit=64 << 30), 10**8)
+    assert found.plan.cluster_on == "blocks"
+    assert found.client_bytes < 1 << 30
+    assert found.worker_memory["sketch"] > 10**8 * 64 * 4 // 4
+    assert "above" not in dict(found.lines())["worker memory"]
+    small = kmeans.forecast(file, Cluster(4), 10**8)
+    assert ", above 70% of their limit of 4.0 GiB: workers with a limit of " in dict(small.lines())["worker memory"]
 
 
 @cases(
     "changed, message",
     [
+        ({"worker_limit": 0}, "worker_limit=0; needed: a whole number from 1"),
         ({"workers": 0}, "workers=0; needed: a whole number from 1"),
         ({"threads": 1.5}, "threads=1.5"),
         ({"cores": -1}, "cores=-1"),
@@ -365,7 +391,8 @@ def test_sparse_rows_are_measured(wide):
     assert found.plan.sketch == "countsketch"
     assert found.plan.n_rows == 10**9
     assert found.plan.n_chunks == found.plan.memory_model.reading.n_chunks
-    assert stage(found, "assign").client_bytes > 4 * 10**9
+    assert stage(found, "assign").client_bytes < 10**7  # centers and sums
+    assert found.labelled_client_bytes > 4 * 10**9
     assert 0 < kmeans.estimate_seconds(wide) < 60
     with pytest.raises(InvalidInputError, match="n_clusters=4000"):
         StreamKMeans(4000).forecast(wide, Cluster(2))
@@ -401,8 +428,14 @@ def command(*arguments, code=0):
 
 
 def test_command(file):
-    output = command(file, "-k", 8, "--workers", 4, "--cores", 2, "--task-time", 0.002)
-    for text in ("4 workers x 1 threads, one machine of 2 processors", "scheduler 2 ms", "worker memory", "tasks"):
+    output = command(file, "-k", 8, "--workers", 4, "--cores", 2, "--task-time", 0.002, "--worker-memory", "9 MiB")
+    for text in (
+        "4 workers x 1 threads, one machine of 2 processors",
+        "scheduler 2 ms",
+        "worker memory",
+        "tasks",
+        "limit of 9.0 MiB",
+    ):
         assert text in output
     found = json.loads(
         command(file, "-k", 8, "--workers", 200, "--rows", "1e9", "--threads", 2, "--storage", 5e9, "--json")
@@ -425,6 +458,7 @@ def test_command(file):
         (["--rows", "nan"], "'nan' is no whole number from 1"),
         (["--rows", "1e30"], "'1e30' is no whole number"),
         (["--workers", 2, "--bandwidth", 0], "bandwidth=0.0; needed"),
+        (["--workers", 2, "--worker-memory", "much"], "memory_limit='much'"),
         (["--cores", 2], "--cores is of use with --workers only"),
         (["--task-time", 2], "--task-time is of use with --workers only"),
     ],
@@ -495,3 +529,13 @@ def test_a_limit_leaves_the_same_fit_to_any_number_of_threads(tmp_path):
         np.testing.assert_array_equal(fit.cluster_centers_, fits[0].cluster_centers_)
         np.testing.assert_array_equal(fit.labels_, fits[0].labels_)
         assert fit.inertia_ == fits[0].inertia_
+
+
+def test_a_fit_of_1e11_rows_leaves_client_and_scheduler_small():
+    """Of bytes of 784 features in chunks of 16 MiB: what both hold of each chunk decides."""
+    plan = plan_of(n_rows=10**11, n_chunks=4_673_116)
+    found = forecast(plan, RATES, Cluster(200))
+    assert found.client_bytes <= 4 << 30
+    assert found.scheduler_bytes <= 1 << 30
+    assert found.total("tasks") < 40_000
+    assert {step.bound for step in found.stages if step.tasks} == {"workers"}

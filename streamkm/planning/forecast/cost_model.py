@@ -17,14 +17,16 @@ send
     b bytes to all workers, by way of the scheduler and then from worker to worker: ``(2 + ceil(log2 W)) b / B + 2 L``;
     ``(W + 1) b`` bytes travel.
 workers
-    ``max(ceil(R / P) (n / R) wall, n cpu / P) + (tasks w + (r - 1) t + (S - 1) u) / P`` with t the time of adding
+    ``max(ceil(R / P) (n / R) wall, n cpu / P) + (tasks w + (r - 1) t + (S - 1) u + c g) / P`` with t the time of adding
     f bytes to others and ``u = f / B`` that of fetching them, where W > 1.
 scheduler
     ``tasks s``.
 client
-    ``tasks a + c g`` with g the time that what a chunk tells takes here: sampled rows, parts of coresets.
+    ``tasks a + c h`` with h the time that it takes to cut a chunk, name it in a call and note what it tells, and
+    ``c g`` more for parts of coresets, with g the time to add what a chunk tells; workers add up sampled rows.
 network
-    What calls tell, over B: 4 n bytes of labels in an assign pass, sampled rows and parts of coresets in the first.
+    ``2 x / B`` for x bytes that calls tell, as a result goes to the scheduler and then to the client: sampled rows,
+    counts of chunks and parts of coresets in the first pass. Labels stay on the workers that make them.
 storage
     Stored bytes over the bandwidth of the storage, where that is given.
 machine
@@ -51,15 +53,18 @@ from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine.dask_shards import states_of_shards
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs
-from streamkm.passes.assign import LABEL_BYTES
 from streamkm.planning.forecast.values import Cluster, Cost, Forecast, Rates, Step
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.plan import Plan
 from streamkm.planning.worker_memory import WorkerModel
 from streamkm.sketches.registry import DATA_DEPENDENT
 
-CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES = 6_000, 5_000  # that they grow by, a chunk; measured at 3,200 chunks
-SCHEDULER_BYTES = 200 << 20
+# bytes of a chunk in the client (575 measured on fits of 20,000 to 60,000 chunks), in the scheduler beside counts (3, and
+# 48 more if chunks are uneven), and of its counts (53); and the client's time for it in a pass
+CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES, TOLD_CHUNK_BYTES = 600, 50, 55
+CLIENT_CHUNK_S = 17e-6
+SCHEDULER_BYTES = 250 << 20
+LABEL_BYTES = 4
 
 
 def forecast(plan: Plan, rates: Rates, cluster: Cluster) -> Forecast:
@@ -69,17 +74,19 @@ def forecast(plan: Plan, rates: Rates, cluster: Cluster) -> Forecast:
     n_rows = plan.n_rows or int(rates.chunk_rows * plan.n_chunks)
     model = _Model(plan, plan.memory_model, n_rows, plan.n_chunks, rates, cluster)
     chunks = CLIENT_CHUNK_BYTES * plan.n_chunks
-    gathering = max(plan.peak_bytes, plan.memory.get("assign", 0) + LABEL_BYTES * n_rows)
+    stages, client = tuple(model.stages()), plan.peak_bytes + chunks
     return Forecast(
-        plan,
-        cluster,
-        rates,
-        tuple(model.stages()),
-        model.worker_memory(),
-        gathering + chunks,
-        plan.peak_bytes + chunks,
-        SCHEDULER_BYTES + SCHEDULER_CHUNK_BYTES * plan.n_chunks,
-        4 * n_rows + model.state_bytes,
+        plan=plan,
+        cluster=cluster,
+        rates=rates,
+        stages=stages,
+        worker_memory=model.worker_memory(),
+        client_bytes=client,
+        labelled_client_bytes=max(client, plan.base_bytes + chunks + LABEL_BYTES * n_rows),
+        scheduler_bytes=SCHEDULER_BYTES
+        + SCHEDULER_CHUNK_BYTES * plan.n_chunks
+        + max(stage.scheduler_bytes for stage in stages),
+        written_bytes=LABEL_BYTES * n_rows + model.state_bytes,
     )
 
 
@@ -117,7 +124,7 @@ class _Load:
     returned: int
     state: int
     read: int | None  # bytes read from the storage; None where blocks are walked
-    gathered_s: float = 0.0  # seconds of the client for what calls tell
+    gathered_s: float = 0.0  # seconds that joining what calls tell takes: of workers, or of the client
     joined: bool = True  # whether workers join what calls tell, or their sums
 
 
@@ -172,7 +179,7 @@ class _Model:
         )
         shared = self.state_bytes + self.memory_model.centers(self.width).table_bytes + sketch_bytes
         load = _Load(
-            count_runs(self.n_chunks, self._fewest_runs), shared, 4 * self.n_rows, self.state_bytes,
+            count_runs(self.n_chunks, self._fewest_runs), shared, 0, self.state_bytes,
             self.plan.stored_bytes or 0,
         )  # fmt: skip
         n_passes = self.plan.passes - len(self.plan.reading.passes_before) - len(self.plan.reading.finding_steps)
@@ -188,10 +195,11 @@ class _Model:
 
     def _gather(self, name: str, cost: Cost, returned: int = 0) -> Step:
         """A pass that returns candidates for the sample, and `returned` bytes beside them."""
-        rows = min(self.n_rows, max(SPARE * self.plan.sample_rows, FEWEST_CANDIDATES * self.n_chunks))
-        returned += int(rows) * (self.memory_model.rows.row_bytes + 16)
-        gathered = self.n_chunks * self.rates.gather_s
         joined = self.plan.cluster_on != "coreset"
+        rows = SPARE * self.plan.sample_rows
+        rows = min(self.n_rows, rows if joined else max(rows, FEWEST_CANDIDATES * self.n_chunks))
+        returned += int(rows) * (self.memory_model.rows.row_bytes + 16) + TOLD_CHUNK_BYTES * self.n_chunks
+        gathered = self.n_chunks * self.rates.gather_s
         load = _Load(count_runs(self.n_chunks, RUNS), 0, returned, 0, self.plan.stored_bytes or 0, gathered, joined)
         return self._pass(name, cost, load)
 
@@ -203,7 +211,7 @@ class _Model:
         steps = self.rates.iterations
         return Step(
             "lloyd", steps * one.seconds, one.bound, steps * one.tasks, 0, steps * one.network_bytes,
-            steps * one.client_bytes,
+            steps * one.client_bytes, one.scheduler_bytes, {name: steps * took for name, took in one.bounds.items()},
         )  # fmt: skip
 
     def _pass(self, name: str, cost: Cost, load: _Load) -> Step:
@@ -223,25 +231,33 @@ class _Model:
         waves = -(-n_calls // at_once)
         work = max(waves * n_rows / n_calls * cost.wall * crowd, cpu / at_once)
         read = load.read or 0
+        by_workers, by_client = (gathered, 0.0) if load.joined and not cluster.in_process else (0.0, gathered)
+        if load.read is not None and not cluster.in_process:
+            by_client += self.n_chunks * CLIENT_CHUNK_S
+        beside = tasks * cluster.worker_s + (load.n_runs - 1) * add + (n_states - 1) * fetch + by_workers
         bounds = {
-            "workers": work + (tasks * cluster.worker_s + (load.n_runs - 1) * add + (n_states - 1) * fetch) / at_once,
+            "workers": work + beside / at_once,
             "scheduler": tasks * cluster.scheduler_s,
-            "client": tasks * cluster.client_s + gathered,
-            "network": returned / cluster.bandwidth,
+            "client": tasks * cluster.client_s + by_client,
+            "network": 2 * returned / cluster.bandwidth,
             "storage": read / cluster.storage,
         }
         if cluster.cores is not None:
             a_task = cluster.scheduler_s + cluster.client_s + cluster.worker_s
-            bounds["machine"] = (cpu + tasks * a_task + load.n_runs * add + gathered) / cluster.cores
+            bounds["machine"] = (cpu + tasks * a_task + load.n_runs * add + by_workers + by_client) / cluster.cores
         bound = max(bounds, key=lambda which: bounds[which])
         hops = 2 + math.ceil(math.log2(cluster.workers))
         send = hops * shared / cluster.bandwidth + 2 * cluster.latency_s
         levels = _levels(n_states) if state else 0
         climb = levels * (add + ARITY * fetch) + max(1, levels) * cluster.latency_s
         moved = (n_states - 1) * state if cluster.workers > 1 else 0
-        by_client = returned + shared + state if cluster.bandwidth < math.inf else 0
-        network = by_client + moved + shared * cluster.workers if cluster.bandwidth < math.inf else 0
-        return Step(name, send + bounds[bound] + climb, bound, tasks, read, network, by_client)
+        told = 0 if cluster.in_process else returned + state
+        shared = 0 if cluster.in_process else shared
+        network = 2 * told + moved + shared * (cluster.workers + 1) if told + shared else 0
+        one = max(returned, state) if load.joined else 0  # parts of coresets pass by one call at a time
+        return Step(
+            name, send + bounds[bound] + climb, bound, tasks, read, network, told + shared, shared + one, bounds
+        )
 
     def worker_memory(self) -> dict[str, int]:
         """Resident bytes of a worker, stage by stage: its share of held blocks and of labels grows with the rows."""

@@ -6,18 +6,21 @@ Values only; the model is `cost_model`'s, the measurement `fitting.benchmark`'s.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.memory import human_bytes
 from streamkm.core.text_table import Lines
+from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.planning.plan import Plan
+from streamkm.planning.worker_memory import HELD_SHARE
 
 # processor seconds a task, of calls that do nothing; measured by the benchmark of plans (Dask 2026.8, EPYC Zen 4, idle)
 SCHEDULER_S, CLIENT_S, WORKER_S = 2.1e-3, 1.8e-3, 3.4e-3
 LATENCY_S = 11e-3  # of such a call: client, scheduler, worker and back
 BANDWIDTH = 1.25e9  # bytes a second: 10 Gbit/s
+THREAD_MEMORY = 4 << 30  # of a worker without a limit, for each of its threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Cluster:
         Bytes a second in and out of each machine.
     storage : float
         Bytes a second that the storage gives all workers together.
+    worker_limit : int or None
+        Bytes of Dask's memory limit of each worker; None: 4 GiB a thread.
     """
 
     workers: int
@@ -50,10 +55,11 @@ class Cluster:
     latency_s: float = LATENCY_S
     bandwidth: float = BANDWIDTH
     storage: float = math.inf
+    worker_limit: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        for name in ("workers", "threads", "cores"):
+        for name in ("workers", "threads", "cores", "worker_limit"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InvalidParameterError(f"{name}={value!r}; needed: a whole number from 1")
@@ -68,6 +74,17 @@ class Cluster:
     def here(cls, threads: int, cores: int) -> Cluster:
         """Threads of one process: tasks cost nothing, nothing travels."""
         return cls(1, threads, cores, 0.0, 0.0, 0.0, 0.0, math.inf)
+
+    @property
+    def workers_memory(self) -> tuple[WorkerMemory, ...]:
+        """The memory of all workers before the fit."""
+        limit = self.threads * THREAD_MEMORY if self.worker_limit is None else self.worker_limit
+        return (WorkerMemory(self.threads, limit, 0),) * self.workers
+
+    @property
+    def in_process(self) -> bool:
+        """Whether all of it is one process: nothing travels."""
+        return math.isinf(self.bandwidth)
 
     @property
     def slots(self) -> int:
@@ -109,7 +126,7 @@ class Rates:
         Of a row in a pass that only samples, before the sketch is found (0 where there is none), in the one that
         sketches, in an assign pass, and in a Lloyd step on sketched rows (0 where none are kept).
     gather_s : float
-        That the caller of the first pass takes for what a chunk tells.
+        For what a chunk tells in the first pass, to join it to what others told.
     join_s : float
         For adding one (k, d) array of sums to another.
     client : dict of str to float
@@ -151,6 +168,10 @@ class Step:
         Between all processes,
     client_bytes : int
         of which to and from the client.
+    scheduler_bytes : int
+        That the scheduler holds at a time of what passes by it: what is shared, and one result.
+    bounds : dict of str to float
+        Seconds of each part, of which the longest is `bound`.
     """
 
     name: str
@@ -160,6 +181,13 @@ class Step:
     read_bytes: int = 0
     network_bytes: int = 0
     client_bytes: int = 0
+    scheduler_bytes: int = 0
+    bounds: dict[str, float] = field(default_factory=dict)
+
+    def terms(self) -> str:
+        """Seconds of each part, the longest first, for people."""
+        ordered = sorted(self.bounds.items(), key=lambda bound: -bound[1])
+        return ", ".join(f"{name} {human_seconds(took)}" for name, took in ordered if took)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +202,8 @@ class Forecast(Lines):
     stages : tuple of Step
     worker_memory : dict of str to int
         Resident bytes of a worker in each stage.
-    client_bytes, unlabelled_client_bytes, scheduler_bytes : int
-        Resident bytes at the peak: of the client that gathers the labels of all rows, of one that has them written
-        where rows are read, and of the scheduler.
+    client_bytes, labelled_client_bytes, scheduler_bytes : int
+        Resident bytes at the peak: of the client, of one that asks for `labels_` after the fit, and of the scheduler.
     written_bytes : int
         Labels and centers.
     """
@@ -187,7 +214,7 @@ class Forecast(Lines):
     stages: tuple[Step, ...]
     worker_memory: dict[str, int]
     client_bytes: int
-    unlabelled_client_bytes: int
+    labelled_client_bytes: int
     scheduler_bytes: int
     written_bytes: int
 
@@ -220,29 +247,41 @@ class Forecast(Lines):
         if not math.isinf(cluster.storage):
             storage = f"{cluster.storage / 1e9:.3g} GB/s"
         moved = human_bytes(self.total("network_bytes"))
+        terms = [(f"{stage.name} by", stage.terms()) for stage in self.stages if stage.bounds]
         return [
             ("cluster", f"{cluster.workers:,} workers x {cluster.threads} threads, {where}"),
             ("time", f"about {human_seconds(self.seconds)}: {', '.join(parts)}"),
+            *terms,
             ("tasks", f"{self.total('tasks'):,}"),
             ("network", f"{moved}, {human_bytes(self.total('client_bytes'))} of it to and from the client"),
             ("bytes written", f"{human_bytes(self.written_bytes)}: labels and centers"),
-            ("worker memory", f"{human_bytes(self.worker_bytes)} each; {memory}"),
+            ("worker memory", f"{human_bytes(self.worker_bytes)} each{self._above()}; {memory}"),
             ("client memory", self._client_memory()),
             ("scheduler memory", human_bytes(self.scheduler_bytes)),
             ("assumed", of_task.format(*(1e3 * cost for cost in costs))),
             ("", f"network {cluster.bandwidth / 1e9:.3g} GB/s a machine; storage {storage}"),
         ]
 
+    def _above(self) -> str:
+        """What workers lack, and the remedy; nothing where they have enough."""
+        limit = self.cluster.workers_memory[0].limit_bytes
+        if self.worker_bytes <= HELD_SHARE * limit:
+            return ""
+        needed = human_bytes(int(self.worker_bytes / HELD_SHARE))
+        return (
+            f", above {HELD_SHARE:.0%} of their limit of {human_bytes(limit)}: workers with a limit of {needed}, or "
+            f"more workers"
+        )
+
     def _client_memory(self) -> str:
-        """What the client takes; what to do where that is more than it may."""
+        """What the client takes, with labels and without; what to do where that is more than it may."""
         needed, limit = human_bytes(self.client_bytes), self.plan.limit_bytes
-        if self.client_bytes <= limit:
-            return needed
-        with_limit = f"{needed}, above the limit of {human_bytes(limit)}"
-        on_disk = human_bytes(self.unlabelled_client_bytes)
-        if self.unlabelled_client_bytes <= limit:
-            return f"{with_limit}; {on_disk} with labels on disk: fit(..., labels_to=...), or --labels-format zarr"
-        return f"{with_limit}, and {on_disk} with labels on disk (fit(..., labels_to=...)): a client of more memory"
+        if self.client_bytes > limit:
+            needed += f", above the limit of {human_bytes(limit)}: a client of more memory"
+        labelled = f"{needed}; {human_bytes(self.labelled_client_bytes)} if labels_ is asked for"
+        if self.labelled_client_bytes <= limit:
+            return labelled
+        return f"{labelled}: leave labels on workers (dask_labels_), or write them (fit(..., labels_to=...))"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
