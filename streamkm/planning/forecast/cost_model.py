@@ -59,8 +59,8 @@ from streamkm.planning.plan import Plan
 from streamkm.planning.worker_memory import WorkerModel
 from streamkm.sketches.registry import DATA_DEPENDENT
 
-# bytes of a chunk in the client (575 measured on fits of 20,000 to 60,000 chunks), in the scheduler beside counts (3, and
-# 48 more if chunks are uneven), and of its counts (53); and the client's time for it in a pass
+# bytes of a chunk in the client (575 measured on fits of 20,000 to 60,000 chunks), in the scheduler beside counts (3,
+# and 48 more if chunks are uneven), and of its counts (53); and the client's time for it in a pass
 CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES, TOLD_CHUNK_BYTES = 600, 50, 55
 CLIENT_CHUNK_S = 17e-6
 SCHEDULER_BYTES = 250 << 20
