@@ -15,8 +15,8 @@ from streamkm.cluster.tracking.clusters import TrackedClusters, origins_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.call_times import check_half_life
 from streamkm.estimators.fitted_attributes import known_labels
-from streamkm.estimators.incremental import IncrementalKMeans
-from streamkm.estimators.validation import centers_dtype, check_stream_parameters, drawn_seed, parameters_of
+from streamkm.estimators.incremental import IncrementalKMeans, follow_fit
+from streamkm.estimators.validation import check_stream_parameters, drawn_seed, parameters_of
 from streamkm.metrics.drift import BINS
 from streamkm.passes.labels import count_skipped
 
@@ -66,8 +66,6 @@ def incremental_from(fitted: Any, *, half_life: float | timedelta | None, first_
         made.feature_names_in_ = fitted.feature_names_in_
     means, counts = fitted.cluster_means_, np.asarray(fitted.counts_, np.float64)
     n_rows = fitted.n_samples_ - count_skipped(known_labels(fitted))
-    dtype, sparse = np.result_type(np.dtype(fitted.fitted_on_["dtype"]), np.float32), fitted.fitted_on_["sparse"]
-    stream = made._new_stream(dtype, None if sparse else means.shape[1])
     centers = fitted.model_.wide_centers()
     moved = means - centers
     distances, reach = _distances(fitted, counts)
@@ -87,9 +85,8 @@ def incremental_from(fitted: Any, *, half_life: float | timedelta | None, first_
         origins=origins_of(centers),
         n_updates=1,
     )
-    stream.begin(clusters, n_rows, dtype=dtype, sparse=sparse)
-    stream.dtype = centers_dtype(np.asarray(fitted.cluster_centers_).dtype)
-    made._follow(stream, 0)
+    on = fitted.fitted_on_
+    follow_fit(made, clusters, n_rows, dtype=np.dtype(on["dtype"]), sparse=on["sparse"])
     return made
 
 

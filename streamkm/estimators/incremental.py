@@ -18,13 +18,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
+from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.events import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.call_times import as_of, call_time, check_half_life, half_life_rows
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.input_rows import open_rows, read_missing
 from streamkm.estimators.labelling import Labelling, write_label_table
-from streamkm.estimators.updating import drift_of, observe_rows, relabel_rows, update_rows
+from streamkm.estimators.updating import drift_of, new_clusters, observe_rows, relabel_rows, update_rows
 from streamkm.estimators.validation import (
     Weights,
     centers_dtype,
@@ -381,15 +382,18 @@ class IncrementalKMeans(DescribedKMeans):
         n_told = 0 if before is None else len(before.events)
         if table is not None:
             write_label_table(self, source, table)
+        told = found.followed.events[n_told:]
+        new = [each.id for each in told if each.event in ("born", "split")]
         return Update(
             drift=found.drift,
-            events=found.followed.events[n_told:],
+            events=told,
             n_rows=found.n_valid,
             inertia=self.inertia_,
             inertia_error=self.inertia_error_,
             changed_share_bound=self.changed_share_bound_,
             relabel=self.changed_share_bound_ > relabel_above,
             seconds=clock.perf_counter() - begun,
+            new=new_clusters(self, found.followed.clusters, new),
         )
 
     def drift(self, X: Any, sample_weight: ArrayLike | None = None) -> Drift:
@@ -430,6 +434,7 @@ class IncrementalKMeans(DescribedKMeans):
         sample_weight: ArrayLike | None = None,
         *,
         labels_to: str | os.PathLike[str] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> Any:
         """Label all rows that were counted so far anew; one pass. Afterwards all that is told of them is exact again.
 
@@ -441,6 +446,8 @@ class IncrementalKMeans(DescribedKMeans):
             As they had. If `half_life` is a time: as they are by now.
         labels_to : path, optional
             NAME.zarr: where workers write the ids.
+        checkpoint : path, optional
+            As for `update`.
 
         Returns
         -------
@@ -456,7 +463,8 @@ class IncrementalKMeans(DescribedKMeans):
         source, weights, stream = open_rows(self, X, reset=False), check_weights(sample_weight), self.stream_
         weights.check_rows(source.n_rows, source.name)
         rows = source if self.preparation_ is None else prepared(source, self.preparation_)
-        followed, labels = relabel_rows(stream, self._labelling(source, rows, stream), weights, labels_to=place)
+        labelling = self._labelling(source, rows, stream)
+        followed, labels = relabel_rows(self, stream, labelling, weights, labels_to=place, checkpoint=checkpoint)
         found: Any = labels if place is None else open_labels(place)
         n_rows = len(found) - count_skipped(found)
         if n_rows != stream.n_rows:
@@ -702,3 +710,12 @@ class IncrementalKMeans(DescribedKMeans):
                 if found not in vars(self):  # centers may have been assigned
                     setattr(self, found, value)
         return object.__getattribute__(self, name)
+
+
+def follow_fit(made: IncrementalKMeans, clusters: TrackedClusters, n_rows: int, *, dtype: Any, sparse: bool) -> None:
+    """Let a new estimator go on from the clusters of a fit; `dtype` and `sparse` are of the fit's rows."""
+    kind = np.result_type(dtype, np.float32)
+    stream = made._new_stream(kind, None if sparse else clusters.means.shape[1])
+    stream.begin(clusters, n_rows, dtype=kind, sparse=sparse)
+    stream.dtype = centers_dtype(dtype)
+    made._follow(stream, 0)

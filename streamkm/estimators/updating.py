@@ -32,9 +32,10 @@ from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.follow import FollowSettings
 from streamkm.fitting.streams.followed import UNSEARCHED, Followed, events_of
 from streamkm.fitting.streams.stream import Stream
-from streamkm.metrics.clusters import Wording
+from streamkm.metrics.clusters import Wording, largest
 from streamkm.metrics.drift import ClusterState, compare
-from streamkm.metrics.drift_report import Drift
+from streamkm.metrics.drift_report import Drift, Moved
+from streamkm.metrics.update import NewCluster
 from streamkm.passes.assign import Assign, Assigned, Decay, assign_pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
@@ -108,6 +109,22 @@ def drift_of(estimator: Any, known: TrackedClusters, observed: Observed) -> Drif
         shown(means),
     )
     return compare(before, now, observed.novel, Wording(feature_namer(estimator), N_TRAITS))
+
+
+def new_clusters(estimator: Any, clusters: TrackedClusters, ids: list[int]) -> tuple[NewCluster, ...]:
+    """What sets clusters with these ids apart from all rows."""
+    preparation, name = estimator.preparation_, feature_namer(estimator)
+    of_all = clusters.counts @ clusters.means / max(float(clusters.counts.sum()), 1e-300)
+    told = []
+    for at in np.searchsorted(clusters.ids, ids).tolist():
+        mean = clusters.means[at]
+        both = np.vstack([of_all, mean])
+        if preparation is not None and preparation.is_invertible:
+            both = preparation.undone(both)
+        numbers = largest(np.abs(mean - of_all), N_TRAITS).tolist()
+        traits = tuple(Moved(name(n), float(both[0, n]), float(both[1, n])) for n in numbers)
+        told.append(NewCluster(int(clusters.ids[at]), traits))
+    return tuple(told)
 
 
 def _each(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -186,7 +203,13 @@ def _goes_on(stream: Stream, settings: FollowSettings, drift: Drift | None, more
 
 
 def relabel_rows(
-    stream: Stream, labelling: Labelling, weights: Weights, *, labels_to: Path | None
+    estimator: Any,
+    stream: Stream,
+    labelling: Labelling,
+    weights: Weights,
+    *,
+    labels_to: Path | None,
+    checkpoint: str | os.PathLike[str] | None,
 ) -> tuple[Followed, NDArray[np.int32] | HeldLabels]:
     """Read all rows so far once more: label them by the centers, and count them anew, exactly."""
     followed = stream.followed
@@ -203,7 +226,10 @@ def relabel_rows(
         variance=0.0,
         changed=ChangedShare.empty(centers),
     )
-    with labelling.context(weights=weights.each) as context:
+    with (
+        _writer(estimator, stream, labelling.reader.source, checkpoint, weights, kind="relabel") as writer,
+        labelling.context(weights=weights.each, writer=writer) as context,
+    ):
         known = [n_rows for _, n_rows, _, _ in labelling.reader.items(context.executor, weights.each, None)]
         if None in known or labelling.reader.gives_rows:
             with labelling.progress.stage("count") as stage:
@@ -285,15 +311,16 @@ def _writer(
     source: RowSource,
     directory: str | os.PathLike[str] | None,
     weights: Weights,
+    kind: str = "update",
 ) -> Iterator[CheckpointWriter]:
-    """Keep what an update does in a directory, which is removed when the update is complete."""
+    """Keep what an update or a relabelling does in a directory, which is removed when that is complete."""
     if directory is None:
         yield CheckpointWriter(None)
         return
     given = parameters_of(estimator)
     settings = {name: plain(value) for name, value in estimator.get_params().items() if name in OF_UPDATES}
     settings |= {"seed": estimator.seed_, "next row": stream.next_row, "n_clusters": plain(given.n_clusters)}
-    settings |= {"weights": digest(weights.each), "factor": weights.factor, "time": stream.time}
+    settings |= {"weights": digest(weights.each), "factor": weights.factor, "time": stream.time, "kind": kind}
     if stream.followed is not None:
         known = stream.followed.clusters
         settings["clusters"] = digest(

@@ -12,13 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 from streamkm.cluster.tracking.events import Event
 from streamkm.core.text_table import Lines
-from streamkm.metrics.drift_report import Drift, number_text, plain, table_html, table_text, weight_text
+from streamkm.metrics.drift_report import Drift, Moved, number_text, plain, table_html, table_text, weight_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 MOST_SHOWN = 15
 """Clusters, and events, that are printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewCluster:
+    """What sets a cluster apart that an update has found.
+
+    Attributes
+    ----------
+    id : int
+    traits : tuple of Moved
+        Features whose mean lies farthest from that of all rows: before, of all rows; now, of the cluster.
+    """
+
+    id: int
+    traits: tuple[Moved, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,8 @@ class Update(Lines):
     relabel : bool
         Whether rows of before should be labelled anew.
     seconds : float
+    new : tuple of NewCluster
+        Clusters that were born or split off.
     """
 
     drift: Drift | None
@@ -49,6 +66,7 @@ class Update(Lines):
     changed_share_bound: float
     relabel: bool
     seconds: float
+    new: tuple[NewCluster, ...] = ()
 
     def __str__(self) -> str:
         told = Lines.__str__(self)
@@ -91,14 +109,20 @@ class Update(Lines):
 
         texts: dict[int, list[str]] = {}
         for event in self.events:
-            texts.setdefault(event.id, []).append(event_text(event))
+            texts.setdefault(event.id, []).append(self.event_text(event))
         events = pd.Series({id_: "; ".join(told) for id_, told in texts.items()}, dtype=object, name="events")
         frame = pd.DataFrame(index=pd.Index([], dtype="int64")) if self.drift is None else self.drift.to_pandas()
         joined = frame.join(events, how="outer") if len(events) else frame.assign(events="")
         return joined.fillna({"events": ""}).rename_axis("id").sort_index()
 
+    def event_text(self, event: Event) -> str:
+        """An event in words, with what sets a new cluster apart."""
+        traits = next((each.traits for each in self.new if each.id == event.id), ())
+        told = "; ".join(f"{each.feature} {each.now:.4g}, {each.before:.4g} in all rows" for each in traits)
+        return f"{event_text(event)} ({told})" if told else event_text(event)
+
     def _event_texts(self) -> Iterator[str]:
-        yield from map(event_text, self.events[:MOST_SHOWN])
+        yield from map(self.event_text, self.events[:MOST_SHOWN])
         if len(self.events) > MOST_SHOWN:
             yield f"and {len(self.events) - MOST_SHOWN:,} more"
 
@@ -120,5 +144,6 @@ def event_text(event: Event) -> str:
         "died": "died",
         "split": f"was split from cluster {event.other}",
         "joined": f"was joined to cluster {event.other}",
+        "renamed": f"was cluster {event.other} elsewhere",
     }
     return f"cluster {event.id} {words[event.event]}: {weight_text(event.rows)} rows"

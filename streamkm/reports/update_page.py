@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from streamkm.metrics.drift_report import HEAD, Drift, cells_of
-from streamkm.metrics.update import Update, event_text
+from streamkm.metrics.update import Update
 from streamkm.reports.page import render
 from streamkm.reports.report import has_matplotlib
 
@@ -49,7 +49,7 @@ def update_page(brought: Update | Drift) -> str:
         is_fine=drift is None or drift.verdict == "stable",
         sentence="" if drift is None else drift.sentence(),
         lines=lines,
-        events=None if update is None else [event_text(event) for event in update.events],
+        events=None if update is None else [update.event_text(event) for event in update.events],
         figures=figures,
         head=HEAD,
         rows=[] if drift is None else [cells_of(each) for each in drift.clusters],

@@ -119,6 +119,11 @@ def test_ids_are_given_once_and_told():
     born = [event for event in update.events if event.event == "born"]
     assert [event.id for event in born] == [4]
     assert kmeans.predict(centers[4:5].astype(np.float32)) == [4]
+    assert [each.id for each in update.new] == [4]
+    of_all = kmeans.counts_ @ kmeans.cluster_means_ / kmeans.counts_.sum()
+    trait = int(np.abs(kmeans.cluster_means_[4] - of_all).argmax())
+    assert update.new[0].traits[0].feature == f"x{trait}"
+    assert f"cluster 4 was born: 3,000 rows (x{trait} " in re.sub("[0-9,]+ rows", "3,000 rows", str(update))
     for _ in range(12):
         kmeans.update(groups(rng, centers[1:5], 3000)[0])
     died = [event.id for event in kmeans.lineage_ if event.event in ("died", "joined")]
