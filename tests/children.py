@@ -309,8 +309,8 @@ if __name__ == "__main__":
     sys.exit("imported by tests only")
 
 
-def update_of(model, path, checkpoint, out, dies):
-    """Update a saved model by rows of a file; killed in a pass of this name, after so many chunks, if `dies` says so.
+def update_of(model, path, checkpoint, out, dies, call="update"):
+    """Update a saved model by rows of a file, or call another method; killed in a pass after so many chunks by `dies`.
 
     Writes what is known afterwards, and how many chunks each pass read.
     """
@@ -329,7 +329,7 @@ def update_of(model, path, checkpoint, out, dies):
     counted(observe.Observe, "observe", observe.Observe.step)
     counted(assign.Assign, "assign", assign.Assign.step)
     kmeans = IncrementalKMeans.load(model).set_params(executor=1, progress=False)
-    kmeans.update(str(path), checkpoint=checkpoint)
+    getattr(kmeans, call)(str(path), checkpoint=checkpoint)
     np.savez(out, n_read=np.array([*n_read.values()]), **update_outcome(kmeans))
 
 

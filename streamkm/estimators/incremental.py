@@ -470,6 +470,7 @@ class IncrementalKMeans(DescribedKMeans):
         if n_rows != stream.n_rows:
             raise InvalidInputError(f"{source.name} has {n_rows:,} valid rows; {stream.n_rows:,} were counted so far")
         self._follow(stream.updated(followed, stream.n_rows, stream.next_row), self.n_steps_)
+        self.labels_ = found
         return found
 
     @property

@@ -101,9 +101,9 @@ def test_a_worker_that_is_killed_changes_no_bit(folder, tmp_path, labels_to):
     assert_same(got, update_outcome(wanted))
 
 
-def ended(folder, place, dies, kind="npy"):
+def ended(folder, place, dies, kind="npy", *, call="update", number=1):
     """How a process ended that updated a model."""
-    arguments = (folder / f"{kind}.npz", folder / f"1.{kind}", place / "state", place / "out.npz", dies)
+    arguments = (folder / f"{kind}.npz", folder / f"{number}.{kind}", place / "state", place / "out.npz", dies, call)
     child = forking().Process(target=update_of, args=arguments)
     child.start()
     child.join(120)
@@ -125,6 +125,18 @@ def test_updates_killed_in_either_pass_go_on_to_the_same_bits(folder, tmp_path, 
     assert n_observed == 0
     n_chunks = len(list(open_source(folder / f"1.{kind}").chunks(OPTIONS["chunk_bytes"])))
     assert 0 < n_assigned < n_chunks
+    assert_same(found, update_outcome(wanted))
+
+
+def test_relabelling_that_is_killed_goes_on_to_the_same_bits(folder, tmp_path):
+    wanted = loaded(folder, "npy", 2)
+    wanted.relabel(folder / "0.npy")
+    options = {"call": "relabel", "number": 0}
+    assert ended(folder, tmp_path, ("assign", 7), **options) == -signal.SIGKILL
+    assert ended(folder, tmp_path, None, **options) == 0
+    with np.load(tmp_path / "out.npz") as got:
+        found = {name: got[name] for name in got.files}
+    assert 0 < found.pop("n_read")[1] < N_ROWS // 1000
     assert_same(found, update_outcome(wanted))
 
 
