@@ -20,7 +20,6 @@ NIGHTS = 10
 LATE, FIRST_NIGHT = 6, 4
 GONE, LAST_NIGHT = 0, 5
 OTHERS = {"split": "from", "joined": "to"}
-MARKERS = {"born": "^", "died": "X", "split": "o", "joined": "s"}
 
 
 def nights() -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -32,35 +31,6 @@ def nights() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         gone = (digits[rows] == GONE) & (night > LAST_NIGHT)
         came = rows[~late & ~gone]
         yield X[came].toarray(), digits[came]
-
-
-def draw(kmeans: IncrementalKMeans, path: Path) -> None:
-    """Draw the shares of clusters over the nights, and what became of the clusters."""
-    from matplotlib.figure import Figure
-
-    ids = np.arange(1 + max(rows.ids.max() for rows in kmeans.updates_))
-    shares = np.zeros((len(ids), len(kmeans.updates_)))
-    for night, rows in enumerate(kmeans.updates_):
-        shares[rows.ids, night] = rows.rows / rows.rows.sum()
-    middles = np.cumsum(shares, axis=0) - shares / 2
-
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.subplots()
-    axes.stackplot(range(len(kmeans.updates_)), shares, colors=[f"C{id_}" for id_ in ids], alpha=0.6, edgecolor="white")
-    changes = [event for event in kmeans.lineage_ if event.update]
-    for kind, marker in MARKERS.items():
-        of_kind = [event for event in changes if event.event == kind]
-        nights_of = [event.update - (kind in ("died", "joined")) for event in of_kind]
-        heights = [middles[event.id, night] for event, night in zip(of_kind, nights_of, strict=True)]
-        axes.scatter(nights_of, heights, marker=marker, s=60, color="black", zorder=3, label=kind)
-        for event, night, height in zip(of_kind, nights_of, heights, strict=True):
-            axes.annotate(f"{event.id}", (night, height), (6, 4), textcoords="offset points")
-            if event.other is not None:
-                other = 2 * event.update - 1 - night  # the night on the other side of the change
-                axes.plot([night, other], [height, middles[event.other, other]], color="black", linewidth=1)
-    axes.set(xlabel="night", ylabel="share of the rows", xlim=(0, len(kmeans.updates_) - 1), ylim=(0, 1))
-    figure.legend(loc="outside upper center", ncols=4)
-    figure.savefig(path, dpi=60)
 
 
 def main() -> None:
@@ -88,7 +58,7 @@ def main() -> None:
         labels = kmeans.relabel(np.concatenate([X for X, _ in nights()]))
         print(f"{len(labels):,} rows have new labels, {kmeans.changed_share_bound_:.0%} are nearest to another center")
         if args.picture:
-            draw(kmeans, args.picture)
+            kmeans.plot_updates().savefig(args.picture, dpi=60)
 
 
 if __name__ == "__main__":
