@@ -30,7 +30,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "metacells": {
         "n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}", "metric": "--metric {}",
     },
-    "update": {"n_clusters": "-k {}"},
+    "update": {"n_clusters": "-k {}", "time": "--time {}"},
     "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
     "sweep": {
         "n_clusters": "-k {}", "seeds": "--seeds {}", "random_state": "--random-state {}", "metric": "--metric {}",

@@ -97,7 +97,7 @@ def test_advice_is_known_to_the_command_line():
     for path in Path(streamkm.__file__).parent.rglob("*.py"):
         found |= {(path.name, name) for name in ADVICE.findall(path.read_text())}
     assert len(found) > 12
-    commands = ("fit", "sketch", "append")
+    commands = ("fit", "sketch", "append", "update")
     unknown = {
         (file, name)
         for file, name in found
