@@ -119,7 +119,7 @@ import json, resource, sys
 from streamkm.sources import open_source
 def peak():
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-open_source(sys.argv[1])  # kernels are loaded
+list(open_source(sys.argv[1]).stream(1 << 20))  # kernels are loaded
 before = peak()
 source = open_source(sys.argv[2])
 rows = sum(each.X.shape[0] for each in source.stream(1 << 20))
