@@ -47,7 +47,9 @@ def fitted(X, name, executor):
     unknown = StreamKMeans(3, executor=executor, **COMMON).fit(same_but_unknown(X))
     assert np.isnan(unknown.dask_labels_.chunks[0]).all()
     kernel = StreamKernelKMeans(3, executor=executor, n_landmarks=20, rank=5, **COMMON).fit(X)
-    found = {key: value.compute(scheduler="threads") for key, value in lazy.items()}
+    # labels that workers hold are computed by the client of the fit
+    scheduler = executor if hasattr(executor, "submit") else "threads"
+    found = {key: value.compute(scheduler=scheduler) for key, value in lazy.items()}
     found |= {"labels": kmeans.labels_, "centers": kmeans.cluster_centers_, "kernel": kernel.labels_}
     return {f"{name} {key}": value for key, value in {**found, "unknown": unknown.labels_}.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, Self
 
@@ -12,6 +13,8 @@ from streamkm.core.exceptions import ClusterError
 from streamkm.engine import Executor, Folded
 from streamkm.engine.records import pack
 from streamkm.engine.saving import CheckpointWriter
+
+logger = logging.getLogger(__name__)
 
 
 class LabelSink(Protocol):
@@ -178,12 +181,19 @@ class HeldLabels:
         return labels
 
     def to_dask(self) -> Any:
-        """All labels as a Dask array of a block for each call that made some; nothing is gathered."""
+        """All labels as a Dask array of a block for each call that made some; nothing is gathered.
+
+        Dask's arrays of expressions take no futures: with them, labels are gathered into an array in memory.
+        """
         from streamkm.engine.dask_handles import parts_by_call
         from streamkm.engine.dask_tasks import concatenated
         from streamkm.sources.dask.arrays import array_of_arrays
 
-        return array_of_arrays(concatenated, parts_by_call(self.handles, self.rows.tolist()), np.dtype(np.int32))
+        try:
+            return array_of_arrays(concatenated, parts_by_call(self.handles, self.rows.tolist()), np.dtype(np.int32))
+        except NotImplementedError:
+            logger.info("labels are gathered: Dask's arrays of expressions take no futures")
+            return self.gather()
 
     def take(self, output: Any) -> None:
         """Take the handle of the next chunk's labels."""
