@@ -39,7 +39,7 @@ from streamkm.metrics.update import NewCluster
 from streamkm.passes.assign import Assign, Assigned, Decay, assign_pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
-from streamkm.passes.labels import n_writes, write_labels
+from streamkm.passes.labels import check_seen, n_writes, write_labels
 from streamkm.passes.observe import Observe, Observed
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
@@ -154,6 +154,8 @@ def update_rows(
         _writer(estimator, stream, source, checkpoint, weights) as writer,
         labelling.context(weights=weights.each, writer=writer) as context,
     ):
+        if labels_to is not None:
+            check_seen(context.executor, labels_to)
         observed, more, drift, earlier = None, None, None, None
         if stream.followed is None:
             earlier = stream.waiting()
@@ -230,6 +232,8 @@ def relabel_rows(
         _writer(estimator, stream, labelling.reader.source, checkpoint, weights, kind="relabel") as writer,
         labelling.context(weights=weights.each, writer=writer) as context,
     ):
+        if labels_to is not None:
+            check_seen(context.executor, labels_to)
         known = [n_rows for _, n_rows, _, _ in labelling.reader.items(context.executor, weights.each, None)]
         if None in known or labelling.reader.gives_rows:
             with labelling.progress.stage("count") as stage:
@@ -283,20 +287,20 @@ def _draw_rule(stream: Stream, seed: int, clusters: TrackedClusters, source: Row
     """Draw as many new rows as the coreset has, by weight and by their share of the objective."""
     n_rows = float(source.estimated_rows or stream.rule.size)
     a_row = clusters.inertia / max(float(clusters.counts.sum()), 1e-300)
-    return DrawRule.of(stream.rule.size, seed, n_rows, a_row * n_rows)
+    own = np.random.SeedSequence([seed, stream.next_row])  # or each update would draw the rows with the same numbers
+    return DrawRule.of(stream.rule.size, int(own.generate_state(1, np.uint64)[0]), n_rows, a_row * n_rows)
 
 
 def _part_of(drawn: Drawn | None, rule: DrawRule, stream: Stream, weights: Weights, n_read: int) -> Part | None:
-    """Drawn rows, weighted to stand for all of an update; older ones weigh less where their numbers are known."""
+    """Drawn rows, weighted to stand for all of an update."""
     if drawn is None or not drawn.n_rows:
         return None
-    last = stream.next_row + n_read - 1
-    places = stream.next_row + np.minimum(drawn.places, n_read - 1)
-    stand_for = weights.factor * rule.unbiased(drawn)
-    decay = Decay(stream.rule.half_life, last)
-    faded = np.asarray(decay.weights(stand_for, places))
-    part = stream.rule.part(drawn.X, places, stand_for)
-    return replace(part, weights=faded, last_place=last, n_rows=n_read, total_weight=float(faded.sum()), depth=1)
+    last, numbers = stream.next_row + n_read - 1, drawn.places
+    if numbers[-1] >= n_read:  # places that are no numbers of rows: these are spread evenly, in the rows' order
+        numbers = np.arange(drawn.n_rows) * n_read // drawn.n_rows
+    part = stream.rule.part(drawn.X, stream.next_row + numbers, weights.factor * rule.unbiased(drawn))
+    part = part.faded(stream.rule.fade(part.last_place, last))
+    return replace(part, last_place=last, n_rows=n_read, depth=1)
 
 
 def _model_of(model: Model, clusters: TrackedClusters) -> Model:

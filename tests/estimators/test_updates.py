@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from sklearn.datasets import dump_svmlight_file
 
 from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
@@ -395,3 +396,28 @@ def test_drift_after_a_fit_rests_on_rows():
         assert drift.verdict == "stable"
         assert drift.novelty.by_chance < 0.03
         assert drift.n_before > 2000
+
+
+def test_drawn_rows_have_places_of_their_own(tmp_path):
+    """Places in a file of text are bytes; two rows at one place would be kept or left out together."""
+    rng = np.random.default_rng(0)
+    kmeans = IncrementalKMeans(5, random_state=0)
+    for night in range(2):
+        X, _ = groups(rng, 6 * np.random.default_rng(1).normal(size=(5, 6)), 3000)
+        dump_svmlight_file(X, np.zeros(3000), str(tmp_path / f"{night}.svm"))
+        kmeans.update(tmp_path / f"{night}.svm")
+    places = kmeans.stream_.followed.part.places
+    assert len(np.unique(places)) == len(places) > 5000
+    assert 5900 < places.max() < kmeans.stream_.next_row == 6000
+
+
+def test_rows_of_no_weight_left_are_no_longer_kept():
+    """A half-life of 5 rows: beyond some 5,000 rows weights are 0 in float64."""
+    rng = np.random.default_rng(0)
+    kmeans = IncrementalKMeans(3, half_life=5, random_state=0)
+    for _ in range(2):
+        kmeans.update(groups(rng, 6 * rng.normal(size=(3, 4)), 8000)[0])
+        part = kmeans.stream_.followed.part
+        assert part.X.shape[0] == len(part.places) == len(part.weights)
+        assert (part.weights >= 0).all()
+    np.testing.assert_allclose(kmeans.counts_.sum(), 1 / (1 - 2 ** (-1 / 5)))

@@ -208,6 +208,10 @@ class CoresetRule:
         if self.method not in ("sensitivity", "lightweight", "uniform"):
             raise InvalidParameterError(f'method={self.method!r}; needed: "sensitivity", "lightweight" or "uniform"')
 
+    def fade(self, last_place: int, now: int) -> float:
+        """The factor by which weights as of a place fall until a later one."""
+        return float(np.exp2((last_place - now) / self.half_life))
+
     def part(self, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64]) -> Part:
         """Make a part of rows that were read, at most `size` of them kept.
 

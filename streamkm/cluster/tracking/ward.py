@@ -25,6 +25,12 @@ def joined_means(
     return together, joined, share * counts * np.einsum("ij,ij->i", apart, apart)
 
 
+def join_cost(one: NDArray[np.float64], n_one: float, other: NDArray[np.float64], n_other: float) -> float:
+    """What it costs to join two sets of rows, by their means (d,) and weights; see `joined_means`."""
+    _, _, cost = joined_means(one[None], np.array([n_one]), other[None], np.array([n_other]))
+    return float(cost[0])
+
+
 def join_costs(means: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """What it costs to join each cluster to the one that costs least (k,), and which that is (k,), by Ward's formula.
 

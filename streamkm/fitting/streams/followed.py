@@ -6,7 +6,6 @@ Nothing here reads files.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.tracking.clusters import Parts, TrackedClusters, carry_over, origins_of, weighted_quantiles
 from streamkm.cluster.tracking.events import Event, Kind, UpdateRows
 from streamkm.cluster.tracking.transition import Transition, family, find_transition
-from streamkm.cluster.tracking.ward import join_costs
+from streamkm.cluster.tracking.ward import join_cost, join_costs
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
 from streamkm.fitting.streams.follow import FollowSettings, follow
@@ -174,7 +173,7 @@ def advanced(
     n_old = len(followed.part.places)
     n_counted = n_old + (0 if waiting is None else len(waiting.places))
     is_old, is_waiting = order < n_old, (order >= n_old) & (order < n_counted)
-    fade = float(np.exp2((followed.part.last_place - part.last_place) / rule.half_life))
+    fade = rule.fade(followed.part.last_place, part.last_place)
     known = followed.clusters.faded(fade).widened(part.X.shape[1])
     table = NearestCenters.build(known.centers, np.float64)
     before = table.labels(coreset.X)
@@ -207,7 +206,7 @@ def moved(
         Of the new rows, by the center they are nearest to.
     """
     part = rule.together([followed.part, more])
-    fade = float(np.exp2((followed.part.last_place - part.last_place) / rule.half_life))
+    fade = rule.fade(followed.part.last_place, part.last_place)
     known = followed.clusters.faded(fade).widened(part.X.shape[1])
     counts, sums = (each * (more.total_weight / max(float(counts.sum()), 1e-300)) for each in (counts, sums))
     together = counts + known.counts
@@ -258,7 +257,7 @@ def events_of(step: Step, clusters: TrackedClusters, came: NDArray[np.float64]) 
     place[step.numbers] = np.arange(len(step.numbers))
     for one in np.flatnonzero(transition.heirs < 0).tolist():
         into = int(place[transition.taken_by[one]])
-        cost = _ward(known.means[one], known.counts[one], clusters.means[into], clusters.counts[into])
+        cost = join_cost(known.means[one], known.counts[one], clusters.means[into], clusters.counts[into])
         died = _is_without_rows(known, came, one)
         if died:
             tell("died", int(known.ids[one]), None, known.counts[one], -cost)
@@ -272,7 +271,7 @@ def events_of(step: Step, clusters: TrackedClusters, came: NDArray[np.float64]) 
             tell("born", int(clusters.ids[at]), None, clusters.counts[at], gain)
             continue
         heir = int(place[transition.heirs[parent]])
-        gain = _ward(clusters.means[at], clusters.counts[at], clusters.means[heir], clusters.counts[heir])
+        gain = join_cost(clusters.means[at], clusters.counts[at], clusters.means[heir], clusters.counts[heir])
         tell("split", int(clusters.ids[at]), int(known.ids[parent]), clusters.counts[at], gain)
     return told
 
@@ -299,11 +298,6 @@ def _median_ratio(came: NDArray[np.float64], counts: NDArray[np.float64]) -> flo
     """New rows for each row of before, of the cluster in the middle."""
     held = counts > 0
     return float(np.median(came[held] / counts[held])) if held.any() else 0.0
-
-
-def _ward(one: Any, n_one: Any, other: Any, n_other: Any) -> float:
-    apart = one - other
-    return float(n_one * n_other / max(n_one + n_other, 1e-300) * (apart @ apart))
 
 
 def reaching(clusters: TrackedClusters, coreset: Coreset, means: NDArray[np.int64] = NO_PLACES) -> TrackedClusters:

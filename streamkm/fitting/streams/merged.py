@@ -24,11 +24,9 @@ def merged(first: Followed, second: Followed, rule: CoresetRule) -> Followed:
     rows stay in their clusters: all sums are exact, and `changed` tells how many rows have another nearest center.
     """
     part, means = rule.together([first.part, second.part]), np.union1d(first.means, second.means)
-    fades = [np.exp2((each.part.last_place - part.last_place) / rule.half_life) for each in (first, second)]
+    fades = [rule.fade(each.part.last_place, part.last_place) for each in (first, second)]
     width = max(first.clusters.centers.shape[1], second.clusters.centers.shape[1])
-    one, other = (
-        each.clusters.faded(float(fade)).widened(width) for each, fade in zip((first, second), fades, strict=True)
-    )
+    one, other = (each.clusters.faded(fade).widened(width) for each, fade in zip((first, second), fades, strict=True))
     names, origins = _names(one, other)
     clusters = reaching(_counted(one, other, names, origins), rule.finish(part), means)
     events = (*first.events, *_events(first, second, names), *_renamed(other, names, clusters.n_updates - 1))

@@ -118,11 +118,6 @@ class Stream:
         """Whether there is nothing but the clusters of a fit."""
         return self.followed is not None and self._from_fit and not self.is_waiting
 
-    @property
-    def is_sparse(self) -> bool:
-        """Whether rows are sparse."""
-        return bool(self._sparse)
-
     def add(self, X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> None:
         """Take rows, at least one; a refused chunk leaves the stream as it was.
 
@@ -205,7 +200,7 @@ class Stream:
             centers = follow(here, coreset, centers, settings)
         if earlier is None:
             return begun(centers, coreset, waiting, None)
-        fade = float(np.exp2((earlier.last_place - waiting.last_place) / self.rule.half_life))
+        fade = self.rule.fade(earlier.last_place, waiting.last_place)
         return begun(centers, coreset, waiting, self.rule.finish(earlier.faded(fade)))
 
     def moved(self, more: Part, counts: NDArray[np.float64], sums: NDArray[np.float64]) -> Step:
