@@ -124,15 +124,17 @@ def test_a_pass_goes_on_from_what_was_saved(X, tmp_path, monkeypatch):
         if len(n_saved) == 5:
             raise StoppedError
 
-    with open_executor(2) as workers, Checkpoint.open(tmp_path / "c", {"of": "test"}) as checkpoint:
-        with monkeypatch.context() as patched:
+    with Checkpoint.open(tmp_path / "c", {"of": "test"}) as checkpoint:
+        # the executor ends with the run that is stopped: calls that still run then would be counted in the next one
+        with monkeypatch.context() as patched, open_executor(2) as workers:
             patched.setattr(CheckpointWriter, "write", stopping)
             with pytest.raises(StoppedError):
                 context_of(X, workers, writer=CheckpointWriter(checkpoint)).run(Zeros(6), Stage("z"), record="zeros")
         stage, read = Stage("z"), []
         step = Zeros.step
         monkeypatch.setattr(Zeros, "step", lambda self, state, rows: (read.append(rows), step(self, state, rows))[1])
-        seen = context_of(X, workers, writer=CheckpointWriter(checkpoint)).run(Zeros(6), stage, record="zeros")
+        with open_executor(2) as workers:
+            seen = context_of(X, workers, writer=CheckpointWriter(checkpoint)).run(Zeros(6), stage, record="zeros")
     np.testing.assert_array_equal(seen.zeros, (X == 0).sum(axis=0))
     assert seen.order == sorted(set(seen.order))
     assert len(read) == len(seen.order) - n_saved[-1]
