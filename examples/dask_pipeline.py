@@ -23,8 +23,8 @@ def main() -> None:
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
         pipeline = make_pipeline(StandardScaler(), StreamKMeans(4, random_state=0)).fit(X)
         alone = StreamKMeans(4, preprocess=["standardize"], random_state=0).fit(X)
-        labels = pipeline[-1].labels_
-    print(f"agreement of both: {adjusted_rand_score(labels, alone.labels_):.3f}")
+        labels, labels_alone = pipeline[-1].labels_, alone.labels_  # gathered from the workers, while they are there
+    print(f"agreement of both: {adjusted_rand_score(labels, labels_alone):.3f}")
     print(f"cluster sizes {sorted(np.bincount(labels).tolist())}")
 
 
