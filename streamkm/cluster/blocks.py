@@ -102,7 +102,7 @@ class Blocks:
 
     Attributes
     ----------
-    handles : tuple
+    handles : sequence
         Blocks, where blocks were written, or futures of blocks.
     n_rows, total_weight, total_d2norm : numbers
         Over all blocks; `total_d2norm` is the weighted sum of squared norms.
@@ -116,7 +116,7 @@ class Blocks:
     """
 
     executor: Executor
-    handles: tuple[Any, ...]
+    handles: Sequence[Any]
     n_rows: int
     n_components: int
     dtype: np.dtype[Any]

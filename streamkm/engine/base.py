@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
@@ -168,6 +168,10 @@ class Executor(ABC):
         else:
             for chunk in source.chunks(target_bytes):
                 yield chunk, None if source.n_rows is None else chunk.stop - chunk.start
+
+    def handles(self) -> MutableSequence[Any]:
+        """An empty sequence for handles, in order; of what a cluster holds, it takes no memory a handle."""
+        return []
 
     def for_calls(self, source: RowSource) -> RowSource:
         """The source as calls get it: a stand-in where its rows come as items."""

@@ -14,7 +14,7 @@ import math
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -25,12 +25,13 @@ import dask
 from streamkm.core.exceptions import ClusterError
 from streamkm.engine import dask_tasks as calls
 from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs, Waiting
-from streamkm.engine.dask_handles import Call, Held, Pair, encode, values_in
+from streamkm.engine.dask_handles import Call, Held, HeldParts, HeldValues, Pair, encode, values_in
 from streamkm.engine.dask_shards import Shard, count_shards, future_of, held_blocks, shards_of
 from streamkm.engine.dask_workers import check_workers, out_of_reach
 from streamkm.engine.reduction import RUNS, JoinTree, run_lengths, runs_of, shard_stop, subtree_levels
 from streamkm.engine.turns import Reading, Turns
-from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource
+from streamkm.sources.base import GraphSource, Rows, RowSource
+from streamkm.sources.chunks import Chunk
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,10 @@ class DaskCluster(Executor):
             f"workers of {self._address()} did not take rows that this process sent to them, {SEND_TIMES} times "
             f"({' '.join(str(failed).split()) or 'no answer'}); see that they run, and fit again"
         ) from failed
+
+    def handles(self) -> MutableSequence[Any]:
+        """See `Executor.handles`."""
+        return HeldValues()
 
     def for_calls(self, source: RowSource) -> RowSource:
         return source.stand_in() if source.in_process or isinstance(source, GraphSource) else source
@@ -214,16 +219,17 @@ class DaskCluster(Executor):
             both = self._submit(stage, calls.work_and_keep, function, joining, *encode(found), *shared, place=place)
             kept = self._submit(f"{stage}-kept", calls.part, both, 0)
             told = Call(self, self._submit(f"{stage}-told", calls.part, both, 1), fetch=tree is None)
-            return Pair(told, [Held(kept, index) for index in range(len(found))], kept)
+            return Pair(told, HeldParts(kept, count=len(found)), kept)
 
         shards = self._shards(Runs(runs_of(items, lengths), 0, len(lengths)), reading)
         last: list[Any] = []
         for handles, told in self._ordered(shards, start, self._n_busy(turns)):
             if tree is None:
-                yield from zip(handles, [None] * (len(handles) - len(told)) + told, strict=True)
+                untold = itertools.repeat(None, len(handles) - len(told))
+                yield from zip(handles, itertools.chain(untold, told), strict=True)
                 continue
             tree.add(Held(told, 0))
-            yield from ((handle, None) for handle in (*last, *handles[:-1]))
+            yield from ((handle, None) for handle in itertools.chain(last, itertools.islice(handles, len(handles) - 1)))
             last = handles[-1:]
         if tree is not None and last:
             yield last[0], self._fetch(tree.total())
@@ -249,12 +255,13 @@ class DaskCluster(Executor):
             fold = calls.ShardFold(shard.first, list(map(len, shard.runs)), step, joining, wanted != "dropped")
             done = self._submit(stage, calls.work_on_shard, fold, *encode(found), *shared, place=place)
             levels = subtree_levels(shard.first, shard.first + len(shard.runs))
-            path = () if wanted == "dropped" else (0,)
-            states = [(level, Held(done, *path, index)) for index, level in enumerate(levels)]
+            # a result of its own: what joins states on another worker would fetch the outputs too
+            joined = done if wanted == "dropped" else self._submit(f"{stage}-states", calls.part, done, 0)
+            states = [(level, Held(joined, index)) for index, level in enumerate(levels)]
             if wanted == "dropped":
                 return Pair(Call(self, done, fetch=False), Carried(states, len(shard.runs), ()))
             outputs = self._submit(f"{stage}-{'held' if wanted == 'held' else 'told'}", calls.part, done, 1)
-            handles = [Held(outputs, index) for index in range(n_items)] if wanted == "held" else ()
+            handles = HeldParts(outputs, count=n_items) if wanted == "held" else ()
             call = Call(self, outputs, fetch=wanted == "returned")
             return Pair(call, Carried(states, len(shard.runs), handles), done)
 
@@ -337,7 +344,7 @@ class DaskCluster(Executor):
             return
         together = self._submit("gather", calls.decoded, *encode(self._picked(held)))
         for index, item in enumerate(held):
-            item.future, item.path = together, (index,)
+            item.move(together, index)
 
     def _apart(self, item: Any) -> Any:
         """The item, with values picked from results of which it needs a part, if it needs several results."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
+from itertools import pairwise
 from operator import attrgetter, eq
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from streamkm.engine import dask_tasks as calls
-from streamkm.sources.base import Chunk
+from streamkm.sources.chunks import Chunk
 
 FIELDS = attrgetter(*(field.name for field in fields(Chunk)))
 
@@ -60,16 +63,104 @@ class Held:
     `path` has the indices that lead to it.
     """
 
-    __slots__ = ("future", "path")
+    __slots__ = ("future", "on_move", "path")
 
     def __init__(self, future: Any, *path: int):
         self.future, self.path = future, path
+        self.on_move: Callable[[Held], None] | None = None
+
+    def move(self, future: Any, *path: int) -> None:
+        """Take note that the value is in the result of another future now."""
+        self.future, self.path = future, path
+        if self.on_move is not None:
+            self.on_move(self)
+            self.on_move = None  # this handle itself is kept from now on
 
     def __getitem__(self, index: int) -> Held:
         """A part of the value."""
         return Held(self.future, *self.path, index)
 
     __iter__ = None  # how many parts there are is not known here
+
+
+class HeldParts(Sequence[Held]):
+    """Handles of the first values in a list that is in the result of a future; made when they are asked for."""
+
+    def __init__(self, future: Any, *path: int, count: int):
+        self._future, self._path, self._count = future, path, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Held: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Held]: ...
+
+    def __getitem__(self, index: int | slice) -> Held | list[Held]:
+        found = range(self._count)[index]
+        if isinstance(found, range):
+            return [Held(self._future, *self._path, each) for each in found]
+        return Held(self._future, *self._path, found)
+
+
+class HeldValues(MutableSequence[Any]):
+    """Handles in order. Those of values that follow each other in one result take no memory of their own."""
+
+    def __init__(self) -> None:
+        self._runs: list[Any] = []  # handles of the first value of each run
+        self._starts: list[int] = []  # number of this value
+        self._moved: dict[int, Held] = {}  # values that were moved since, by their numbers
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def insert(self, index: int, value: Any) -> None:
+        """Add a handle at the end."""
+        if index != self._count:
+            raise IndexError("handles are added at the end")
+        if not self._runs or not self._follows(value):
+            self._runs.append(value)
+            self._starts.append(index)
+        self._count += 1
+
+    def _follows(self, value: Any) -> bool:
+        last = self._runs[-1]
+        if not (isinstance(value, Held) and isinstance(last, Held) and value.future is last.future and last.path):
+            return False
+        *before, first = last.path
+        return value.path == (*before, first + self._count - self._starts[-1])
+
+    def __getitem__(self, index: Any) -> Any:
+        found = range(self._count)[index]
+        if isinstance(found, range):
+            return [self[each] for each in found]
+        run = bisect_right(self._starts, found) - 1
+        return self._in_run(run, found - self._starts[run])
+
+    def _in_run(self, run: int, more: int) -> Any:
+        first, number = self._runs[run], self._starts[run] + more
+        if number in self._moved or not isinstance(first, Held):
+            return self._moved.get(number, first)
+        path = (*first.path[:-1], first.path[-1] + more) if more else first.path
+        handle = Held(first.future, *path)
+        handle.on_move = partial(self._moved.__setitem__, number)
+        return handle
+
+    def __iter__(self) -> Iterator[Any]:
+        for run, (start, stop) in enumerate(pairwise((*self._starts, self._count))):
+            for more in range(stop - start):
+                yield self._in_run(run, more)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Refuse: handles stay."""
+        raise TypeError("handles cannot be replaced")
+
+    def __delitem__(self, index: Any) -> None:
+        """Refuse: handles stay."""
+        raise TypeError("handles cannot be removed")
 
 
 def values_in(result: Any, handles: Iterable[Held]) -> Iterator[Any]:

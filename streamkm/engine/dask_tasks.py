@@ -22,7 +22,7 @@ from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import OutputError, SourceError, SourceNotFoundError
 from streamkm.engine.base import Joining
 from streamkm.engine.reduction import fold_shard, runs_of
-from streamkm.sources.base import Chunk
+from streamkm.sources.chunks import Chunk
 
 
 @dataclass(frozen=True, slots=True)

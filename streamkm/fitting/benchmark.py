@@ -6,7 +6,7 @@ The passes and the search are the fit's own; nothing that is measured is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,8 +39,9 @@ from streamkm.planning.forecast import Cluster, Cost, Rates, forecast
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import SMALLEST_SAMPLE_ROWS
 from streamkm.preparation import Preparation
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.prepared import prepared
 
 CHUNKS = 4  # that are walked at least, and two for each processor
@@ -138,11 +139,11 @@ class _Clock(Progress):
 class _Few(ChunkedSource):
     """Some chunks of a source."""
 
-    def __init__(self, source: RowSource, chunks: tuple[Chunk, ...]) -> None:
+    def __init__(self, source: RowSource, chunks: Sequence[Chunk]) -> None:
         self._source, self._chunks = source, chunks
         self.take_after(source, n_rows=None, n_bytes=None)
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:  # noqa: ARG002
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:  # noqa: ARG002
         """The same ones, whatever the target."""
         return self._chunks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.cluster.sampling.row_sample import Candidates, SampleCollector, SampleRule
 from streamkm.engine.memory import PassMemory, waiting_calls
+from streamkm.passes.chunk_counts import ChunkCounts
 from streamkm.passes.sizes import ClusterOn, FitSizes
 
 CANDIDATES = 2.5  # row samples' worth of rows: 1.5 gathered, and one picked from them
@@ -22,9 +24,14 @@ DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: 
 
 @dataclass(frozen=True, slots=True)
 class SavedRows:
-    """`Gathered` as a record; `nodes` are the nodes of the coreset tree, by level and index."""
+    """`Gathered` as a record.
+
+    `counts` (2, chunks) are rows read and valid of each chunk, `sizes` rows of positive weight and features of the
+    widest chunk, and `nodes` the nodes of the coreset tree, by level and index.
+    """
 
     counts: NDArray[np.int64]
+    sizes: tuple[int, int]
     candidates: Candidates | None
     occurring: NDArray[np.uint8] | None
     nodes: tuple[tuple[int, int, Part], ...]
@@ -41,8 +48,8 @@ class Gathered:
         Rule of the coreset of sketched rows, if one is wanted.
     collector : SampleCollector
     tree : CoresetTree or None
-    counts : list of (n_read, n_valid, n_counted, width)
-        Counts of each chunk so far.
+    counts : ChunkCounts
+        Of the chunks so far.
     occurring : Occurring
         Features that occur in wide sparse rows.
     """
@@ -51,27 +58,25 @@ class Gathered:
     coreset_rule: CoresetRule | None = None
     collector: SampleCollector = field(init=False)
     tree: CoresetTree | None = field(init=False)
-    counts: list[tuple[int, int, int, int]] = field(default_factory=list)
+    counts: ChunkCounts = field(default_factory=ChunkCounts)
     occurring: Occurring = field(default_factory=Occurring)
 
     def __post_init__(self) -> None:
         self.collector = SampleCollector(self.rule.size)
         self.tree = None if self.coreset_rule is None else CoresetTree(self.coreset_rule)
 
-    @property
-    def n_read(self) -> int:
-        """Rows read so far."""
-        return sum(count[0] for count in self.counts)
-
     def saved(self) -> SavedRows:
         """The record for a checkpoint."""
-        counts = np.array(self.counts, np.int64).reshape(-1, 4)
+        counts = np.array([self.counts.n_read, self.counts.n_valid], np.int64)
+        sizes = self.counts.n_counted, self.counts.width
         nodes = () if self.tree is None else tuple((*at, part) for at, part in self.tree.nodes.items())
-        return SavedRows(counts, self.collector.compact(), self.occurring.bits, nodes)
+        return SavedRows(counts, sizes, self.collector.compact(), self.occurring.bits, nodes)
 
     def restore(self, saved: SavedRows) -> None:
         """Continue from the record of a checkpoint."""
-        self.counts = [(int(a), int(b), int(c), int(d)) for a, b, c, d in saved.counts]
+        n_read, n_valid = (array("q", each.tolist()) for each in saved.counts)
+        n_counted, width = saved.sizes
+        self.counts = ChunkCounts(n_read, n_valid, {}, sum(n_read), n_counted, width)
         self.occurring = Occurring(saved.occurring)
         if saved.candidates is not None:
             self.collector.add(saved.candidates)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -98,22 +98,25 @@ class ScatteredLabels:
     ----------
     chunk_rows : int64 (chunks,)
         Rows of each chunk.
-    kept : sequence of (int64 (v,) or None)
-        Which rows of each chunk are valid; None: all.
+    kept : mapping of int to int64 (v,)
+        Numbers of the valid rows in each chunk that has others, by the number of the chunk.
     """
 
     held: ClassVar[bool] = False
 
-    def __init__(self, chunk_rows: NDArray[np.int64], kept: Sequence[NDArray[np.int64] | None]):
-        ends = np.cumsum(chunk_rows)
-        chunks = zip((ends - chunk_rows).tolist(), ends.tolist(), kept, strict=True)
-        self._chunks = iter([chunk for chunk in chunks if (chunk[1] - chunk[0] if chunk[2] is None else len(chunk[2]))])
+    def __init__(self, chunk_rows: NDArray[np.int64], kept: Mapping[int, NDArray[np.int64]]):
+        self._kept, self._ends = kept, np.cumsum(chunk_rows)
+        n_valid = chunk_rows.copy()
+        for number, rows in kept.items():
+            n_valid[number] = len(rows)
+        self._filled = iter(np.flatnonzero(n_valid).tolist())
         self.labels = np.full(int(chunk_rows.sum()), -1, np.int32)
 
     def take(self, output: NDArray[np.int32]) -> None:
         """Take the labels of the next chunk's valid rows."""
-        start, stop, kept = next(self._chunks)
-        self.labels[start:stop][slice(None) if kept is None else kept] = output
+        number = next(self._filled)
+        start, stop = self._ends[number - 1] if number else 0, self._ends[number]
+        self.labels[start:stop][self._kept.get(number, slice(None))] = output
 
     def restore(self, n_items: int) -> bool:  # noqa: ARG002 - sketched rows are gone with the run that kept them
         """Nothing is saved."""
@@ -128,7 +131,7 @@ class HeldLabels:
 
     Attributes
     ----------
-    handles : list
+    handles : sequence
         Of int32 labels, one for each chunk that was read.
     rows : int64 (chunks,)
         How many labels each has.
@@ -139,7 +142,8 @@ class HeldLabels:
     held: ClassVar[bool] = True
 
     def __init__(self, rows: NDArray[np.int64], executor: Executor, handles: Sequence[Any] = ()):
-        self.handles = list(handles)
+        self.handles = executor.handles()
+        self.handles.extend(handles)
         self.n_taken = len(self.handles)
         self.rows = rows
         self.n_skipped = 0

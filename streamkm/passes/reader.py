@@ -20,7 +20,8 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
 from streamkm.preparation import DOMAINS
-from streamkm.sources.base import Chunk, IndexedRows, Rows, RowSource, row_places
+from streamkm.sources.base import IndexedRows, Rows, RowSource, row_places
+from streamkm.sources.chunks import Chunk
 
 OnInvalid = Literal["raise", "skip"]
 OnMissing = Literal["raise", "skip", "mean", "masked"]

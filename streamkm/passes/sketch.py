@@ -6,6 +6,7 @@ Each function here reads every row once. Knows no defaults of parameters.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +19,15 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.ordered_sum import added_in_order
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, Pass
+from streamkm.passes.chunk_counts import BlockTotals, ChunkCounts
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered, SavedRows
 from streamkm.passes.reader import RowReader, ValidRows
-from streamkm.passes.sketch_rows import ChunkInfo, SketchRows
+from streamkm.passes.sketch_rows import SketchRows
 from streamkm.sketches import Sketch, SketchFit
 from streamkm.sketches.base import SketchFitBytes
 
@@ -44,8 +45,8 @@ class Sketched:
     sample : Sample
     chunk_rows : int64 (chunks,)
         Rows of each chunk, invalid ones included.
-    kept : tuple of (int64 (v,) or None)
-        Numbers of the valid rows in each chunk; None: all.
+    kept : mapping of int to int64 (v,)
+        Numbers of the valid rows in each chunk that has others, by the number of the chunk.
     n_features : int
         d of the source, or of the widest row.
     n_valid : int
@@ -58,7 +59,7 @@ class Sketched:
     coreset: Coreset | None
     sample: Sample
     chunk_rows: NDArray[np.int64]
-    kept: tuple[NDArray[np.int64] | None, ...]
+    kept: Mapping[int, NDArray[np.int64]]
     n_features: int
     n_valid: int
     occurring: Occurring
@@ -110,16 +111,18 @@ def sketch_pass(
         stage.after_advance = lambda: writer.save_if_due(record, gathered.saved)
     if reader.source.n_rows is not None:
         check_weights(reader, weights, reader.source.n_rows)
-    handles: list[Any] = []
-    infos: list[ChunkInfo] = []
+    holds = sketch is not None and gathered.tree is None
+    handles = context.executor.handles()
+    totals = BlockTotals()
     n_before = len(gathered.counts)
     map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
     stage.advance(n_before)
-    first_row = gathered.n_read
+    first_row = gathered.counts.n_rows
     # parts of a coreset would wait on one worker, and progress is saved as chunks are told
     once = gathered.tree is None and (record is None or writer.checkpoint is None)
     for handle, told in context.held_outputs(map_, stage, chunk_rows, n_before, once=once):
-        handles.append(context.spill.keep(handle) if context.spill and isinstance(handle, Block) else handle)
+        if holds:
+            handles.append(context.spill.keep(handle) if context.spill and isinstance(handle, Block) else handle)
         if told is None:  # a later chunk of the same call tells
             continue
         if gathered.tree is not None:
@@ -128,48 +131,52 @@ def sketch_pass(
                     gathered.tree.insert(part, index)
         gathered.collector.absorb(told.sample, first_row)
         gathered.occurring.add(told.occurring.bits)
-        infos += told.infos
-        gathered.counts += [(info.n_read, info.n_valid, info.n_counted, info.width) for info in told.infos]
-        first_row += told.n_read
+        totals.absorb(told.blocks)
+        gathered.counts.absorb(told.counts)
+        first_row += told.counts.n_rows
     stage.rows = first_row
     blocks = None
-    if sketch is not None and gathered.tree is None and any(info.n_valid for info in infos):
-        blocks = _blocks(context.executor, sketch, handles, infos)
-    sketched = _sketched(context, gathered, blocks, tuple(info.kept for info in infos))
+    if sketch is not None and totals.dtype is not None:
+        blocks = _blocks(context.executor, sketch, handles, gathered.counts, totals)
+    sketched = _sketched(context, gathered, blocks)
     if record is not None:
         writer.save(record, gathered.saved())
     return sketched
 
 
-def _sketched(
-    context: PassContext, gathered: Gathered, blocks: Blocks | None, kept: tuple[NDArray[np.int64] | None, ...]
-) -> Sketched:
+def _sketched(context: PassContext, gathered: Gathered, blocks: Blocks | None) -> Sketched:
     """The result of the pass; raises InvalidInputError without rows, or for weights of another length."""
-    source = context.reader.source
-    n_read, n_valid, n_counted, widths = np.array(gathered.counts, np.int64).reshape(-1, 4).T
-    if not n_valid.any():
+    source, counts = context.reader.source, gathered.counts
+    n_read, n_valid = np.array(counts.n_read, np.int64), sum(counts.n_valid)
+    if not n_valid:
         raise InvalidInputError(f"{source.name} has no {'valid ' if n_read.any() else ''}rows; needed: at least 1")
     check_weights(context.reader, context.weights, int(n_read.sum()))
-    n_features = source.n_features or max(1, int(widths.max()))
-    sample = gathered.collector.sample(n_features, int(n_counted.sum()), context.weights)
+    n_features = source.n_features or max(1, counts.width)
+    sample = gathered.collector.sample(n_features, counts.n_counted, context.weights)
     part = None if gathered.tree is None else gathered.tree.part()
     coreset = None if part is None or gathered.coreset_rule is None else gathered.coreset_rule.finish(part)
-    return Sketched(blocks, coreset, sample, n_read, kept, n_features, int(n_valid.sum()), gathered.occurring)
+    return Sketched(blocks, coreset, sample, n_read, counts.kept, n_features, n_valid, gathered.occurring)
 
 
-def _blocks(executor: Executor, sketch: Sketch, handles: list[Any], infos: list[ChunkInfo]) -> Blocks:
+def _blocks(
+    executor: Executor, sketch: Sketch, handles: MutableSequence[Any], counts: ChunkCounts, totals: BlockTotals
+) -> Blocks:
     """Held blocks of all chunks with valid rows."""
-    filled = [info for info in infos if info.n_valid]
+    filled = handles
+    if 0 in counts.n_valid:
+        filled = executor.handles()
+        filled.extend(handle for handle, n_valid in zip(handles, counts.n_valid, strict=True) if n_valid)
+    assert totals.dtype is not None
     return Blocks(
         executor,
-        tuple(handle for handle, info in zip(handles, infos, strict=True) if info.n_valid),
-        sum(info.n_valid for info in filled),
+        filled,
+        sum(counts.n_valid),
         sketch.n_components,
-        np.result_type(*{info.dtype for info in filled}),
-        added_in_order(info.total_weight for info in filled),
-        added_in_order(info.total_d2norm for info in filled),
-        max(info.largest_d2norm for info in filled),
-        all(info.dense for info in filled),
+        np.result_type(totals.dtype),
+        totals.total_weight,
+        totals.total_d2norm,
+        totals.largest_d2norm,
+        totals.dense,
     )
 
 

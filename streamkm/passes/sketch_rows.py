@@ -6,7 +6,6 @@ What is told of chunks is joined on the workers of a cluster, where its size is 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from streamkm.cluster.sampling.row_sample import (
 )
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import HeldMap
+from streamkm.passes.chunk_counts import BlockTotals, ChunkCounts, counted
 from streamkm.passes.gathered import gathered_memory
 from streamkm.passes.reader import ReadItem, RowReader, ValidRows
 from streamkm.passes.sizes import ClusterOn, FitSizes
@@ -33,39 +33,12 @@ from streamkm.sources.base import IndexedRows
 MOST_INDEXED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkInfo:
-    """Counts and totals of a sketched chunk: rows read, valid rows, rows of positive weight, features."""
-
-    n_read: int
-    kept: NDArray[np.int64] | None
-    n_valid: int
-    n_counted: int
-    width: int
-    dtype: np.dtype[Any]
-    dense: bool = False
-    total_weight: float = 0.0
-    total_d2norm: float = 0.0
-    largest_d2norm: float = 0.0
-
-    @classmethod
-    def of(cls, rows: ValidRows, dtype: np.dtype[Any], block: Block | None = None) -> ChunkInfo:
-        """Counts and totals of the rows of a chunk, and of their block if it is held."""
-        n_valid, width = rows.X.shape
-        n_counted = int(np.count_nonzero(rows.weights)) if len(rows.weights) else n_valid
-        sizes = (rows.n_read, rows.kept, n_valid, n_counted, width, dtype)
-        if block is None:
-            return cls(*sizes)
-        totals = (block.total_weight(), block.total_d2norm(), block.largest_d2norm())
-        return cls(*sizes, isinstance(block.X, np.ndarray), *totals)
-
-
 @dataclass(slots=True)
 class Told:
     """The small result of consecutive sketched chunks: rows for sample and coreset, and the features that occur."""
 
-    n_read: int
-    infos: list[ChunkInfo]
+    counts: ChunkCounts
+    blocks: BlockTotals
     sample: SampleCollector
     parts: list[Part | None]
     occurring: Occurring
@@ -73,16 +46,18 @@ class Told:
     @classmethod
     def of(
         cls,
-        info: ChunkInfo,
+        counts: ChunkCounts,
         candidates: Candidates,
         rule: SampleRule,
+        *,
+        block: Block | None = None,
         part: Part | None = None,
         bits: NDArray[np.uint8] | None = None,
     ) -> Told:
         """What is told of one chunk."""
         sample = SampleCollector(rule.size)
         sample.add(candidates)
-        return cls(info.n_read, [info], sample, [part], Occurring(bits))
+        return cls(counts, BlockTotals.of(block), sample, [part], Occurring(bits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +95,11 @@ class SketchRows(HeldMap[Told]):
 
     def join(self, first: Told, second: Told) -> Told:
         """Join the small results of chunks; candidates that cannot come into the sample are dropped."""
-        first.sample.absorb(second.sample, first.n_read)
+        first.sample.absorb(second.sample, first.counts.n_rows)
         first.occurring.add(second.occurring.bits)
-        first.infos += second.infos
+        first.counts.absorb(second.counts)
+        first.blocks.absorb(second.blocks)
         first.parts += second.parts
-        first.n_read += second.n_read
         return first
 
     def output(self, rows: tuple[ValidRows | IndexedRows, RowReader]) -> tuple[Block | None, Told]:
@@ -136,15 +111,15 @@ class SketchRows(HeldMap[Told]):
         n_features = reader.source.n_features
         bits = occurring_bits(found.X) if n_features is None or n_features >= FEWEST_FEATURES else None
         if self.sketch is None:
-            return None, Told.of(ChunkInfo.of(found, found.X.dtype), candidates, self.rule, bits=bits)
+            return None, Told.of(counted(found), candidates, self.rule, bits=bits)
         sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not self.sketch.is_identity)
         if self.coreset_rule is not None:
             part = self.coreset_rule.part(merged(sketched), found.places, found.weights) if len(found.places) else None
-            return None, Told.of(ChunkInfo.of(found, sketched.dtype), candidates, self.rule, part, bits)
+            return None, Told.of(counted(found), candidates, self.rule, part=part, bits=bits)
         as_they_are = self.sketch.is_identity and not isinstance(sketched, np.ndarray)
         known = found.d2norms if as_they_are else None  # no entry repeats an index
         block = Block(sketched, sketched_d2norms(sketched) if known is None else known, found.weights)
-        return block, Told.of(ChunkInfo.of(found, sketched.dtype, block), candidates, self.rule, bits=bits)
+        return block, Told.of(counted(found), candidates, self.rule, block=block, bits=bits)
 
 
 def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> Told:
@@ -152,5 +127,5 @@ def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> Told:
     n_rows = len(indexed.places)
     picked, keys = rule.picks(indexed.places, NO_WEIGHTS)
     rows = reader.checked(indexed.take(picked), indexed.places[picked])
-    info = ChunkInfo(n_rows, None, n_rows, n_rows, indexed.n_features, rows.X.dtype)
-    return Told.of(info, Candidates(rows.X, keys, picked), rule)
+    counts = ChunkCounts.of(n_rows, None, n_rows, indexed.n_features)
+    return Told.of(counts, Candidates(rows.X, keys, picked), rule)

@@ -18,8 +18,9 @@ from streamkm.passes.sizes import Sizes
 from streamkm.planning.plan_parts import PlannedWorkers
 from streamkm.planning.process import process_memory
 from streamkm.planning.worker_memory import HELD_SHARE, WorkerBudget
-from streamkm.sources.base import Chunk, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.long_lines import LongLine
 
 SAMPLE_BYTES = 256 * MIB

@@ -7,7 +7,7 @@ process, gives the same rows. Nothing here knows about sketches or clusters.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,35 +18,13 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
+from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
 
 if TYPE_CHECKING:
     from streamkm.preparation import Preparation
     from streamkm.sources.long_lines import LineRoom, LongLine
     from streamkm.sources.row_graphs import RowGraphs
     from streamkm.text.words import WordTable
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The piece of a source that is read at once.
-
-    Attributes
-    ----------
-    index : int
-        Position among the chunks of the source, from 0.
-    part : int
-        Which file of the source, from 0.
-    start, stop : int
-        First row and one past the last; bytes instead of rows for text.
-    n_bytes : int
-        Projected bytes of the rows once decoded.
-    """
-
-    index: int
-    part: int
-    start: int
-    stop: int
-    n_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +184,17 @@ class RowSource(ABC):
         """Whether rows come in order only; else they are cut into chunks, which can be read in any order."""
         return True
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:  # noqa: ARG002
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:  # noqa: ARG002
         """Cut the source as `ChunkedSource.chunks` does; no chunks where it `streams`."""
         return ()
 
     def n_chunks(self, target_bytes: int) -> int | None:
         """How many chunks there are; None where the source `streams`."""
         return None if self.streams else len(self.chunks(target_bytes))
+
+    def cut(self, target_bytes: int) -> ChunkRuns:
+        """The chunks, as runs of equal ones."""
+        return chunk_runs(self.chunks(target_bytes))
 
     def read(self, chunk: Chunk) -> Rows:  # noqa: ARG002
         """Read one chunk; see `ChunkedSource.read`."""
@@ -340,7 +322,7 @@ class ChunkedSource(RowSource):
         return False
 
     @abstractmethod
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut the source into chunks of about `target_bytes` decoded bytes.
 
         In order, disjoint, covering, aligned to the storage's own chunks (so each of those is read once a pass; a

@@ -6,13 +6,15 @@ ml_dtypes nor PyTorch. Knows no file format.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.base import ChunkedSource, Rows, RowSource
+from streamkm.sources.chunks import Chunk, chunk_runs
 
 BFLOAT16 = "bfloat16"
 """What `dtype=` says of 16-bit words that are such values, and what types of other packages are called."""
@@ -43,12 +45,9 @@ class Bfloat16Source(ChunkedSource):
         """Say where a row is; see `RowSource.describe`."""
         return self._words.describe(place)
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut as the words are; see `ChunkedSource.chunks`."""
-        return tuple(
-            Chunk(each.index, each.part, each.start, each.stop, 2 * each.n_bytes)
-            for each in self._words.chunks(max(1, target_bytes // 2))
-        )
+        return chunk_runs(self._words.chunks(max(1, target_bytes // 2))).resized(lambda n_bytes: 2 * n_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""

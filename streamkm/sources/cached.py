@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from streamkm.core.matrix import Matrix
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, WrappedSource
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
+from streamkm.sources.chunks import Chunk
 
 
 class CachedRows(WrappedSource):
@@ -65,7 +66,7 @@ class CachedChunks(CachedRows, ChunkedSource):
         self._cached: dict[Chunk, Rows] = {}
         self._lock = threading.Lock()
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         return self.source.chunks(target_bytes)
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows, WrappedSource
+from streamkm.sources.base import ChunkedSource, GraphSource, Rows, RowSource, SentRows, WrappedSource
+from streamkm.sources.chunks import Chunk
 
 
 class ChosenColumns(WrappedSource, ChunkedSource):
@@ -44,7 +45,7 @@ class ChosenColumns(WrappedSource, ChunkedSource):
     def estimated_features(self) -> int:
         return self.n_features
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         return self.source.chunks(target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:

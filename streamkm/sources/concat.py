@@ -13,7 +13,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Chunk, ChunkedSource, GraphSource, Rows, RowSource, SentRows
+from streamkm.sources.base import ChunkedSource, GraphSource, Rows, RowSource, SentRows
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import make_csr
 from streamkm.sources.long_lines import by_memory
 from streamkm.sources.memory.frames import check_same_columns
@@ -80,13 +81,9 @@ class PartsSource(ChunkedSource):
             files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
         )
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut every part by itself; see `ChunkedSource.chunks`."""
-        chunks: list[Chunk] = []
-        for number, part in enumerate(self._parts):
-            for chunk in part.chunks(target_bytes):
-                chunks.append(replace(chunk, index=len(chunks), part=number))
-        return tuple(chunks)
+        return ChunkRuns.joined(part.chunks(target_bytes) for part in self._parts)
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""

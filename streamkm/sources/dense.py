@@ -6,27 +6,27 @@ format.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, row_places
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
 MOST_CHUNKS = 1 << 22
 """Of a source: 64 TiB in the largest chunks that are chosen."""
 
 
-def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> tuple[Chunk, ...]:
+def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> ChunkRuns:
     """Cut `n_rows` rows into chunks of about `target_bytes`, at multiples of `unit_rows`.
 
     `row_bytes`: decoded bytes of a row. `unit_rows`: rows of a storage chunk. One that is larger than `target_bytes` is
-    a chunk by itself. The result is in order, disjoint, covering; O(chunks). Raises InvalidInputError: more than
-    `MOST_CHUNKS`; found without making any.
+    a chunk by itself. The result is in order, disjoint, covering; O(1). Raises InvalidInputError: more than
+    `MOST_CHUNKS`.
     """
     rows = max(1, target_bytes // max(1, row_bytes * unit_rows)) * unit_rows
     check_count(-(-n_rows // rows), n_rows, target_bytes)
-    return tuple(
-        Chunk(index, 0, start, min(start + rows, n_rows), (min(start + rows, n_rows) - start) * row_bytes)
-        for index, start in enumerate(range(0, n_rows, rows))
-    )
+    return ChunkRuns.even(n_rows, rows, row_bytes)
 
 
 def check_count(n_chunks: int, n_rows: int, target_bytes: int) -> None:
@@ -65,8 +65,8 @@ class DenseSource(ChunkedSource):
         """Say how the rows are stored; see `RowSource.details`."""
         return {"format": f"{self._array.format} dense", **self._array.details()}
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
-        """Cut at multiples of a storage chunk; see `ChunkedSource.chunks`. O(chunks)."""
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut at multiples of a storage chunk; see `ChunkedSource.chunks`. O(1)."""
         n_rows, n_features = self._array.shape
         return cut_rows(n_rows, n_features * self.dtype.itemsize, self._array.unit_rows, target_bytes)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,17 +14,9 @@ from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES
 from streamkm.preparation.preparation import FILL
-from streamkm.sources.base import (
-    Chunk,
-    ChunkedSource,
-    GraphSource,
-    IndexedRows,
-    Rows,
-    RowSource,
-    SentRows,
-    WrappedSource,
-)
+from streamkm.sources.base import ChunkedSource, GraphSource, IndexedRows, Rows, RowSource, SentRows, WrappedSource
 from streamkm.sources.chunking import decoded_row_bytes
+from streamkm.sources.chunks import Chunk, chunk_runs
 
 if TYPE_CHECKING:
     from streamkm.sources.row_graphs import RowGraphs
@@ -109,11 +101,11 @@ class PreparedChunks(PreparedRows, ChunkedSource):
 
     source: ChunkedSource
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         found = self.source.chunks(self.original_bytes(target_bytes))
         if self._growth == 1:
             return found
-        return tuple(replace(chunk, n_bytes=int(chunk.n_bytes * self._growth)) for chunk in found)
+        return chunk_runs(found).resized(lambda n_bytes: n_bytes * self._growth)
 
     def read(self, chunk: Chunk) -> Rows:
         return self._prepared(self.source.read(chunk))

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import working_dtype
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.stored import decoded_dtype
 
@@ -94,12 +95,10 @@ class RasterSource(ChunkedSource):
         self.decodes = not isinstance(array, np.ndarray)
         self.feature_names = _band_names(array) if len(lengths) == 3 else None
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut between lines of pixels, at those of storage chunks; see `ChunkedSource.chunks`."""
         line_bytes = self.shape[1] * self.n_features * self.dtype.itemsize
-        lines = cut_rows(self.shape[0], line_bytes, self._chunk_lines(), target_bytes)
-        width = self.shape[1]
-        return tuple(Chunk(each.index, 0, each.start * width, each.stop * width, each.n_bytes) for each in lines)
+        return cut_rows(self.shape[0], line_bytes, self._chunk_lines(), target_bytes).stretched(self.shape[1])
 
     def read(self, chunk: Chunk) -> Rows:
         """Read some lines; see `ChunkedSource.read`."""

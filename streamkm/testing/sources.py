@@ -24,7 +24,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.base import ChunkedSource, Rows, RowSource
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.hashed import hashed_text
 from streamkm.testing.cases import noted
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from distributed import SchedulerPlugin
 
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, row_places
+from streamkm.sources.chunks import Chunk
 from tests.benchmarks.quality import objective
 
 CHUNK_ROWS, WIDTH = 50, 16

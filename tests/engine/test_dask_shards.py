@@ -24,7 +24,7 @@ from streamkm.engine.dask_shards import SHARD_ROWS, SHARDS, count_shards, shards
 from streamkm.engine.dask_tasks import ShardFold, decoded
 from streamkm.engine.reduction import ARITY, RUN_LENGTH, UNITS, JoinTree, fold_shard, shard_stop, subtree_levels
 from streamkm.sources import open_source
-from streamkm.sources.base import Chunk
+from streamkm.sources.chunks import Chunk
 from tests.dask_processes import assert_same_bits
 
 N_CHUNKS = 1_600  # 120 runs, of which shards have several

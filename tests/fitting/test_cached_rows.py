@@ -10,8 +10,9 @@ from sklearn.datasets import dump_svmlight_file
 
 from streamkm import StreamKMeans, open_source
 from streamkm.planning.process import AUTO_BYTES
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.cached import CachedChunks, cached_rows
+from streamkm.sources.chunks import Chunk
 from tests.limits import limited
 
 PER_CHUNK = 100

@@ -14,7 +14,8 @@ from sklearn.metrics import normalized_mutual_info_score
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.labelling import Labelling
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.base import ChunkedSource, Rows, RowSource
+from streamkm.sources.chunks import Chunk
 from tests import naive
 from tests.tables import cases
 

@@ -33,8 +33,9 @@ from streamkm.planning.request import FitParameters, Resources
 from streamkm.planning.sample_plan import SweepSizes, plan_store, plan_sweep
 from streamkm.sketches import CountSketch, full_options
 from streamkm.sources import open_source
-from streamkm.sources.base import Chunk, ChunkedSource
+from streamkm.sources.base import ChunkedSource
 from streamkm.sources.chunking import default_chunk_bytes
+from streamkm.sources.chunks import Chunk
 from streamkm.stores.write import StoredRows
 from tests.limits import PROCESS_MEMORY, limited, memory_model
 from tests.passes.test_passes import StreamedSource

@@ -11,7 +11,8 @@ import pytest
 
 from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidParameterError, SourceError
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, row_places
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.formats import FORMATS, Reader
 from streamkm.sources.local import unchanged

@@ -22,7 +22,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 from streamkm import open_documents, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
-from streamkm.sources.base import Chunk
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents import files as text_files
 from streamkm.sources.documents.formats import TextLines
 from streamkm.sources.long_lines import LONG_BYTES, NEAR_BYTES

@@ -20,7 +20,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import text_lines
-from streamkm.sources.base import Chunk
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight.source import SvmlightSource
 from streamkm.testing import Opened, RowSourceContract, SourceContract

@@ -20,7 +20,7 @@ from streamkm.core.exceptions import (
     SourceNotFoundError,
 )
 from streamkm.sources import text_lines
-from streamkm.sources.base import Chunk
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.svmlight import files as svmlight_files
 from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight.source import SvmlightSource

@@ -13,10 +13,11 @@ from streamkm.fitting.benchmark import _Few
 from streamkm.planning.forecast import HypotheticalSource
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.bfloat16 import Bfloat16Source
 from streamkm.sources.cached import cached_rows
 from streamkm.sources.chosen_columns import ChosenColumns
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.base import ChunkedDocuments, Documents
 from streamkm.sources.documents.hashed import hashed

@@ -19,6 +19,7 @@ from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.kernels.seeding.drawing import draw_chances, lowest_by_rate
 
 SPARE = 1.5  # rows expected for each that is kept, where the objective is what was expected
+MOST_PARTS = 64  # draws that wait: more take longer to send than their rows
 SLACK = 1.25  # rows that may wait for each that is kept, before the highest keys are dropped
 ROWS_PER_CLUSTER, FEWEST_ROWS = 40, 4096
 DRAW_BYTES = 4 << 20  # of the rows that one call may hold
@@ -113,8 +114,8 @@ class DrawRule:
         return self._lowest(Drawn(X[picked], places[picked], own, d2[picked], keys, SPARE))
 
     def gather(self, parts: Sequence[Drawn]) -> tuple[Drawn, ...]:
-        """Keep several draws as they are while they hold little more than wanted, else join them."""
-        if sum(part.n_rows for part in parts) <= SLACK * self.size:
+        """Keep several draws as they are while they are few and hold little more than wanted, else join them."""
+        if len(parts) <= MOST_PARTS and sum(part.n_rows for part in parts) <= SLACK * self.size:
             return tuple(parts)
         return (self.join(parts),)
 

@@ -5,13 +5,14 @@ It describes itself as any source does, and refuses to be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import repeat
 from numbers import Integral
 from typing import Any, NoReturn, cast
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import Chunk, ChunkedSource, RowSource
+from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.chunks import Chunk
 
 
 class HypotheticalSource(ChunkedSource):
@@ -48,7 +49,7 @@ class HypotheticalSource(ChunkedSource):
     def estimated_features(self) -> int | None:
         return self._source.estimated_features
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Say how many chunks there would be, and how large: all are alike, but for the last. O(1) memory.
 
         A chunk has the bytes of the source's largest, or `target_bytes` where the source is but one smaller chunk.

@@ -12,14 +12,16 @@ more at either end. How much that is, `shared_bytes` says: executors give neighb
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, row_places
 from streamkm.sources.binary.shared_chunks import SharedChunks
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import INT32_MAX, csr_rows
 from streamkm.sources.dense import check_count
 from streamkm.sources.stored import StoredArray, decoded_dtype
@@ -95,7 +97,7 @@ class CsrSource(ChunkedSource):
             **both,
         }
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut at rows. O(n) the first time, which reads `indptr`; see the class for when it is kept."""
         index_bytes = 4 if self._shape[1] <= INT32_MAX else 8
         value_bytes = self.dtype.itemsize + index_bytes
@@ -105,15 +107,17 @@ class CsrSource(ChunkedSource):
         most_rows = max(target_bytes, value_bytes * unit) // 8
         # before the pointers are read: at least so many
         check_count(max(self._shape[0] // most_rows, self._nnz // step), self._shape[0], target_bytes)
-        chunks: list[Chunk] = []
+        return ChunkRuns.of(self._pieces(step, value_bytes, most_rows))
+
+    def _pieces(self, step: int, value_bytes: int, most_rows: int) -> Iterator[tuple[int, int, int, int]]:
+        """Part, start, stop and bytes of each chunk."""
         start, start_nnz = 0, 0
         for row, nnz in self._cuts(step):
             share = (nnz - start_nnz) * value_bytes // max(1, row - start)
             for piece in range(start, row, most_rows):
                 end = min(piece + most_rows, row)
-                chunks.append(Chunk(len(chunks), 0, piece, end, (end - piece) * (share + 8)))
+                yield 0, piece, end, (end - piece) * (share + 8)
             start, start_nnz = row, nnz
-        return tuple(chunks)
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""

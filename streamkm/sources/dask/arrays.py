@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, Matrix, check_unmasked
-from streamkm.sources.base import Chunk, GraphSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.base import GraphSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.row_graphs import InputsHere, RowGraphs
 from streamkm.sources.stored import check_matrix, decoded_dtype
@@ -64,18 +65,20 @@ class DaskSource(GraphSource):
         self.n_bytes = None
         self._start()
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """One chunk a row-block that has rows; O(blocks)."""
-        chunks: list[Chunk] = []
+        return ChunkRuns.of(self._cuts(target_bytes))
+
+    def _cuts(self, target_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """Part, start, stop and bytes of each chunk."""
         start = 0
         for block, height in enumerate(self._array.chunks[0]):
             stop = start + int(height) if not self._unknown_rows else (block + 1) << _PLACE_BITS
             known = not self._unknown_rows and not self.is_sparse
             if stop > start:
                 n_bytes = (stop - start) * self.n_features * self.dtype.itemsize if known else target_bytes
-                chunks.append(Chunk(len(chunks), 0, start, stop, n_bytes))
+                yield 0, start, stop, n_bytes
             start = stop
-        return tuple(chunks)
 
     def read(self, chunk: Chunk) -> Rows:
         """Compute the graph of one row-block, and of nothing else, in this thread.

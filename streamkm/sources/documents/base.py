@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import Chunk, row_places
+from streamkm.sources.base import row_places
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.long_lines import LineCost, LineRoom, LongLine
 
 SAMPLE_BYTES = 1 << 17
@@ -86,7 +87,7 @@ class ChunkedDocuments(Documents):
     """Documents whose pieces can be read in any order, in any thread or process."""
 
     @abstractmethod
-    def chunks(self, text_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, text_bytes: int) -> Sequence[Chunk]:
         """Cut into chunks of about `text_bytes` of text, which is their `n_bytes`; see `ChunkedSource.chunks`."""
 
     @abstractmethod
@@ -119,7 +120,7 @@ class DocumentList(ChunkedDocuments):
         self.n_bytes = int(self._ends[-1])
         self.resident_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
 
-    def chunks(self, text_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, text_bytes: int) -> Sequence[Chunk]:
         """Cut between documents; O(chunks log n)."""
         return cut_documents(self._ends, text_bytes)
 
@@ -221,13 +222,15 @@ def check_target(n_bytes: int) -> None:
         raise InvalidParameterError(f"target_bytes must be positive, got {n_bytes}")
 
 
-def cut_documents(ends: NDArray[np.int64], text_bytes: int) -> tuple[Chunk, ...]:
+def cut_documents(ends: NDArray[np.int64], text_bytes: int) -> ChunkRuns:
     """Cut between documents into chunks of about so many bytes; `ends` (n,): bytes up to each. O(chunks log n)."""
-    chunks: list[Chunk] = []
+    return ChunkRuns.of(_cuts(ends, text_bytes))
+
+
+def _cuts(ends: NDArray[np.int64], text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
     start, done = 0, 0
     while start < len(ends):
         stop = max(start + 1, int(np.searchsorted(ends, done + text_bytes, side="right")))
         end = int(ends[stop - 1])
-        chunks.append(Chunk(len(chunks), 0, start, stop, end - done))
+        yield 0, start, stop, end - done
         start, done = stop, end
-    return tuple(chunks)

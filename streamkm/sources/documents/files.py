@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import Chunk
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target, count_words
 from streamkm.sources.documents.records import Lines, MalformedTextError, TextFormat
 from streamkm.sources.long_lines import LineCost, LineRoom, LineWatch, LongLine, find_long_lines
@@ -198,10 +198,12 @@ class PlainTextFiles(TextFiles, ChunkedDocuments):
     finds where records start, once, at some hundred times the speed of hashing; it is kept and pickled along.
     """
 
-    def chunks(self, text_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, text_bytes: int) -> Sequence[Chunk]:
         """Cut the files at even byte offsets, or at the first record behind each of them."""
         check_target(text_bytes)
-        chunks: list[Chunk] = []
+        return ChunkRuns.of(self._cuts(text_bytes))
+
+    def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         for part, size in enumerate(self.sizes):
             n_chunks = -(-size // text_bytes)
             cuts = [size * i // n_chunks for i in range(n_chunks)] + [size] if size else []
@@ -209,8 +211,7 @@ class PlainTextFiles(TextFiles, ChunkedDocuments):
                 starts, step = self._starts[part]
                 cuts = sorted({0, size, *(int(starts[-(-cut // step)]) for cut in cuts[1:-1])})
             for start, stop in pairwise(cuts):
-                chunks.append(Chunk(len(chunks), part, start, stop, stop - start))
-        return tuple(chunks)
+                yield part, start, stop, stop - start
 
     def read(self, chunk: Chunk) -> Batch:
         gathered = _Gathered()

@@ -18,8 +18,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource
+from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.cached import CachedRows
+from streamkm.sources.chunks import Chunk, chunk_runs
 from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents, check_target, count_words
 from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom, LongLine, by_memory
 from streamkm.sources.prepared import PreparedRows
@@ -170,13 +171,11 @@ class ChunkedHashedText(HashedText, ChunkedSource):
         lines = self.documents.long_lines
         return by_memory(replace(line, memory_bytes=_line_memory(line, self.hashing)) for line in lines)
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut where the documents can be cut; bytes are projected from a sample of them."""
         density = self._densities[0]
-        return tuple(
-            replace(chunk, n_bytes=round(chunk.n_bytes * density) + 1)
-            for chunk in self.documents.chunks(self.text_bytes(target_bytes))
-        )
+        chunks = chunk_runs(self.documents.chunks(self.text_bytes(target_bytes)))
+        return chunks.resized(lambda n_bytes: np.rint(n_bytes * density) + 1)
 
     def read(self, chunk: Chunk) -> Rows:
         """Read and hash one chunk; see `HashedText.stream` for errors."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, SourceError
-from streamkm.sources.base import Chunk
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.documents.base import Batch, ChunkedDocuments, check_target
 from streamkm.sources.documents.formats import document_of
 from streamkm.sources.local import unchanged
@@ -60,18 +60,19 @@ class ParquetDocuments(ChunkedDocuments):
         if self.n_rows == 0:
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 document is needed")
 
-    def chunks(self, text_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, text_bytes: int) -> Sequence[Chunk]:
         """Cut between row groups; starts and stops are rows of a file."""
         check_target(text_bytes)
-        chunks: list[Chunk] = []
+        return ChunkRuns.of(self._cuts(text_bytes))
+
+    def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         for part, (ends, sizes) in enumerate(zip(self._ends, self._text, strict=True)):
             start = held = 0
             for end, size, following in zip(ends, sizes, [*sizes[1:], 1 << 62], strict=True):
                 held += int(size)
                 if held + following > text_bytes and end > start:
-                    chunks.append(Chunk(len(chunks), part, start, int(end), held))
+                    yield part, start, int(end), held
                     start, held = int(end), 0
-        return tuple(chunks)
 
     def read(self, chunk: Chunk) -> Batch:
         first, last = np.searchsorted(self._ends[chunk.part], [chunk.start, chunk.stop - 1], side="right")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import working_dtype
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, WrappedSource
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
+from streamkm.sources.chunks import Chunk
 from streamkm.text import TfIdf
 
 
@@ -45,7 +46,7 @@ class ChunkedTfIdfRows(TfIdfRows, ChunkedSource):
 
     source: ChunkedSource
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         return self.source.chunks(target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, SourceError
-from streamkm.sources.base import Chunk, row_places
+from streamkm.sources.base import row_places
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.base import (
     SAMPLE_BYTES,
     Batch,
@@ -65,7 +66,7 @@ class WholeFiles(ChunkedDocuments):
         if self.n_bytes == 0:
             raise InvalidInputError(f"{self.name}: {self.n_rows:,} empty files; at least 1 with text is needed")
 
-    def chunks(self, text_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, text_bytes: int) -> Sequence[Chunk]:
         """Cut between files."""
         check_target(text_bytes)
         return cut_documents(self._ends, text_bytes)

@@ -7,7 +7,7 @@ bounded memory, and what a pass reads is a temporary file of 16 bytes an entry, 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.core.progress import Stage
 from streamkm.kernels.text import matrix_market as kernel
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, row_places
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.matrix_market.entries import HELD_BYTES, GroupedEntries
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
@@ -67,12 +68,15 @@ class MatrixMarketSource(ChunkedSource):
     def __reduce__(self) -> tuple[Any, ...]:
         return MatrixMarketSource, (self._path,)
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Join groups of rows; see `ChunkedSource.chunks`. O(groups)."""
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
+        return ChunkRuns.of(self._cuts(target_bytes))
+
+    def _cuts(self, target_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """Part, start, stop and decoded bytes of each chunk."""
         n_rows, group_rows = self._header.shape[0], self._entries.group_rows
-        chunks: list[Chunk] = []
         start = size = 0
         for group, n_entries in enumerate(self._entries.n_of_group.tolist()):
             begin, stop = group * group_rows, min(n_rows, (group + 1) * group_rows)
@@ -81,10 +85,10 @@ class MatrixMarketSource(ChunkedSource):
             else:
                 more = (stop - begin) * self._header.shape[1] * 8
             if size and size + more > target_bytes:
-                chunks.append(Chunk(len(chunks), 0, start, begin, size))
+                yield 0, start, begin, size
                 start, size = begin, 0
             size += more
-        return (*chunks, Chunk(len(chunks), 0, start, n_rows, size))
+        yield 0, start, n_rows, size
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""

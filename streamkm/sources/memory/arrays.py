@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, row_places
 from streamkm.sources.bfloat16 import Bfloat16Source, check_said, is_bfloat16, word_dtype, words_of
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import csr_rows
 from streamkm.sources.dense import DenseSource, cut_rows
 from streamkm.sources.memory.frames import check_names_once, column_names, frame_values, is_frame
@@ -58,8 +60,8 @@ class ArraySource(ChunkedSource):
         """Say what the array is; see `RowSource.details`."""
         return {"format": self._form}
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
-        """Cut at rows; see `ChunkedSource.chunks`. O(chunks)."""
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut at rows; see `ChunkedSource.chunks`. O(1)."""
         return cut_rows(self._X.shape[0], self._X.shape[1] * self.dtype.itemsize, 1, target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
@@ -103,12 +105,15 @@ class SparseSource(ChunkedSource):
             "indices": str(self._X.indices.dtype),
         }
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut at rows by their stored bytes; O(chunks log n)."""
+        return ChunkRuns.of(self._cuts(target_bytes))
+
+    def _cuts(self, target_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """Part, start, stop and bytes of each chunk."""
         indptr = self._X.indptr
         n_rows = len(indptr) - 1
         value_bytes = self.dtype.itemsize + self._X.indices.itemsize
-        chunks: list[Chunk] = []
         start = 0
         while start < n_rows:
             # bytes of rows start..i are rising in i, so the last row that fits is found by bisection
@@ -120,9 +125,8 @@ class SparseSource(ChunkedSource):
                 else:
                     high = middle - 1
             size = int(indptr[low] - indptr[start]) * value_bytes + (low - start) * 8
-            chunks.append(Chunk(len(chunks), 0, start, low, size))
+            yield 0, start, low, size
             start = low
-        return tuple(chunks)
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""

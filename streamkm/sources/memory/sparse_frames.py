@@ -5,11 +5,13 @@ Imports no pandas: what a sparse column is, its type tells. Frames whose columns
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, row_places
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.memory.frames import column_names, frame_values, has_arrow_values, has_dates
 from streamkm.sources.stored import check_matrix, decoded_dtype
@@ -42,8 +44,8 @@ class SparseFrame(ChunkedSource):
         n_sparse = sum(_is_sparse(kind) for kind in self._X.dtypes)
         return {"format": self._form, "sparse columns": f"{n_sparse:,} of {self.n_features:,}, made dense by chunks"}
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
-        """Cut at rows; see `ChunkedSource.chunks`. O(chunks)."""
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut at rows; see `ChunkedSource.chunks`. O(1)."""
         return cut_rows(self._X.shape[0], self._X.shape[1] * self.dtype.itemsize, 1, target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.text.svmlight_index import NOT_PLAIN, find_rows, gather_lines
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.base import Chunk, IndexedRows, Rows
+from streamkm.sources.base import IndexedRows, Rows
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.svmlight.rows import LARGEST_INT64, BadTextError, RowBuilder, TextFormat
 from streamkm.sources.text_lines import LineReader
 from streamkm.sources.text_positions import PLACE_BITS

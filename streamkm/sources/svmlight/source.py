@@ -7,13 +7,14 @@ reads on behind its last byte to the end of a line. So nothing has to be scanned
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 
 from streamkm.core.exceptions import InvalidParameterError, SourceError
-from streamkm.sources.base import Chunk, ChunkedSource, Rows
+from streamkm.sources.base import ChunkedSource, Rows
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.long_lines import LongLine, by_memory, find_long_lines
 from streamkm.sources.stored import open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
@@ -41,7 +42,7 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
     [[[0.5, 0.0, 2.0], [0.0, 0.001, 0.0]]]
     """
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut the files at even byte offsets, without regard to lines.
 
         Decoded bytes are projected from the density of colons and line feeds in the same probes that
@@ -49,15 +50,15 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
         """
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
-        decoded_per_byte = self._densities()[1]
-        chunks: list[Chunk] = []
+        return ChunkRuns.of(self._cuts(target_bytes, self._densities()[1]))
+
+    def _cuts(self, target_bytes: int, decoded_per_byte: float) -> Iterator[tuple[int, int, int, int]]:
+        """Part, start, stop and decoded bytes of each chunk."""
         for part, size in enumerate(self.sizes):
             n_chunks = min(size, math.ceil(size * decoded_per_byte / target_bytes))
             for i in range(n_chunks):
                 start, stop = size * i // n_chunks, size * (i + 1) // n_chunks
-                decoded = int((stop - start) * decoded_per_byte) + 1
-                chunks.append(Chunk(len(chunks), part, start, stop, decoded))
-        return tuple(chunks)
+                yield part, start, stop, int((stop - start) * decoded_per_byte) + 1
 
     def read(self, chunk: Chunk) -> Rows:
         """Read the rows of the lines that start in a chunk.

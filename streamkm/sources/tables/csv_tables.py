@@ -6,7 +6,7 @@ may hold line feeds, a look at the whole text finds where records start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.base import Chunk, ChunkedSource, Rows
+from streamkm.sources.base import ChunkedSource, Rows
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csv_boundaries import record_starts
 from streamkm.sources.stored import open_raw, read_fully
 from streamkm.sources.tables.csv_files import CsvFiles, read_text
@@ -33,10 +34,11 @@ _STEP_BYTES, _STEPS = 1 << 16, 1 << 16  # between places where records are looke
 class CsvTable(CsvFiles, ChunkedSource):
     """Rows of plain CSV files; see `CsvFiles`."""
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut the files at even bytes, without regard to lines, or where records start; see `ChunkedSource.chunks`."""
-        text_bytes = self._text_of(target_bytes)
-        chunks: list[Chunk] = []
+        return ChunkRuns.of(self._cuts(self._text_of(target_bytes)))
+
+    def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         for part, size in enumerate(self.sizes):
             begin = self._starts[part]
             n_chunks = -(-(size - begin) // text_bytes) if size > begin else 0
@@ -45,8 +47,7 @@ class CsvTable(CsvFiles, ChunkedSource):
                 starts, step = self._records[part]
                 cuts = sorted({begin, size, *(max(begin, int(starts[-(-cut // step)])) for cut in cuts[1:-1])})
             for start, stop in pairwise(cuts):
-                chunks.append(Chunk(len(chunks), part, start, stop, self._decoded(stop - start)))
-        return tuple(chunks)
+                yield part, start, stop, self._decoded(stop - start)
 
     def read(self, chunk: Chunk) -> Rows:
         """Read the records that start in a chunk; see `ChunkedSource.read`."""

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
 from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.remote.objects import Address, remote_library
@@ -183,7 +184,7 @@ class RowGroupTable(ChunkedSource):
         stage = Stage("categories", time.perf_counter() - started, self.n_bytes or 0, self.n_rows)
         self.stages_before = (stage,)
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Join units that are small, through the ends of files, and cut large ones where they can be; O(chunks)."""
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
@@ -203,10 +204,7 @@ class RowGroupTable(ChunkedSource):
             before = end
         if cuts[-1] != self.n_rows:
             cuts.append(self.n_rows)
-        return tuple(
-            Chunk(index, 0, start, stop, (stop - start) * row_bytes)
-            for index, (start, stop) in enumerate(pairwise(cuts))
-        )
+        return ChunkRuns.of((0, start, stop, (stop - start) * row_bytes) for start, stop in pairwise(cuts))
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MissingDependencyError
 from streamkm.core.progress import Stage
-from streamkm.sources.base import Chunk, ChunkedSource, Rows, RowSource, row_places
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.memory.frames import column_kinds
@@ -64,8 +65,8 @@ class MemoryTable(ChunkedSource):
         self.n_bytes = self.resident_bytes = max(1, self._table.get_total_buffer_size())
         take_layout(self, layout)
 
-    def chunks(self, target_bytes: int) -> tuple[Chunk, ...]:
-        """Cut at rows; see `ChunkedSource.chunks`. O(chunks)."""
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut at rows; see `ChunkedSource.chunks`. O(1)."""
         return cut_rows(self.n_rows, self._layout.row_bytes, 1, target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:

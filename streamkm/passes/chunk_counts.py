@@ -1,0 +1,114 @@
+"""Counts of chunks, and totals of their blocks: some numbers a chunk, whatever the number of chunks."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.rows import Block
+from streamkm.core.ordered_sum import added_in_order
+from streamkm.passes.reader import ValidRows
+
+
+@dataclass(slots=True)
+class ChunkCounts:
+    """Counts of consecutive chunks.
+
+    Attributes
+    ----------
+    n_read, n_valid : array of int64 (chunks,)
+        Rows of each chunk, and those of them that are valid.
+    kept : dict of int to int64 (v,)
+        Numbers of the valid rows in each chunk with others, by the number of the chunk.
+    n_rows, n_counted : int
+        Rows of all chunks, and those of them with a positive weight.
+    width : int
+        Features of the widest.
+    """
+
+    n_read: array[int] = field(default_factory=lambda: array("q"))
+    n_valid: array[int] = field(default_factory=lambda: array("q"))
+    kept: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    n_rows: int = 0
+    n_counted: int = 0
+    width: int = 0
+
+    @classmethod
+    def of(cls, n_read: int, kept: NDArray[np.int64] | None, n_counted: int, width: int) -> ChunkCounts:
+        """Counts of one chunk; `kept` is None where all its rows are valid."""
+        n_valid = n_read if kept is None else len(kept)
+        some = {} if kept is None else {0: kept}
+        return cls(array("q", [n_read]), array("q", [n_valid]), some, n_read, n_counted, width)
+
+    def __len__(self) -> int:
+        return len(self.n_read)
+
+    def absorb(self, others: ChunkCounts) -> None:
+        """Add the counts of the chunks that follow."""
+        self.kept.update({len(self) + number: kept for number, kept in others.kept.items()})
+        self.n_read.extend(others.n_read)
+        self.n_valid.extend(others.n_valid)
+        self.n_rows += others.n_rows
+        self.n_counted += others.n_counted
+        self.width = max(self.width, others.width)
+
+
+@dataclass(slots=True)
+class BlockTotals:
+    """Totals of the blocks of consecutive chunks; those without rows are left out.
+
+    Attributes
+    ----------
+    weights, d2norms : array of float64 (blocks,)
+        Weight of the rows of each, and the weighted sum of their squared norms.
+    largest_d2norm : float
+        Largest squared norm of a row.
+    dtype : dtype or None
+        That holds the rows of all blocks; None: there is none.
+    dense : bool
+        Whether all rows are dense.
+    """
+
+    weights: array[float] = field(default_factory=lambda: array("d"))
+    d2norms: array[float] = field(default_factory=lambda: array("d"))
+    largest_d2norm: float = 0.0
+    dtype: np.dtype[Any] | None = None
+    dense: bool = True
+
+    @classmethod
+    def of(cls, block: Block | None) -> BlockTotals:
+        """Totals of one block, if there is one."""
+        if block is None or not block.n_rows:
+            return cls()
+        totals = array("d", [block.total_weight()]), array("d", [block.total_d2norm()])
+        return cls(*totals, block.largest_d2norm(), block.X.dtype, isinstance(block.X, np.ndarray))
+
+    @property
+    def total_weight(self) -> float:
+        """Of all blocks."""
+        return added_in_order(self.weights)
+
+    @property
+    def total_d2norm(self) -> float:
+        """Of all blocks."""
+        return added_in_order(self.d2norms)
+
+    def absorb(self, others: BlockTotals) -> None:
+        """Add the totals of the blocks that follow."""
+        self.weights.extend(others.weights)
+        self.d2norms.extend(others.d2norms)
+        self.largest_d2norm = max(self.largest_d2norm, others.largest_d2norm)
+        dtypes = [dtype for dtype in (self.dtype, others.dtype) if dtype is not None]
+        self.dtype = np.result_type(*dtypes) if dtypes else None
+        self.dense = self.dense and others.dense
+
+
+def counted(rows: ValidRows) -> ChunkCounts:
+    """Counts of the rows of a chunk."""
+    n_valid, width = rows.X.shape
+    n_counted = int(np.count_nonzero(rows.weights)) if len(rows.weights) else n_valid
+    return ChunkCounts.of(rows.n_read, rows.kept, n_counted, width)

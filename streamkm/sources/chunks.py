@@ -1,0 +1,151 @@
+"""Chunks: the pieces of a source that are read at once. A source holds runs of equal ones, not an object for each."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The piece of a source that is read at once.
+
+    Attributes
+    ----------
+    index : int
+        Position among the chunks of the source, from 0.
+    part : int
+        Which file of the source, from 0.
+    start, stop : int
+        First row and one past the last; bytes instead of rows for text.
+    n_bytes : int
+        Projected bytes of the rows once decoded.
+    """
+
+    index: int
+    part: int
+    start: int
+    stop: int
+    n_bytes: int
+
+
+class ChunkRuns(Sequence[Chunk]):
+    """Chunks in order, made when they are asked for.
+
+    Chunks of one length that follow each other take 40 bytes together.
+
+    Parameters
+    ----------
+    runs : int64 (runs, 5)
+        Of each run the number of chunks, their part, where the first starts, and the length and bytes of each.
+    """
+
+    __slots__ = ("_ends", "_runs")
+
+    def __init__(self, runs: NDArray[np.int64]) -> None:
+        self._runs = runs
+        self._ends = np.cumsum(runs[:, 0])
+
+    @classmethod
+    def of(cls, cuts: Iterable[tuple[int, int, int, int]]) -> ChunkRuns:
+        """Chunks in order by their part, start, stop and bytes. O(chunks)."""
+        runs = array("q")
+        run = (-1, 0, 0, 0)
+        n_chunks = stop_before = 0
+        for part, start, stop, n_bytes in cuts:
+            same = (part, stop - start, n_bytes) == (run[0], run[2], run[3])
+            if not same or start != stop_before:
+                if n_chunks:
+                    runs.extend((n_chunks, *run))
+                run, n_chunks = (part, start, stop - start, n_bytes), 0
+            n_chunks, stop_before = n_chunks + 1, stop
+        if n_chunks:
+            runs.extend((n_chunks, *run))
+        return cls(np.frombuffer(runs, np.int64).reshape(-1, 5) if runs else np.empty((0, 5), np.int64))
+
+    @classmethod
+    def even(cls, n_rows: int, rows: int, row_bytes: int) -> ChunkRuns:
+        """Chunks of so many rows, and one of those that are left. O(1)."""
+        n_full, left = divmod(n_rows, rows)
+        full = (n_full, 0, 0, rows, rows * row_bytes), (1, 0, n_full * rows, left, left * row_bytes)
+        return cls(np.array([run for run in full if run[0] and run[3]], np.int64).reshape(-1, 5))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Sequence[Chunk]]) -> ChunkRuns:
+        """Chunks of several sources, one after the other; `part` is then the number of the source."""
+        tables = []
+        for number, chunks in enumerate(parts):
+            runs = chunk_runs(chunks)._runs.copy()
+            runs[:, 1] = number
+            tables.append(runs)
+        return cls(np.concatenate(tables) if tables else np.empty((0, 5), np.int64))
+
+    def resized(self, size: Callable[[NDArray[np.int64]], NDArray[Any]]) -> ChunkRuns:
+        """The same chunks with other bytes, by a function of the bytes of some."""
+        runs = self._runs.copy()
+        runs[:, 4] = size(runs[:, 4])
+        return ChunkRuns(runs)
+
+    def stretched(self, width: int) -> ChunkRuns:
+        """The same chunks where each row is `width` rows."""
+        runs = self._runs.copy()
+        runs[:, 2:4] *= width
+        return ChunkRuns(runs)
+
+    @property
+    def largest_bytes(self) -> int:
+        """Bytes of the largest chunk; 0 if there is none."""
+        return int(self._runs[:, 4].max(initial=0))
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all chunks."""
+        return int(self._runs[:, 0] @ self._runs[:, 4])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Chunk, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Chunk | tuple[Chunk, ...]:
+        if isinstance(index, slice):
+            return tuple(self[each] for each in range(*index.indices(len(self))))
+        at = range(len(self))[index]
+        run = int(np.searchsorted(self._ends, at, side="right"))
+        n_chunks, part, start, length, n_bytes = self._runs[run].tolist()
+        first = start + (at - int(self._ends[run]) + n_chunks) * length
+        return Chunk(at, part, first, first + length, n_bytes)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        index = 0
+        for run in range(len(self._runs)):
+            n_chunks, part, start, length, n_bytes = self._runs[run].tolist()
+            for _ in range(n_chunks):
+                yield Chunk(index, part, start, start + length, n_bytes)
+                index, start = index + 1, start + length
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return NotImplemented
+        return all(mine == its for mine, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} chunks)"
+
+
+def chunk_runs(chunks: Sequence[Chunk]) -> ChunkRuns:
+    """Chunks of any source as runs; those of a reader of others may be a tuple."""
+    if isinstance(chunks, ChunkRuns):
+        return chunks
+    return ChunkRuns.of((chunk.part, chunk.start, chunk.stop, chunk.n_bytes) for chunk in chunks)
