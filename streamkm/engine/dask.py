@@ -255,9 +255,8 @@ class DaskCluster(Executor):
             fold = calls.ShardFold(shard.first, list(map(len, shard.runs)), step, joining, wanted != "dropped")
             done = self._submit(stage, calls.work_on_shard, fold, *encode(found), *shared, place=place)
             levels = subtree_levels(shard.first, shard.first + len(shard.runs))
-            # a result of its own: what joins states on another worker would fetch the outputs too
-            joined = done if wanted == "dropped" else self._submit(f"{stage}-states", calls.part, done, 0)
-            states = [(level, Held(joined, index)) for index, level in enumerate(levels)]
+            path = () if wanted == "dropped" else (0,)
+            states = [(level, Held(done, *path, index)) for index, level in enumerate(levels)]
             if wanted == "dropped":
                 return Pair(Call(self, done, fetch=False), Carried(states, len(shard.runs), ()))
             outputs = self._submit(f"{stage}-{'held' if wanted == 'held' else 'told'}", calls.part, done, 1)

@@ -26,7 +26,7 @@ from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
-from streamkm.engine.passes import Map, outputs
+from streamkm.engine.passes import Map, Pass, outputs, run
 from streamkm.kernels.cluster.totals import weighted_sum
 
 ROUGH_ROWS_PER_CLUSTER, FEWEST_ROUGH_ROWS = 20, 2000  # that rough centers are seeded on
@@ -211,18 +211,35 @@ def _reach(sampled: Block, held: Blocks, objective: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnRows(Map[tuple[Drawn, float]]):
-    """Rows drawn from each block by their squared distances to centers around the origin, and its objective."""
+class DrawRows(Pass[tuple[tuple[Drawn, ...], float], None, tuple[Drawn, float]]):
+    """Draw rows by their squared distances to centers around the origin; and the objective of all rows."""
 
     table: NearestCenters
     rule: DrawRule
 
-    def output(self, rows: HeldBlock) -> tuple[Drawn, float]:
+    def start(self) -> tuple[tuple[Drawn, ...], float]:
+        """No rows."""
+        return (), 0.0
+
+    def step(
+        self, state: tuple[tuple[Drawn, ...], float], rows: HeldBlock
+    ) -> tuple[tuple[tuple[Drawn, ...], float], None]:
         """Draw from one block."""
         block = replace(rows.block, X=merged(rows.block.X))
         places = rows.place + np.arange(block.n_rows, dtype=np.int64)
         d2 = squared_distances(block, self.table)
-        return self.rule.draw(block.X, places, block.weights, d2), float(weighted_sum(block.weights, d2))
+        drawn = self.rule.draw(block.X, places, block.weights, d2)
+        return self.join(state, ((drawn,), float(weighted_sum(block.weights, d2)))), None
+
+    def join(
+        self, first: tuple[tuple[Drawn, ...], float], second: tuple[tuple[Drawn, ...], float]
+    ) -> tuple[tuple[Drawn, ...], float]:
+        """Keep the lowest keys of both."""
+        return self.rule.gather((*first[0], *second[0])), first[1] + second[1]
+
+    def finish(self, state: tuple[tuple[Drawn, ...], float]) -> tuple[Drawn, float]:
+        """What was drawn of all rows."""
+        return self.rule.join(state[0]), state[1]
 
 
 class MergedRows(Map[Block]):
@@ -235,12 +252,7 @@ class MergedRows(Map[Block]):
 
 def draw_from(blocks: Blocks, table: NearestCenters, rule: DrawRule) -> tuple[Drawn, float]:
     """Draw rows from all blocks, by their squared distances to centers laid out around the origin; their objective."""
-    parts: tuple[Drawn, ...] = ()
-    objective = 0.0
-    for part, added in outputs(DrawnRows(table, rule), blocks.placed(), blocks.executor, Stage("draw")):
-        parts = rule.gather((*parts, part))
-        objective += added
-    return rule.join(parts), objective
+    return run(DrawRows(table, rule), blocks.placed(), blocks.executor, Stage("draw"))
 
 
 def squared_distances(block: Block, table: NearestCenters) -> NDArray[np.float64]:
