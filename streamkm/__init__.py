@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.fitting.documents import fit_idf, open_documents, weight_rows
+    from streamkm.fitting.opening import open_source
     from streamkm.model_selection.sweep import sweep
     from streamkm.sketches import PCA, CountSketch, KernelOptions, Nystroem, PCASketch, SketchOptions
     from streamkm.sketches.theory.bounds import sizing
-    from streamkm.sources import open_source
     from streamkm.sources.raster import open_raster
     from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
@@ -42,7 +42,7 @@ _HOMES = {
     "fit_idf": "streamkm.fitting.documents",
     "open_documents": "streamkm.fitting.documents",
     "open_raster": "streamkm.sources.raster",
-    "open_source": "streamkm.sources",
+    "open_source": "streamkm.fitting.opening",
     "sizing": "streamkm.sketches.theory.bounds",
     "sweep": "streamkm.model_selection.sweep",
     "weight_rows": "streamkm.fitting.documents",

@@ -132,7 +132,8 @@ def work(
 ) -> Iterator[RowSource]:
     """What a command without a configuration reads, on the cluster that its settings name.
 
-    Documents are weighted by frequencies that are counted now, but for those that are appended to a store.
+    Documents are weighted by frequencies that are counted now, but for those that are appended to a store. A number of
+    most variable genes is found now.
     """
     from streamkm.cli.config import open_work
 
@@ -148,7 +149,8 @@ def work(
             f"text.tfidf=true would weight the new documents by their own frequencies; pass {those}, or false"
         )
     with on_cluster(cluster):
-        yield opened.weighted(executor, memory_limit)
+        show = False if click.get_current_context().params.get("quiet") else "auto"
+        yield opened.with_genes(executor, memory_limit, progress=show).weighted(executor, memory_limit)
 
 
 @contextmanager

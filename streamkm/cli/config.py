@@ -49,6 +49,11 @@ class Run(NamedTuple):
         """As opened: rows of documents are not weighted yet where their frequencies must be counted."""
         return self.data.source
 
+    def with_genes(self) -> Run:
+        """The same with the most variable genes found, if that is to be done: a pass over all cells."""
+        given = self.estimator
+        return self._replace(data=self.data.with_genes(given.executor, given.memory_limit, progress=given.progress))
+
     def plan(self, n_rows: int | None = None) -> Plan:
         """What a fit would do, of `n_rows` rows of this kind if given; one pass may count document frequencies."""
         source = self.source if n_rows is None else HypotheticalSource(self.source, n_rows)

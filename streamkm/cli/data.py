@@ -17,7 +17,9 @@ from typing import Any
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.core.atomic_io import check_replaceable
 from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
+from streamkm.core.progress import Progress
 from streamkm.fitting.documents import count_and_weight, open_documents
+from streamkm.fitting.genes import find_genes
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.open import document_format
@@ -38,11 +40,18 @@ HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
 class Opened:
     """A source, open."""
 
-    source: RowSource  # not weighted yet where `counts`
+    source: RowSource  # not weighted yet where `counts`; its most variable genes may still have to be found
     counts: bool = False  # whether document frequencies are still to be counted, in a pass over all documents
     # how documents are hashed and read, as JSON values; empty for rows
     text: dict[str, Any] = field(default_factory=dict)
     sublinear_tf: bool = False  # whether logarithms of counts are weighted; see `open_documents`
+
+    def with_genes(
+        self, executor: Any = "auto", memory_limit: Any = "auto", *, progress: bool | str = "auto"
+    ) -> Opened:
+        """The same with the most variable genes found, if that is to be done: a pass over all cells."""
+        found = find_genes(self.source, executor=executor, memory_limit=memory_limit, progress=Progress(progress))
+        return dataclasses.replace(self, source=found)
 
     def weighted(self, executor: Any = "auto", memory_limit: Any = "auto") -> RowSource:
         """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""

@@ -151,6 +151,7 @@ def fit(
             records(directory)  # refuses a directory of other files before documents are counted
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
+            run = run.with_genes()
             talk.plan(planned(run))
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
             saved = None
@@ -224,9 +225,9 @@ def plan(
 ) -> None:
     """Say what fit would do: passes, bytes, memory.
 
-    Takes the arguments of fit and reads no rows, but with --categories onehot, whose columns must be known, and with
-    --measure or --workers: these walk a few chunks as fit would, and the time follows by the cost model of
-    streamkm.planning.forecast.cost_model. DATA may be a sample of what --rows says.
+    Takes the arguments of fit. Reads no rows, except for --categories onehot and a number of --genes, where one pass
+    finds the columns, and with --measure or --workers: these walk a few chunks as fit would. The time follows by the
+    cost model of streamkm.planning.forecast.cost_model. DATA may be a sample of what --rows says.
     """
     assumed = {name: options.pop(name) for name in _ASSUMED}
     measure, rows, workers = (options.pop(name) for name in ("measure", "rows", "workers"))
@@ -237,7 +238,7 @@ def plan(
         raise click.UsageError(f"{given[0]} is of use with --workers only")
     _check_usage(inputs, settings, options["n_clusters"])
     with Talk(quiet=quiet, verbose=verbose):
-        run = _load(inputs, settings, options)
+        run = _load(inputs, settings, options).with_genes()
         if (measure or rows is not None or workers is not None) and not hasattr(run.estimator, "forecast"):
             raise click.UsageError(
                 "--measure, --rows and --workers know k-means only; leave them out, or the section kernel"

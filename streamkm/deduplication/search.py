@@ -25,6 +25,7 @@ from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
+from streamkm.fitting.genes import find_genes
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import OnInvalid, RowReader
 from streamkm.sources import open_source
@@ -113,7 +114,7 @@ def dedupe(
     2
     """
     check_options(threshold, keep)
-    source = open_source(X)
+    source = find_genes(open_source(X), executor=executor, memory_limit=memory_limit, progress=Progress(progress))
     if not source.replayable or source.is_sketched:
         what = "holds sketched rows" if source.is_sketched else "can be walked once only"
         raise InvalidInputError(f"{source.name} {what}; near-duplicates are looked for in original rows, read again")

@@ -10,8 +10,10 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from streamkm.core.matrix import MASKED_MISSING, MASKED_ROWS, check_unmasked, is_sparse, with_nan
+from streamkm.core.progress import Progress
 from streamkm.estimators.input_errors import clear_refusals
 from streamkm.estimators.validation import is_in_memory
+from streamkm.fitting.genes import find_genes
 from streamkm.passes.reader import OnMissing
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -39,7 +41,10 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
     if options:
         X = open_source(X, **options)
     if not is_in_memory(X) or (is_frame(X) and is_read_by_column(X)):
-        source = open_source(X)
+        progress = Progress(estimator.progress)
+        source = find_genes(
+            open_source(X), executor=estimator.executor, memory_limit=estimator.memory_limit, progress=progress
+        )
         if reset is not None:
             _check_names(estimator, source, reset=reset)
         return source

@@ -27,6 +27,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, open_executor
+from streamkm.fitting.genes import find_genes
 from streamkm.model_selection.distortion_result import Distortion, SketchDistortion
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
@@ -96,7 +97,7 @@ def distortion(
     for name, value in (("sample_rows", sample_rows), *(("n_components", m) for m in n_components)):
         if value < 1:
             raise InvalidParameterError(f"{name}={value}; needed: integers from 1")
-    source = open_source(X)
+    source = find_genes(open_source(X), executor=executor, progress=Progress(show=False))
     if sketches is None:
         sketches = ("countsketch", "svd") if source.is_sparse else ("countsketch", "svd", "pca")
     _check_sketches(sketches, sparse=source.is_sparse)

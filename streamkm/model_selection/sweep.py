@@ -31,6 +31,7 @@ from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
+from streamkm.fitting.genes import find_genes
 from streamkm.kernels.compiling import COMPILATION
 from streamkm.metrics.incremental import Distances, Rescoring
 from streamkm.model_selection.sweep_parameters import (
@@ -154,6 +155,7 @@ def sweep(
     check_choice("metric", metric, get_args(Metric))
     check_preparation(preprocess, on_invalid, on_missing)
     given = open_source(X if on_missing == "raise" else with_nan(X))
+    given = find_genes(given, executor=executor, memory_limit=memory_limit, progress=Progress(progress))
     preparation = swept_preparation(preprocess, on_missing, given)
     source = planned_rows(given, preparation)
     if extend and not source.replayable:

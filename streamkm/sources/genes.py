@@ -1,34 +1,25 @@
-"""Genes of cells that are chosen by name, or because they vary most, which a pass over all cells finds.
+"""Genes of cells that are chosen by name, or because they vary most, which a pass over all cells has to find.
 
-Genes that a column of a file marks, the reader of the file finds.
+Genes that a column of a file marks, the reader of the file finds. Reads no rows.
 """
 
 from __future__ import annotations
 
 import difflib
-import time
-import warnings
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
-from streamkm.preparation import Preparation
-from streamkm.preparation.dispersion import largest, normalized_dispersions
-from streamkm.preparation.moments import MomentsFit, sample_moments
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import ChunkedSource, RowSource, WrappedSource
 from streamkm.sources.chosen_columns import ChosenColumns, choosable
-
-_CHUNK_BYTES = 16 << 20  # that the pass reads at a time
-_TOTAL = Preparation(("total",))
 
 
 def choose_genes(source: RowSource, genes: Any) -> RowSource:
-    """The cells of a source with chosen genes alone.
+    """The cells of a source with chosen genes alone; of a number of genes, which ones a pass has to find.
 
     Parameters
     ----------
@@ -42,13 +33,7 @@ def choose_genes(source: RowSource, genes: Any) -> RowSource:
     InvalidParameterError
         Neither a number nor names; a source whose columns are no named genes.
     InvalidInputError
-        Fewer genes than are wanted, or not those of these names. For the most variable: a negative value, NaN, or
-        infinity, with its row.
-
-    Notes
-    -----
-    The most variable genes take a pass over all cells on one thread, and 24 bytes a gene beside the cells that are read
-    at a time. Counts are scaled to a common total as the step "total" does it.
+        Fewer genes than are wanted, or not those of these names.
     """
     is_number = isinstance(genes, int | np.integer) and not isinstance(genes, bool)
     if not is_number and not _are_names(genes):
@@ -63,10 +48,37 @@ def choose_genes(source: RowSource, genes: Any) -> RowSource:
         raise InvalidInputError(
             f"genes={genes:,}; {source.name} has {len(names):,} genes; pass a number from 1 to that"
         )
-    started = time.perf_counter()
-    scores, n_rows = _scores(cells)
-    stage = Stage("genes", time.perf_counter() - started, source.take_read_bytes(), n_rows)
-    return ChosenColumns(cells, largest(scores, int(genes)).tolist(), stages_before=(*source.stages_before, stage))
+    return GenesToFind(cells, int(genes))
+
+
+class GenesToFind(WrappedSource):
+    """Cells whose most variable genes are still to be found, in a pass over `source`: no row can be read before.
+
+    `n_features`: how many genes are wanted.
+    """
+
+    source: ChunkedSource
+    n_features: int
+
+    def __init__(self, source: ChunkedSource, n_genes: int) -> None:
+        self.source = source
+        self.take_after(source, n_features=n_genes, feature_names=None)
+
+    def found(self, numbers: Sequence[int], stage: Stage) -> ChosenColumns:
+        """The cells with the genes of these numbers, which a pass has found; `stage` tells of the pass."""
+        return ChosenColumns(self.source, numbers, stages_before=(*self.stages_before, stage))
+
+    def details(self) -> dict[str, str]:
+        """Say how many columns will be read, and how they are stored."""
+        columns = f"the {self.n_features:,} most variable of {self.source.n_features:,}"
+        return {**self.source.details(), "columns": columns}
+
+    def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002
+        """Raise InvalidInputError: which columns the rows have is not known."""
+        raise InvalidInputError(
+            f"the {self.n_features:,} most variable genes of {self.name} are not found yet; pass "
+            f"streamkm.open_source(..., genes={self.n_features}), which finds them"
+        )
 
 
 def _are_names(genes: Any) -> bool:
@@ -89,40 +101,3 @@ def _numbers_of(wanted: list[str], names: tuple[str, ...], where: str) -> list[i
     if times > 1:
         raise InvalidParameterError(f"genes= has {name!r} {times} times; leave one")
     return [number_of[name] for name in wanted]
-
-
-def _scores(source: ChunkedSource) -> tuple[NDArray[np.float64], int]:
-    """How much each gene varies for its mean, and the number of cells behind it."""
-    fit, state, are_counts = MomentsFit(centers=False), None, True
-    for rows in source.stream(_CHUNK_BYTES):
-        scaled = _TOTAL.apply(rows.X)
-        _check_counts(source, scaled, rows.places)
-        values = rows.X if isinstance(rows.X, np.ndarray) else rows.X.data
-        are_counts = are_counts and (values.dtype.kind != "f" or bool((values == np.floor(values)).all()))
-        state = fit.step(state, scaled, np.empty(0))
-    if state is None:
-        raise InvalidInputError(f"{source.name} has 0 rows; at least 1 is needed")
-    if not are_counts:
-        warnings.warn(
-            f"{source.name} has values that are not whole numbers, and the most variable genes are found on raw counts;"
-            " if these are logarithms, pass the layer with counts, or choose genes by a column of var",
-            UserWarning,
-            stacklevel=2,
-        )
-    return normalized_dispersions(*sample_moments(state)), int(state[0, 0])
-
-
-def _check_counts(source: ChunkedSource, scaled: Matrix, places: NDArray[np.int64]) -> None:
-    """Refuse cells that have no total: with negative values, NaN or infinity."""
-    values = scaled if isinstance(scaled, np.ndarray) else scaled.data
-    invalid = ~np.isfinite(values)
-    if not invalid.any():
-        return
-    if isinstance(scaled, np.ndarray):
-        row = int(invalid.any(axis=1).argmax())
-    else:
-        row = int(np.searchsorted(scaled.indptr, invalid.argmax(), side="right")) - 1
-    raise InvalidInputError(
-        f"a negative value, NaN or infinity in {source.describe(int(places[row]))}; the most variable genes are found "
-        f"on raw counts. Pass the layer with counts, or choose genes by a column of var"
-    )

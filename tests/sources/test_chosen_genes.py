@@ -12,10 +12,17 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkm import StreamKMeans
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
+from streamkm import StreamKMeans, dedupe, metrics, open_source, sweep
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, SourceError
+from streamkm.core.progress import Progress, Stage
+from streamkm.engine import open_executor
+from streamkm.fitting.genes import find_genes
+from streamkm.model_selection.distortion import distortion
+from streamkm.passes.context import PassContext
+from streamkm.passes.reader import RowReader
+from streamkm.passes.variable_genes import VariableGenes
 from streamkm.preparation.dispersion import N_BINS, largest, normalized_dispersions
-from streamkm.sources import open_source
+from streamkm.sources import open_source as open_unread
 from streamkm.sources.chosen_columns import columns_of
 from streamkm.sources.dense import DenseSource
 from streamkm.testing import Opened, SourceContract
@@ -155,6 +162,78 @@ def test_the_most_variable_take_one_pass():
     source.feature_names = NAMES
     open_source(source, genes=12)
     assert dict(array.touched) == dict.fromkeys(range(5), 1)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    place = tmp_path_factory.mktemp("large") / "x.h5ad"
+    cells(counts(12_000)).write_h5ad(place)
+    return place
+
+
+class KeptSums(VariableGenes):
+    """The pass with the sums as its result."""
+
+    def finish(self, state):
+        return state.sums
+
+
+class TestAnyExecutor:
+    @pytest.fixture(params=["1 thread", "2 threads", "workers"])
+    def executor(self, request):
+        return request.getfixturevalue("client") if request.param == "workers" else int(request.param[0])
+
+    def test_the_same_bits(self, large, executor):
+        source = open_unread(large)
+
+        def sums(executor):
+            reader = RowReader(source, 1 << 16, "euclidean", "raise")
+            with open_executor(executor) as workers:
+                return PassContext(executor=workers, reader=reader).run(KeptSums(9, N_GENES, "cells"), Stage("genes"))
+
+        assert len(source.chunks(1 << 16)) > 16
+        np.testing.assert_array_equal(sums(executor), sums(1))
+
+    def test_the_same_genes_in_a_fit(self, large, executor):
+        model = StreamKMeans(3, executor=executor, random_state=0, progress=False)
+        model.fit({"path": str(large), "genes": 12})
+        assert tuple(model.feature_names_in_) == open_source(large, genes=12).feature_names
+        stage = model.stages_[0]
+        assert (stage.name, stage.rows) == ("genes", 12_000)
+        assert stage.read_bytes
+
+    @pytest.mark.parametrize("row", [5, 11_990])
+    @pytest.mark.parametrize("kind", ["file", "object"])
+    def test_an_invalid_cell_is_named(self, kind, row, executor, tmp_path):
+        X = counts(12_000)
+        X.data[X.indptr[row]] = -1
+        adata, given = cells(X), tmp_path / "x.h5ad"
+        adata.write_h5ad(given)
+        source = open_unread(given if kind == "file" else adata, genes=5)
+        with pytest.raises(InvalidInputError, match=rf"a negative value, NaN or infinity in row {row:,} of .*raw"):
+            find_genes(source, executor=executor, progress=Progress(show=False))
+
+
+def test_functions_without_an_estimator_find_the_genes(path):
+    given = {"path": f"{path}:/X", "genes": 12}
+    assert sweep(given, [2, 3], executor=2, random_state=0, progress=False).sketch.n_components == 12
+    assert distortion(given, 3, executor=2, random_state=0).n_features == 12
+    assert dedupe(given, 0.99, executor=2, random_state=0, progress=False).n_rows == 240
+
+
+def test_a_limit_without_room_for_the_pass(path):
+    with pytest.raises(MemoryLimitError, match=r"finds the most variable genes of .* raise memory_limit to [\d,]+ MiB"):
+        find_genes(open_unread(path, dataset="X", genes=5), memory_limit="100 MiB")
+
+
+def test_no_rows_before_the_genes_are_found(path):
+    source = open_unread(path, dataset="X", genes=5)
+    assert source.n_features == 5
+    assert source.details()["columns"] == "the 5 most variable of 60"
+    with pytest.raises(InvalidInputError, match=r"5 most variable genes of .* are not found yet; pass"):
+        metrics.spread(source, np.zeros(240, np.int32))
+    found = open_source(source)
+    assert metrics.spread(found, np.zeros(240, np.int32)).means.shape == (1, 5)
 
 
 def test_open_groups_and_backed_objects(path):
