@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS
@@ -20,6 +21,7 @@ ARRAYS = ("sums", "near_d2", "near_rows", "far_d2", "far_rows", "n_blank", "blan
 MOST_EXAMPLES = 5
 EXAMPLE_BYTES = 1 << 20  # of all lists of examples together, about
 NO_ROWS = np.empty(0, np.int64)
+BATCH_ENTRIES = 1 << 17  # of rows that are in float64 at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +158,24 @@ def absorb_profile(first: Profile, second: Profile) -> Profile:
     kernels.merge_lists(second.near_d2, second.near_rows, first.near_d2, first.near_rows)
     kernels.merge_lists(second.far_d2, second.far_rows, first.far_d2, first.far_rows)
     return first
+
+
+def feature_deviations(X: Matrix) -> NDArray[np.float64]:
+    """Standard deviations of features over rows (d,), in float64. O(n * d), or O(nnz + d).
+
+    Parameters
+    ----------
+    X : ndarray or csr_array (n, d)
+    """
+    n_rows, width = X.shape
+    if isinstance(X, np.ndarray):
+        mean, squares = X.mean(axis=0, dtype=np.float64), np.zeros(width)
+        step = max(1, BATCH_ENTRIES // max(1, width))
+        for start in range(0, n_rows, step):
+            squares += np.square(X[start : start + step] - mean).sum(axis=0)
+        return np.asarray(np.sqrt(squares / n_rows), np.float64)
+    rows = sp.csr_array((X.data.astype(np.float64), X.indices, X.indptr), shape=X.shape)
+    mean = np.bincount(rows.indices, rows.data, minlength=width) / n_rows
+    away = np.bincount(rows.indices, (rows.data - mean[rows.indices]) ** 2, minlength=width)
+    stored = np.bincount(rows.indices, minlength=width)
+    return np.asarray(np.sqrt((away + (n_rows - stored) * mean**2) / n_rows), np.float64)

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.changed_share import ChangedShare
+from streamkm.cluster.distances import BINS
 from streamkm.cluster.tracking.clusters import TrackedClusters, origins_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.call_times import check_half_life
 from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.incremental import IncrementalKMeans, follow_fit
 from streamkm.estimators.validation import check_stream_parameters, drawn_seed, parameters_of
-from streamkm.metrics.drift import BINS
 from streamkm.passes.labels import count_skipped
 
 REACH_OF_A_FIT = 2.0

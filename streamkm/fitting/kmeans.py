@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model
 from streamkm.cluster.observed import ObservedTotals
-from streamkm.cluster.profile import Profile
+from streamkm.cluster.profile import Profile, feature_deviations
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.size_cap import SizeCap
 from streamkm.cluster.totals import Totals
@@ -32,7 +32,6 @@ from streamkm.fitting.labelling.distortion import distortion_of
 from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate
 from streamkm.fitting.labelling.rounds import Labelled, warn_of_gain, write_held
 from streamkm.fitting.reading import read_once, read_rows
-from streamkm.metrics.clusters import feature_deviations
 from streamkm.passes.assign import assign_blocks
 from streamkm.passes.labels import labels_of
 from streamkm.passes.sketch import Sketched

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.model import Model
 from streamkm.cluster.observed import ObservedCenters, ObservedTotals, filled_with_means, observed_lloyd
+from streamkm.cluster.profile import feature_deviations
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.totals import Totals
@@ -21,7 +22,6 @@ from streamkm.fitting.labelling.gain import WORTH
 from streamkm.fitting.labelling.rounds import Labelled, write_held
 from streamkm.fitting.normalize import normalize_rows
 from streamkm.fitting.reading import read_once
-from streamkm.metrics.clusters import feature_deviations
 from streamkm.passes.assign import Assigned
 from streamkm.passes.assign_observed import AssignObserved
 from streamkm.passes.label_sinks import GatheredLabels, HeldLabels

@@ -3,6 +3,7 @@
 Rows and labels come in, numbers go out; nothing here plans, fits or writes.
 """
 
+from streamkm.cluster.profile import feature_deviations
 from streamkm.metrics.agreement import (
     Contingency,
     adjusted_rand,
@@ -13,7 +14,7 @@ from streamkm.metrics.agreement import (
     pairwise_f_beta,
 )
 from streamkm.metrics.cluster_summary import ClusterSummary
-from streamkm.metrics.clusters import describe_clusters, feature_deviations
+from streamkm.metrics.clusters import describe_clusters
 from streamkm.metrics.internal import Spread, calinski_harabasz, davies_bouldin, objective, silhouette, spread
 
 __all__ = [

@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.columns import Columns
+from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.profile import Profile
-from streamkm.core.matrix import Matrix
 from streamkm.metrics.cluster_summary import ClusterRow, ClusterSummary, Example, Trait
-from streamkm.metrics.distances import euclidean_distances
 
-BATCH_ENTRIES = 1 << 17  # of rows that are in float64 at a time
 BATCH = 256  # clusters that are compared with all at a time
 ROUNDING = 1e-12  # of a feature's largest mean
 RARE_QUANTILE = 0.9  # of the deviations of sparse features, which is added to each
@@ -121,27 +118,6 @@ def steadied(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     seen = deviations[deviations > 0]
     return deviations + float(np.quantile(seen, RARE_QUANTILE)) if len(seen) else deviations
-
-
-def feature_deviations(X: Matrix) -> NDArray[np.float64]:
-    """Standard deviations of features over rows (d,), in float64. O(n * d), or O(nnz + d).
-
-    Parameters
-    ----------
-    X : ndarray or csr_array (n, d)
-    """
-    n_rows, width = X.shape
-    if isinstance(X, np.ndarray):
-        mean, squares = X.mean(axis=0, dtype=np.float64), np.zeros(width)
-        step = max(1, BATCH_ENTRIES // max(1, width))
-        for start in range(0, n_rows, step):
-            squares += np.square(X[start : start + step] - mean).sum(axis=0)
-        return np.asarray(np.sqrt(squares / n_rows), np.float64)
-    rows = sp.csr_array((X.data.astype(np.float64), X.indices, X.indptr), shape=X.shape)
-    mean = np.bincount(rows.indices, rows.data, minlength=width) / n_rows
-    away = np.bincount(rows.indices, (rows.data - mean[rows.indices]) ** 2, minlength=width)
-    stored = np.bincount(rows.indices, minlength=width)
-    return np.asarray(np.sqrt((away + (n_rows - stored) * mean**2) / n_rows), np.float64)
 
 
 def nearest_means(means: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:

@@ -23,7 +23,6 @@ MOVED = 0.25  # shift of a mean that matters, in mean distances
 GREW = 1.5  # ratio of shares that matters, and its reciprocal
 NOVEL, MANY_NOVEL = 0.02, 0.1  # share of novel rows above the expected one that matters, and that calls for a new fit
 BEYOND = 0.01  # share of rows beyond a quantile of 99 %
-BINS = 20  # of distances within reach, of equal width; one more for those beyond
 TINY = 1e-300  # in place of 0 where that has no quotient
 
 
@@ -67,28 +66,6 @@ class ClusterState:
     def effective(self) -> NDArray[np.float64]:
         """Effective rows of each cluster."""
         return self.shares() * self.n_rows
-
-
-def distance_histogram(
-    distances: NDArray[np.float64], reach: NDArray[np.float64], weights: NDArray[np.float64] | None = None
-) -> NDArray[np.float64]:
-    """Weights of rows by distance over reach: `BINS` equal bins from 0 to 1, and one for rows beyond.
-
-    Parameters
-    ----------
-    distances : float64 (n,)
-        To the nearest center.
-    reach : float64 (n,)
-        Of the cluster of each row. Rows at 0 are within a reach of 0.
-    weights : float64 (n,), optional
-
-    Returns
-    -------
-    float64 (BINS + 1,)
-    """
-    ratios = np.divide(distances, reach, out=np.where(distances > 0, np.inf, 0.0), where=reach > 0)
-    bins = np.where(ratios <= 1, np.minimum(ratios * BINS, BINS - 1), BINS).astype(np.int64)
-    return np.bincount(bins, weights, minlength=BINS + 1).astype(np.float64)
 
 
 def compare(before: ClusterState, now: ClusterState, novel: NDArray[np.float64], wording: Wording) -> Drift:

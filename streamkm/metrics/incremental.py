@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
 from streamkm.kernels.centers.scores import spread_csr, spread_dense
-from streamkm.metrics.distances import euclidean_distances
 from streamkm.metrics.internal import SampledSilhouette, cluster_sums, mean_overlap, row_silhouettes, variance_ratio
 
 TASKS = 16  # that the changed clusters are shared out in, for threads

@@ -15,11 +15,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.rows import NO_WEIGHTS, add_rows, batch_rows, row_d2
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
-from streamkm.metrics.distances import euclidean_distances
-from streamkm.sources import open_source
+from streamkm.fitting.opening import open_source
 from streamkm.sources.base import RowSource
 
 CHUNK_BYTES = 8 << 20  # decoded bytes of rows looked at together

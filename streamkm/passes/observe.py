@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.distances import BINS, distance_histogram
 from streamkm.cluster.gap_histogram import histogram_bytes
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import profile_bytes
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.engine.memory import PassMemory, ReadingMemory
 from streamkm.engine.passes import Pass
-from streamkm.metrics.drift import BINS, distance_histogram
 from streamkm.passes.assign import Assign, Gathered, Passed
 from streamkm.passes.reader import ValidRows
 
@@ -63,7 +63,7 @@ class Observed:
     novel : float64 (k,)
         Weight of the rows of each cluster that lie beyond its reach.
     histogram : float64 (b,)
-        Weights of rows by distance over reach; see `metrics.drift.distance_histogram`.
+        Weights of rows by distance over reach; see `cluster.distances.distance_histogram`.
     squares : float
         Sum of the squares of the rows' weights.
     chunk_rows : int64 (chunks,)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.model import Model
 from streamkm.cluster.observed import ObservedCenters
 from streamkm.cluster.rows import batch_rows, row_d2
@@ -20,7 +21,6 @@ from streamkm.core.matrix import rows_between
 from streamkm.core.progress import Stage
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map
-from streamkm.metrics.distances import euclidean_distances
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import ValidRows
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
+from streamkm.cluster.distances import BINS, distance_histogram
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.metrics.clusters import Wording
-from streamkm.metrics.drift import BINS, ClusterState, compare, distance_histogram
+from streamkm.metrics.drift import ClusterState, compare
 
 WORDING = Wording(lambda number: f"x{number}", 3)
 CASES = [(k, far, d) for k in (2, 8, 40) for far in (8.0, 1.5) for d in (2, 24)]

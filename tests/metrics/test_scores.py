@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
 
+from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import open_executor
 from streamkm.kernels.centers.scores import spread_csr, spread_dense
 from streamkm.metrics import internal as scores
-from streamkm.metrics.distances import euclidean_distances
 from streamkm.metrics.incremental import Distances, Rescoring
 from streamkm.metrics.internal import (
     calinski_harabasz,

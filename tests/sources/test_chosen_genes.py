@@ -231,9 +231,11 @@ def test_no_rows_before_the_genes_are_found(path):
     assert source.n_features == 5
     assert source.details()["columns"] == "the 5 most variable of 60"
     with pytest.raises(InvalidInputError, match=r"5 most variable genes of .* are not found yet; pass"):
-        metrics.spread(source, np.zeros(240, np.int32))
-    found = open_source(source)
-    assert metrics.spread(found, np.zeros(240, np.int32)).means.shape == (1, 5)
+        next(source.stream(1 << 20))
+    labels = np.zeros(240, np.int32)
+    found = open_source(path, dataset="X", genes=5)
+    for each in (source, {"path": path, "dataset": "X", "genes": 5}):
+        np.testing.assert_array_equal(metrics.spread(each, labels).means, metrics.spread(found, labels).means)
 
 
 def test_open_groups_and_backed_objects(path):

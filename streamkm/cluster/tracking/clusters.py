@@ -42,7 +42,7 @@ class TrackedClusters:
     changed : ChangedShare
         What is certain of the rows whose nearest center is another one since they were labelled.
     histogram : float64 (b,)
-        Weights of rows of the coreset by distance over reach; see `metrics.drift.distance_histogram`. Zero: not known.
+        Weights of rows of the coreset by distance over reach, of `cluster.distances.distance_histogram`. Zero: unknown.
     unsearched : float
         Weight of rows since splits and joins were last looked for.
     n_effective : float

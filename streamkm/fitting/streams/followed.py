@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.changed_share import ChangedShare
+from streamkm.cluster.distances import BINS, distance_histogram
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.tracking.clusters import Parts, TrackedClusters, carry_over, origins_of, weighted_quantiles
@@ -21,7 +22,6 @@ from streamkm.cluster.tracking.ward import join_cost, join_costs
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
 from streamkm.fitting.streams.follow import FollowSettings, follow
-from streamkm.metrics.drift import BINS, distance_histogram
 
 NO_PLACES = np.empty(0, np.int64)
 REACH = 0.99

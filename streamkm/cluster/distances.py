@@ -1,4 +1,7 @@
-"""Distances between all rows of two matrices. scikit-learn's take its metrics along, and these most of SciPy."""
+"""Distances between all rows of two matrices, and histograms of distances.
+
+scikit-learn's distances take its metrics along, and these most of SciPy.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from numpy.typing import NDArray
 from streamkm.cluster.normalization import WHOLE, Normalization
 from streamkm.cluster.rows import row_d2norms
 from streamkm.core.matrix import Matrix
+
+BINS = 20  # of distances within reach, of equal width; one more for those beyond
 
 
 def euclidean_distances(X: Matrix, Y: Matrix | None = None) -> NDArray[np.float64]:
@@ -45,3 +50,25 @@ def euclidean_distances(X: Matrix, Y: Matrix | None = None) -> NDArray[np.float6
     np.sqrt(d2, out=d2)
     d2 /= frame.scale
     return d2
+
+
+def distance_histogram(
+    distances: NDArray[np.float64], reach: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Weights of rows by distance over reach: `BINS` equal bins from 0 to 1, and one for rows beyond.
+
+    Parameters
+    ----------
+    distances : float64 (n,)
+        To the nearest center.
+    reach : float64 (n,)
+        Of the cluster of each row. Rows at 0 are within a reach of 0.
+    weights : float64 (n,), optional
+
+    Returns
+    -------
+    float64 (BINS + 1,)
+    """
+    ratios = np.divide(distances, reach, out=np.where(distances > 0, np.inf, 0.0), where=reach > 0)
+    bins = np.where(ratios <= 1, np.minimum(ratios * BINS, BINS - 1), BINS).astype(np.int64)
+    return np.bincount(bins, weights, minlength=BINS + 1).astype(np.float64)
