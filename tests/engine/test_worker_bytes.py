@@ -22,7 +22,7 @@ from streamkm.passes.reader import RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.sketches.registry import make_sketch
 from streamkm.sources import open_source
-from tests.dask_processes import Cluster, Relay
+from tests.dask_processes import Cluster, Relay, assert_same_bits, watched
 
 K, M, N_CHUNKS, N_WORKERS = 50, 64, 48, 2
 FEW, MANY = 2, 12  # iterations: their difference leaves out the passes
@@ -149,6 +149,28 @@ def test_calls_of_an_iteration_do_not_depend_on_the_chunks(counted, tmp_path):
     n_calls = 24 + 3 + 1 + 1
     assert counts.n_calls <= n_calls
     assert counts.through <= 2 * N_WORKERS * 8 * k * m + n_calls * CALL_BYTES
+
+
+@pytest.mark.slow
+def test_bytes_of_a_search_on_rows_drawn_from_all_do_not_depend_on_the_rows(counted, tmp_path):
+    """Distances and what is not drawn stay on the workers."""
+    relay, client = counted
+    d, received = 16, {}
+    for n_rows in (120_000, 480_000):  # more than are sampled, and than are all searched
+        X = np.random.default_rng(0).standard_t(3, size=(n_rows, d)) + 4 * (np.arange(n_rows) % 20)[:, None]
+        path = tmp_path / f"{n_rows}.npy"
+        np.save(path, X.astype(np.float32))
+        kmeans = StreamKMeans(
+            20, coreset=None, sketch="identity", max_iter=2, tol=0, random_state=0, progress=False,
+            chunk_bytes=4 * d * n_rows // N_CHUNKS,
+        )  # fmt: skip
+        with watched(client) as stages:
+            before = relay.n_received
+            got = kmeans.set_params(executor=client).fit(path)
+            received[n_rows] = relay.n_received - before
+            assert "draw" in stages()
+        assert_same_bits(got, kmeans.set_params(executor=1).fit(path))
+    assert received[480_000] <= 1.25 * received[120_000]
 
 
 def test_the_first_pass_sends_the_client_little_more_than_the_sample(counted, tmp_path):

@@ -123,6 +123,24 @@ def test_workers_killed_that_held_labels_of_many_clusters(cluster, at, data, ste
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 5])
+def test_workers_killed_while_rows_are_drawn_for_the_search(cluster, at, tmp_path, number):
+    """In the first round, before and after a call has told its rows."""
+    n_rows = 80_000  # more than are sampled, and than are all searched
+    X = np.random.default_rng(0).standard_t(3, size=(n_rows, 16)) + 4 * (np.arange(n_rows) % 10)[:, None]
+    np.save(tmp_path / "x.npy", X.astype(np.float32))
+    settings = {**PARAMETERS, "chunk_bytes": 200_000, "max_iter": 2}
+    kmeans = StreamKMeans(10, sketch="identity", coreset=None, **settings)
+    wanted = clone(kmeans).set_params(executor=1).fit(tmp_path / "x.npy")
+    started, client = cluster
+    seen = at("draw", number, lambda: [started.kill(worker) for worker in started.living()[: N_WORKERS - 1]])
+    got = kmeans.set_params(executor=client).fit(tmp_path / "x.npy")
+    assert seen["draw"] >= number
+    assert len(started.living()) == 1
+    assert_same_bits(got, wanted)
+
+
+@pytest.mark.slow
 def test_workers_killed_while_this_process_seeds(cluster, monkeypatch, data, wanted):
     """Blocks that were made before are made again."""
     started, client = cluster

@@ -299,7 +299,7 @@ def _block(X: Matrix, weights: NDArray[np.float64]) -> Block:
 
 
 def _all_rows(blocks: Blocks, rng: np.random.Generator) -> Block:
-    """All rows that are held, in random order."""
+    """All rows that are held, in random order; they come to this process, no more than are searched in any case."""
     parts = list(outputs(MergedRows(), HeldRows(blocks.handles), blocks.executor, Stage("draw")))
     order = rng.permutation(blocks.n_rows)
     weights = np.concatenate([part.weights for part in parts])
