@@ -207,7 +207,7 @@ def tmpfs(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], object]]]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def processes(tmp_path_factory):
     """Processes of a scheduler without workers, and a client."""
     from tests.dask_processes import cluster_of

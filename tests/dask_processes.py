@@ -36,6 +36,10 @@ class Cluster:
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s",  # for so long a worker that is gone is looked for
+            # as in tests/conftest.py: clusters do nothing most of the time
+            "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+            "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s",
+            "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "10s",
             **(settings or {}),
         }
         self._file = folder / "scheduler.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import cache
 
 import numba as nb
 import numpy as np
@@ -90,6 +91,7 @@ def objective(X, centers):
     return ((X - centers[labels]) ** 2).sum()
 
 
+@cache
 def cases():
     """Rows and centers: what an index serves, and what is made bad on purpose."""
     rng = np.random.default_rng(1)
@@ -134,15 +136,15 @@ def cases():
 @pytest.mark.parametrize(
     ("around_origin", "names"),
     [
-        (False, cases()),
+        (False, None),
         (True, ["clusters", "float64", "ties", "on a plane"]),
-        pytest.param(True, cases(), marks=pytest.mark.slow),
+        pytest.param(True, None, marks=pytest.mark.slow),
     ],
     ids=["around means", "around the origin", "all around the origin"],
 )
 def test_an_index_changes_no_bit(around_origin, names):
     made = cases()
-    for name in names:
+    for name in names or made:
         X, centers = made[name]
         table = NearestCenters.build(centers, np.float32, around_origin=around_origin)
         table.index()  # whatever the number of rows
