@@ -95,11 +95,11 @@ def compare(path, text, target, options, *, newlines, null_values):
     [(2, 2), pytest.param(50, 6, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)])],
 )
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
-def test_every_cut_at_every_chunk_size(tmp_path, monkeypatch, name, n_texts, n_targets):
+def test_every_cut_at_every_chunk_size(tmp_path, monkeypatch, reduced, name, n_texts, n_targets):
     """Values, ids and numbers of rows are those of the csv module, or the file is refused by name."""
     monkeypatch.setattr(csv_tables, "_PIECE_BYTES", 8)
     rng, n_read, n_refused = np.random.default_rng(0), 0, 0
-    for _ in range(n_texts):
+    for _ in range(min(n_texts, 10) if reduced else n_texts):
         text = random_text(rng)
         cuts = [*range(len(HEADER), len(text)), *[len(text)] * 30]
         for cut in cuts:
