@@ -18,7 +18,6 @@ from tests import children
 from tests.children import tree
 from tests.cli.test_cli import run
 from tests.programs import forking
-from tests.tables import slow_but
 
 COMMANDS = {
     "sketch": ["sketch", "x.npy", "-o", "new.zarr", "-m", "8", "--sketch", "countsketch"],
@@ -103,7 +102,11 @@ def kill(folder, tmp_path, name, moments):
     return n_killed
 
 
-@pytest.mark.parametrize("name", slow_but(["append", "fit", "update"], COMMANDS))
+QUICK = ("append", "fit", "update")
+FULL = (pytest.mark.slow, pytest.mark.full)  # reduced runs kill these before changes of names
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else FULL) for name in COMMANDS])
 def test_a_few_times(folder, tmp_path, name):
     rng = np.random.default_rng(len(name))
     moments = [*rng.choice(12, 2, replace=False).tolist(), float(rng.uniform(0.1, 0.6))]

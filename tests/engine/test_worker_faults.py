@@ -92,8 +92,14 @@ def test_workers_killed(cluster, at, data, wanted, stage, number, n_killed):
     assert_same_bits(got, wanted)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("stage", "number"), [("sketch", 8), ("sketch-all", 8), ("lloyd-2", 5)])
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        pytest.param("sketch", 8, marks=FULL),
+        pytest.param("sketch-all", 8, marks=pytest.mark.slow),
+        pytest.param("lloyd-2", 5, marks=FULL),
+    ],
+)
 def test_workers_killed_where_a_sketch_is_found_first(cluster, at, data, stage, number):
     kmeans = StreamKMeans(10, sketch=SketchOptions("pca", 8), coreset=None, **PARAMETERS)
     wanted = clone(kmeans).set_params(executor=1).fit(data)

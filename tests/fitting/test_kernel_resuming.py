@@ -67,7 +67,7 @@ def test_killed_fits_end_with_the_same_bits(folder, wanted, name, tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_fits_killed_many_times_end_with_the_same_bits(folder, wanted, name, tmp_path, reduced):
     rng, n_killed, round_ = np.random.default_rng(7), 0, 0
-    while n_killed < (5 if reduced else 20):
+    while n_killed < (3 if reduced else 20):
         place = tmp_path / str(round_)
         place.mkdir()
         n_killed += killed_until_done(partial(start, folder, name, place), [0.05, *rng.uniform(0.02, 1, 3)])

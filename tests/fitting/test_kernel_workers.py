@@ -51,13 +51,14 @@ def test_what_a_cluster_began_goes_on_elsewhere(cluster, monkeypatch, tmp_path, 
 
 
 # calls of a stage on the cluster; landmarks are chosen here, while workers wait
+FULL = (pytest.mark.slow, pytest.mark.full)  # fits without a kernel have these stages too
 KILLED = [
-    pytest.param("sample", 8, marks=pytest.mark.slow),
+    pytest.param("sample", 8, marks=FULL),
     pytest.param("landmarks", 1, marks=pytest.mark.slow),
     ("gram", 4),
     pytest.param("features", 8, marks=pytest.mark.slow),  # blocks of them, which workers hold
-    pytest.param("lloyd-2", 5, marks=pytest.mark.slow),
-    pytest.param("assign", 8, marks=pytest.mark.slow),
+    pytest.param("lloyd-2", 5, marks=FULL),
+    pytest.param("assign", 8, marks=FULL),
 ]
 
 

@@ -87,7 +87,7 @@ def assert_same(wanted, got):
         assert_same_fit(found, wanted)
 
 
-@pytest.mark.parametrize("name", [pytest.param("text", marks=pytest.mark.slow), "all"])  # slow tests kill the others
+@pytest.mark.parametrize("name", [pytest.param("text", marks=(pytest.mark.slow, pytest.mark.full)), "all"])
 def test_killed_fits_end_with_the_same_bits(folder, wanted, name, tmp_path):
     seconds = [0.05, *np.random.default_rng(5).uniform(0.05, 0.8, 2)]
     assert killed_until_done(partial(start, folder, name, tmp_path), seconds) >= 1
@@ -111,7 +111,7 @@ def test_what_a_further_pass_begins_with_is_kept_of_a_young_run_too(tmp_path, mo
 @pytest.mark.parametrize("name", CASES)
 def test_fits_killed_twenty_times_end_with_the_same_bits(folder, wanted, name, tmp_path, reduced):
     rng, n_killed, round_ = np.random.default_rng(7), 0, 0
-    while n_killed < (5 if reduced else 20):
+    while n_killed < (3 if reduced else 20):
         place = tmp_path / str(round_)
         place.mkdir()
         n_killed += killed_until_done(partial(start, folder, name, place), [0.05, *rng.uniform(0.02, 1, 3)])
