@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from streamkm.cluster.model import Space
 from streamkm.passes.sizes import ClusterOn, Sizes
 from streamkm.planning.memory import MemoryModel
-from streamkm.planning.memory_budget import MemoryBudget, largest_of
+from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.sources.base import RowSource
 
 SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
@@ -31,14 +31,18 @@ class Choice:
         return self.memory_model.stages(self.cluster_on, self.space, base, self.room)
 
     def in_portions(self, budget: MemoryBudget) -> Choice:
-        """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held."""
-        tried = self
-        while self.memory_model.many and self.cluster_on in ("blocks", "spilled") and not tried.fits(budget):
-            n_portions = 2 * tried.memory_model.n_portions
-            if n_portions > MOST_PORTIONS:
-                return tried  # which is refused: it takes the least
+        """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held.
+
+        If none fit, in those that exceed the limits least: portions take memory for labels of all rows.
+        """
+        least, n_portions = self, 2 * self.memory_model.n_portions
+        if not self.memory_model.many or self.cluster_on not in ("blocks", "spilled"):
+            return self
+        while not least.fits(budget) and n_portions <= MOST_PORTIONS:
             tried = replace(self, memory_model=replace(self.memory_model, n_portions=n_portions))
-        return tried
+            least = min(least, tried, key=lambda choice: choice.excess_bytes(budget))
+            n_portions *= 2
+        return least
 
     def worker_memory(self, budget: MemoryBudget) -> dict[str, int]:
         """Resident bytes of a worker in each stage; empty without a cluster."""
@@ -144,8 +148,8 @@ class _Cut:
         """Cut it; that may read pointers of sparse rows."""
         if source.streams:
             return cls(None, chunk_bytes)
-        chunks = source.chunks(chunk_bytes)
-        return cls(len(chunks), largest_of(chunks, chunk_bytes))
+        cut = source.cut(chunk_bytes)
+        return cls(len(cut), cut.largest_bytes or chunk_bytes)
 
 
 def _sized(source: RowSource, memory_model: MemoryModel, sizes: Sizes, cut: _Cut) -> MemoryModel:

@@ -114,7 +114,7 @@ class MemoryModel(FitSizes):
         searching = self.search.bytes(centers, n_rows)
         if in_blocks and self.chosen.sample_rows < n_rows <= self.chosen.searched_rows:
             searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + self.rows.block_row_bytes)
-        steps = self._steps(self.rows.n_components, in_blocks=in_blocks)
+        steps = self._steps(self.rows.n_components, n_rows, in_blocks=in_blocks)
         return max(searching, steps) if self.many else searching + steps  # of many, what was searched is given back
 
     def _polishing(self, space: Space, blocks: int) -> dict[str, int]:
@@ -123,7 +123,7 @@ class MemoryModel(FitSizes):
             return {}
         floats = self.kept_rows * self.rows.sample_floats if self.kept_rows == self.rows.n_rows else 0
         rows = self.sample_bytes + self._sketched_sample + blocks + floats
-        return {"polish": rows + self._steps(self.rows.center_features)}
+        return {"polish": rows + self._steps(self.rows.center_features, self.kept_rows)}
 
     def _looking_further(self, space: Space) -> dict[str, int]:
         """While it is looked what the sample missed, and clusters are looked for once more."""
@@ -136,17 +136,18 @@ class MemoryModel(FitSizes):
             stages["check"] = self.sample_bytes + looked_at + about + labels
         if self.chosen.keeps_sample:
             n_searched = self.kept_rows + drawn + self.n_clusters  # with a mean of each cluster
-            searched = self.search.bytes(self.centers(rows.n_components), n_searched) + self._steps(centers.width)
+            searched = self.search.bytes(self.centers(rows.n_components), n_searched)
+            searched += self._steps(centers.width, n_searched)
             floats = ROUND_COPIES * n_searched * rows.float_bytes(space)
             stages["search"] = self.sample_bytes + floats + searched + labels
         return stages
 
-    def _steps(self, width: int, *, in_blocks: bool = False) -> int:
-        """Of a step of Lloyd's algorithm beside its rows."""
+    def _steps(self, width: int, n_rows: int, *, in_blocks: bool = False) -> int:
+        """Of a step of Lloyd's algorithm on so many rows, beside these."""
         centers = self.centers(width)
         n_sums = self.reading.large_states(centers.double_bytes) if in_blocks else 2
         # workers keep the labels of the rows that they hold
-        n_labels = 0 if in_blocks and self.reading.on_cluster else self.rows.n_rows
+        n_labels = 0 if in_blocks and self.reading.on_cluster else n_rows
         return centers.step_bytes(n_labels, n_sums, in_blocks=in_blocks)
 
     def _framing(self) -> int:

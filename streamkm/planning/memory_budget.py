@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -20,7 +20,6 @@ from streamkm.planning.process import process_memory
 from streamkm.planning.worker_memory import HELD_SHARE, WorkerBudget
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
-from streamkm.sources.chunks import Chunk
 from streamkm.sources.long_lines import LongLine
 
 SAMPLE_BYTES = 256 * MIB
@@ -233,12 +232,7 @@ def reading_of(
 
 def largest_chunk(source: RowSource, chunk_bytes: int) -> int:
     """Decoded bytes of the largest chunk; of a piece, where a source only streams."""
-    return largest_of(source.chunks(chunk_bytes), chunk_bytes)
-
-
-def largest_of(chunks: Iterable[Chunk], chunk_bytes: int) -> int:
-    """Decoded bytes of the largest of these chunks; those asked for, where there is none."""
-    return max((chunk.n_bytes for chunk in chunks), default=chunk_bytes)
+    return source.cut(chunk_bytes).largest_bytes or chunk_bytes
 
 
 class Projected(Protocol):

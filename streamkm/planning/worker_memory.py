@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from streamkm.cluster.model import Space
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
-from streamkm.engine.dask_shards import count_shards, states_of_shards
+from streamkm.engine.dask_shards import count_shards
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import READ_BYTES
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, count_runs, run_length
@@ -59,7 +59,7 @@ class WorkerModel:
         read = int(sizes.reading.read_factor * sizes.reading.largest_chunk) + READ_BYTES
         reading = self.n_threads * (read + sizes.maps())
         fewest_runs = self._fewest_runs(sizes.centers(sizes.width(space)).double_bytes)
-        n_shards = len(states_of_shards(count_runs(n_chunks, fewest_runs), self.n_slots, n_rows))
+        n_shards = self._count_calls(fewest_runs)
         labels = int(LABEL_BYTES * n_rows * (self._largest_share + self.n_threads / n_shards))  # kept, and in work
         told = int(self._waiting(RUNS) * run_length(n_chunks, RUNS) * self._returned_bytes(cluster_on))
         drawn = int(DRAWN_SLACK * sizes.chosen.drawn_rows * sizes.rows.row_bytes)
@@ -91,8 +91,7 @@ class WorkerModel:
     @property
     def _largest_share(self) -> float:
         """Of all shards, those that the worker with most of them gets."""
-        n_runs = count_runs(self.sizes.reading.n_chunks, RUNS)
-        n_shards = len(states_of_shards(n_runs, self.n_slots, self.sizes.rows.n_rows))
+        n_shards = self._count_calls(RUNS)
         return -(-n_shards // self.n_workers) / n_shards
 
     def _joined_bytes(self, cluster_on: ClusterOn) -> int:
@@ -133,8 +132,13 @@ class WorkerModel:
         """Calls of a worker that run, or whose results wait there."""
         reading = self.sizes.reading
         chunks = Reading(reading.n_chunks, reading.largest_chunk, reading.shared_bytes)
-        n_calls = min(count_runs(reading.n_chunks, fewest_runs), count_shards(self.n_slots, self.sizes.rows.n_rows))
-        return max(self.n_threads + max(1, self.n_threads // 2), 2 * chunks.stretch(n_calls, self.n_workers))
+        stretch = chunks.stretch(self._count_calls(fewest_runs), self.n_workers)
+        return max(self.n_threads + max(1, self.n_threads // 2), 2 * stretch)
+
+    def _count_calls(self, fewest_runs: int) -> int:
+        """Calls of a pass, each of which goes through a shard."""
+        n_runs = count_runs(self.sizes.reading.n_chunks, fewest_runs)
+        return min(n_runs, count_shards(self.n_slots, self.sizes.rows.n_rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
 MOST_CHUNKS = 1 << 22
-"""Of a source: 64 TiB in the largest chunks that are chosen."""
+"""Of a source: 64 TiB in chunks of 16 MiB."""
 
 
 def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> ChunkRuns:

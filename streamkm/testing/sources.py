@@ -113,6 +113,9 @@ class RowSourceContract:
         source = opened.source
         assert source.streams == (not isinstance(source, ChunkedSource))
         assert source.n_chunks(300) == (None if source.streams else len(source.chunks(300)))
+        sizes, cut = [chunk.n_bytes for chunk in source.chunks(300)], source.cut(300)
+        assert (len(cut), cut.largest_bytes) == (len(sizes), max(sizes, default=0))
+        assert abs(cut.total_bytes - sum(sizes)) <= len(sizes)  # each rounded
         if source.streams:
             assert source.chunks(300) == ()
             with pytest.raises(TypeError, match="streams rows"):

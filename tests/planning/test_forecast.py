@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from contextlib import suppress
+from cProfile import Profile
 from dataclasses import replace
 from itertools import pairwise
 
@@ -17,16 +18,12 @@ from streamkm import SketchOptions, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
 from streamkm.core.memory import human_bytes
-from streamkm.engine.dask_shards import SHARD_ROWS
+from streamkm.engine.dask_shards import SHARD_ROWS, count_shards, states_of_shards
 from streamkm.engine.memory import READ_BYTES
 from streamkm.engine.reduction import fold_run, run_lengths, runs_of
 from streamkm.planning.forecast import Cluster, Cost, HypotheticalSource, Rates, cost_model, forecast, human_seconds
-from streamkm.planning.forecast.cost_model import (
-    CLIENT_CHUNK_BYTES,
-    CLIENT_CHUNK_S,
-    TOLD_CHUNK_BYTES,
-    count_joins,
-)
+from streamkm.planning.forecast.cost_model import count_joins
+from streamkm.planning.forecast.values import CLIENT_CHUNK_BYTES, CLIENT_CHUNK_S, TOLD_CHUNK_BYTES
 from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.planning.plan import Plan
 from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample, PlannedSketch
@@ -110,7 +107,8 @@ def test_stages_by_hand():
     quick = forecast(plan_of(), RATES, replace(cluster, storage=math.inf))
     assign, tasks = stage(quick, "assign"), 2 * 24 + 4 + 1
     shared = f + 4 * D * 16  # the table is padded to 16 lanes
-    work = max(3 * N / 24 * 4e-6 * 1.5, N * 4e-6 * 1.5 / 8) + (tasks * 0.003 + 23 * (0.002 + u)) / 8
+    work = max(3 * N / 24 * 4e-6 * 1.5, N * 4e-6 * 1.5 / 8) + (tasks * 0.003 + 23 * 0.002) / 8
+    work += 23 * u / 4  # threads of a worker share its network
     send = (2 + 2) * shared / 1e9 + 2 * 0.005
     assert (assign.tasks, assign.bound) == (tasks, "workers")
     assert assign.seconds == pytest.approx(send + work + 2 * (0.002 + 8 * u + 0.005))
@@ -539,3 +537,97 @@ def test_a_fit_of_1e11_rows_leaves_client_and_scheduler_small():
     assert found.scheduler_bytes <= 1 << 30
     assert found.total("tasks") < 40_000
     assert {step.bound for step in found.stages if step.tasks} == {"workers"}
+
+
+def test_chunks_grow_with_the_largest_sources_alone(file):
+    row_bytes = 256
+    at_16_mib = 2**23 * 16 * MIB // row_bytes  # rows of as many chunks as are wanted at most
+
+    def chunk_bytes(n_rows):
+        return default_chunk_bytes(HypotheticalSource(open_source(file), n_rows))
+
+    assert [chunk_bytes(n) for n in (10**8, 10**11, at_16_mib)] == 3 * [16 * MIB]
+    assert chunk_bytes(10 * at_16_mib) == 160 * MIB
+    assert default_chunk_bytes(HypotheticalSource(open_source(file), 10 * at_16_mib), largest=64 * MIB) == 64 * MIB
+
+
+def test_cuts_are_those_of_the_chunks(file, wide):
+    for path in (file, wide):
+        source = open_source(path)
+        for one in (source, HypotheticalSource(source, 10**6)):
+            for target in (10_000, 1 << 20):
+                sizes = [chunk.n_bytes for chunk in one.chunks(target)]
+                assert (len(one.cut(target)), one.cut(target).largest_bytes) == (len(sizes), max(sizes))
+                assert one.cut(target).total_bytes == sum(sizes)
+    assert open_source(chunk for chunk in [np.eye(3)]).cut(100) == ()
+
+
+@cases("n_runs", [1, 7, 100, 1000, 20_000, 20_001, 300_000])
+def test_workers_are_planned_for_the_calls_of_a_pass(n_runs):
+    for n_threads in (1, 8, 300):
+        for n_rows in (0, 10**11):
+            n_calls = len(states_of_shards(n_runs, n_threads, n_rows))
+            assert n_calls == min(n_runs, count_shards(n_threads, n_rows))
+
+
+def test_steps_on_a_few_rows_do_not_grow_with_all():
+    """Labels of many clusters are those of the rows that a step looks at: sampled rows, or a coreset."""
+    few, many = (memory_of_many(n_rows) for n_rows in (10**7, 10**12))
+    for cluster_on, names in (("sample", ("cluster", "polish", "search")), ("coreset", ("cluster", "search"))):
+        small, large = few.stages(cluster_on, "original", 0), many.stages(cluster_on, "original", 0)
+        assert [small[name] for name in names] == [large[name] for name in names]
+
+
+def memory_of_many(n_rows):
+    return memory_model(
+        n_rows=n_rows, sample_rows=50_000, n_clusters=4096, n_features=768, n_components=96, n_threads=1,
+        row_bytes=3072, block_row_bytes=384, sample_floats=0, largest_chunk=16 * MIB, itemsize=4, read_factor=4.0,
+        fitted=True, n_chunks=320, coreset_rows=10_000, dense=True, labels=False, keeps_sample=True,
+    )  # fmt: skip
+
+
+LARGE_CLUSTER = Cluster(1000, 16, worker_limit=640 << 30, storage=1e12)
+
+
+@pytest.fixture(scope="module")
+def largest(tmp_path_factory):
+    """The plan of 1e12 rows of 768 float16 in 65,536 clusters, by 1,000 workers, and the calls that it took."""
+    path = tmp_path_factory.mktemp("largest") / "x.npy"
+    np.save(path, np.zeros((100_000, 768), np.float16))
+    kmeans = StreamKMeans(65_536, n_init=1, random_state=0, memory_limit="64 GiB")
+    source = HypotheticalSource(open_source(path), 10**12)
+    with Profile() as profile:
+        plan = kmeans.plan_for(
+            source, n_threads=1, gathers_labels=False, refuses=False, workers=LARGE_CLUSTER.workers_memory
+        )
+        found = forecast(plan, RATES, LARGE_CLUSTER)
+    return path, found, sum(entry.callcount for entry in profile.getstats())
+
+
+def test_a_fit_of_1e12_rows_is_planned_in_fewer_calls_than_it_has_chunks(largest):
+    _, found, n_calls = largest
+    assert n_calls < found.plan.n_chunks
+
+
+def test_a_fit_of_1e12_rows_leaves_client_and_scheduler_small(largest):
+    _, found, _ = largest
+    assert found.plan.stored_bytes == pytest.approx(1536e12, rel=1e-4)
+    assert found.plan.n_chunks <= 1.001 * 2**23
+    assert found.client_bytes <= 16 << 30
+    assert found.scheduler_bytes <= 2 << 30
+    held = 10**12 * (8 + 4 * 96) / 1000
+    assert held < found.worker_bytes < held + (64 << 30)
+    assert "above" not in dict(found.lines())["worker memory"]
+
+
+def test_what_does_not_fit_is_forecast_as_with_memory_enough(largest):
+    """Portions and small chunks that save some of the memory cost far more than they save."""
+    path, kept, _ = largest
+    source = HypotheticalSource(open_source(path), 10**12)
+    kmeans = StreamKMeans(65_536, n_init=1, random_state=0, memory_limit="64 GiB")
+    small = kmeans.plan_for(
+        source, n_threads=1, gathers_labels=False, refuses=False,
+        workers=replace(LARGE_CLUSTER, worker_limit=64 << 30).workers_memory,
+    )  # fmt: skip
+    assert small.memory == kept.plan.memory
+    assert small.n_chunks == kept.plan.n_chunks

@@ -17,8 +17,8 @@ send
     b bytes to all workers, by way of the scheduler and then from worker to worker: ``(2 + ceil(log2 W)) b / B + 2 L``;
     ``(W + 1) b`` bytes travel.
 workers
-    ``max(ceil(R / P) (n / R) wall, n cpu / P) + (tasks w + (r - 1) t + (S - 1) u + c g) / P`` with t the time of adding
-    f bytes to others and ``u = f / B`` that of fetching them, where W > 1.
+    ``max(ceil(R / P) (n / R) wall, n cpu / P) + (tasks w + (r - 1) t + c g) / P + (S - 1) u / W`` with t the time of
+    adding f bytes to others and ``u = f / B`` that of fetching them, where W > 1.
 scheduler
     ``tasks s``.
 client
@@ -48,21 +48,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.engine.dask_shards import states_of_shards
+from streamkm.engine.dask_shards import count_shards, states_of_shards
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, JoinTree, count_runs
-from streamkm.planning.forecast.values import Cluster, Cost, Forecast, Rates, Step
+from streamkm.planning.forecast.values import (
+    CLIENT_CHUNK_BYTES,
+    CLIENT_CHUNK_S,
+    SCHEDULER_CHUNK_BYTES,
+    TOLD_CHUNK_BYTES,
+    Cluster,
+    Cost,
+    Forecast,
+    Rates,
+    Step,
+)
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.plan import Plan
 from streamkm.planning.worker_memory import WorkerModel
 from streamkm.sketches.registry import DATA_DEPENDENT
 
-# bytes of a chunk in the client (575 measured on fits of 20,000 to 60,000 chunks), in the scheduler beside counts (3,
-# and 48 more if chunks are uneven), and of its counts (53); and the client's time for it in a pass
-CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES, TOLD_CHUNK_BYTES = 600, 50, 55
-CLIENT_CHUNK_S = 17e-6
 SCHEDULER_BYTES = 250 << 20
 LABEL_BYTES = 4
 
@@ -104,6 +111,16 @@ def count_joins(shards: list[list[int]]) -> int:
             tree.add(None, level)
     tree.total()
     return n_joins
+
+
+@lru_cache(maxsize=16)
+def _count_tree(n_runs: int, n_threads: int, n_rows: int, *, sums: bool) -> tuple[int, int, int]:
+    """Calls of a pass, the states that leave them, and joins of these; without sums, each call leaves one state."""
+    if not sums:
+        n_calls = min(n_runs, count_shards(n_threads, n_rows))
+        return n_calls, n_calls, count_joins([[0]] * n_calls)
+    shards = states_of_shards(n_runs, n_threads, n_rows)
+    return len(shards), sum(map(len, shards)), count_joins(shards)
 
 
 def _levels(n_runs: int) -> int:
@@ -218,12 +235,9 @@ class _Model:
         """One walk over all rows."""
         cluster, n_rows, at_once = self.cluster, self.n_rows, self.cluster.at_once
         shared, returned, state, gathered = load.shared, load.returned, load.state, load.gathered_s
-        shards = states_of_shards(load.n_runs, cluster.slots, n_rows)
-        if not state:
-            shards = [[0] for _ in shards]  # what calls tell is joined, a shard at a time
-        n_calls, n_states = len(shards), sum(map(len, shards))
+        n_calls, n_states, n_joins = _count_tree(load.n_runs, cluster.slots, n_rows, sums=state > 0)
         a_call = 1 if load.read is None else 2 if state else 3
-        tasks = a_call * n_calls + (count_joins(shards) if load.joined else 0) + 1
+        tasks = a_call * n_calls + n_joins * load.joined + 1
         crowd = cost.crowd if cluster.slots > 1 else 1.0
         cpu = n_rows * cost.cpu * crowd
         add = self.rates.join_s * state / max(1, self.state_bytes)
@@ -234,9 +248,9 @@ class _Model:
         by_workers, by_client = (gathered, 0.0) if load.joined and not cluster.in_process else (0.0, gathered)
         if load.read is not None and not cluster.in_process:
             by_client += self.n_chunks * CLIENT_CHUNK_S
-        beside = tasks * cluster.worker_s + (load.n_runs - 1) * add + (n_states - 1) * fetch + by_workers
+        beside = tasks * cluster.worker_s + (load.n_runs - 1) * add + by_workers
         bounds = {
-            "workers": work + beside / at_once,
+            "workers": work + beside / at_once + (n_states - 1) * fetch / cluster.workers,
             "scheduler": tasks * cluster.scheduler_s,
             "client": tasks * cluster.client_s + by_client,
             "network": 2 * returned / cluster.bandwidth,

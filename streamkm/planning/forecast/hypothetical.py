@@ -5,14 +5,13 @@ It describes itself as any source does, and refuses to be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import ChunkedSource, RowSource
-from streamkm.sources.chunks import Chunk
+from streamkm.sources.chunks import Chunk, ChunkRuns
 
 
 class HypotheticalSource(ChunkedSource):
@@ -54,30 +53,11 @@ class HypotheticalSource(ChunkedSource):
 
         A chunk has the bytes of the source's largest, or `target_bytes` where the source is but one smaller chunk.
         """
-        found = self._source.chunks(target_bytes)
-        total = max(1, round(sum(chunk.n_bytes for chunk in found) * self._share))
-        largest = max(chunk.n_bytes for chunk in found)
-        if len(found) == 1:
-            largest = max(largest, target_bytes)
-        # counted and looked through, as a tuple would be
-        return cast("tuple[Chunk, ...]", _Alike(min(total, largest), total))
+        found = self._source.cut(target_bytes)
+        total = max(1, round(found.total_bytes * self._share))
+        largest = found.largest_bytes if len(found) > 1 else max(found.largest_bytes, target_bytes)
+        return ChunkRuns.even(total, min(total, largest), 1)
 
     def read(self, chunk: Chunk) -> NoReturn:
         """Refuse: there are no rows here."""
         raise TypeError(f"{self.name}: there are no such rows; chunk {chunk.index} cannot be read")
-
-
-class _Alike:
-    """Equal chunks and a last one, none of which is kept: a plan for 1e11 rows looks at millions."""
-
-    def __init__(self, chunk_bytes: int, total_bytes: int) -> None:
-        self._n_before = -(-total_bytes // chunk_bytes) - 1
-        self._before = Chunk(0, 0, 0, 0, chunk_bytes)
-        self._last = Chunk(self._n_before, 0, 0, 0, total_bytes - self._n_before * chunk_bytes)
-
-    def __len__(self) -> int:
-        return self._n_before + 1
-
-    def __iter__(self) -> Iterator[Chunk]:
-        yield from repeat(self._before, self._n_before)
-        yield self._last
