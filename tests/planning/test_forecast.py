@@ -419,6 +419,21 @@ def test_tasks_are_those_of_a_real_cluster(tmp_path, reduced):
                 assert called == max(0, step.tasks - n_shared)
 
 
+def test_batches_of_epochs_are_those_of_a_real_cluster(tmp_path, file):
+    def done():
+        return Counter(client.run_on_scheduler(lambda dask_scheduler: dict(dask_scheduler.plugins["finished"].counts)))
+
+    kmeans = StreamKMeans(64, random_state=0, coreset=None, chunk_bytes=256 * 500, progress=False)
+    found = stage(kmeans.forecast(file, Cluster(2)), "epochs")
+    n_batches = 4 * (16_000 // (8 * 64))
+    with cluster_of(tmp_path, 2) as (_, client):
+        client.register_plugin(Finished())
+        fitted = kmeans.set_params(executor=client).fit(file)
+        called = sum(count for name, count in done().items() if name.startswith("epoch"))
+    assert "epochs" in [step.name for step in fitted.stages_]
+    assert called == found.tasks - n_batches  # what is shared is no call
+
+
 def command(*arguments, code=0):
     result = CliRunner().invoke(main, ["plan", *map(str, arguments)])
     assert result.exit_code == code, result.output

@@ -36,7 +36,8 @@ stage
     sums on their way up the tree, or L where there are none.
 at the client
     Finding the sketch, seeding, Lloyd on the row sample and polishing: as measured here, times the rows that are
-    sampled over those that were. Where all rows are sketched and kept, each Lloyd step is a stage of the above.
+    sampled over those that were. Where all rows are sketched and kept, each Lloyd step is a stage of the above, and so
+    is each batch of an epoch of moving averages, which works on its share of the rows.
 
 Chunks, sketch, cluster_on, passes and the client's memory are `fit_plan.plan_fit`'s, runs and their tree those of
 `engine.reduction`. The client is a machine like this one, and so is each worker's processor; storage is as fast as it
@@ -143,6 +144,7 @@ class _Load:
     read: int | None  # bytes read from the storage; None where blocks are walked
     gathered_s: float = 0.0  # seconds that joining what calls tell takes: of workers, or of the client
     joined: bool = True  # whether workers join what calls tell, or their sums
+    share: float = 1.0  # of the rows, that are worked on
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,7 @@ class _Model:
         found += [self._gather("sketch", self.rates.sample)] if later else []
         found.append(self._gather("sketch-all" if later else "sketch", self.rates.sketch, self._coreset_bytes()))
         found.append(Step("seed", seconds["seed"], "client"))
+        found += self._epochs()
         found.append(self._lloyd() if self.keeps_blocks else Step("lloyd", seconds["lloyd"], "client"))
         if "polish" in seconds:
             found.append(Step("polish", seconds["polish"], "client"))
@@ -222,13 +225,29 @@ class _Model:
 
     def _lloyd(self) -> Step:
         """All steps on all rows sketched."""
+        return self._steps("lloyd", self.rates.iterations)
+
+    def _epochs(self) -> list[Step]:
+        """Epochs of moving averages on dense rows, if there are any: each batch is a walk over all held rows."""
+        epochs = self.plan.clustering.epochs
+        schedule = None if epochs is None or not self.keeps_blocks else epochs.schedule
+        if schedule is None or schedule.sparse:
+            return []
+        return [self._steps("epochs", schedule.n_epochs * schedule.n_batches, 1 / schedule.n_batches)]
+
+    def _steps(self, name: str, n_steps: int, share: float = 1.0) -> Step:
+        """So many walks over all rows sketched, each of which works on a share of them."""
         state = 8 * self.memory_model.n_clusters * self.memory_model.rows.n_components
         shared = state + self.memory_model.centers(self.memory_model.rows.n_components).table_bytes
-        one = self._pass("lloyd", self.rates.step, _Load(count_runs(self.n_chunks, RUNS), shared, 0, state, None))
-        steps = self.rates.iterations
+        # a batch makes few states where they are larger than its rows of a block
+        block_bytes = self.n_rows / self.n_chunks * self.memory_model.rows.block_row_bytes
+        fewest_runs = FEW_RUNS if share < 1 and state > share * block_bytes else RUNS
+        load = _Load(count_runs(self.n_chunks, fewest_runs), shared, 0, state, None, share=share)
+        one = self._pass(name, self.rates.step, load)
+        bounds = {part: n_steps * took for part, took in one.bounds.items()}
         return Step(
-            "lloyd", steps * one.seconds, one.bound, steps * one.tasks, 0, steps * one.network_bytes,
-            steps * one.client_bytes, one.scheduler_bytes, {name: steps * took for name, took in one.bounds.items()},
+            name, n_steps * one.seconds, one.bound, n_steps * one.tasks, 0, n_steps * one.network_bytes,
+            n_steps * one.client_bytes, one.scheduler_bytes, bounds,
         )  # fmt: skip
 
     def _pass(self, name: str, cost: Cost, load: _Load) -> Step:
@@ -239,11 +258,11 @@ class _Model:
         a_call = 1 if load.read is None else 2 if state else 3
         tasks = a_call * n_calls + n_joins * load.joined + 1
         crowd = cost.crowd if cluster.slots > 1 else 1.0
-        cpu = n_rows * cost.cpu * crowd
+        cpu = load.share * n_rows * cost.cpu * crowd
         add = self.rates.join_s * state / max(1, self.state_bytes)
         fetch = state / cluster.bandwidth if cluster.workers > 1 else 0.0
         waves = -(-n_calls // at_once)
-        work = max(waves * n_rows / n_calls * cost.wall * crowd, cpu / at_once)
+        work = max(waves * load.share * n_rows / n_calls * cost.wall * crowd, cpu / at_once)
         read = load.read or 0
         by_workers, by_client = (gathered, 0.0) if load.joined and not cluster.in_process else (0.0, gathered)
         if load.read is not None and not cluster.in_process:
