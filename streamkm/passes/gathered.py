@@ -95,6 +95,12 @@ def gathered_memory(sizes: FitSizes, cluster_on: ClusterOn) -> PassMemory:
     return PassMemory(kept=sample + gathered, call=drawing, told=told)
 
 
+def node_rows(sizes: FitSizes, n_chunks: int) -> int:
+    """Rows in the nodes of the coreset tree of so many consecutive chunks, at most."""
+    leaf = min(sizes.coreset_rows, sizes.chunk_rows)
+    return sum(min(sizes.coreset_rows, leaf << level) for level in range(n_chunks.bit_length()))
+
+
 def _coreset_bytes(sizes: FitSizes) -> tuple[int, int]:
     """Bytes of a coreset while it is gathered, and of each call that draws from a chunk for it.
 
@@ -103,7 +109,7 @@ def _coreset_bytes(sizes: FitSizes) -> tuple[int, int]:
     """
     rows, reading, size, chunk_rows = sizes.rows, sizes.reading, sizes.coreset_rows, sizes.chunk_rows
     row, leaf = PLACED_ROW_BYTES + rows.block_row_bytes, min(size, chunk_rows)
-    nodes = sum(min(size, leaf << level) for level in range(reading.n_chunks.bit_length()))
+    nodes = node_rows(sizes, reading.n_chunks)
     drawing = chunk_rows * (DRAWN_ROW_BYTES + rows.block_row_bytes) if chunk_rows > size else 0
     joined = min(2 * size, rows.n_rows)
     joining = joined * (2 * row + (DRAWN_ROW_BYTES if joined > size else 0))

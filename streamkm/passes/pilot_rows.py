@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix
@@ -16,6 +15,7 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, outputs
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import ReadItem, SourceRows, ValidRows
+from streamkm.sources.chunks import Chunk
 
 FEWEST_PLACES, MOST_PLACES = 16, 64
 MOST_SHARE = 0.05  # of the rows that are read for more places than rows are wanted from
@@ -42,8 +42,10 @@ def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage
         If one of these rows is invalid.
     """
     reader = replace(context.reader, target_bytes=max(1, n_wanted // MOST_PLACES) * row_bytes)
-    items = list(SourceRows(reader).items(context.executor))
-    rows = ChosenRows(reader, chosen=tuple(items[place] for place in _places(items, n_wanted)))
+    chunks = reader.source.cut(reader.target_bytes)
+    places = _places(chunks, n_wanted)
+    items = enumerate(SourceRows(reader).items(context.executor))
+    rows = ChosenRows(reader, chosen=tuple(item for place, item in items if place in places))
     parts = []
     for X, n_read in outputs(Evenly(-(-n_wanted // rows.n_items)), rows, context.executor, stage):
         parts.append(X)
@@ -86,10 +88,10 @@ class Evenly(Map[tuple[Matrix, int]]):
         return rows.X[::step][: self.n_each], rows.n_read
 
 
-def _places(items: list[ReadItem], n_wanted: int) -> NDArray[np.int64]:
+def _places(chunks: Sequence[Chunk], n_wanted: int) -> frozenset[int]:
     """Chunks to read: enough for the rows, and more of them while they are a small part of all."""
-    a_chunk = max(1, int(np.median([1 if item[1] is None else item[1] for item in items])))
-    enough = -(-n_wanted // a_chunk)
-    spread = min(FEWEST_PLACES, int(MOST_SHARE * len(items)))
-    n_places = min(len(items), MOST_PLACES, max(enough, spread))
-    return (np.arange(n_places) * len(items) + len(items) // 2) // n_places
+    lengths = np.fromiter((chunk.stop - chunk.start for chunk in chunks), np.int64, len(chunks))
+    enough = -(-n_wanted // max(1, int(np.median(lengths))))
+    spread = min(FEWEST_PLACES, int(MOST_SHARE * len(chunks)))
+    n_places = min(len(chunks), MOST_PLACES, max(enough, spread))
+    return frozenset(((np.arange(n_places) * len(chunks) + len(chunks) // 2) // n_places).tolist())

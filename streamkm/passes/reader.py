@@ -26,8 +26,8 @@ from streamkm.sources.chunks import Chunk
 OnInvalid = Literal["raise", "skip"]
 OnMissing = Literal["raise", "skip", "mean", "masked"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
-ReadItem = tuple[Item, int | None, NDArray[np.float64], int]
-"""An item, its expected number of rows, their weights, and the number of rows before it, each if known."""
+ReadItem = tuple[Item, int | None, NDArray[np.float64], int, int]
+"""An item, its expected number of rows, their weights, the rows before it, each if known, and the items before it."""
 LARGEST_D2 = 1e300  # squared norms above it leave no room for sums,
 LARGEST_SINGLE_D2 = 1e34  # in single precision
 SMALL = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_))  # rows of them are valid
@@ -96,7 +96,7 @@ class RowReader:
             stop = first_row + (n_rows or 0)
             if len(weights) and stop > len(weights):
                 raise InvalidInputError(f"sample_weight has {len(weights):,} values; {self.source.name} has more rows")
-            yield item, n_rows, weights[first_row:stop] if len(weights) else NO_WEIGHTS, first_row
+            yield item, n_rows, weights[first_row:stop] if len(weights) else NO_WEIGHTS, first_row, index
             first_row = stop
 
     def for_calls(self, executor: Executor) -> RowReader:
@@ -117,7 +117,7 @@ class RowReader:
         InvalidInputError
             For NaN or infinity, unless such rows are skipped; names the row. If the number of rows has changed.
         """
-        what, n_expected, weights, first_row = item
+        what, n_expected, weights, first_row, _ = item
         valid = self.read_rows(what)
         if n_expected is not None and valid.n_read != n_expected:
             raise changed_source(self)

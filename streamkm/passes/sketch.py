@@ -118,17 +118,15 @@ def sketch_pass(
     map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
     stage.advance(n_before)
     first_row = gathered.counts.n_rows
-    # parts of a coreset would wait on one worker, and progress is saved as chunks are told
+    # the nodes of several calls would need too much memory on one worker, and progress is saved as calls are told
     once = gathered.tree is None and (record is None or writer.checkpoint is None)
     for handle, told in context.held_outputs(map_, stage, chunk_rows, n_before, once=once):
         if holds:
             handles.append(context.spill.keep(handle) if context.spill and isinstance(handle, Block) else handle)
         if told is None:  # a later chunk of the same call tells
             continue
-        if gathered.tree is not None:
-            for index, part in enumerate(told.parts, len(gathered.counts)):
-                if part is not None:
-                    gathered.tree.insert(part, index)
+        if gathered.tree is not None and told.tree is not None:
+            gathered.tree.absorb(told.tree)
         gathered.collector.absorb(told.sample, first_row)
         gathered.occurring.add(told.occurring.bits)
         totals.absorb(told.blocks)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import merged
 from streamkm.cluster.columns import FEWEST_FEATURES, Occurring, occurring_bits
 from streamkm.cluster.rows import NO_WEIGHTS, Block
-from streamkm.cluster.sampling.coreset import CoresetRule, Part
+from streamkm.cluster.sampling.coreset import CoresetRule
+from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.cluster.sampling.row_sample import (
     Candidates,
     SampleCollector,
@@ -40,7 +41,7 @@ class Told:
     counts: ChunkCounts
     blocks: BlockTotals
     sample: SampleCollector
-    parts: list[Part | None]
+    tree: CoresetTree | None
     occurring: Occurring
 
     @classmethod
@@ -51,13 +52,13 @@ class Told:
         rule: SampleRule,
         *,
         block: Block | None = None,
-        part: Part | None = None,
+        tree: CoresetTree | None = None,
         bits: NDArray[np.uint8] | None = None,
     ) -> Told:
         """What is told of one chunk."""
         sample = SampleCollector(rule.size)
         sample.add(candidates)
-        return cls(counts, BlockTotals.of(block), sample, [part], Occurring(bits))
+        return cls(counts, BlockTotals.of(block), sample, tree, Occurring(bits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +88,11 @@ class SketchRows(HeldMap[Told]):
             return replace(gathered, kept=gathered.kept + room, output=sizes.chunk_rows * row)
         return gathered
 
-    def read(self, reader: RowReader, item: ReadItem) -> tuple[ValidRows | IndexedRows, RowReader]:
+    def read(self, reader: RowReader, item: ReadItem) -> tuple[ValidRows | IndexedRows, RowReader, int]:
         """Read the rows of a chunk; if few of them are needed, index them only."""
         few = self.sketch is None and self.rule.limit < MOST_INDEXED and not len(item[2])
         indexed = reader.index_rows(item[0]) if few else None
-        return reader.read(item) if indexed is None else indexed, reader
+        return reader.read(item) if indexed is None else indexed, reader, item[4]
 
     def join(self, first: Told, second: Told) -> Told:
         """Join the small results of chunks; candidates that cannot come into the sample are dropped."""
@@ -99,12 +100,13 @@ class SketchRows(HeldMap[Told]):
         first.occurring.add(second.occurring.bits)
         first.counts.absorb(second.counts)
         first.blocks.absorb(second.blocks)
-        first.parts += second.parts
+        if first.tree is not None and second.tree is not None:
+            first.tree.absorb(second.tree)
         return first
 
-    def output(self, rows: tuple[ValidRows | IndexedRows, RowReader]) -> tuple[Block | None, Told]:
+    def output(self, rows: tuple[ValidRows | IndexedRows, RowReader, int]) -> tuple[Block | None, Told]:
         """The block of sketched rows, if it is held, and the small result of the chunk."""
-        found, reader = rows
+        found, reader, index = rows
         if isinstance(found, IndexedRows):
             return None, _indexed(found, reader, self.rule)
         candidates = self.rule.candidates(found.X, found.places, found.numbers, found.weights)
@@ -114,8 +116,10 @@ class SketchRows(HeldMap[Told]):
             return None, Told.of(counted(found), candidates, self.rule, bits=bits)
         sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not self.sketch.is_identity)
         if self.coreset_rule is not None:
-            part = self.coreset_rule.part(merged(sketched), found.places, found.weights) if len(found.places) else None
-            return None, Told.of(counted(found), candidates, self.rule, part=part, bits=bits)
+            tree = CoresetTree(self.coreset_rule)
+            if len(found.places):
+                tree.add(index, merged(sketched), found.places, found.weights)
+            return None, Told.of(counted(found), candidates, self.rule, tree=tree, bits=bits)
         as_they_are = self.sketch.is_identity and not isinstance(sketched, np.ndarray)
         known = found.d2norms if as_they_are else None  # no entry repeats an index
         block = Block(sketched, sketched_d2norms(sketched) if known is None else known, found.weights)

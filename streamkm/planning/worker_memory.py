@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamkm.cluster.memory import PLACED_ROW_BYTES
 from streamkm.cluster.model import Space
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.engine.dask_shards import count_shards
@@ -16,7 +17,7 @@ from streamkm.engine.memory import READ_BYTES
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, count_runs, run_length
 from streamkm.engine.turns import Reading
 from streamkm.passes.assign import DRAWN_SLACK, LABEL_BYTES
-from streamkm.passes.gathered import PICKED_ROW_BYTES
+from streamkm.passes.gathered import PICKED_ROW_BYTES, node_rows
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import FIRST_BYTES, LEAST_BYTES, MORE_LIBRARIES, STEP_BYTES
@@ -61,10 +62,10 @@ class WorkerModel:
         fewest_runs = self._fewest_runs(sizes.centers(sizes.width(space)).double_bytes)
         n_shards = self._count_calls(fewest_runs)
         labels = int(LABEL_BYTES * n_rows * (self._largest_share + self.n_threads / n_shards))  # kept, and in work
-        told = int(self._waiting(RUNS) * run_length(n_chunks, RUNS) * self._returned_bytes(cluster_on))
+        told = int(self._waiting(RUNS) * run_length(n_chunks, RUNS) * self._returned_bytes())
         drawn = int(DRAWN_SLACK * sizes.chosen.drawn_rows * sizes.rows.row_bytes)
         stages = {
-            "sketch": reading + held + max(told, self._joined_bytes(cluster_on)),
+            "sketch": reading + held + max(told + self._node_bytes(cluster_on), self._joined_bytes(cluster_on)),
             "assign": reading * (not sizes.once) + held + labels + self._sums_bytes(sizes.width(space), drawn),
         }
         if held:
@@ -95,7 +96,7 @@ class WorkerModel:
         return -(-n_shards // self.n_workers) / n_shards
 
     def _joined_bytes(self, cluster_on: ClusterOn) -> int:
-        """Of the row sample of all calls, on the worker that joins it; parts of a coreset are joined by the client."""
+        """Of the row sample of all calls, on the worker that joins it; with a coreset, the client does."""
         if cluster_on == "coreset":
             return 0
         rows = self.sizes.rows
@@ -107,16 +108,21 @@ class WorkerModel:
         n_labels = int(self.sizes.rows.n_rows * self._largest_share)
         return BLOCK_LABEL_BYTES * n_labels * self.sizes.centers(self.sizes.rows.n_components).many
 
-    def _returned_bytes(self, cluster_on: ClusterOn) -> float:
-        """Of what the first pass tells of a chunk."""
+    def _node_bytes(self, cluster_on: ClusterOn) -> int:
+        """Of the coreset's nodes that are made of the chunks of calls, of those that run or wait."""
+        if cluster_on != "coreset":
+            return 0
+        sizes = self.sizes
+        n_rows = node_rows(sizes, -(-sizes.reading.n_chunks // self._count_calls(RUNS)))
+        return self._waiting(RUNS) * n_rows * (PLACED_ROW_BYTES + sizes.rows.block_row_bytes)
+
+    def _returned_bytes(self) -> float:
+        """Of the row sample that the first pass tells of a chunk."""
         sizes = self.sizes
         rows, n_chunks = sizes.rows, sizes.reading.n_chunks
         chunk_rows = rows.n_rows / n_chunks
         candidates = max(SPARE * sizes.chosen.sample_rows / n_chunks, FEWEST_CANDIDATES)
-        returned = min(chunk_rows, candidates) * (rows.row_bytes + 16)
-        if cluster_on == "coreset":
-            returned += min(chunk_rows, sizes.coreset_rows) * (16 + rows.block_row_bytes)
-        return returned
+        return min(chunk_rows, candidates) * (rows.row_bytes + 16)
 
     def _sums_bytes(self, width: int, drawn: int = 0) -> int:
         """Of sums that wait and are joined, with so many bytes of drawn rows; of centers of that width, their table."""

@@ -13,8 +13,8 @@ from streamkm.sources.base import ChunkedSource, Rows, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
-MOST_CHUNKS = 1 << 22
-"""Of a source: 64 TiB in chunks of 16 MiB."""
+MOST_CHUNKS = 1 << 24
+"""Of a source: 256 TiB in chunks of 16 MiB."""
 
 
 def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> ChunkRuns:

@@ -58,9 +58,13 @@ class CoresetTree:
             raise InvalidParameterError(f"coresets by different rules: {self.rule} and {other.rule}; needed: the same")
         tree = CoresetTree(self.rule)
         tree.nodes.update(self.nodes)
-        for (level, index), part in sorted(other.nodes.items(), key=_first_part):
-            tree.insert(part, index, level)
+        tree.absorb(other)
         return tree
+
+    def absorb(self, other: CoresetTree) -> None:
+        """Take the parts of another tree of the same rule, which is not changed."""
+        for (level, index), part in sorted(other.nodes.items(), key=_first_part):
+            self.insert(part, index, level)
 
     def part(self) -> Part | None:
         """All rows so far as one part; None if there are none.
