@@ -13,6 +13,7 @@ from numpy.testing import assert_array_equal
 from streamkm import StreamKMeans
 from streamkm.cluster.blocks import MOST_LABEL_STEPS
 from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.cluster.sampling.row_sample import SampleRule
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
@@ -195,6 +196,26 @@ def test_the_first_pass_sends_the_client_little_more_than_the_sample(counted, tm
     assert workers.blocks.total_d2norm == threads.blocks.total_d2norm
     sample_bytes = (rule.size + 1) * (4 * d + 16)
     assert received <= 1.25 * sample_bytes + MOST_TOLD * n_chunks + MOST_CALLS * CALL_BYTES
+
+
+def test_a_coreset_is_reduced_where_its_rows_are_read(counted, tmp_path):
+    """Each chunk has fewer rows than the coreset, so all rows would travel if their parts were joined by the client."""
+    relay, client = counted
+    n_chunks, d, size = 3_000, 16, 500
+    path = tmp_path / "rows.npy"
+    np.save(path, np.random.default_rng(0).random((64 * n_chunks, d), np.float32))
+    reader = RowReader(open_source(path), 64 * 4 * d, "euclidean", "raise")
+    rule, found = SampleRule.of(100, 7, 64 * n_chunks, NO_WEIGHTS), {}
+    for chosen in (2, client):
+        with open_executor(chosen) as executor:
+            before, context = relay.n_received, PassContext(executor=executor, reader=reader)
+            gathered = Gathered(rule, CoresetRule(size, 5, seed=3))
+            found[chosen] = sketch_pass(context, gathered, Stage("sketch"), sketch=make_sketch("identity", d, 0, d))
+            received = relay.n_received - before
+    threads, workers = (each.coreset for each in found.values())
+    for name in ("X", "weights", "places"):
+        assert_array_equal(getattr(workers, name), getattr(threads, name))
+    assert received <= 0.3 * 64 * n_chunks * 4 * d
 
 
 def assert_same_sample(got, wanted):
