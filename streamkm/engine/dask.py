@@ -275,7 +275,8 @@ class DaskCluster(Executor):
             if runs.total is None:
                 return math.inf
             n_rows = 0 if reading is None else reading.n_rows
-            return shard_stop(first, max(runs.total, first + 1), count_shards(self._n_workers_now(), n_rows))
+            n_shards = count_shards(self._n_workers_now(), n_rows, runs.total)
+            return shard_stop(first, max(runs.total, first + 1), n_shards)
 
         return shards_of(runs.items, runs.first, stop, may_read=reading is not None and reading.by_source)
 
@@ -290,7 +291,7 @@ class DaskCluster(Executor):
         if reading is None or not self._placed:
             return Turns()
         if reading.by_source and not large:
-            n_calls = min(n_calls, count_shards(self.n_workers, reading.n_rows))
+            n_calls = min(n_calls, count_shards(self.n_workers, reading.n_rows, n_calls))
         return Turns(reading.stretch(n_calls, len(self._n_threads), large=large))
 
     def _n_busy(self, turns: Turns) -> int:

@@ -16,6 +16,7 @@ from streamkm.engine.reduction import shard_stop, subtree_levels
 SHARDS = 12  # of a pass at least: a cluster may have few threads when a pass begins, and more soon after
 SHARDS_A_THREAD = 3  # fewer let threads wait for the last one; each takes two or three calls of some 2 ms
 
+SHARD_RUNS = 1024  # at most: the client makes an object for each chunk of a shard that it starts
 SHARD_ROWS = 1 << 24  # about as many rows at most: labels wait on their worker until the shard is done, here 64 MiB
 
 
@@ -32,9 +33,9 @@ class Shard:
         return [item for run in self.runs for item in run]
 
 
-def count_shards(n_threads: int, n_rows: int = 0) -> int:
+def count_shards(n_threads: int, n_rows: int = 0, n_runs: int = 0) -> int:
     """Shards into which all runs of a pass over so many rows are cut, if there are enough."""
-    return max(SHARDS, SHARDS_A_THREAD * n_threads, -(-n_rows // SHARD_ROWS))
+    return max(SHARDS, SHARDS_A_THREAD * n_threads, -(-n_rows // SHARD_ROWS), -(-n_runs // SHARD_RUNS))
 
 
 def shards_of(
@@ -72,7 +73,7 @@ def states_of_shards(n_runs: int, n_threads: int, n_rows: int = 0) -> list[list[
     """The shards of a pass over so many runs that workers read: levels of the states that leave each."""
     states, first = [], 0
     while first < n_runs:
-        stop = shard_stop(first, n_runs, count_shards(n_threads, n_rows))
+        stop = shard_stop(first, n_runs, count_shards(n_threads, n_rows, n_runs))
         states.append(subtree_levels(first, stop))
         first = stop
     return states

@@ -144,7 +144,7 @@ class WorkerModel:
     def _count_calls(self, fewest_runs: int) -> int:
         """Calls of a pass, each of which goes through a shard."""
         n_runs = count_runs(self.sizes.reading.n_chunks, fewest_runs)
-        return min(n_runs, count_shards(self.n_slots, self.sizes.rows.n_rows))
+        return min(n_runs, count_shards(self.n_slots, self.sizes.rows.n_rows, n_runs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -582,7 +582,7 @@ def test_workers_are_planned_for_the_calls_of_a_pass(n_runs):
     for n_threads in (1, 8, 300):
         for n_rows in (0, 10**11):
             n_calls = len(states_of_shards(n_runs, n_threads, n_rows))
-            assert n_calls == min(n_runs, count_shards(n_threads, n_rows))
+            assert n_calls == min(n_runs, count_shards(n_threads, n_rows, n_runs))
 
 
 def test_steps_on_a_few_rows_do_not_grow_with_all():

@@ -118,7 +118,7 @@ def count_joins(shards: list[list[int]]) -> int:
 def _count_tree(n_runs: int, n_threads: int, n_rows: int, *, sums: bool) -> tuple[int, int, int]:
     """Calls of a pass, the states that leave them, and joins of these; without sums, each call leaves one state."""
     if not sums:
-        n_calls = min(n_runs, count_shards(n_threads, n_rows))
+        n_calls = min(n_runs, count_shards(n_threads, n_rows, n_runs))
         return n_calls, n_calls, count_joins([[0]] * n_calls)
     shards = states_of_shards(n_runs, n_threads, n_rows)
     return len(shards), sum(map(len, shards)), count_joins(shards)
