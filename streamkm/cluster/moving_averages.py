@@ -1,9 +1,9 @@
 """Epochs of moving averages: centers follow the means of small batches, before the last steps of Lloyd's algorithm.
 
-An epoch looks at every row once, in batches of a few rows a center. Each center moves towards the mean of its rows of a
-batch, by a rate that falls to 0 over all batches, near a half cosine. From the same start, this ends at lower
-objectives than as many steps of Lloyd's algorithm: centers move many times an epoch, and the noise of early batches
-takes them out of local optima.
+An epoch looks at every row once, in batches of a few rows a center; very many rows make larger batches, not more. Each
+center moves towards the mean of its rows of a batch, by a rate that falls to 0 over all batches, near a half cosine.
+From the same start, this ends at lower objectives than as many steps of Lloyd's algorithm: centers move many times an
+epoch, and the noise of early batches takes them out of local optima.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ EPOCHS, MORE_EPOCHS, FEW_ROWS = 4, 8, 128  # more epochs where a cluster has few
 BATCH_ROWS, SMALL_BATCH_ROWS, VERY_FEW_ROWS = 8, 4, 64  # for each center; small: of many clusters with very few rows
 FEWER_EPOCHS, LARGE_BATCH_ROWS, MANY_ROWS = 2, 16, 1024  # where clusters have many rows, as centers move often enough
 FEWEST_BATCHES = 4  # of an epoch: with fewer, batches are hardly smaller than a step
+MOST_BATCHES = 1024  # of an epoch over dense rows: each is a pass over all blocks; 512 end up to 0.07 % higher
 LEAST_STORED = 1 / 8  # of sparse rows' entries: means of a few rows with fewer, as of text, tell little of centers
 FEWEST_STEPS = 5  # that `max_iter` allows: who asks for fewer expects Lloyd's algorithm
 STEPS_BEFORE, STEPS_BEHIND, MANY_STEPS_BEHIND = 1, 12, 4  # of Lloyd's algorithm; the last: of many clusters
-RATE = 0.4  # of the first batch
+RATE, HIGHEST_RATE = 0.4, 0.9  # of the first batch: in general, and at most where the bound makes batches larger
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,11 @@ class Schedule:
 
         Notes
         -----
+        An epoch over dense rows has at most 1,024 batches. Where this makes batches larger, the rate grows with them,
+        as in the linear scaling rule of stochastic gradient descent: centers move about as far in an epoch. On 1e6 to
+        4e6 rows with 64 and 100 clusters, this ended within 0.03 % of batches of 16 rows a center, in half the time
+        where these were 3,900. The number of batches of CSR rows is not bounded: their rows come to this process.
+
         Rows on workers of a cluster have the same schedule, as results depend on data and settings alone. It costs
         more there, a round trip a batch: of 300,000 x 64 embeddings on two workers, epochs ended at 0.42068 a row in
         20 processor seconds with 1,024 clusters, where 24 steps alone ended at 0.42098 in 16; with 512 at 0.45053 in
@@ -109,9 +115,12 @@ class Schedule:
         if n_rows >= MANY_ROWS * n_clusters:
             n_epochs, batch_rows = FEWER_EPOCHS, LARGE_BATCH_ROWS
         n_epochs, n_batches = min(n_epochs, max_iter - STEPS_BEFORE - 1), n_rows // (batch_rows * n_clusters)
+        rate = RATE
+        if stored is None and n_batches > MOST_BATCHES:
+            n_batches, rate = MOST_BATCHES, min(HIGHEST_RATE, RATE * n_batches / MOST_BATCHES)
         n_steps = STEPS_BEHIND if n_clusters < MANY_CENTERS else MANY_STEPS_BEHIND
         n_steps = min(n_steps, max_iter - STEPS_BEFORE - n_epochs)
-        return cls(n_epochs, n_batches, n_steps, stored is not None)
+        return cls(n_epochs, n_batches, n_steps, stored is not None, rate)
 
     @staticmethod
     def fewest_rows(n_clusters: int) -> int:

@@ -151,6 +151,20 @@ def test_rows_of_a_batch_lie_apart():
     assert len(np.intersect1d(rows, Batch(2, 10, 2, 0).rows(0, 10_000))) < 300
 
 
+@pytest.mark.parametrize("n_clusters", [64, 100, 600, 65_536])
+def test_more_rows_make_larger_batches_but_no_more_than_1024(n_clusters):
+    smallest = 16 * n_clusters
+    at, beyond, twice, many = (
+        Schedule.of(n_rows, n_clusters, 100)
+        for n_rows in (1024 * smallest, 1025 * smallest, 2048 * smallest, 10**6 * smallest)
+    )
+    assert [schedule.n_batches for schedule in (at, beyond, twice, many)] == [1024] * 4
+    assert [schedule.rate for schedule in (at, twice, many)] == [0.4, 0.8, 0.9]  # grows with the batches
+    assert 0.4 < beyond.rate < 0.401
+    sparse = Schedule.of(2048 * smallest, n_clusters, 100, stored=0.5)  # a batch of CSR rows comes to the centers
+    assert (sparse.n_batches, sparse.rate) == (2048, 0.4)
+
+
 def test_the_schedule_goes_by_rows_of_a_cluster():
     assert Schedule.of(1_000_000, 63, 100) is None
     assert Schedule.of(1_000_000, 64, 100, stored=0.1) is None
