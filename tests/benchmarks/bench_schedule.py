@@ -74,7 +74,7 @@ class Point:
         if not self.epochs:
             return None
         n_batches = max(1, n_rows // (self.batch_rows * n_clusters))
-        return Schedule(self.epochs, n_batches, max(STEPS), self.rate)
+        return Schedule(self.epochs, n_batches, max(STEPS), rate=self.rate)
 
 
 GRID = (

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from streamkm.cluster.moving_averages import Schedule
 from tests.benchmarks import bench_curves, bench_missing, bench_schedule
 from tests.benchmarks.__main__ import BENCHMARKS, main
 from tests.benchmarks.methods import METHODS
@@ -50,6 +51,10 @@ def test_curves_have_a_row_for_each_effort_and_objectives_of_their_labels(tmp_pa
     text = out.read_text()
     bench_curves.main(given)
     assert out.read_text() == text
+
+
+def test_a_point_of_the_grid_is_the_schedule_of_a_fit():
+    assert bench_schedule.Point(4, 8, 0.4).schedule(20_000, 100) == Schedule.of(20_000, 100, 100)
 
 
 @pytest.mark.benchmark
