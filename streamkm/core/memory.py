@@ -115,9 +115,9 @@ def _process(number: int) -> Any:
 
 
 def trim_heap(limit_bytes: int, expected_bytes: int = 0) -> None:
-    """Give the system freed memory that the C library keeps, where this process holds half of its limit already.
+    """Give the system freed memory that the C library keeps, where this process holds half of its limit or too much.
 
-    What one stage freed lies in the heaps of its threads, where other threads do not find it: measured, 10 to 35 MiB.
+    What one stage freed lies in the heaps of its threads, where other threads do not find it: measured, 10 to 110 MiB.
     Taking it again costs some 10 ms. Where the process holds most of its limit, large blocks go back at once from then
     on, up to the end of `heap_restored`, which keeps heaps from growing within a stage. Does nothing where the C
     library is not glibc.
@@ -126,11 +126,15 @@ def trim_heap(limit_bytes: int, expected_bytes: int = 0) -> None:
     ----------
     limit_bytes : int
     expected_bytes : int
-        That it will hold in the stages to come.
+        That it will hold in the stages to come; to hold more now is too much.
     """
-    if sys.platform != "linux" or (held := max(resident_bytes(), expected_bytes)) <= CROWDED_SHARE * limit_bytes:
+    if sys.platform != "linux":
         return
-    if held > FULL_SHARE * limit_bytes:
+    held = resident_bytes()
+    most = max(held, expected_bytes)
+    if most <= CROWDED_SHARE * limit_bytes and not 0 < expected_bytes < held:
+        return
+    if most > FULL_SHARE * limit_bytes:
         _HEAP.large_blocks_apart()
     trim = _c_function("malloc_trim")
     if trim is not None:

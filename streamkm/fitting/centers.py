@@ -84,6 +84,7 @@ def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
         result, history = iterated(context, rows, start, schedule, max_iter=MOST_STEPS if divided else None)
     result = replace(result, labels=None)  # the assign pass finds the labels
     if polished:
+        trim_heap(plan.limit_bytes, plan.memory.get("polish", 0))  # clustering may have taken much more
         polishing = sample if columns is None else replace(sample, X=columns.narrow(sample.X))
         result, more = _polished(context, sketch, polishing, sampled, result)
         history += more

@@ -596,26 +596,28 @@ def test_a_stream_that_outgrows_memory_is_spilled(disk_path, n_chunks, limit):
 
 
 GIVE_BACK = """
-import json
+import json, sys
 from streamkm.core.memory import trim_heap, resident_bytes
 
 small = [bytearray(50_000) for _ in range(2_000)]  # from the heap, whose end is in use
 kept = small[::100]
 del small
 before = resident_bytes()
-trim_heap(3 * before)
-roomy = resident_bytes()
-trim_heap(before)
-print(json.dumps([before - roomy, roomy - resident_bytes()]))
+for share, expected in json.loads(sys.argv[1]):
+    held = resident_bytes()
+    trim_heap(int(share * before), int(expected * before))
+    print(held - resident_bytes())
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_freed_memory_is_given_back_where_a_limit_is_near():
-    done = subprocess.run([sys.executable, "-c", GIVE_BACK], capture_output=True, text=True, check=True)
-    roomy, crowded = json.loads(done.stdout)
-    assert abs(roomy) <= 4 * mmap.PAGESIZE  # looking takes a page now and then
-    assert crowded > 80_000_000
+@pytest.mark.parametrize("crowded", [(1, 0), (3, 0.9)], ids=["a limit is near", "less is expected"])
+def test_freed_memory_is_given_back_only_where_it_must_be(crowded):
+    arguments = json.dumps([(3, 0), (3, 1.1), crowded])
+    done = subprocess.run([sys.executable, "-c", GIVE_BACK, arguments], capture_output=True, text=True, check=True)
+    *roomy, given_back = map(int, done.stdout.split())
+    assert all(abs(size) <= 4 * mmap.PAGESIZE for size in roomy)  # looking takes a page now and then
+    assert given_back > 80_000_000
 
 
 FORKED = """
