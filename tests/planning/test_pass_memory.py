@@ -94,6 +94,7 @@ say({"genes": sums[-1]}, 0)
 """
 PASS_OF = {
     "standardize": "prepare",
+    "sketch": "sketch",
     "split": "split",
     "seed": "cluster",
     "lloyd": "cluster",
@@ -160,7 +161,10 @@ def measured(rows, held, out, program, shape, limit, **given):
             pytest.param(*case, id=name, marks=FULL if name in LIKE_OTHERS else pytest.mark.slow)
             for name, *case in [
                 ("more rows", FIT, WIDE, "1 GiB", {"n_clusters": 20}, SAMPLED),
-                ("more clusters", FIT, FEWER, "1 GiB", {"n_clusters": 200, "max_iter": 3}, SAMPLED),
+                (
+                    "more clusters", FIT, FEWER, "1 GiB", {"n_clusters": 200, "max_iter": 3},
+                    SAMPLED | {"sketch-all"},
+                ),
                 ("blocks", FIT, NARROW, "1 GiB", {"n_clusters": 20}, {"sketch", "seed", "lloyd", "assign"}),
                 ("spilled", FIT, NARROW, "400 MiB", {"n_clusters": 20, "coreset": None}, {"sketch", "lloyd", "assign"}),
                 ("coreset", FIT, NARROW, "1 GiB", {"n_clusters": 20, "coreset": "sensitivity"}, {"sketch", "assign"}),
