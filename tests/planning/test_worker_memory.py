@@ -128,7 +128,7 @@ def test_the_scheduler_tells_the_memory_of_workers(client):
 
 
 def started(limit):
-    return LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=limit)
+    return LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=limit)
 
 
 def test_fits_by_workers_with_little_memory_and_without_a_limit(tmp_path):
