@@ -20,9 +20,9 @@ from streamkm.planning.worker_memory import HELD_SHARE
 SCHEDULER_S, CLIENT_S, WORKER_S = 2.1e-3, 1.8e-3, 3.4e-3
 LATENCY_S = 11e-3  # of such a call: client, scheduler, worker and back
 BANDWIDTH = 1.25e9  # bytes a second: 10 Gbit/s
-# bytes of a chunk in the client (575 measured on fits of 20,000 to 60,000 chunks), in the scheduler beside counts (3,
-# and 48 more if chunks are uneven), and of its counts (53); and the client's time for it in a pass
-CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES, TOLD_CHUNK_BYTES = 600, 50, 55
+# bytes of a chunk in the client (counts, totals and bounds), in the scheduler beside counts (3, and 48 more if chunks
+# are uneven), and of its counts and totals as they are told; and the client's time for it in a pass
+CLIENT_CHUNK_BYTES, SCHEDULER_CHUNK_BYTES, TOLD_CHUNK_BYTES = 100, 50, 35
 CLIENT_CHUNK_S = 17e-6
 THREAD_MEMORY = 4 << 30  # of a worker without a limit, for each of its threads
 
