@@ -27,7 +27,7 @@ from streamkm.engine import dask_tasks as calls
 from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs, Waiting
 from streamkm.engine.dask_handles import Call, Held, HeldParts, HeldValues, Pair, encode, values_in
 from streamkm.engine.dask_shards import Shard, count_shards, future_of, held_blocks, shards_of
-from streamkm.engine.dask_workers import check_workers, out_of_reach
+from streamkm.engine.dask_workers import MOST_FILES, check_readable, check_workers, out_of_reach
 from streamkm.engine.reduction import RUNS, JoinTree, run_lengths, runs_of, shard_stop, subtree_levels
 from streamkm.engine.turns import Reading, Turns
 from streamkm.sources.base import GraphSource, Rows, RowSource
@@ -68,6 +68,7 @@ class DaskCluster(Executor):
         self._placed = True  # where this process says, as nothing that they need lies anywhere
         self._n_threads: dict[str, int] = {}  # of workers, by their addresses
         self._checked: set[str] = set()  # workers that have what this process has
+        self._files: set[str] = set()  # that workers were asked for
         self._looked = self._last_seen = time.monotonic()
         self.n_workers = 1
         self._look()
@@ -85,6 +86,7 @@ class DaskCluster(Executor):
             for rows in source.stream(target_bytes):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return
+        self._check_files(source.files)
         chunks = source.chunks(target_bytes)
         make = self._graph_items(source) if isinstance(source, GraphSource) else None
         largest = max((chunk.n_bytes for chunk in chunks), default=0)
@@ -92,6 +94,13 @@ class DaskCluster(Executor):
         self._reading, self._placed = Reading(len(chunks), largest, source.shared_bytes, make is None, n_rows), True
         for chunk in chunks:
             yield chunk if make is None else make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
+
+    def _check_files(self, files: tuple[str, ...]) -> None:
+        """Ask each worker, once, whether it can read some of the files, before the first of them is read."""
+        new = [path for path in files if path not in self._files]
+        if new:
+            self._files.update(new)
+            self.everywhere("look", check_readable, new[:: -(-len(new) // MOST_FILES)])
 
     def _sent(self, rows: Rows) -> Any:
         """Send rows to a worker as data, to another one if it dies; in a task graph they would stay on the scheduler.

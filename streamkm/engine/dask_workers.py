@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from streamkm.core.version import environment
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0  # for a worker to say what it has; one that does not is not refused
+MOST_FILES = 100  # of a source that each worker is asked for
 MOST_NAMED = 3  # workers that an error names
 # text, as a worker that lacks this package, or has another Python, could not load a function of it
 EXPRESSION = f"__import__({environment.__module__!r}, fromlist=['*']).{environment.__name__}()"
@@ -81,6 +83,15 @@ def out_of_reach(client: Any, error: BaseException) -> ClusterError:
     return ClusterError(
         f"lost the scheduler {client.scheduler.address} ({reason}); see that it runs and can be reached, and fit again"
     )
+
+
+def check_readable(paths: Sequence[str]) -> None:
+    """Refuse files that this process does not see, or may not read."""
+    for path in paths:
+        if not os.path.exists(path):
+            raise FileNotFoundError(f"{path} does not exist")
+        if not os.access(path, os.R_OK):
+            raise PermissionError(f"{path} cannot be read")
 
 
 def check_workers(client: Any, addresses: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ from streamkm.core.exceptions import ClusterError, SourceNotFoundError
 from streamkm.core.progress import Progress
 from streamkm.engine import dask as dask_cluster
 from streamkm.engine import open_executor, saving
+from streamkm.engine.base import Joining
 from streamkm.engine.dask import DaskCluster
 from streamkm.passes import labels as labelling
 from streamkm.sources import open_source
@@ -457,7 +458,7 @@ def test_blocks_beyond_a_worker_s_memory_go_to_its_disk(disk_path):
         client.wait_for_workers(1, timeout=60)
         with open_executor(client) as executor:
             handles = [handle for handle, _ in executor.hold("block", block_of, range(40))]
-            assert executor.fold("sum", first_value, sum, handles, len(handles)) == sum(range(40))
+            assert executor.fold("sum", first_value, Joining(sum), handles, len(handles)) == sum(range(40))
 
 
 class Unordered(ChunkedSource):
