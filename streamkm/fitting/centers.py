@@ -34,6 +34,7 @@ from streamkm.fitting.normalize import NormalizedRows
 from streamkm.fitting.starts import cell_centers, search_centers
 from streamkm.fitting.step_checkpoint import StepCheckpoint
 from streamkm.passes.sketch import Sketched
+from streamkm.planning.plan_parts import SEARCH
 from streamkm.planning.schedule import Clustered, stored_share
 from streamkm.sketches import Sketch
 
@@ -221,10 +222,11 @@ def seeded(
 
 def pool_of(context: FitContext, blocks: Blocks | None, n_rows: int, *, averaged: bool = False) -> Pool:
     """The plan for the rows on which starts are searched; `blocks` are all rows in memory, if they are not sampled."""
-    needs = context.plan.memory_model
+    needs, workers = context.plan.memory_model, context.plan.workers
     if needs is None:
         return Pool(blocks, n_rows=n_rows, averaged=averaged)
-    return Pool(blocks, needs.chosen.searched_rows, needs.n_portions, n_rows, averaged)
+    on_worker = workers is not None and SEARCH in workers.memory
+    return Pool(blocks, needs.chosen.searched_rows, needs.n_portions, n_rows, averaged, on_worker)
 
 
 def _block(coreset: Coreset) -> Block:

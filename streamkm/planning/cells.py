@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from streamkm.cluster.seeding.divided import FEWEST_CLUSTERS, n_cells_of
 from streamkm.planning.plan import Plan
+from streamkm.planning.plan_parts import SEARCH
 from streamkm.planning.schedule import Iterations
 
 
@@ -21,7 +22,8 @@ def divided(plan: Plan, asked: Iterations) -> Plan:
     if not divides(asked, plan.n_components, workers.n_workers, held_bytes):
         return plan
     n_cells = n_cells_of(asked.n_clusters)
-    memory = workers.memory | {"cells": workers.cell_bytes(model, n_cells)}
+    others = {name: size for name, size in workers.memory.items() if name != SEARCH}
+    memory = others | {"cells": workers.cell_bytes(model, n_cells)}
     if memory["cells"] > workers.limit_bytes:
         return plan
     clustering = replace(plan.clustering, n_cells=n_cells, epochs=None)

@@ -12,7 +12,7 @@ from streamkm.planning.cached_rows import with_cached_rows
 from streamkm.planning.choice import Choice, choose
 from streamkm.planning.memory_budget import MemoryBudget, check_workers, checked, smaller_sizes
 from streamkm.planning.plan import Plan
-from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample, PlannedWorkers
+from streamkm.planning.plan_parts import SEARCH, PlannedClustering, PlannedReading, PlannedSample, PlannedWorkers
 from streamkm.planning.regimes import ALONG, ON_ALL, clusters_all, regimes, serves
 from streamkm.planning.request import FitParameters, FitRequest, Resources
 from streamkm.planning.sketch_choice import choose_sketch
@@ -146,8 +146,14 @@ def _plan(
 
 
 def _workers(choice: Choice, budget: MemoryBudget) -> PlannedWorkers | None:
-    """The workers' part of a choice's plan; None without a cluster."""
+    """The workers' part of a choice's plan; None without a cluster.
+
+    A worker searches for starts, where it has room for the rows that these are searched on; else the client does.
+    """
     workers = budget.workers
     if workers is None:
         return None
-    return PlannedWorkers(**asdict(workers), memory=choice.worker_memory(budget))
+    memory, searching = choice.worker_memory(budget), workers.search_bytes(choice.memory_model, choice.cluster_on)
+    if choice.cluster_on == "blocks" and searching <= workers.limit_bytes:
+        memory[SEARCH] = searching
+    return PlannedWorkers(**asdict(workers), memory=memory)

@@ -110,12 +110,16 @@ class MemoryModel(FitSizes):
     def _iterating(self, cluster_on: ClusterOn, n_rows: int) -> int:
         """Of the search for centers on so many rows, beside these."""
         in_blocks = cluster_on in ("blocks", "spilled")
-        centers = self.centers(self.rows.n_components)
-        searching = self.search.bytes(centers, n_rows)
-        if in_blocks and self.chosen.sample_rows < n_rows <= self.chosen.searched_rows:
-            searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + self.rows.block_row_bytes)
+        searching = self.searching_bytes(n_rows, in_blocks=in_blocks)
         steps = self._steps(self.rows.n_components, n_rows, in_blocks=in_blocks)
         return max(searching, steps) if self.many else searching + steps  # of many, what was searched is given back
+
+    def searching_bytes(self, n_rows: int, *, in_blocks: bool = True) -> int:
+        """Of the search for starts on so many rows, or on rows drawn from them, beside these."""
+        searching = self.search.bytes(self.centers(self.rows.n_components), n_rows)
+        if in_blocks and self.chosen.sample_rows < n_rows <= self.chosen.searched_rows:
+            searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + self.rows.block_row_bytes)
+        return searching
 
     def _polishing(self, space: Space, blocks: int) -> dict[str, int]:
         """While centers of original features are polished on the sample, if they are."""

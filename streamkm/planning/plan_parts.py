@@ -96,6 +96,9 @@ class PlannedClustering:
         )
 
 
+SEARCH = "search"  # stage of the one worker that searches for starts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWorkers(WorkerBudget):
     """The workers of a Dask cluster in a fit: see `WorkerBudget`, and what each of them is projected to hold.

@@ -76,6 +76,11 @@ class WorkerModel:
             stages["directions"] = reading + n_states * found.state + self.n_threads * found.call
         return {name: base + size for name, size in stages.items()}
 
+    def searching(self, cluster_on: ClusterOn) -> int:
+        """Bytes above the base of the worker that searches for starts: its held rows, and rows drawn from all."""
+        sizes = self.sizes
+        return self._held_bytes(cluster_on) + sizes.searching_bytes(sizes.rows.n_rows)
+
     def cells(self, n_cells: int) -> int:
         """Bytes above the base while cells are searched: held rows, the same in cells, and cells in work."""
         rows = self.sizes.rows
@@ -188,6 +193,11 @@ class WorkerBudget:
         """Resident bytes of a worker in each stage of a fit of these sizes."""
         model = WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)
         return model.stages(cluster_on, space, self.base_bytes)
+
+    def search_bytes(self, sizes: MemoryModel, cluster_on: ClusterOn) -> int:
+        """Resident bytes of a worker that searches for starts."""
+        model = WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)
+        return self.base_bytes + model.searching(cluster_on)
 
     def cell_bytes(self, sizes: MemoryModel, n_cells: int) -> int:
         """Resident bytes of a worker while cells are searched."""

@@ -130,9 +130,9 @@ def test_workers_killed_that_held_labels_of_many_clusters(cluster, at, data, ste
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [1, 5])
-def test_workers_killed_while_rows_are_drawn_for_the_search(cluster, at, tmp_path, number):
-    """In the first round, before and after a call has told its rows."""
+@pytest.mark.parametrize(("stage", "number"), [("draw", 1), ("draw", 5), ("search", 1)])
+def test_workers_killed_while_rows_are_drawn_and_searched(cluster, at, tmp_path, stage, number):
+    """In the first round of drawing, before and after a call has told its rows; and while one worker searches."""
     n_rows = 80_000  # more than are sampled, and than are all searched
     X = np.random.default_rng(0).standard_t(3, size=(n_rows, 16)) + 4 * (np.arange(n_rows) % 10)[:, None]
     np.save(tmp_path / "x.npy", X.astype(np.float32))
@@ -140,9 +140,9 @@ def test_workers_killed_while_rows_are_drawn_for_the_search(cluster, at, tmp_pat
     kmeans = StreamKMeans(10, sketch="identity", coreset=None, **settings)
     wanted = clone(kmeans).set_params(executor=1).fit(tmp_path / "x.npy")
     started, client = cluster
-    seen = at("draw", number, lambda: [started.kill(worker) for worker in started.living()[: N_WORKERS - 1]])
+    seen = at(stage, number, lambda: [started.kill(worker) for worker in started.living()[: N_WORKERS - 1]])
     got = kmeans.set_params(executor=client).fit(tmp_path / "x.npy")
-    assert seen["draw"] >= number
+    assert seen[stage] >= number
     assert len(started.living()) == 1
     assert_same_bits(got, wanted)
 

@@ -39,7 +39,7 @@ from streamkm.cluster.seeding.search_set import (
 from streamkm.cluster.seeding.two_level import two_level_plusplus
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.engine import Executor
+from streamkm.engine import Executor, open_executor
 
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
 FEWEST_STARTS, MOST_STARTS = 4, 10  # of so few clusters, where rows are many
@@ -150,9 +150,39 @@ def start_centers(
         return search_portions(sampled, n_clusters, pool, search, streams.search)
     else:
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
-    block, shift = centered(executor, searched)
+    if pool.on_worker and pool.blocks is not None and isinstance(init, str):
+        workers = pool.blocks.executor
+        asked = _Search(searched, n_clusters, init, n_init, streams, replace(pool, blocks=None))
+        (found,) = workers.each("search", _searched, [0], workers.share(asked))
+        return found
+    return _best(executor, _Search(searched, n_clusters, init, n_init, streams, pool))
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A search for starts on some rows; see `start_centers`."""
+
+    rows: Block
+    n_clusters: int
+    init: str | Draw
+    n_init: int | str | Starts
+    streams: Streams
+    pool: Pool
+
+
+def _searched(_: int, asked: _Search) -> NDArray[np.float64]:
+    """The best start, found on one thread of a worker."""
+    with open_executor(1) as here:
+        return _best(here, asked)
+
+
+def _best(executor: Executor, asked: _Search) -> NDArray[np.float64]:
+    """The best start (at most k, m)."""
+    block, shift = centered(executor, asked.rows)
+    init = asked.init
     given = init if isinstance(init, str) else lambda rng: init(rng) - shift
-    return best_start(executor, block, n_clusters, init=given, n_init=n_init, streams=streams, pool=pool) + shift
+    options: dict[str, Any] = {"n_init": asked.n_init, "streams": asked.streams, "pool": asked.pool}
+    return best_start(executor, block, asked.n_clusters, init=given, **options) + shift
 
 
 def best_start(

@@ -62,6 +62,8 @@ class Pool:
         Rows of the data, which those that are held stand for; None: no more than are held.
     averaged : bool
         Whether epochs of moving averages follow on all rows: the search for starts may then be brief.
+    on_worker : bool
+        Whether rows that were drawn from the blocks are searched by a worker of their cluster, and not here.
     """
 
     blocks: Blocks | None = None
@@ -69,6 +71,7 @@ class Pool:
     n_portions: int = 1
     n_rows: int | None = None
     averaged: bool = False
+    on_worker: bool = False
 
 
 SAMPLED = Pool()
