@@ -115,6 +115,7 @@ def test_every_wrapper_is_among_them():
         StoreSource.__name__,
         "SentRows",
         "HypotheticalSource",
+        "GenesToFind",
         "_Few",
         "TfIdfRows",
         "ChunkedTfIdfRows",

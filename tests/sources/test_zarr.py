@@ -371,7 +371,7 @@ def test_more_rows_than_anybody_has(kind, tmp_path):
     begun = time.monotonic()
     source = open_source(path)
     assert "not stored" in source.details()
-    with pytest.raises(InvalidInputError, match=r"1,000,000,000,000,000 rows are .* chunks .* 4,194,304 are the most"):
+    with pytest.raises(InvalidInputError, match=r"1,000,000,000,000,000 rows are .* chunks .* 16,777,216 are the most"):
         source.chunks(16 << 20)
     with pytest.raises(InvalidInputError, match=r"are the most; .* larger chunk_bytes"):
         StreamKMeans(3, progress=False).fit(path)
