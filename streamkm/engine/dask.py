@@ -96,8 +96,8 @@ class DaskCluster(Executor):
             yield chunk if make is None else make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
 
     def _check_files(self, files: tuple[str, ...]) -> None:
-        """Ask each worker, once, whether it can read some of the files, before the first of them is read."""
-        new = [path for path in files if path not in self._files]
+        """Ask each worker, once, whether it can read some of the local files, before the first of them is read."""
+        new = [path for path in files if "://" not in path and path not in self._files]
         if new:
             self._files.update(new)
             self.everywhere("look", check_readable, new[:: -(-len(new) // MOST_FILES)])

@@ -174,8 +174,6 @@ def measurable(value: Any) -> Any:
 
 def _bytes_of(value: Any) -> int:
     """Bytes of all arrays of a value."""
-    if hasattr(value, "n_bytes"):
-        return int(value.n_bytes)
     if is_dataclass(value):
         return sum(_bytes_of(getattr(value, field.name)) for field in fields(value))
     if isinstance(value, list | tuple):

@@ -82,6 +82,10 @@ class CoresetTree:
         """Bytes in memory."""
         return sum(part.n_bytes for part in self.nodes.values())
 
+    def __sizeof__(self) -> int:
+        """As `n_bytes`: by it, Dask decides what to move and to spill."""
+        return self.n_bytes
+
 
 def _first_part(item: tuple[tuple[int, int], Part]) -> tuple[int, int]:
     (level, index), _ = item
