@@ -174,48 +174,42 @@ def test_bytes_of_a_search_on_rows_drawn_from_all_do_not_depend_on_the_rows(coun
     assert received[480_000] <= 1.25 * received[120_000]
 
 
-def test_the_first_pass_sends_the_client_little_more_than_the_sample(counted, tmp_path):
-    """Each chunk alone has 64 candidates at least; chunks that workers hold and sampled rows are those of threads."""
+N_SMALL, D = 3_000, 16  # chunks of 64 rows, and features, of a first pass
+
+
+def first_passes(counted, tmp_path, n_sampled, coreset_rule=None):
+    """What a first pass makes on threads and on workers, and the bytes that the client received from the latter."""
     relay, client = counted
-    n_chunks, d = 3_000, 16
-    path = tmp_path / "rows.npy"
-    np.save(path, np.random.default_rng(0).random((64 * n_chunks, d), np.float32))
-    reader = RowReader(open_source(path), 64 * 4 * d, "euclidean", "raise")
-    rule, found = SampleRule.of(2_000, 7, 64 * n_chunks, NO_WEIGHTS), {}
+    path, found = tmp_path / "rows.npy", []
+    np.save(path, np.random.default_rng(0).random((64 * N_SMALL, D), np.float32))
+    reader = RowReader(open_source(path), 64 * 4 * D, "euclidean", "raise")
+    rule = SampleRule.of(n_sampled, 7, 64 * N_SMALL, NO_WEIGHTS)
     for chosen in (2, client):
         with open_executor(chosen) as executor:
             before, context = relay.n_received, PassContext(executor=executor, reader=reader)
-            found[chosen] = sketch_pass(
-                context, Gathered(rule), Stage("sketch"), sketch=make_sketch("identity", d, 0, d)
-            )
+            sketch, gathered = make_sketch("identity", D, 0, D), Gathered(rule, coreset_rule)
+            found.append(sketch_pass(context, gathered, Stage("sketch"), sketch=sketch))
             received = relay.n_received - before
-            assert len(found[chosen].blocks.handles) == n_chunks
-    threads, workers = found.values()
+            assert coreset_rule is not None or len(found[-1].blocks.handles) == N_SMALL
+    return *found, received
+
+
+def test_the_first_pass_sends_the_client_little_more_than_the_sample(counted, tmp_path):
+    """Each chunk alone has 64 candidates at least; chunks that workers hold and sampled rows are those of threads."""
+    threads, workers, received = first_passes(counted, tmp_path, 2_000)
     assert_same_sample(workers.sample, threads.sample)
     assert_array_equal(workers.chunk_rows, threads.chunk_rows)
     assert workers.blocks.total_d2norm == threads.blocks.total_d2norm
-    sample_bytes = (rule.size + 1) * (4 * d + 16)
-    assert received <= 1.25 * sample_bytes + MOST_TOLD * n_chunks + MOST_CALLS * CALL_BYTES
+    sample_bytes = (2_000 + 1) * (4 * D + 16)
+    assert received <= 1.25 * sample_bytes + MOST_TOLD * N_SMALL + MOST_CALLS * CALL_BYTES
 
 
 def test_a_coreset_is_reduced_where_its_rows_are_read(counted, tmp_path):
     """Each chunk has fewer rows than the coreset, so all rows would travel if their parts were joined by the client."""
-    relay, client = counted
-    n_chunks, d, size = 3_000, 16, 500
-    path = tmp_path / "rows.npy"
-    np.save(path, np.random.default_rng(0).random((64 * n_chunks, d), np.float32))
-    reader = RowReader(open_source(path), 64 * 4 * d, "euclidean", "raise")
-    rule, found = SampleRule.of(100, 7, 64 * n_chunks, NO_WEIGHTS), {}
-    for chosen in (2, client):
-        with open_executor(chosen) as executor:
-            before, context = relay.n_received, PassContext(executor=executor, reader=reader)
-            gathered = Gathered(rule, CoresetRule(size, 5, seed=3))
-            found[chosen] = sketch_pass(context, gathered, Stage("sketch"), sketch=make_sketch("identity", d, 0, d))
-            received = relay.n_received - before
-    threads, workers = (each.coreset for each in found.values())
+    threads, workers, received = first_passes(counted, tmp_path, 100, CoresetRule(500, 5, seed=3))
     for name in ("X", "weights", "places"):
-        assert_array_equal(getattr(workers, name), getattr(threads, name))
-    assert received <= 0.3 * 64 * n_chunks * 4 * d
+        assert_array_equal(getattr(workers.coreset, name), getattr(threads.coreset, name))
+    assert received <= 0.3 * 64 * N_SMALL * 4 * D
 
 
 def assert_same_sample(got, wanted):
