@@ -87,11 +87,11 @@ class DaskCluster(Executor):
                 yield self._sent(calls.measurable(rows)), len(rows.places)
             return
         self._check_files(source.files)
-        chunks = source.chunks(target_bytes)
+        chunks = source.cut(target_bytes)
         make = self._graph_items(source) if isinstance(source, GraphSource) else None
-        largest = max((chunk.n_bytes for chunk in chunks), default=0)
         n_rows = source.estimated_rows or 0
-        self._reading, self._placed = Reading(len(chunks), largest, source.shared_bytes, make is None, n_rows), True
+        self._reading = Reading(len(chunks), chunks.largest_bytes, source.shared_bytes, make is None, n_rows)
+        self._placed = True
         for chunk in chunks:
             yield chunk if make is None else make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
 

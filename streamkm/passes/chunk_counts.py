@@ -20,20 +20,20 @@ class ChunkCounts:
 
     Attributes
     ----------
-    n_read, n_valid : array of int64 (chunks,)
-        Rows of each chunk, and those of them that are valid.
+    n_read : array of int64 (chunks,)
+        Rows of each chunk.
     kept : dict of int to int64 (v,)
         Numbers of the valid rows in each chunk with others, by the number of the chunk.
-    n_rows, n_counted : int
-        Rows of all chunks, and those of them with a positive weight.
+    n_rows, n_valid, n_counted : int
+        Rows of all chunks, those of them that are valid, and those of these with a positive weight.
     width : int
         Features of the widest.
     """
 
     n_read: array[int] = field(default_factory=lambda: array("q"))
-    n_valid: array[int] = field(default_factory=lambda: array("q"))
     kept: dict[int, NDArray[np.int64]] = field(default_factory=dict)
     n_rows: int = 0
+    n_valid: int = 0
     n_counted: int = 0
     width: int = 0
 
@@ -42,16 +42,21 @@ class ChunkCounts:
         """Counts of one chunk; `kept` is None where all its rows are valid."""
         n_valid = n_read if kept is None else len(kept)
         some = {} if kept is None else {0: kept}
-        return cls(array("q", [n_read]), array("q", [n_valid]), some, n_read, n_counted, width)
+        return cls(array("q", [n_read]), some, n_read, n_valid, n_counted, width)
 
     def __len__(self) -> int:
         return len(self.n_read)
+
+    def empty(self) -> set[int]:
+        """Numbers of the chunks without valid rows."""
+        unread = {number for number, n_rows in enumerate(self.n_read) if not n_rows}
+        return unread | {number for number, kept in self.kept.items() if not len(kept)}
 
     def absorb(self, others: ChunkCounts) -> None:
         """Add the counts of the chunks that follow."""
         self.kept.update({len(self) + number: kept for number, kept in others.kept.items()})
         self.n_read.extend(others.n_read)
-        self.n_valid.extend(others.n_valid)
+        self.n_valid += others.n_valid
         self.n_rows += others.n_rows
         self.n_counted += others.n_counted
         self.width = max(self.width, others.width)

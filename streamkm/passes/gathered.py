@@ -26,12 +26,12 @@ DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: 
 class SavedRows:
     """`Gathered` as a record.
 
-    `counts` (2, chunks) are rows read and valid of each chunk, `sizes` rows of positive weight and features of the
+    `n_read` (chunks,) are the rows of each chunk, `sizes` valid rows, those of positive weight and features of the
     widest chunk, and `nodes` the nodes of the coreset tree, by level and index.
     """
 
-    counts: NDArray[np.int64]
-    sizes: tuple[int, int]
+    n_read: NDArray[np.int64]
+    sizes: tuple[int, int, int]
     candidates: Candidates | None
     occurring: NDArray[np.uint8] | None
     nodes: tuple[tuple[int, int, Part], ...]
@@ -67,16 +67,15 @@ class Gathered:
 
     def saved(self) -> SavedRows:
         """The record for a checkpoint."""
-        counts = np.array([self.counts.n_read, self.counts.n_valid], np.int64)
-        sizes = self.counts.n_counted, self.counts.width
+        counts = self.counts
+        sizes = counts.n_valid, counts.n_counted, counts.width
         nodes = () if self.tree is None else tuple((*at, part) for at, part in self.tree.nodes.items())
-        return SavedRows(counts, sizes, self.collector.compact(), self.occurring.bits, nodes)
+        return SavedRows(np.array(counts.n_read, np.int64), sizes, self.collector.compact(), self.occurring.bits, nodes)
 
     def restore(self, saved: SavedRows) -> None:
         """Continue from the record of a checkpoint."""
-        n_read, n_valid = (array("q", each.tolist()) for each in saved.counts)
-        n_counted, width = saved.sizes
-        self.counts = ChunkCounts(n_read, n_valid, {}, sum(n_read), n_counted, width)
+        n_read = array("q", saved.n_read.tolist())
+        self.counts = ChunkCounts(n_read, {}, sum(n_read), *saved.sizes)
         self.occurring = Occurring(saved.occurring)
         if saved.candidates is not None:
             self.collector.add(saved.candidates)

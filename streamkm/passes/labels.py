@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +122,7 @@ def check_directory(path: str) -> None:
 
 def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
     """Read all rows once and label them."""
-    handles, counts = [], []
+    handles, counts = context.executor.handles(), array("q")
     for handle, n_rows in context.held_outputs(Label(model, model.lookup()), stage):
         handles.append(handle)
         counts.append(n_rows)

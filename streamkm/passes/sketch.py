@@ -145,7 +145,7 @@ def sketch_pass(
 def _sketched(context: PassContext, gathered: Gathered, blocks: Blocks | None) -> Sketched:
     """The result of the pass; raises InvalidInputError without rows, or for weights of another length."""
     source, counts = context.reader.source, gathered.counts
-    n_read, n_valid = np.array(counts.n_read, np.int64), sum(counts.n_valid)
+    n_read, n_valid = np.array(counts.n_read, np.int64), counts.n_valid
     if not n_valid:
         raise InvalidInputError(f"{source.name} has no {'valid ' if n_read.any() else ''}rows; needed: at least 1")
     check_weights(context.reader, context.weights, int(n_read.sum()))
@@ -160,15 +160,15 @@ def _blocks(
     executor: Executor, sketch: Sketch, handles: MutableSequence[Any], counts: ChunkCounts, totals: BlockTotals
 ) -> Blocks:
     """Held blocks of all chunks with valid rows."""
-    filled = handles
-    if 0 in counts.n_valid:
+    filled, empty = handles, counts.empty()
+    if empty:
         filled = executor.handles()
-        filled.extend(handle for handle, n_valid in zip(handles, counts.n_valid, strict=True) if n_valid)
+        filled.extend(handle for number, handle in enumerate(handles) if number not in empty)
     assert totals.dtype is not None
     return Blocks(
         executor,
         filled,
-        sum(counts.n_valid),
+        counts.n_valid,
         sketch.n_components,
         np.result_type(totals.dtype),
         totals.total_weight,

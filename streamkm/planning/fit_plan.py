@@ -153,7 +153,7 @@ def _workers(choice: Choice, budget: MemoryBudget) -> PlannedWorkers | None:
     workers = budget.workers
     if workers is None:
         return None
-    memory, searching = choice.worker_memory(budget), workers.search_bytes(choice.memory_model, choice.cluster_on)
+    memory, searching = choice.worker_memory(budget), workers.search_bytes(choice.memory_model)
     if choice.cluster_on == "blocks" and searching <= workers.limit_bytes:
         memory[SEARCH] = searching
     return PlannedWorkers(**asdict(workers), memory=memory)

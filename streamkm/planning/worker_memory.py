@@ -76,10 +76,10 @@ class WorkerModel:
             stages["directions"] = reading + n_states * found.state + self.n_threads * found.call
         return {name: base + size for name, size in stages.items()}
 
-    def searching(self, cluster_on: ClusterOn) -> int:
+    def searching(self) -> int:
         """Bytes above the base of the worker that searches for starts: its held rows, and rows drawn from all."""
         sizes = self.sizes
-        return self._held_bytes(cluster_on) + sizes.searching_bytes(sizes.rows.n_rows)
+        return self._held_bytes("blocks") + sizes.searching_bytes(sizes.rows.n_rows)
 
     def cells(self, n_cells: int) -> int:
         """Bytes above the base while cells are searched: held rows, the same in cells, and cells in work."""
@@ -194,10 +194,10 @@ class WorkerBudget:
         model = WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)
         return model.stages(cluster_on, space, self.base_bytes)
 
-    def search_bytes(self, sizes: MemoryModel, cluster_on: ClusterOn) -> int:
+    def search_bytes(self, sizes: MemoryModel) -> int:
         """Resident bytes of a worker that searches for starts."""
         model = WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)
-        return self.base_bytes + model.searching(cluster_on)
+        return self.base_bytes + model.searching()
 
     def cell_bytes(self, sizes: MemoryModel, n_cells: int) -> int:
         """Resident bytes of a worker while cells are searched."""
