@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from streamkm import open_source
-from streamkm.testing import Opened, SourceContract
+from tests.contracts import Opened, SourceContract
 from tests.programs import run_program
 from tests.tables import cases
 

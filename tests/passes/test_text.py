@@ -32,10 +32,10 @@ from streamkm.core.exceptions import (
 )
 from streamkm.engine import saving
 from streamkm.passes.predict import nearest_labels
-from streamkm.testing import Opened, RowSourceContract, SourceContract
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
 from tests.children import StoppedError, stopped_after
+from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.fresh import run_compiled
 from tests.sources.matrices import sparse_matrices, sparse_matrix
 from tests.tables import cases

@@ -14,7 +14,7 @@ from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import as_working
 from streamkm.sketches import SKETCHES, SketchAnswers
 from streamkm.sketches.validation import check_width
-from streamkm.testing import N_FEATURES, SketchContract
+from tests.contracts import N_FEATURES, SketchContract
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import CountSketch, IdentitySketch, SparseJL, sketch_from_dict
-from streamkm.testing import N_FEATURES, HashedSketchContract, UnboundedSketchContract, whole_numbers
 from tests import naive
+from tests.contracts import N_FEATURES, HashedSketchContract, UnboundedSketchContract, whole_numbers
 from tests.tables import cases
 
 N_SEEDS = 4000

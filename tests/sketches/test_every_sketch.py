@@ -7,7 +7,7 @@ from pathlib import Path
 
 from streamkm.sketches import SKETCHES
 from streamkm.sketches.registry import make_sketch, oblivious_kinds, sketch_class
-from streamkm.testing import SketchContract, whole_numbers
+from tests.contracts import SketchContract, whole_numbers
 from tests.tables import cases
 
 HERE = Path(__file__)

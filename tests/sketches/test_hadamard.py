@@ -11,8 +11,8 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.kernels.sketch import hadamard as kernels
 from streamkm.sketches import CountSketch, HadamardCountSketch, PreconditionedSampling, SubsampledHadamard
 from streamkm.sketches.hadamard import Rotation
-from streamkm.testing import N_FEATURES, HashedSketchContract, SketchContract, whole_numbers
 from tests import naive
+from tests.contracts import N_FEATURES, HashedSketchContract, SketchContract, whole_numbers
 from tests.tables import cases
 
 N_SEEDS = 3000

@@ -20,8 +20,8 @@ from streamkm.sketches import FourierMap, GramFit, Kernel, KernelColumns, Kernel
 from streamkm.sketches.kernel_columns import KERNELS, working_landmarks
 from streamkm.sketches.kernel_map import inverse_root
 from streamkm.sketches.landmark_table import MANY, WIDE
-from streamkm.testing import N_FEATURES, SketchContract, whole_numbers
 from tests import naive
+from tests.contracts import N_FEATURES, SketchContract, whole_numbers
 from tests.tables import cases
 
 GAMMA, DEGREE, COEF0 = 0.02, 2, 0.7

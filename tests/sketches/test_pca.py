@@ -9,8 +9,8 @@ from sklearn.decomposition import PCA
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import PCASketch
-from streamkm.testing import N_FEATURES, SketchContract
 from tests import naive
+from tests.contracts import N_FEATURES, SketchContract
 
 
 def rows(n=500, dtype=np.float64):

@@ -12,8 +12,8 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 from streamkm.kernels.sketch import entries, signs
 from streamkm.sketches import GaussianProjection, SignProjection, SparseProjection
-from streamkm.testing import N_FEATURES, UnboundedSketchContract, whole_numbers
 from tests import naive
+from tests.contracts import N_FEATURES, UnboundedSketchContract, whole_numbers
 from tests.tables import cases
 
 N_SEEDS = 3000

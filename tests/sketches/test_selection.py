@@ -15,8 +15,8 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.sketches import FeatureSelection, LeverageSampling, sketch_from_dict
 from streamkm.sketches.laplacian import laplacian_scores
 from streamkm.sketches.subspace import Subspace, fit_rows
-from streamkm.testing import N_FEATURES, HashedSketchContract, whole_numbers
 from tests import naive
+from tests.contracts import N_FEATURES, HashedSketchContract, whole_numbers
 from tests.tables import cases
 
 

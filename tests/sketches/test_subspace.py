@@ -26,8 +26,8 @@ from streamkm.sketches import PCASketch, TruncatedSVDSketch
 from streamkm.sketches import subspace as subspaces
 from streamkm.sketches.subspace import GramFit, RangeFit, Subspace, fit_rows, nystroem, subspace_fit
 from streamkm.sources import open_source
-from streamkm.testing import N_FEATURES, SketchContract, whole_numbers
 from tests import naive
+from tests.contracts import N_FEATURES, SketchContract, whole_numbers
 from tests.passes.test_passes import CountingSource
 from tests.sources.matrices import sparse_matrices
 from tests.tables import cases

@@ -18,7 +18,7 @@ from streamkm.sources.formats import FORMATS, Reader
 from streamkm.sources.local import unchanged
 from streamkm.sources.registry import file_format
 from streamkm.sources.stored import opened_path
-from streamkm.testing import Opened, SourceContract
+from tests.contracts import Opened, SourceContract
 
 HEADER = struct.Struct("<4sII")
 X = np.random.default_rng(0).normal(size=(61, 5)) + 9 * np.arange(61)[:, None] // 20

@@ -11,7 +11,7 @@ import zarr
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
-from streamkm.testing import Opened, SourceContract
+from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import sparse_matrix, write_csr
 
 anndata = pytest.importorskip("anndata", reason="writes and opens the files")

@@ -17,7 +17,7 @@ from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources import open_source
 from streamkm.sources.csr_rows import csr_rows
-from streamkm.testing import Opened, SourceContract, assemble
+from tests.contracts import Opened, SourceContract, assemble
 from tests.fresh import run_fresh
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrices, sparse_matrix
 from tests.tables import cases

@@ -25,8 +25,8 @@ from streamkm.preparation.dispersion import N_BINS, largest, normalized_dispersi
 from streamkm.sources import open_source as open_unread
 from streamkm.sources.chosen_columns import columns_of
 from streamkm.sources.dense import DenseSource
-from streamkm.testing import Opened, SourceContract
 from tests.cli.test_cli import run
+from tests.contracts import Opened, SourceContract
 from tests.sources.counting import CountingArray
 from tests.sources.matrices import sparse_matrices, write_csr
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources.binary import csr_groups
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.testing import Opened, SourceContract, assemble
+from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.counting import CountingArray, counting_csr
 from tests.sources.matrices import sparse_matrices, sparse_matrix
 from tests.tables import cases

@@ -13,7 +13,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from streamkm.sources.tables import csv_tables
 from streamkm.sources.tables.csv_format import NULLS
-from streamkm.testing import assemble
+from tests.contracts import assemble
 
 HEADER = "id,n,c,note\n"
 IDS = ["NA", "null", "None", "-", "?", "", "a,b", 'say "so"', "two\nlines", "7"]

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
-from streamkm.testing import Opened, SourceContract, assert_same_rows
+from tests.contracts import Opened, SourceContract, assert_same_rows
 from tests.sources.matrices import dense_matrix, sparse_matrix
 from tests.tables import cases
 

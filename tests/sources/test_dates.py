@@ -22,7 +22,7 @@ from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources import open_source
 from streamkm.sources.arrow_values import day_numbers, is_date
-from streamkm.testing import Opened, SourceContract, assemble
+from tests.contracts import Opened, SourceContract, assemble
 
 N = 90
 START = dt.datetime(2020, 2, 27, 6)

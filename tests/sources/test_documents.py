@@ -26,8 +26,8 @@ from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents import files as text_files
 from streamkm.sources.documents.formats import TextLines
 from streamkm.sources.long_lines import LONG_BYTES, NEAR_BYTES
-from streamkm.testing import OnePassContract, Opened, RowSourceContract, SourceContract
 from streamkm.text import FeatureHashing
+from tests.contracts import OnePassContract, Opened, RowSourceContract, SourceContract
 from tests.tables import cases
 
 M, N = 64, 23

@@ -17,7 +17,7 @@ from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.arrow_values import validity
 from streamkm.sources.memory.frames import check_same_columns, column_names, is_frame
-from streamkm.testing import assemble
+from tests.contracts import assemble
 from tests.tables import cases
 
 NAMES = ("a", "b", "c")

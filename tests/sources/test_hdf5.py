@@ -24,7 +24,7 @@ from streamkm.core.exceptions import (
 )
 from streamkm.sources import open_source
 from streamkm.sources.binary import hdf5_arrays, hdf5_direct
-from streamkm.testing import Opened, SourceContract, assemble
+from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
 from tests.tables import cases
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from streamkm.sources.memory.iterables import MADE_COPIES
-from streamkm.testing import OnePassContract, Opened, RowSourceContract, assemble
+from tests.contracts import OnePassContract, Opened, RowSourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrices, sparse_matrix
 from tests.tables import cases
 

@@ -8,7 +8,7 @@ import pytest
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
-from streamkm.testing import Opened, SourceContract
+from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import dense_matrix
 from tests.tables import cases
 

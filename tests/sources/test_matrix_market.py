@@ -15,7 +15,7 @@ from scipy.io import mmread, mmwrite
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources import open_source
 from streamkm.sources.matrix_market import entries
-from streamkm.testing import Opened, SourceContract, assemble
+from tests.contracts import Opened, SourceContract, assemble
 from tests.fresh import run_fresh
 from tests.sources.matrices import dense_matrix, sparse_matrix
 from tests.tables import cases

@@ -16,7 +16,7 @@ from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFo
 from streamkm.sources import open_source
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
-from streamkm.testing import Opened, SourceContract
+from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix
 from tests.tables import cases
 

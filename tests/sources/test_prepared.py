@@ -18,9 +18,9 @@ from streamkm.sources.documents.hashed import hashed_text
 from streamkm.sources.documents.weighted import weighted
 from streamkm.sources.memory.arrays import ArraySource
 from streamkm.sources.prepared import prepared
-from streamkm.testing import Opened, RowSourceContract, SourceContract
 from streamkm.text import TfIdf
 from streamkm.text.tfidf import Frequencies
+from tests.contracts import Opened, RowSourceContract, SourceContract
 
 SHIFT, FACTOR = np.arange(7.0), np.linspace(0.5, 2, 7)
 STANDARDIZED = Preparation(("standardize",), (Scaling(SHIFT, FACTOR),))

@@ -11,7 +11,7 @@ import zarr
 
 from streamkm import StreamKMeans, open_raster
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.testing import Opened, SourceContract
+from tests.contracts import Opened, SourceContract
 
 BANDS, LINES, COLUMNS = 3, 13, 7
 KINDS = ("array", "fortran", "memmap", "zarr", "dask", "xarray", "xarray of dask", "one band")

@@ -47,7 +47,7 @@ from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.remote import objects as remote
 from streamkm.sources.remote.file import LEAST_BYTES, RemoteFile
 from streamkm.stores.operations import append_rows, write_store
-from streamkm.testing import Opened, SourceContract, assemble
+from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
 from tests.tables import slow_but
 from tests.web_server import Web, serving

@@ -20,8 +20,8 @@ from streamkm.sources import open_source
 from streamkm.sources.fingerprints import SAMPLE_BYTES, file_fingerprint, fingerprint
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.stores.operations import append_rows, write_store
-from streamkm.testing import Opened, SourceContract
 from tests.children import reader_of
+from tests.contracts import Opened, SourceContract
 from tests.naive import countsketch_matrix
 from tests.sources.matrices import dense_matrix, sparse_matrix
 from tests.tables import cases, slow_but

@@ -23,7 +23,7 @@ from streamkm.sources import text_lines
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.svmlight.compressed import CompressedSvmlightSource
 from streamkm.sources.svmlight.source import SvmlightSource
-from streamkm.testing import Opened, RowSourceContract, SourceContract
+from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.naive_svmlight import SMALL, as_lists, bits, rows_of
 from tests.tables import cases
 

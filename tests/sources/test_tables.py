@@ -37,8 +37,8 @@ from streamkm.sources.tables.arrow_files import batch_rows
 from streamkm.sources.tables.csv_format import NULLS
 from streamkm.sources.tables.csv_tables import CsvTable
 from streamkm.sources.tables.parquet import OpenGroups, ParquetTable
-from streamkm.testing import Opened, RowSourceContract, SourceContract, assemble
 from streamkm.text import FeatureHashing
+from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
 from tests.tables import cases, slow_but
 
 N, NAMES = 61, ("a", "b", "c", "d")

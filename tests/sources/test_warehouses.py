@@ -12,7 +12,7 @@ from pyarrow import parquet
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import SourceError
 from streamkm.sources import open_source
-from streamkm.testing import assemble
+from tests.contracts import assemble
 
 N = 300
 REGIONS = np.array(["north", "south", "west"])[np.arange(N) % 3]

@@ -20,9 +20,9 @@ from streamkm import StreamKMeans, open_documents
 from streamkm.cli.data import read_text_settings
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, SourceError
 from streamkm.sources.long_lines import LONG_BYTES
-from streamkm.testing import Opened, SourceContract
 from streamkm.text import FeatureHashing
 from tests.cli.test_cli import run
+from tests.contracts import Opened, SourceContract
 from tests.passes.test_text import topic_texts
 from tests.sources.test_documents import HASHING, M, texts, vectorized, whole, write_csv, write_json, write_parquet
 

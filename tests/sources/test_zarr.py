@@ -23,7 +23,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError
 from streamkm.sources import open_source
-from streamkm.testing import Opened, SourceContract, assemble
+from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
 from tests.tables import cases, slow_but
 

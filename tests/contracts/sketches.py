@@ -1,4 +1,4 @@
-"""What every sketch must keep, as pytest classes to inherit.
+"""The contract of every sketch, as pytest classes to inherit.
 
 A subclass makes the sketch in `make_sketch`; the tests come with the class::
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sketches import Sketch, sketch_from_dict
-from streamkm.testing.cases import noted
+from tests.tables import row
 
 N_ROWS, N_FEATURES = 53, 40
 DENSITIES = (0.02, 0.2, 1.0)
@@ -111,7 +111,7 @@ class SketchContract:
             before = [array.copy() for array in arrays]
             for array in arrays:
                 array.flags.writeable = writeable
-            with noted(sparse=sparse):
+            with row(sparse=sparse):
                 first = dense(sketch.apply(X))
                 for array, wanted in zip(arrays, before, strict=True):
                     np.testing.assert_array_equal(array, wanted)
@@ -125,7 +125,7 @@ class SketchContract:
             assert narrow.indices.dtype == np.int32
             wide = narrow.copy()
             wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
-            with noted(density=density):
+            with row(density=density):
                 np.testing.assert_array_equal(dense(sketch.apply(wide)), dense(sketch.apply(narrow)))
 
     def test_single_and_double_precision_dense_and_csr(self, sketch: Sketch) -> None:
@@ -215,7 +215,7 @@ class SketchContract:
     def test_says_which_rows_fit(self, sketch: Sketch) -> None:
         assert sketch.fits_features(N_FEATURES)
         for d in (N_FEATURES - 1, N_FEATURES + 1, 1000):
-            with noted(d=d):
+            with row(d=d):
                 if sketch.fits_features(d):
                     assert sketch.apply(np.ones((2, d))).shape == (2, sketch.n_components)
 
@@ -258,13 +258,13 @@ class HashedSketchContract(SketchContract):
     def test_empty_rows(self, sketch: Sketch) -> None:
         X = np.zeros((3, N_FEATURES))
         for kind in (np.asarray, sp.csr_array):
-            with noted(kind=kind):
+            with row(kind=kind):
                 np.testing.assert_array_equal(dense(sketch.apply(kind(X))), 0)
 
     def test_shape_and_type(self, sketch: Sketch) -> None:
         assert isinstance(sketch, Sketch)
         for density, kind in product(DENSITIES, (np.asarray, sp.csr_array)):
-            with noted(density=density, kind=kind):
+            with row(density=density, kind=kind):
                 Y = sketch.apply(kind(whole_numbers(density).astype(np.float32)))
                 assert Y.shape == (N_ROWS, sketch.n_components)
                 assert isinstance(Y, sp.csr_array | np.ndarray)
@@ -273,14 +273,14 @@ class HashedSketchContract(SketchContract):
     def test_linear(self, sketch: Sketch) -> None:
         X, Y = whole_numbers(0.3, seed=1), whole_numbers(0.05, seed=2)
         for kind in (np.asarray, sp.csr_array):
-            with noted(kind=kind):
+            with row(kind=kind):
                 got = dense(sketch.apply(kind(3 * X - 2 * Y)))
                 self.assert_same(got, 3 * dense(sketch.apply(kind(X))) - 2 * dense(sketch.apply(kind(Y))))
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
     def test_dense_is_csr(self, sketch: Sketch, dtype: type[np.generic]) -> None:
         for density in DENSITIES:
-            with noted(density=density):
+            with row(density=density):
                 exact = whole_numbers(density)
                 X: NDArray[Any] = exact.astype(dtype)
                 stored = sp.csr_array(X)
@@ -292,7 +292,7 @@ class HashedSketchContract(SketchContract):
     def test_real_values_keep_their_precision(self, sketch: Sketch) -> None:
         values = np.random.default_rng(0).normal(size=(N_ROWS, N_FEATURES))
         for dtype in (np.float32, np.float64):
-            with noted(dtype=dtype):
+            with row(dtype=dtype):
                 X = values.astype(dtype)
                 Y = sketch.apply(X)
                 assert Y.dtype == dtype

@@ -1,4 +1,4 @@
-"""What every reader must keep, as pytest classes to inherit.
+"""The contract of every reader, as pytest classes to inherit.
 
 A subclass says what to open by overriding the fixture `opened`; the tests come with the class::
 
@@ -27,7 +27,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.hashed import hashed_text
-from streamkm.testing.cases import noted
+from tests.tables import row
 
 TARGETS = ("part of a row", 1_000, 1 << 40)
 """Bytes: less than a row, a few storage chunks, everything."""
@@ -105,7 +105,7 @@ class RowSourceContract:
     def check_stream_gives_all_rows_in_order(self, opened: Opened) -> None:
         assert opened.source.replayable, "a source that can be read once only has the contract OnePassContract"
         for target in TARGETS:
-            with noted(target=target):
+            with row(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
                 np.testing.assert_array_equal(assemble(streamed, opened.X.shape[1]), opened.X)
 
@@ -212,7 +212,7 @@ class SourceContract(RowSourceContract):
     def check_chunks_are_in_order_and_disjoint(self, opened: Opened) -> None:
         source = chunked(opened)
         for target in TARGETS:
-            with noted(target=target):
+            with row(target=target):
                 chunks = source.chunks(opened.target_bytes(target))
                 assert chunks == source.chunks(opened.target_bytes(target))
                 assert [chunk.index for chunk in chunks] == list(range(len(chunks)))
@@ -224,14 +224,14 @@ class SourceContract(RowSourceContract):
     def check_places_do_not_depend_on_the_chunks(self, opened: Opened) -> None:
         wanted = np.concatenate([rows.places for rows in opened.streamed(1 << 40)])
         for target in (*TARGETS, 300):
-            with noted(target=target):
+            with row(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
                 np.testing.assert_array_equal(np.concatenate([rows.places for rows in streamed]), wanted)
 
     def check_stream_is_the_chunks_in_order(self, opened: Opened) -> None:
         source = chunked(opened)
         for target in (*TARGETS, 300):
-            with noted(target=target):
+            with row(target=target):
                 streamed = opened.streamed(opened.target_bytes(target))
                 chunks = source.chunks(opened.target_bytes(target))
                 assert len(streamed) == len(chunks)

@@ -1,18 +1,15 @@
-"""What every reader and every sketch must keep, as pytest classes to inherit: for those of this package and of others.
-
-Needs pytest from version 9 on, and hypothesis for sketches. Nothing here is imported by the rest of the package.
-"""
+"""Contracts of readers and sketches, as pytest classes to inherit."""
 
 from __future__ import annotations
 
-from streamkm.testing.sketches import (
+from tests.contracts.sketches import (
     N_FEATURES,
     HashedSketchContract,
     SketchContract,
     UnboundedSketchContract,
     whole_numbers,
 )
-from streamkm.testing.sources import (
+from tests.contracts.sources import (
     OnePassContract,
     Opened,
     RowSourceContract,
