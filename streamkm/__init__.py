@@ -16,23 +16,21 @@ if TYPE_CHECKING:
     from streamkm.estimators.incremental import IncrementalKMeans
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
-    from streamkm.fitting.documents import fit_idf, open_documents, weight_rows
+    from streamkm.fitting.documents import fit_idf, open_documents
     from streamkm.fitting.opening import open_source
     from streamkm.model_selection.sweep import sweep
-    from streamkm.sketches import PCA, CountSketch, KernelOptions, Nystroem, PCASketch, SketchOptions
+    from streamkm.sketches import PCA, CountSketch, KernelOptions, Nystroem, SketchOptions
     from streamkm.sketches.theory.bounds import sizing
     from streamkm.sources.raster import open_raster
-    from streamkm.text import FeatureHashing, IdfFit, TfIdf
+    from streamkm.text import FeatureHashing, TfIdf
 
 _HOMES = {
     "CountSketch": "streamkm.sketches",
     "FeatureHashing": "streamkm.text",
-    "IdfFit": "streamkm.text",
     "IncrementalKMeans": "streamkm.estimators.incremental",
     "KernelOptions": "streamkm.sketches",
     "Nystroem": "streamkm.sketches",
     "PCA": "streamkm.sketches",
-    "PCASketch": "streamkm.sketches",
     "SketchOptions": "streamkm.sketches",
     "StreamKMeans": "streamkm.estimators.kmeans",
     "StreamKernelKMeans": "streamkm.estimators.kernel_kmeans",
@@ -45,18 +43,15 @@ _HOMES = {
     "open_source": "streamkm.fitting.opening",
     "sizing": "streamkm.sketches.theory.bounds",
     "sweep": "streamkm.model_selection.sweep",
-    "weight_rows": "streamkm.fitting.documents",
 }
 
 __all__ = [
     "PCA",
     "CountSketch",
     "FeatureHashing",
-    "IdfFit",
     "IncrementalKMeans",
     "KernelOptions",
     "Nystroem",
-    "PCASketch",
     "SketchOptions",
     "StreamKMeans",
     "StreamKernelKMeans",
@@ -70,7 +65,6 @@ __all__ = [
     "open_source",
     "sizing",
     "sweep",
-    "weight_rows",
 ]
 
 

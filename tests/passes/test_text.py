@@ -22,7 +22,7 @@ from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
 from sklearn.metrics import euclidean_distances
 from sklearn.preprocessing import normalize
 
-from streamkm import StreamKMeans, fit_idf, open_documents, open_source, weight_rows
+from streamkm import StreamKMeans, fit_idf, open_documents, open_source
 from streamkm.core.exceptions import (
     InvalidInputError,
     InvalidParameterError,
@@ -31,6 +31,7 @@ from streamkm.core.exceptions import (
     OutputError,
 )
 from streamkm.engine import saving
+from streamkm.fitting.documents import weight_rows
 from streamkm.passes.predict import nearest_labels
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
