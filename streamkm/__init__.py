@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from streamkm.model_selection.sweep import sweep
     from streamkm.sketches import PCA, CountSketch, KernelOptions, Nystroem, SketchOptions
     from streamkm.sketches.theory.bounds import sizing
-    from streamkm.sources.raster import open_raster
     from streamkm.text import FeatureHashing, TfIdf
 
 _HOMES = {
@@ -39,7 +38,6 @@ _HOMES = {
     "dedupe": "streamkm.deduplication",
     "fit_idf": "streamkm.fitting.documents",
     "open_documents": "streamkm.fitting.documents",
-    "open_raster": "streamkm.sources.raster",
     "open_source": "streamkm.fitting.opening",
     "sizing": "streamkm.sketches.theory.bounds",
     "sweep": "streamkm.model_selection.sweep",
@@ -61,7 +59,6 @@ __all__ = [
     "dedupe",
     "fit_idf",
     "open_documents",
-    "open_raster",
     "open_source",
     "sizing",
     "sweep",

@@ -8,16 +8,13 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamkm.cli.wording import in_words_of
-from streamkm.core.atomic_io import writing
-from streamkm.core.exceptions import ConfigError, OutputError, StreamkmError
+from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.gc_guard import collector_off
-from streamkm.core.marks import Overwrite, check_ours
 from streamkm.core.secrets import without_secrets
 from streamkm.core.text_table import aligned
 
@@ -108,16 +105,6 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
     """Print labels and texts on stdout, the texts below each other."""
     click.echo(aligned(pairs))
-
-
-def check_output(target: str, suffix: str, what: str, overwrite: Overwrite) -> None:
-    """Refuse a file that could not be written at the end, or may not be replaced."""
-    path = Path(target)
-    if path.suffix != suffix:
-        raise OutputError(f"{what} are written as {suffix}, not as {path.name}; choose such a name with -o")
-    check_ours(path, f"file of {what}", overwrite)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager

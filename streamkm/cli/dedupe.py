@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from streamkm.cli.common import Talk, check_output, work
+from streamkm.cli.common import Talk, work
 from streamkm.cli.options import (
     force_option,
     memory_option,
@@ -22,7 +23,9 @@ from streamkm.cli.options import (
     talk_options,
     threads_option,
 )
-from streamkm.core.marks import Overwrite, replace_marked
+from streamkm.core.atomic_io import writing
+from streamkm.core.exceptions import OutputError
+from streamkm.core.marks import Overwrite, check_ours, replace_marked
 
 
 def _cap(_: click.Context, __: click.Parameter, value: str) -> int | float:
@@ -100,4 +103,10 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
 
 
 def _check_target(target: str, overwrite: Overwrite) -> None:
-    check_output(target, ".npy", "row numbers", overwrite)
+    """Refuse a file that could not be written at the end, or may not be replaced."""
+    path = Path(target)
+    if path.suffix != ".npy":
+        raise OutputError(f"row numbers are written as .npy, not as {path.name}; choose such a name with -o")
+    check_ours(path, "file of row numbers", overwrite)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,6 @@ from streamkm import __version__
 from streamkm.cli.common import Talk, parsed, print_pairs, work
 from streamkm.cli.dedupe import dedupe
 from streamkm.cli.fit import fit, plan
-from streamkm.cli.metacells import metacells
 from streamkm.cli.options import (
     FORMER_OPTIONS,
     force_option,
@@ -222,8 +221,7 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
     "--output",
     required=True,
     type=click.Path(),
-    help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances, NAME.parquet/ for a "
-    "folder of these; an .h5ad PATH itself: obs/cluster.",
+    help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances, NAME.parquet/ for a folder of these.",
 )
 @set_option
 @table_options
@@ -246,24 +244,21 @@ def assign(
     MODEL is the model.npz of a results directory, or a file that save() of an estimator wrote. Each row gets the label
     of its nearest center. Tables are read by the columns, categories and dates of the fit, which MODEL or table.json
     beside it tells. Documents are hashed and weighted like those of the fit, by text.json and tfidf.npz beside MODEL.
-    If the output is PATH itself, an .h5ad file, the labels become its column obs/cluster.
     """
     with Talk(**talking) as talk:
-        from streamkm.cli.results import check_labels_target, put_into_file, write_labels
+        from streamkm.cli.results import check_labels_target, write_labels
         from streamkm.cli.summary import rows_text
         from streamkm.estimators.registry import load_estimator
         from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
 
         may: Overwrite = "any" if force else overwrite
-        check_labels_target(output, paths, overwrite=may)
+        check_labels_target(output, overwrite=may)
         estimator = talk.prepare(load_estimator(model).set_params(executor=executor))
         with work(paths, settings, beside=model, executor=executor) as source:
             if output.endswith(".npy"):
                 labels = estimator.predict(source)
                 write_labels(output, labels, overwrite=may)
-            elif output.endswith(".h5ad"):
-                labels = put_into_file(output, lambda: estimator.predict(source), overwrite=may)
             else:
                 labels = estimator.predict_to(source, output, overwrite=may)
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
@@ -283,8 +278,7 @@ def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool)
 
 
 _COMMANDS = (
-    fit, plan, inspect, assign, update, drift, sketch, append, cluster, dedupe, metacells, sweep, distortion, report,
-    warm,
+    fit, plan, inspect, assign, update, drift, sketch, append, cluster, dedupe, sweep, distortion, report, warm,
 )  # fmt: skip
 for _command in _COMMANDS:
     main.add_command(_command)

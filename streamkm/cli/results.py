@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -50,7 +50,6 @@ LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET, MODEL, INCREMENTAL, SUMMARY
 )
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
 LABELS = (LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET)
-_OBS = "cluster"  # the column that `with_labels` writes, too
 _RESULTS = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, TABLE, VIEW, REPORT, SUMMARY)
 _LABELS_PER_CHUNK = 1 << 20
 
@@ -76,23 +75,14 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
     _check_writable(directory)
 
 
-def check_labels_target(target: str | os.PathLike[str], paths: Sequence[str] = (), *, overwrite: Overwrite) -> None:
-    """As `check_target`, for labels in one file or Zarr array, or for those that `put_into_file` puts into one of rows.
+def check_labels_target(target: str | os.PathLike[str], *, overwrite: Overwrite) -> None:
+    """As `check_target`, for labels in one file or Zarr array.
 
-    `paths`: of the rows. Raises OutputError: another suffix, something there and `overwrite` False, something there
-    that is no labels, or no permission.
+    Raises OutputError: another suffix, something there and `overwrite` False, something there that is no labels, or no
+    permission.
     """
     check_local(target)
     path = Path(target)
-    if path.suffix == ".h5ad" and path.is_file():
-        from streamkm.sources.binary.h5ad_obs import check_obs
-
-        if len(paths) != 1 or not (os.path.exists(paths[0]) and path.samefile(paths[0])):
-            raise OutputError(
-                f"{path} takes labels of its own rows alone; choose a name of .npy, .csv or .parquet with -o"
-            )
-        check_obs(path, _OBS, overwrite=overwrite)
-        return
     is_table = os.fspath(target).endswith(SUFFIXES)
     if path.suffix not in (".npy", ".zarr") and not is_table:
         raise OutputError(
@@ -133,22 +123,6 @@ def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, ove
         labels.nbytes,
         ready=lambda _: check_labels_target(target, overwrite=overwrite),  # the pass may have taken hours
     )
-
-
-def put_into_file(
-    path: str | os.PathLike[str], predict: Callable[[], NDArray[np.int32]], *, overwrite: Overwrite
-) -> NDArray[np.int32]:
-    """Find the labels of the rows of an .h5ad file, and write them into it as its column obs/cluster.
-
-    Raises SourceError, OutputError as `write_obs`; the file is as it was.
-    """
-    from streamkm.sources.binary.h5ad_obs import write_obs
-    from streamkm.sources.local import opened
-
-    noted = opened(os.fspath(path))  # what is labelled is what gets the labels
-    labels = predict()
-    write_obs(noted, _OBS, labels, overwrite=overwrite)
-    return labels
 
 
 def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Path | None:

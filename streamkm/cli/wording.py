@@ -27,9 +27,6 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}",
         "threshold": "--threshold {}", "keep": "--keep {}", "max_cluster_size": "--max-cluster-size {}",
     },
-    "metacells": {
-        "n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}", "metric": "--metric {}",
-    },
     "update": {"n_clusters": "-k {}", "time": "--time {}"},
     "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
     "sweep": {
@@ -49,12 +46,11 @@ _THREADS = {"executor": "--threads {}"}
 _WITH_THREADS = (*_FITS, "assign", "update", "drift", "sketch", "append", "dedupe", "sweep", "distortion")
 _WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "update", "drift", "sketch", "dedupe", "sweep", "distortion")
 _MEMORY = {"memory_limit": "--memory-limit {}"}
-_WITH_MEMORY = (*_FITS, "update", "drift", "sketch", "append", "dedupe", "metacells", "sweep")
+_WITH_MEMORY = (*_FITS, "update", "drift", "sketch", "append", "dedupe", "sweep")
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
 _PHRASES = (
     ("overwrite='any'", "--force"), ("pass overwrite", "pass --overwrite"),
-    ("allow to overwrite", "pass --overwrite"),
     ("or start anew", "or begin anew with --restart"),
 )  # fmt: skip
 _YAML = {"None": "null", "True": "true", "False": "false"}

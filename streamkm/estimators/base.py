@@ -134,7 +134,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
         Parameters
         ----------
-        X : frame of pandas, polars (also lazy) or Dask, AnnData object, or path of an .h5ad file
+        X : frame of pandas, polars (also lazy) or Dask, or AnnData object
             With the features of the fit, taken by name; frames may have more columns.
         column : str, default="cluster"
         overwrite : bool
@@ -142,14 +142,13 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
         Returns
         -------
-        frame, AnnData or str
+        frame or AnnData
             A new frame with the column, lazy for Dask's: labels are found when it is computed. AnnData gets the column
-            of `obs`, of categories "0", "1", ..., in place; a file is replaced by a copy with the column, complete and
-            on the disk, so there must be room for both.
+            of `obs`, of categories "0", "1", ..., in place.
 
         Raises
         ------
-        InvalidInputError, OutputError
+        InvalidInputError
             For other data, and where there is such a column.
         """
         check_is_fitted(self, "model_")

@@ -110,7 +110,7 @@ def _not_rows(values: NDArray[Any], name: str) -> str:
     if values.ndim == 1:
         remedy = "X.reshape(1, -1) if it is one row, X.reshape(-1, 1) if its values are rows of one feature"
     else:
-        remedy = "X.reshape(len(X), -1) makes each sample one row; open_raster(X) takes pixels of (bands, y, x)"
+        remedy = "X.reshape(len(X), -1) makes each sample one row"
     return f"{name} has shape {shape}; needed: rows of features, (n, d). Reshape your data: {remedy}"
 
 

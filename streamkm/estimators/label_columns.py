@@ -5,7 +5,6 @@ Only what such objects offer is used, so that neither pandas, polars nor anndata
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,8 +18,6 @@ Predict = Callable[[Any], Any]
 
 def with_labels(X: Any, column: str, predict: Predict, features: Sequence[str], *, overwrite: bool = False) -> Any:
     """See `BaseKMeans.with_labels`. `predict`: labels of rows, lazy for Dask's. `features`: names of the fit's."""
-    if isinstance(X, str | os.PathLike):
-        return _in_file(X, column, predict, overwrite=overwrite)
     if hasattr(X, "obs") and hasattr(X, "n_obs"):
         _refuse_twice(column, X.obs.columns, overwrite=overwrite)
         X.obs[column] = _categories(predict(X))
@@ -29,8 +26,8 @@ def with_labels(X: Any, column: str, predict: Predict, features: Sequence[str], 
     columns = X.collect_schema().names() if hasattr(X, "collect_schema") else getattr(X, "columns", None)
     if columns is None:
         raise InvalidInputError(
-            f"{type(X).__name__} takes no column of labels; pass a frame of pandas, polars or Dask, an AnnData object "
-            f"or the path of an .h5ad file, or use predict"
+            f"{type(X).__name__} takes no column of labels; pass a frame of pandas, polars or Dask or an AnnData "
+            f"object, or use predict"
         )
     _refuse_twice(column, columns, overwrite=overwrite)
     named = len(features) > 0 and set(features) <= set(columns)
@@ -42,27 +39,13 @@ def with_labels(X: Any, column: str, predict: Predict, features: Sequence[str], 
     return X.assign(**{column: predict(X[chosen])})
 
 
-def _in_file(path: str | os.PathLike[str], column: str, predict: Predict, *, overwrite: bool) -> str:
-    name = os.fspath(path)
-    if not name.endswith(".h5ad"):
-        raise InvalidInputError(
-            f"{name} is no .h5ad file, and no other file takes a column; predict_to writes labels to files of their own"
-        )
-    from streamkm.sources.binary.h5ad_obs import write_obs
-    from streamkm.sources.local import opened
-
-    noted = opened(name)  # what is labelled is what gets the labels
-    write_obs(noted, column, predict(noted), overwrite="any" if overwrite else False)  # as of a frame
-    return name
-
-
 def _refuse_twice(column: str, columns: Any, *, overwrite: bool) -> None:
     if column in list(columns) and not overwrite:
         raise InvalidInputError(f"there is a column {column!r} already; choose another, or allow to overwrite")
 
 
 def _categories(labels: NDArray[np.int32]) -> Any:
-    """Labels as `h5ad_obs.write_obs` writes them: categories named by number, nothing for -1."""
+    """Labels as categories named by number, nothing for -1."""
     import pandas as pd
 
     n_categories = int(labels.max(initial=-1)) + 1

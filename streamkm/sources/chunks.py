@@ -91,12 +91,6 @@ class ChunkRuns(Sequence[Chunk]):
         runs[:, 4] = size(runs[:, 4])
         return ChunkRuns(runs)
 
-    def stretched(self, width: int) -> ChunkRuns:
-        """The same chunks where each row is `width` rows."""
-        runs = self._runs.copy()
-        runs[:, 2:4] *= width
-        return ChunkRuns(runs)
-
     @property
     def largest_bytes(self) -> int:
         """Bytes of the largest chunk; 0 if there is none."""

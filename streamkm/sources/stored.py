@@ -238,8 +238,6 @@ def check_matrix(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> Non
     decoded_dtype(dtype, name)
     if len(shape) != 2:
         remedy = "reshape it to (n, 1) or (1, d)" if len(shape) == 1 else "reshape each sample to one row"
-        if len(shape) == 3:
-            remedy += "; open_raster takes pixels of (bands, y, x)"
         raise InvalidInputError(f"{name} has {len(shape)} dimensions {shape}; rows need 2, (n, d): {remedy}")
     if shape[0] == 0:
         raise InvalidInputError(f"{name} has 0 rows {shape}; at least 1 is needed")

@@ -641,7 +641,6 @@ def test_version_and_help():
         "append",
         "cluster",
         "dedupe",
-        "metacells",
         "sweep",
         "distortion",
         "warm",

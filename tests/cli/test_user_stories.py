@@ -72,17 +72,6 @@ def h5ad() -> None:
     anndata.AnnData(COUNTS).write_h5ad("cells.h5ad")
 
 
-def fitted_h5ad() -> None:
-    h5ad()
-    command("fit cells.h5ad -k 3 --preprocess total,log1p --metric cosine --seed 0 -q --no-report")
-
-
-def cells_found() -> None:
-    cells = anndata.read_h5ad("cells.h5ad")
-    assert adjusted_rand_score(GROUP, cells.obs["cluster"]) == 1
-    assert (cells.X != COUNTS).nnz == 0
-
-
 def trips_named() -> None:
     table = pd.read_csv("later.csv")
     assert table["trip_id"].tolist() == TRIPS["trip_id"].tolist()
@@ -171,9 +160,6 @@ STORIES = {
     "a single-cell file": Story(
         h5ad,
         "fit cells.h5ad -k 3 -o out --preprocess total,log1p --metric cosine --seed 0",
-    ),
-    "a single-cell file that gets its clusters": Story(
-        fitted_h5ad, "assign streamkm-out/model.npz cells.h5ad -o cells.h5ad", ("600",), cells_found
     ),
     "labels beside the ids of the fit": Story(
         fitted_trips, "assign streamkm-out/model.npz trips.csv -o later.csv", ("600",), trips_named

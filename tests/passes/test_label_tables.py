@@ -8,8 +8,6 @@ import io
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +16,6 @@ import anndata
 import dask.array as da
 import dask.dataframe as dd
 import duckdb
-import h5py
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -32,10 +29,8 @@ from click.testing import CliRunner
 from streamkm import SketchOptions, StreamKMeans, open_source
 from streamkm.cli.main import main
 from streamkm.core.atomic_io import working_directory
-from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDependencyError, OutputError, SourceError
+from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDependencyError, OutputError
 from streamkm.passes.table_formats import COLUMNS
-from streamkm.sources.binary.h5ad_obs import write_obs
-from streamkm.sources.local import opened
 from tests.tables import cases
 
 
@@ -372,165 +367,19 @@ def test_columns_beside_frames():
     lazy = model.with_labels(dd.from_pandas(frame, npartitions=3))
     assert hasattr(lazy, "dask")
     assert lazy.compute()["cluster"].tolist() == labels
-    for other in (rows(), "x.npy", [[1.0]]):
-        with pytest.raises(InvalidInputError, match=r"takes no|no \.h5ad"):
+    for other in (rows(), "x.npy", Path("x.h5ad"), [[1.0]]):
+        with pytest.raises(InvalidInputError, match="takes no"):
             model.with_labels(other)
 
 
-def cells(path, sparse=True):
-    X = rows()
-    adata = anndata.AnnData(sp.csr_matrix(X) if sparse else X)
-    adata.obs["batch"] = pd.Categorical(["x", "y"] * 250)
-    adata.write_h5ad(path)
-    return adata
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_obs_of_a_file_gets_the_column(sparse, tmp_path):
-    path = tmp_path / "cells.h5ad"
-    adata = cells(path, sparse)
-    before = path.stat().st_size
-    path.chmod(0o640)
-    model = fitted(path)
-    with h5py.File(path) as file:
-        where = (file["X/data"] if sparse else file["X"]).id.get_offset()
-    assert model.with_labels(path, "kind") == str(path)
-    again = anndata.read_h5ad(path)
-    assert list(again.obs.columns) == ["batch", "kind"]
-    assert again.obs["kind"].astype(int).tolist() == model.labels_.tolist()
-    assert again.obs["kind"].cat.categories.tolist() == ["0", "1", "2"]
-    assert (again.X != adata.X).sum() == 0
-    assert path.stat().st_size < before + 20_000
-    assert path.stat().st_mode & 0o777 == 0o640
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
-    with h5py.File(path) as file:
-        assert (file["X/data"] if sparse else file["X"]).id.get_offset() == where
-    with pytest.raises(OutputError, match="obs/kind already"):
-        model.with_labels(path, "kind")
-    StreamKMeans.with_labels(fitted(path, 2), path, "kind", overwrite=True)
-    assert anndata.read_h5ad(path).obs["kind"].cat.categories.tolist() == ["0", "1"]
-    in_memory = model.with_labels(adata, "kind")
-    assert in_memory is adata
+def test_labels_in_obs_of_cells_in_memory():
+    adata = anndata.AnnData(rows(), pd.DataFrame({"batch": ["x", "y"] * 250}, index=[str(row) for row in range(500)]))
+    model = fitted(rows())
+    assert model.with_labels(adata, "kind") is adata
+    assert list(adata.obs.columns) == ["batch", "kind"]
     assert adata.obs["kind"].astype(int).tolist() == model.labels_.tolist()
-
-
-def test_names_of_cells_may_be_strings_of_pandas_3(tmp_path):
-    """Which may be missing, so that their file has a group of values and a mask."""
-    path = tmp_path / "cells.h5ad"
-    cells(path)
-    model = fitted(path)
-    with h5py.File(path, "r+") as file:
-        obs = file["obs"]
-        if isinstance(obs["_index"], h5py.Dataset):
-            names = obs["_index"][:]
-            del obs["_index"]
-            index = obs.create_group("_index")
-            index.attrs.update({"encoding-type": "nullable-string-array", "encoding-version": "0.1.0"})
-            index["values"], index["mask"] = names, np.zeros(len(names), bool)
-    model.with_labels(path, "kind")
-    with h5py.File(path) as file:
-        assert file["obs/kind/codes"][:].tolist() == model.labels_.tolist()
-
-
-KILLED = """
-import os, signal, sys
-import numpy as np
-from streamkm.core import atomic_io
-from streamkm.sources.binary import h5ad_obs
-
-def killed(*args, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-if sys.argv[2] == "change":  # while the library is at it: what it has flushed by then is in the file that it changes
-    h5ad_obs.h5py.Group.create_dataset = killed
-else:
-    atomic_io.os.replace = killed
-h5ad_obs.write_obs(sys.argv[1], "kind", np.zeros(500, np.int32))
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_a_file_that_labels_were_being_written_to_is_whole(tmp_path):
-    cells(tmp_path / "cells.h5ad")
-    link = tmp_path / "link.h5ad"
-    link.symlink_to("cells.h5ad")
-    before = (tmp_path / "cells.h5ad").read_bytes()
-    for when in ("change", "replace"):
-        done = subprocess.run([sys.executable, "-c", KILLED, str(link), when], check=False)
-        assert done.returncode == -signal.SIGKILL
-        assert (tmp_path / "cells.h5ad").read_bytes() == before
-    write_obs(link, "kind", np.zeros(500, np.int32))
-    assert link.is_symlink()
-    assert list(anndata.read_h5ad(link).obs.columns) == ["batch", "kind"]
-
-
-def test_a_file_that_changes_before_it_gets_its_labels_is_left(tmp_path):
-    path = tmp_path / "cells.h5ad"
-    cells(path)
-    noted = opened(str(path))
-    with h5py.File(path, "r+") as file:
-        file["obs/batch/codes"][0] = 1
-    before = path.read_bytes()
-    with pytest.raises(SourceError, match="was changed while it was in use"):
-        write_obs(noted, "kind", np.zeros(500, np.int32))
-    with h5py.File(path, "r+"), pytest.raises(SourceError, match="open elsewhere"):
-        write_obs(path, "kind", np.zeros(500, np.int32))
-    assert path.read_bytes() == before
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
-
-
-def test_a_full_disk_leaves_the_file_as_it_was(tmp_path):
-    """Where the copy ends, and within what the library adds to it."""
-    resource = pytest.importorskip("resource")
-    path = tmp_path / "cells.h5ad"
-    cells(path)
-    before = path.read_bytes()
-    labels = np.arange(500, dtype=np.int32)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for room in (len(before) // 2, len(before) + 500):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
-        try:
-            with pytest.raises(DiskFullError, match=r"cells\.h5ad: no space"):
-                write_obs(path, "kind", labels)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert path.read_bytes() == before
-        assert [each.name for each in tmp_path.iterdir()] == [path.name]
-
-
-def test_a_column_of_another_hand_is_kept(tmp_path, monkeypatch):
-    """Unless it is forced; one that streamkm wrote is replaced, but not once AnnData has written it anew."""
-    monkeypatch.chdir(tmp_path)
-    cells(Path("cells.h5ad"))
-    fitted("cells.h5ad").save("model.npz")
-    given = ["assign", "model.npz", "cells.h5ad", "-o", "cells.h5ad", "-q"]
-
-    def run(*more):
-        result = CliRunner().invoke(main, [*given, *more])
-        return result.exit_code, result.output
-
-    assert run()[0] == 0
-    assert run()[0] == 2
-    assert run("--overwrite")[0] == 0
-    mine = anndata.read_h5ad("cells.h5ad")
-    mine.obs["cluster"] = "mine"
-    mine.write_h5ad("cells.h5ad")
-    code, told = run("--overwrite")
-    assert code == 2
-    assert "obs/cluster that streamkm did not write" in told
-    assert "replace it by --force" in told
-    assert set(anndata.read_h5ad("cells.h5ad").obs["cluster"]) == {"mine"}
-    assert run("--force")[0] == 0
-    assert set(anndata.read_h5ad("cells.h5ad").obs["cluster"]) == {"0", "1", "2"}
-
-
-def test_files_that_are_not_annotated_cells_are_refused(tmp_path):
-    cells(tmp_path / "cells.h5ad")
-    model = fitted(tmp_path / "cells.h5ad")
-    with h5py.File(tmp_path / "bare.h5ad", "w") as file:
-        file["X"] = rows()
-    with pytest.raises(SourceError, match="no obs as AnnData"):
-        model.with_labels(tmp_path / "bare.h5ad")
-    for column in ("a/b", "", "_index"):
-        with pytest.raises(InvalidInputError, match="needed: a name"):
-            model.with_labels(tmp_path / "cells.h5ad", column)
+    assert adata.obs["kind"].cat.categories.tolist() == ["0", "1", "2"]
+    with pytest.raises(InvalidInputError, match="'kind' already"):
+        model.with_labels(adata, "kind")
+    fitted(rows(), 2).with_labels(adata, "kind", overwrite=True)
+    assert adata.obs["kind"].cat.categories.tolist() == ["0", "1"]

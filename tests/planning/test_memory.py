@@ -727,53 +727,6 @@ def test_predictions_and_tables_of_labels_stay_within_the_limit(disk_path, n_row
     assert got["score"] == pytest.approx(-1)
 
 
-CELLS = """
-import json, sys
-from streamkm import StreamKMeans
-path, limit = sys.argv[1:]
-fitted = StreamKMeans(10, memory_limit=limit, progress=False, random_state=0).fit(path)
-fitted.with_labels(path, "kind")
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "limit": fitted.plan_.limit_bytes}))
-"""
-
-
-def test_labels_in_a_file_of_cells_stay_within_the_limit(disk_path):
-    anndata = pytest.importorskip("anndata")
-    X = np.load(narrow(disk_path / "x.npy", 200_000, 100))
-    cells = anndata.AnnData(X)
-    cells.write_h5ad(disk_path / "cells.h5ad")
-    got = run_compiled(CELLS, [str(disk_path / "cells.h5ad"), "400 MiB"])
-    assert got["peak"] <= got["limit"]
-
-
-METACELLS = """
-import json, sys
-from click.testing import CliRunner
-from streamkm.cli.main import main
-from streamkm.fitting.cluster_sums import SumsPlan
-from streamkm.sources import open_source
-path, k, out, limit = sys.argv[1:]
-done = CliRunner().invoke(main, ["metacells", path, "-k", k, "-o", out, "--memory-limit", limit, "-q", "--overwrite"])
-assert done.exit_code == 0, done.output
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-plan = SumsPlan.of(open_source(path), int(k), memory_limit=limit)
-print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "projected": plan.peak_bytes}))
-"""
-
-
-@pytest.mark.parametrize("n_cells", [8_000, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_metacells_stay_within_the_limit(disk_path, n_cells):
-    """Sums of 600 x 4,000 are 18 MiB in each of some places, more than a chunk of cells takes."""
-    pytest.importorskip("anndata")
-    small_h5ad(
-        disk_path / "cells.h5ad", sp.random_array((n_cells, 4_000), density=0.01, format="csr", dtype="f4", rng=0)
-    )
-    got = run_compiled(METACELLS, [str(disk_path / "cells.h5ad"), "600", str(disk_path / "m.h5ad"), "700 MiB"])
-    assert got["peak"] <= 700 << 20
-    assert got["projected"] <= 700 << 20
-
-
 NEAR_DUPLICATES = """
 import json, sys
 from streamkm import StreamKMeans, dedupe

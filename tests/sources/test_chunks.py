@@ -47,13 +47,12 @@ def test_even_chunks_cover_all_rows(n_rows, rows):
     assert ChunkRuns.even(n_rows, rows, 5) == naive(cuts)
 
 
-def test_joined_resized_and_stretched_chunks():
+def test_joined_and_resized_chunks():
     first, second = ChunkRuns.even(7, 3, 2), (Chunk(0, 0, 5, 9, 1),)
     joined = naive([(0, 0, 3, 6), (0, 3, 6, 6), (0, 6, 7, 2), (1, 5, 9, 1)])
     assert ChunkRuns.joined([first, second]) == joined
     assert ChunkRuns.joined([]) == ()
     assert first.resized(lambda n_bytes: n_bytes * 1.5) == naive([(0, 0, 3, 9), (0, 3, 6, 9), (0, 6, 7, 3)])
-    assert first.stretched(4) == naive([(0, 0, 12, 6), (0, 12, 24, 6), (0, 24, 28, 2)])
 
 
 def test_chunks_of_equal_length_take_no_memory_each(tmp_path):

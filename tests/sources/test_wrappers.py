@@ -24,7 +24,6 @@ from streamkm.sources.documents.hashed import hashed
 from streamkm.sources.documents.weighted import weighted
 from streamkm.sources.long_lines import LongLine
 from streamkm.sources.prepared import prepared
-from streamkm.sources.raster import RasterSource
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
@@ -140,7 +139,7 @@ def test_every_wrapper_is_among_them():
         "DaskSource", "DaskTable", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
         "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CompressedCsvTable", "MemoryTable",
-        "BatchStream", "MatrixMarketSource", "SparseFrame", RasterSource.__name__,
+        "BatchStream", "MatrixMarketSource", "SparseFrame",
     }  # fmt: skip
     assert found - readers == known
 

@@ -317,11 +317,6 @@ def array_of_parts(
     return concatenate([from_delayed(delayed(values)(part), shape, dtype, meta) for part in parts])
 
 
-def array_in_blocks(values: NDArray[Any], blocks: tuple[tuple[int, ...], ...]) -> Any:
-    """An array in memory as a Dask array in blocks of these lengths."""
-    return from_array(values, chunks=blocks)
-
-
 def array_of_arrays(
     function: Callable[..., NDArray[Any]], parts: list[tuple[tuple[Any, ...], int]], dtype: np.dtype[Any]
 ) -> Any:
