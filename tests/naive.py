@@ -237,28 +237,6 @@ def partitions(n_rows: int, n_clusters: int) -> list[NDArray[np.int64]]:
     return [np.array(labels) for labels in found if max(labels) == n_clusters - 1]
 
 
-def observed_d2(X: Any, centers: Any) -> NDArray[np.float64]:
-    """Squared distances of rows to all centers among the values that a row has, entry by entry."""
-    out = np.zeros((len(X), len(centers)))
-    for i, row in enumerate(np.asarray(X, np.float64)):
-        for c, center in enumerate(centers):
-            for value, at in zip(row, center, strict=True):
-                out[i, c] += 0.0 if math.isnan(value) else (value - at) ** 2
-    return out
-
-
-def observed_means(X: Any, labels: Any, weights: Any, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means of the values of each cluster, that of all rows where it has none; and weights of clusters."""
-    X = np.asarray(X, np.float64)
-    means, counts = np.zeros((k, X.shape[1])), np.array([weights[labels == c].sum() for c in range(k)])
-    for j in range(X.shape[1]):
-        there = ~np.isnan(X[:, j])
-        for c in range(k):
-            rows = there & (labels == c) if (there & (labels == c)).any() else there
-            means[c, j] = math.fsum(weights[rows] * X[rows, j]) / weights[rows].sum() if rows.any() else 0.0
-    return means, counts
-
-
 def folded(fit, parts, *, joins):
     """What steps of a preparation find in parts of the rows: one state over all, or one of each that are joined."""
     nothing = np.empty(0)

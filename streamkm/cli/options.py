@@ -57,8 +57,8 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--skip-invalid", flag_value="skip", default=None, help="Rows with NaN or infinity get the label -1."
         ),
         click.option(
-            "--on-missing", type=click.Choice(["raise", "skip", "mean", "masked"]),
-            help="NaN: skip its rows, fill it with means, or compare other values (masked).  [default: raise]",
+            "--on-missing", type=click.Choice(["raise", "skip", "mean"]),
+            help="NaN: skip its rows, or fill it with means.  [default: raise]",
         ),
     )  # fmt: skip
 

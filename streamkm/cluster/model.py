@@ -21,7 +21,6 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.columns import Columns
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
 from streamkm.cluster.fit_info import FitInfo, read_arrays
-from streamkm.cluster.observed import ObservedCenters
 from streamkm.cluster.rows import row_d2norms, safe_scale
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
@@ -33,7 +32,7 @@ from streamkm.sketches import Sketch, sketch_from_dict
 
 # Of files: with dense centers; with those of text, which are zero almost everywhere; of rows that are prepared; with
 # the state of a stream beside the model.
-FORMAT, SPARSE_FORMAT, PREPARED_FORMAT, STREAM_FORMAT, OBSERVED_FORMAT = 1, 2, 3, 4, 5
+FORMAT, SPARSE_FORMAT, PREPARED_FORMAT, STREAM_FORMAT = 1, 2, 3, 4
 SMALLEST_NORM = 1e-30
 # of the names of arrays that belong to the sketch, to steps, and to a stream
 SKETCH_PREFIX, STEPS_PREFIX, STREAM_PREFIX = "sketch_", "steps_", "stream_"
@@ -70,8 +69,6 @@ class Model:
         The table of these centers, where it is kept; see `with_table`.
     columns : Columns or None
         The features that centers have, where they are few of all.
-    observed : bool
-        Whether distances are those among the features that a row has: NaN is a missing value.
     ids : int64 (k,) or None
         What labels are; None: the numbers of the centers.
     """
@@ -86,7 +83,6 @@ class Model:
     index: IndexParts | None = None
     laid_out: NearestCenters | None = None
     columns: Columns | None = None
-    observed: bool = False
     ids: NDArray[np.int64] | None = None
 
     def names(self, numbers: NDArray[Any]) -> NDArray[Any]:
@@ -116,10 +112,6 @@ class Model:
         too_wide = X.shape[1] > self.n_features
         if too_wide or (isinstance(X, np.ndarray) and X.shape[1] < self.n_features):
             raise InvalidInputError(f"rows have {X.shape[1]:,} features; the model was fitted on {self.n_features:,}")
-        if self.observed and not isinstance(X, np.ndarray):
-            raise InvalidInputError(
-                'the model was fitted with on_missing="masked", for dense rows: zeros are values; pass dense rows'
-            )
         if self.space == "sketch":
             return merged(self.sketch.apply(X))
         return X if self.columns is None else self.columns.narrow(X)
@@ -137,10 +129,6 @@ class Model:
         if self.laid_out is not None and self.laid_out.centers is self.centers:
             return self.laid_out
         return NearestCenters.build(self.centers, np.float32, index=self.index)
-
-    def lookup(self) -> NearestCenters | ObservedCenters:
-        """What finds the centers of rows in their space, with missing values or without."""
-        return ObservedCenters.of(self.centers) if self.observed else self.table()
 
     def with_table(self) -> Model:
         """The same, with a table that is laid out once for all that follows, and takes memory as long."""
@@ -185,8 +173,6 @@ class Model:
         if self.preparation is not None:
             header["format"], header["steps"] = PREPARED_FORMAT, self.preparation.described()
             arrays |= {STEPS_PREFIX + name: array for name, array in self.preparation.arrays().items()}
-        if self.observed:
-            header["format"] = OBSERVED_FORMAT
         if stream is not None:
             header["format"], header["stream"] = STREAM_FORMAT, stream[1]
             arrays |= {STREAM_PREFIX + name: array for name, array in stream[0].items()}
@@ -239,11 +225,11 @@ def read_stream(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], 
 def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     """A model of what a file holds; any bytes may stand there, and kernels trust widths."""
     form = header.get("format") if isinstance(header, dict) else header
-    if form not in (FORMAT, SPARSE_FORMAT, PREPARED_FORMAT, STREAM_FORMAT, OBSERVED_FORMAT):
-        raise ModelFileError(f"format {form!r}, not {FORMAT} to {OBSERVED_FORMAT}")
+    if form not in (FORMAT, SPARSE_FORMAT, PREPARED_FORMAT, STREAM_FORMAT):
+        raise ModelFileError(f"format {form!r}, not {FORMAT} to {STREAM_FORMAT}")
     if (form == STREAM_FORMAT) != ("stream" in header):
         raise ModelFileError(f"format {form}, {'without' if form == STREAM_FORMAT else 'with'} a stream")
-    prepared = form == PREPARED_FORMAT or (form in (STREAM_FORMAT, OBSERVED_FORMAT) and "steps" in header)
+    prepared = form == PREPARED_FORMAT or (form == STREAM_FORMAT and "steps" in header)
     if not isinstance(header["parameters"], dict) or not isinstance(header["sketch"], dict):
         raise ModelFileError("parameters and sketch are to be mappings")
     if header["metric"] not in get_args(Metric) or header["space"] not in get_args(Space):
@@ -282,7 +268,6 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
         preparation=preparation,
         index=index,
         columns=columns,
-        observed=form == OBSERVED_FORMAT,
         ids=ids,
     )
 

@@ -46,10 +46,6 @@ def unfitted_incremental(fit: Any, *, half_life: float | timedelta | None, first
 
 def incremental_from(fitted: Any, *, half_life: float | timedelta | None, first_row: int) -> IncrementalKMeans:
     """Continue a fitted `StreamKMeans`; see `StreamKMeans.incremental`."""
-    if fitted.model_.observed:
-        raise InvalidParameterError(
-            'on_missing="masked" is for fit: streams have no missing values; fit with on_missing="mean" to go on'
-        )
     if not hasattr(fitted, "cluster_means_"):
         raise InvalidInputError(
             f"this {type(fitted).__name__} was loaded, and does not know the means of its clusters; call fit, or "

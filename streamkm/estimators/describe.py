@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.cluster.observed import ObservedTotals
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import BaseKMeans
 from streamkm.estimators.centers import current_model, known_means
@@ -111,8 +110,8 @@ class DescribedKMeans(BaseKMeans):
         Raises
         ------
         InvalidInputError
-            For rows that are assigned in a sketch, masked missing values, hashed features, columns of vectors, and a
-            statement above a million characters.
+            For rows that are assigned in a sketch, hashed features, columns of vectors, and a statement above a
+            million characters.
         InvalidParameterError
             For another dialect, and columns that are not those of the fit in number.
 
@@ -268,13 +267,10 @@ class DescribedKMeans(BaseKMeans):
         return replace(places, of_rows=False)
 
 
-def missing_values(estimator: Any, observed: ObservedTotals | None = None) -> Missing | None:
-    """What a fitted estimator knows of missing values; `observed`: of a fit whose distances leave them out."""
-    names = getattr(estimator, "feature_names_in_", None)
-    if observed is not None:
-        return Missing.of(observed.missing, names, observed.n_unseen)
+def missing_values(estimator: Any) -> Missing | None:
+    """What a fitted estimator knows of missing values."""
     preparation = getattr(estimator, "preparation_", None)
     if preparation is not None and preparation.fill is not None:
-        return Missing.of(preparation.fill.missing, names)
+        return Missing.of(preparation.fill.missing, getattr(estimator, "feature_names_in_", None))
     known: Missing | None = getattr(estimator, "missing_", None)
     return known

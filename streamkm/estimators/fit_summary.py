@@ -135,7 +135,6 @@ def _shares(estimator: Any) -> dict[str, float]:
     """Explained share of the rows' squared distances to their mean, and mean simplified silhouette, where known."""
     shares, counts, total = {}, estimator.counts_, float(estimator.counts_.sum())
     in_features = estimator.assign_space_ == "original" and not hasattr(estimator, "trace_residual_")
-    in_features = in_features and not estimator.model_.observed  # else rows have sums of their own
     means = known_means(estimator) if in_features else None
     if means is not None and total > 0:
         everywhere = counts @ means / total

@@ -148,7 +148,7 @@ class StreamKMeans(DescribedKMeans):
         threads.
     on_invalid : {"raise", "skip"}, default="raise"
         Rows with NaN or infinity: "raise" names the row in an error, "skip" gives it the label -1.
-    on_missing : {"raise", "skip", "mean", "masked"}, default="raise"
+    on_missing : {"raise", "skip", "mean"}, default="raise"
         NaN, masked values of NumPy arrays, and nulls of tables:
 
         - "raise": an error, or what `on_invalid` says
@@ -156,11 +156,6 @@ class StreamKMeans(DescribedKMeans):
         - "mean": the mean of the feature's values replaces NaN, before other steps of `preprocess`, in later rows too;
           takes one pass. A feature without values is filled with 0. In sparse rows only stored NaN is missing, and
           entries that are not stored count as zeros.
-        - "masked": distances, means and steps of `preprocess` use the observed values alone (k-POD; Chi, Chi and
-          Baraniuk, 2016). Each row is assigned to the center that is nearest among its observed features, and
-          `inertia_` sums these squared distances. A feature that no row of a cluster has takes the mean of all rows; a
-          row without any value is invalid. For dense rows and ``metric="euclidean"``. With ``refine="auto"``, up to two
-          passes follow if moving centers to their means gains more than 1 %.
     progress : bool or "auto", default="auto"
         Progress bars on stderr, or below the cell of a notebook. "auto": in notebooks, and if stderr is a terminal.
         True without a terminal: a line on stderr for each finished stage, unless the log has these lines.
@@ -215,7 +210,7 @@ class StreamKMeans(DescribedKMeans):
     preparation_ : Preparation or None
         What the steps of `preprocess` have found, or those of the fitted sketch store.
     missing_ : Missing or None
-        How many values were missing, for "mean" and "masked"; None for others.
+        How many values were missing, for "mean"; None for others.
     profile_ : Profile or None
         Distances and silhouettes of each cluster and its typical rows, from the last pass; `summary` shows them. None
         for rows that can be read once only.

@@ -9,7 +9,7 @@ from typing import Any
 
 from streamkm.cluster.model import Metric
 from streamkm.cluster.size_cap import most_clusters
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor
 from streamkm.engine.dask_workers import WorkerMemory
@@ -22,7 +22,6 @@ from streamkm.fitting.benchmark import roughly_prepared
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import run_fit
-from streamkm.fitting.observed import run_observed_fit
 from streamkm.fitting.settings import Settings
 from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.context import PassContext
@@ -64,15 +63,12 @@ def plan_rows(
         n_rows = total_weight or source.estimated_rows
         counts.add(most_clusters(given.max_cluster_size, n_rows, given.n_clusters))
     rows = rows_to_cluster(estimator, source)
-    masked = given.on_missing == "masked"
-    sketch = replace(given.sketch, sketch="identity") if masked else given.sketch
     parameters = FitParameters(
         n_clusters=given.n_clusters,
-        sketch=replace(sketch, assign_space="original") if masked or given.metric == "spherical" else sketch,
+        sketch=replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch,
         refine=given.refine,
-        coreset="uniform" if masked else given.coreset,
+        coreset=given.coreset,
         weighted=total_weight is not None,
-        observed=masked,
         capped=given.max_cluster_size is not None,
     )
     resources = Resources(
@@ -100,8 +96,6 @@ def plan_rows(
 def rough_reader(estimator: Any, source: RowSource, plan: Plan) -> RowReader:
     """Make the reader of a fit, of rows whose preparation is found on a few of them."""
     preparation = preparation_for(estimator, source)
-    if estimator.on_missing == "masked":
-        preparation = (preparation or Preparation(())).after_fill()
     return roughly_prepared(_reader(estimator, source, plan, row_metric(estimator.metric)), preparation)
 
 
@@ -114,8 +108,6 @@ def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:
 
 def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
     """Give the rows that will be clustered; see `planned_rows`."""
-    if estimator.on_missing == "masked":
-        _check_masked_rows(source)
     preparation = preparation_for(estimator, source)
     return source if preparation is None else planned_rows(source, preparation)
 
@@ -185,16 +177,14 @@ def fit_rows(
         writer=writer,
         progress=progress,
     ) as context:
-        run = run_observed_fit if estimator.on_missing == "masked" else run_fit
-        fitted = run(replace(context, labels_to=labels_to, labels_stay=labels_stay))
+        fitted = run_fit(replace(context, labels_to=labels_to, labels_stay=labels_stay))
     # a store's rows are sketched: the model that is kept sketches original rows first
     model = replace(fitted.model, preparation=preparation)
     if stored is not None:
         model = model_of_store(stored, fitted.model.centers)
     set_fitted(estimator, fitted, model, context, weights, seed)
     estimator.preparation_ = model.preparation
-    told = estimator.on_missing in ("mean", "masked")
-    estimator.missing_ = missing_values(estimator, fitted.observed) if told else None
+    estimator.missing_ = missing_values(estimator) if estimator.on_missing == "mean" else None
     estimator.feature_deviations_ = fitted.deviations
     estimator.size_cap_ = fitted.size_cap
 
@@ -226,17 +216,3 @@ def _reader(estimator: Any, source: RowSource, plan: Plan, metric: Metric) -> Ro
     """Make the reader of the passes of a fit."""
     given = (source, plan.chunk_bytes, metric, estimator.on_invalid)
     return RowReader(*given, may_index=True, on_missing=read_missing(estimator))
-
-
-def _check_masked_rows(source: RowSource) -> None:
-    """Refuse rows that have no missing values or cannot be read twice. Raises InvalidInputError."""
-    if source.is_sparse:
-        wrong, remedy = "has sparse rows, whose zeros are values", "pass dense rows"
-    elif store_of(source) is not None:
-        wrong, remedy = "holds sketched rows", "pass the data themselves"
-    elif not source.replayable:
-        wrong = "can be walked once only"
-        remedy = "pass a list of chunks, or a function that returns a fresh iterator"
-    else:
-        return
-    raise InvalidInputError(f'{source.name} {wrong}, and on_missing="masked" reads dense rows twice; {remedy}')

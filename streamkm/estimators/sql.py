@@ -219,7 +219,6 @@ def _check(estimator: Any, model: Model) -> None:
     table = made.get("table", {})
     reasons = {
         "rows are assigned in a sketch": model.space != "original",
-        'missing values are masked (on_missing="masked")': model.observed,
         "its features are hashed words": "documents" in made,
         "its features are days of dates": "dates" in table,
         "its categories are hashed": table.get("categories") == "hash",

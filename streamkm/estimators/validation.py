@@ -27,7 +27,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import check_unmasked
 from streamkm.preparation import check_preprocess, check_steps
 from streamkm.sketches import OPTIONS, KernelOptions, Nystroem, Sketch, SketchOptions, full_options
-from streamkm.sketches.registry import sketch_class, sketch_names
+from streamkm.sketches.registry import sketch_names
 from streamkm.sources.bfloat16 import is_bfloat16
 from streamkm.sources.open import is_collection
 
@@ -39,7 +39,7 @@ CHOICES = {
     "assign_space": ("auto", "original", "sketch"),
     "metric": get_args(ClusterMetric),
     "on_invalid": ("raise", "skip"),
-    "on_missing": ("raise", "skip", "mean", "masked"),
+    "on_missing": ("raise", "skip", "mean"),
     "coreset": ("auto", "sensitivity", "lightweight", "uniform", None),
 }
 
@@ -61,8 +61,6 @@ def check_parameters(estimator: Any) -> None:
     check_size_cap(estimator.max_cluster_size)
     check_preprocess(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
-    if estimator.on_missing == "masked":
-        check_masked(estimator)
 
 
 def cluster_range(n_clusters: Any) -> tuple[int, int]:
@@ -94,31 +92,8 @@ def check_stream_parameters(estimator: Any) -> None:
         raise InvalidParameterError(f"metric={estimator.metric!r}; needed: 'euclidean' or 'cosine'")
     check_choice("on_invalid", estimator.on_invalid)
     check_choice("on_missing", estimator.on_missing)
-    if estimator.on_missing == "masked":
-        raise InvalidParameterError(
-            'on_missing="masked" is for StreamKMeans: streams have no missing values; pass on_missing="skip" to leave '
-            'rows with NaN out, or go on from a fit with on_missing="mean"'
-        )
     check_steps(estimator.preprocess)
     check_init(estimator.init, fewest, estimator.n_init)
-
-
-def check_masked(estimator: Any) -> None:
-    """Refuse parameters that distances among observed values cannot go with."""
-    sketch = full_options("sketch", estimator.sketch)
-    asked = sketch.sketch if is_sketch(sketch.sketch) else sketch_class(sketch.sketch)
-    as_they_are = asked.is_identity or sketch.sketch == "auto"
-    for name, fits, needed in (
-        ("sketch", as_they_are and sketch.assign_space != "sketch", '"auto" or "identity"'),
-        ("metric", estimator.metric == "euclidean", '"euclidean"'),
-        ("max_cluster_size", estimator.max_cluster_size is None, "None"),
-        ("coreset", estimator.coreset in ("auto", "uniform"), '"auto" or "uniform"'),
-    ):
-        if not fits:
-            raise InvalidParameterError(
-                f'on_missing="masked" compares the values that rows have, so {name}={getattr(estimator, name)!r} '
-                f"cannot be used; needed: {needed}"
-            )
 
 
 def check_tol(tol: Any) -> None:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model
-from streamkm.cluster.observed import ObservedTotals
 from streamkm.cluster.profile import Profile, feature_deviations
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.size_cap import SizeCap
@@ -73,9 +72,7 @@ class Fit:
     deviations : float64 (d,) or None
         Standard deviations of the features over some sampled rows; None where rows were assigned in the sketch.
     profile : Profile or None
-        How the rows lie about the centers; None for rows that can be walked once only, and for missing values.
-    observed : ObservedTotals or None
-        Sums of the values that are there, where rows with missing values were clustered.
+        How the rows lie about the centers; None for rows that can be walked once only.
     """
 
     model: Model
@@ -93,7 +90,6 @@ class Fit:
     size_cap: SizeCap | None = None
     deviations: NDArray[np.float64] | None = None
     profile: Profile | None = None
-    observed: ObservedTotals | None = None
 
 
 def run_fit(context: FitContext) -> Fit:

@@ -123,28 +123,21 @@ class Missing:
         The name, or number, of the feature that lacks most.
     most : float
         Share of its values.
-    n_unseen : int or None
-        Where distances leave missing values out: how many features clusters have no value of. None: values were filled.
     """
 
     share: float
     feature: str
     most: float
-    n_unseen: int | None = None
 
     @classmethod
-    def of(cls, shares: NDArray[np.float64], names: Sequence[Any] | None, n_unseen: int | None = None) -> Missing:
+    def of(cls, shares: NDArray[np.float64], names: Sequence[Any] | None) -> Missing:
         """By the share of missing values of each feature."""
         most = int(shares.argmax())
         name = f"x{most}" if names is None else str(names[most])
-        return cls(float(shares.mean()), name, float(shares[most]), n_unseen)
+        return cls(float(shares.mean()), name, float(shares[most]))
 
     def __str__(self) -> str:
-        text = f"{self.share:.1%} of all values were missing, {self.most:.1%} of {self.feature}"
-        if self.n_unseen is None:
-            return f"{text}; filled with means"
-        unseen = "; means of features that a cluster has no value of are those of all rows: " * bool(self.n_unseen)
-        return f"{text}; distances leave them out{unseen}{self.n_unseen or ''}"
+        return f"{self.share:.1%} of all values were missing, {self.most:.1%} of {self.feature}; filled with means"
 
 
 @dataclass(frozen=True, slots=True)

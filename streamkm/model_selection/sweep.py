@@ -104,7 +104,7 @@ def sweep(
     metric, preprocess, memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
         As of `StreamKMeans`. Clusterings are scored, and their centers given, in the units of the prepared rows.
     on_missing : {"raise", "skip", "mean"}, default="raise"
-        As of `StreamKMeans`, without "masked".
+        As of `StreamKMeans`.
     sample_rows : int or "auto", default="auto"
         Largest number of rows to cluster and score. "auto": 200 times the largest k, from 10,000 to 50,000.
     checkpoint : path, optional

@@ -42,13 +42,8 @@ def clusters_of(text: str) -> list[int]:
 
 
 def check_preparation(preprocess: Any, on_invalid: Any, on_missing: Any) -> None:
-    """Refuse unknown steps, and `on_missing="masked"`. Raises InvalidParameterError."""
+    """Refuse unknown steps and choices. Raises InvalidParameterError."""
     check_choice("on_invalid", on_invalid, get_args(OnInvalid))
-    if on_missing == "masked":
-        raise InvalidParameterError(
-            'on_missing="masked" is for fits: the scores of a sweep compare all features of rows; pass '
-            'on_missing="mean" to fill missing values, or on_missing="skip" to leave rows with NaN out'
-        )
     check_choice("on_missing", on_missing, ("raise", "skip", "mean"))
     check_preprocess(preprocess)
 

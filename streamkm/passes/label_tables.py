@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
-from streamkm.cluster.observed import ObservedCenters
 from streamkm.cluster.rows import row_d2
 from streamkm.core.atomic_io import named, replace_file, replace_tree, sync, working_directory, writing
 from streamkm.core.exceptions import InvalidInputError
@@ -30,7 +30,7 @@ from streamkm.core.progress import Stage
 from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
 from streamkm.passes.labels import SKIPPED, check_directory
-from streamkm.passes.predict import Lookup, Values
+from streamkm.passes.predict import Values
 from streamkm.passes.reader import ValidRows
 from streamkm.passes.table_formats import FORMATS, ParquetFormat, RowNames, TableFormat, pyarrow_parquet
 from streamkm.passes.table_places import TablePlace, check_place
@@ -48,7 +48,7 @@ class Written:
     stage: Stage | None = None
 
 
-def nearest_two(X: Any, table: Lookup) -> NDArray[np.float64]:
+def nearest_two(X: Any, table: NearestCenters) -> NDArray[np.float64]:
     """Labels and distances of rows to the nearest and the second nearest center, for `predict.Values`.
 
     Returns
@@ -59,16 +59,10 @@ def nearest_two(X: Any, table: Lookup) -> NDArray[np.float64]:
     """
     n_rows, k = X.shape[0], table.n_clusters
     out = np.full((n_rows, N_VALUES), np.nan)
-    step = max(1, SCORE_BYTES // (8 * k if isinstance(table, ObservedCenters) else 4 * k))
+    step = max(1, SCORE_BYTES // (4 * k))
     for start in range(0, n_rows, step):
         part = rows_between(X, start, min(start + step, n_rows))
         here = out[start : start + step]
-        if isinstance(table, ObservedCenters):
-            d2 = table.d2(part)
-            order = np.argsort(d2, axis=1, kind="stable")[:, :2]
-            found = np.sqrt(np.take_along_axis(d2, order, axis=1))
-            here[:, 0 : 2 * order.shape[1] : 2], here[:, 1 : 2 * order.shape[1] : 2] = order, found
-            continue
         labels = table.labels(part)
         here[:, 0], here[:, 1] = labels, np.sqrt(row_d2(part, labels, table))
         if k > 1:
@@ -208,7 +202,7 @@ def write_table(
         A worker does not see the directory; nothing was read.
     """
     path, table_format = place.path, FORMATS[place.path.suffix]
-    values = Values(model, model.lookup(), nearest_two)
+    values = Values(model, model.table(), nearest_two)
     n_skipped = 0
 
     def parts(hidden: Path) -> Iterator[Path]:

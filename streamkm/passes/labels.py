@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.atomic_io import named, replace_tree, working_directory, writing
@@ -28,7 +29,7 @@ from streamkm.engine import Executor
 from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_sinks import HeldLabels
-from streamkm.passes.predict import Lookup, nearest_labels
+from streamkm.passes.predict import nearest_labels
 from streamkm.passes.reader import ValidRows
 
 MARK = "streamkm_labels"  # attribute of the Zarr array; its value is the format
@@ -86,7 +87,7 @@ class Label(Map[tuple[NDArray[np.int32], int]]):
     """
 
     model: Model
-    table: Lookup
+    table: NearestCenters
 
     def output(self, rows: ValidRows) -> tuple[NDArray[np.int32], int]:
         """Of one chunk."""
@@ -123,7 +124,7 @@ def check_directory(path: str) -> None:
 def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
     """Read all rows once and label them."""
     handles, counts = context.executor.handles(), array("q")
-    for handle, n_rows in context.held_outputs(Label(model, model.lookup()), stage):
+    for handle, n_rows in context.held_outputs(Label(model, model.table()), stage):
         handles.append(handle)
         counts.append(n_rows)
     stage.rows = sum(counts)
@@ -183,7 +184,7 @@ def labels_of(sample: Sample, labels: Any, model: Model) -> NDArray[np.int32]:
     if isinstance(labels, np.ndarray):
         return labels[sample.rows]
     X = sample.X
-    return nearest_labels(model.place(X), model.lookup())
+    return nearest_labels(model.place(X), model.table())
 
 
 def n_writes(held: HeldLabels) -> int:

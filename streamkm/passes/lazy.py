@@ -13,10 +13,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
-from streamkm.passes.predict import Lookup
 from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
 from streamkm.sources.base import Rows
 from streamkm.sources.chunking import LARGEST_CHUNK_BYTES
@@ -27,7 +27,7 @@ from streamkm.sources.prepared import pieces
 def lazy_map(
     source: DaskSource,
     model: Model,
-    function: Callable[[Matrix, Lookup], NDArray[Any]],
+    function: Callable[[Matrix, NearestCenters], NDArray[Any]],
     *,
     on_invalid: OnInvalid,
     on_missing: OnMissing = "raise",
@@ -69,12 +69,12 @@ def lazy_map(
 
 def _prepared(
     reader: RowReader, model: Model, function: Callable[..., NDArray[Any]]
-) -> tuple[RowReader, Model, Callable[..., NDArray[Any]], Lookup]:
+) -> tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]:
     """Arguments of all blocks; the table, as large as the centers, is made where blocks are computed."""
-    return reader, model, function, model.lookup()
+    return reader, model, function, model.table()
 
 
-def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[Any]], Lookup]) -> NDArray[Any]:
+def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[Any]], NearestCenters]) -> NDArray[Any]:
     """Values of the function for a block; rows that are made dense are processed in pieces."""
     reader, model, function, table = prepared
     parts = [rows] if model.preparation is None else pieces(rows, model.preparation, LARGEST_CHUNK_BYTES)
@@ -82,7 +82,7 @@ def _mapped(rows: Rows, prepared: tuple[RowReader, Model, Callable[..., NDArray[
 
 
 def _mapped_part(
-    rows: Rows, reader: RowReader, model: Model, function: Callable[..., NDArray[Any]], table: Lookup
+    rows: Rows, reader: RowReader, model: Model, function: Callable[..., NDArray[Any]], table: NearestCenters
 ) -> NDArray[Any]:
     X = rows.X if model.preparation is None else model.preparation.apply(rows.X)
     valid = reader.checked(X, rows.places)

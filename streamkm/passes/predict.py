@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.model import Model
-from streamkm.cluster.observed import ObservedCenters
 from streamkm.cluster.rows import batch_rows, row_d2
 from streamkm.core.matrix import rows_between
 from streamkm.core.progress import Stage
@@ -23,8 +22,6 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import ValidRows
-
-Lookup: TypeAlias = NearestCenters | ObservedCenters
 
 FEWEST_AT_ONCE = 64  # dense rows whose distances to all centers are taken together
 LABELLED_BYTES = 32  # of a row that gets a label: its number, norm, distance and label
@@ -38,14 +35,14 @@ class Values(Map[NDArray[Any]]):
     Attributes
     ----------
     model : Model
-    table : NearestCenters or ObservedCenters
+    table : NearestCenters
         The model's.
     function : callable
         Takes a matrix (v, m) and a NearestCenters; returns one value, or one row of values, for each row.
     """
 
     model: Model
-    table: Lookup
+    table: NearestCenters
     function: Callable[..., Any]
 
     @staticmethod
@@ -83,7 +80,7 @@ def map_rows(
     wide : bool
         Whether the function returns a row of values for each row.
     """
-    values = (WideValues if wide else Values)(model, model.lookup(), function)
+    values = (WideValues if wide else Values)(model, model.table(), function)
     for part in context.outputs(values, stage):
         stage.rows += len(part)
         yield part
@@ -94,19 +91,17 @@ def labelled_bytes(n_columns: int) -> int:
     return LABELLED_BYTES + 8 * n_columns
 
 
-def nearest_labels(X: Any, table: Lookup) -> NDArray[np.int32]:
+def nearest_labels(X: Any, table: NearestCenters) -> NDArray[np.int32]:
     """Labels of rows (v,), for `map_rows`."""
     return table.labels(X)
 
 
-def nearest_d2(X: Any, table: Lookup) -> NDArray[np.float64]:
+def nearest_d2(X: Any, table: NearestCenters) -> NDArray[np.float64]:
     """Squared distances of rows to their nearest centers (v,), for `map_rows`."""
-    if isinstance(table, ObservedCenters):
-        return table.nearest(X)[1]
     return row_d2(X, table.labels(X), table)
 
 
-def distances(X: Any, table: Lookup) -> NDArray[Any]:
+def distances(X: Any, table: NearestCenters) -> NDArray[Any]:
     """Distances of rows to all centers (v, k), for `map_rows`.
 
     Distances to the nearest center are computed from differences, as products cancel if a row is (almost) a center.
@@ -114,8 +109,6 @@ def distances(X: Any, table: Lookup) -> NDArray[Any]:
     dtype = np.float64 if X.dtype == np.float64 else np.float32
     if not X.shape[0]:
         return np.empty((0, table.n_clusters), dtype)
-    if isinstance(table, ObservedCenters):
-        return np.sqrt(table.d2(X)).astype(dtype, copy=False)
     centers = table.centers.astype(dtype, copy=False)  # as `cluster_centers_` has them
     found = np.empty((X.shape[0], len(centers)), dtype)
     given = centers.astype(np.float64, copy=False)

@@ -24,7 +24,7 @@ from streamkm.sources.base import IndexedRows, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
 
 OnInvalid = Literal["raise", "skip"]
-OnMissing = Literal["raise", "skip", "mean", "masked"]
+OnMissing = Literal["raise", "skip", "mean"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
 ReadItem = tuple[Item, int | None, NDArray[np.float64], int, int]
 """An item, its expected number of rows, their weights, the rows before it, each if known, and the items before it."""
@@ -46,9 +46,9 @@ class RowReader:
         "cosine": rows are scaled to unit length as they come.
     on_invalid : "raise" or "skip"
         Whether rows with NaN or infinity raise InvalidInputError or are left out.
-    on_missing : "raise", "skip", "mean" or "masked"
+    on_missing : "raise", "skip" or "mean"
         What becomes of rows with NaN: as `on_invalid` says; left out whatever that says; read as they are, for a pass
-        that gathers means; read as they are if they have a value.
+        that gathers means.
     may_index : bool
         Whether a pass that needs a few rows may leave the others unread, because another pass of the run reads and
         checks all of them.
@@ -136,12 +136,10 @@ class RowReader:
             return ValidRows(X, places, n_read, None, None)
         d2norms = row_d2norms(X)
         valid = d2norms <= largest_d2(X)  # false for NaN too
-        if self.on_missing in ("mean", "masked") and not valid.all():
+        if self.on_missing == "mean" and not valid.all():
             some = np.flatnonzero(~valid)
             d2norms[some] = row_d2norms(_without_nan(X[some]))
             valid = d2norms <= largest_d2(X)
-            if self.on_missing == "masked" and isinstance(X, np.ndarray):
-                valid[some] &= ~np.isnan(X[some]).all(axis=1)
         kept = None
         if not valid.all():
             refused = np.flatnonzero(~valid)
@@ -290,7 +288,7 @@ def largest_d2(X: Matrix) -> float:
 def what_is_invalid(X: Matrix, row: int, d2norm: float) -> str:
     """The message about a row whose squared norm is not accepted."""
     values = X[row] if isinstance(X, np.ndarray) else X.data[X.indptr[row] : X.indptr[row + 1]]
-    if np.isnan(d2norm) or np.isnan(values).all():  # else NaN was left out of the norm
+    if np.isnan(d2norm):
         return "NaN"
     if np.isinf(values).any():
         return "infinity"

@@ -96,8 +96,6 @@ class FitSizes:
         Whether rows can be read once only, so that held blocks of sketched rows are labelled.
     labels : bool
         Whether labels are gathered in this process.
-    observed : bool
-        Whether rows have missing values, which distances and means leave out.
     capped : bool
         Whether clusters that are too large are split.
     ahead : bool
@@ -115,7 +113,6 @@ class FitSizes:
     sums_bytes: int = 0
     once: bool = False
     labels: bool = True
-    observed: bool = False
     capped: bool = False
     ahead: bool = False
 

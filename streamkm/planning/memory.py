@@ -13,7 +13,6 @@ from streamkm.cluster.normalization import MOST_FEATURES
 from streamkm.engine.memory import MIB
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES, Assign
-from streamkm.passes.assign_observed import AssignObserved
 from streamkm.passes.gather import Gather
 from streamkm.passes.pilot_rows import Evenly
 from streamkm.passes.prepare import Sums
@@ -30,7 +29,6 @@ SPILLED_COPIES = 3  # of a spilled block that a thread reads: the file, its arra
 FRAME_ROWS = 6  # of float64, while it is looked where the data lie
 CHECK_COPIES = 6  # of drawn rows, while it is looked what could be gained
 CHECK_CENTERS = 22  # copies of the centers meanwhile, measured: means, sums, halves of all clusters twice, layouts
-OBSERVED_CENTERS = 6  # copies of the centers in a step with missing values: sums, weights, means, shares, layouts
 ROUND_COPIES = 3  # of sampled and drawn rows as floats, where clusters are looked for once more
 
 
@@ -54,8 +52,7 @@ class MemoryModel(FitSizes):
         `base`: what the process holds beside data. `room`: what spilled blocks may take in memory.
         """
         reading, blocks = self.reading, self._held_blocks(cluster_on, room)
-        labelling = AssignObserved.memory(self) if self.observed else Assign.memory(self, space)
-        assign = reading.peak(labelling) + (blocks if self.once else 0)
+        assign = reading.peak(Assign.memory(self, space)) + (blocks if self.once else 0)
         stages = {
             "sketch": reading.peak(SketchRows.memory(self, cluster_on, room)),
             "cluster": self._clustering(cluster_on, blocks),
@@ -102,10 +99,7 @@ class MemoryModel(FitSizes):
         # a reader's library does not give all of it back: 31 MiB measured
         left = self.reading.producer_bytes * self.many
         most = max(fitting, self.maps(), blocks + self._iterating(cluster_on, searched))
-        filled = self.observed * (
-            self.sample_bytes + OBSERVED_CENTERS * self.centers(self.rows.n_features).double_bytes
-        )
-        return self.sample_bytes + self._sketched_sample + self._framing() + left + filled + most
+        return self.sample_bytes + self._sketched_sample + self._framing() + left + most
 
     def _iterating(self, cluster_on: ClusterOn, n_rows: int) -> int:
         """Of the search for centers on so many rows, beside these."""

@@ -62,8 +62,6 @@ def clusters_all(request: FitRequest, sample_rows: int) -> bool:
 
 def _sampled(request: FitRequest, sample_rows: int, spilled: str) -> dict[ClusterOn, str]:
     """The row sample, where it serves or was asked for."""
-    if request.parameters.observed:
-        return {"sample": "on the row sample: column means for missing values at the start, then without them"}
     found = request.parameters.coreset != "uniform" and not request.streamed
     why_sample = "on the row sample" + (", which its directions are found on" if found else "")
     if request.parameters.coreset == "uniform" or serves(request, sample_rows):

@@ -45,7 +45,6 @@ class FitParameters:
     refine: int | str
     coreset: str | None
     weighted: bool = False
-    observed: bool = False  # whether rows have missing values, which distances and means leave out
     capped: bool = False  # whether clusters that are too large are split
 
 
@@ -209,6 +208,5 @@ class FitRequest:
             sums_bytes=source.sums_bytes,
             once=self.once,
             labels=resources.gathers_labels,
-            observed=asked.observed,
             capped=asked.capped,
         )

@@ -29,12 +29,9 @@ class MomentsFit:
     ----------
     centers : bool
         Whether means are taken off: of dense rows.
-    observed : bool
-        Whether NaN is a missing value of dense rows, which is left out.
     """
 
     centers: bool
-    observed: bool = False
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
         """Add rows, each once, whatever it weighs. O(nnz).
@@ -49,8 +46,7 @@ class MomentsFit:
         state = _widened(np.zeros((3, 1)) if state is None else state, 1 + X.shape[1])
         state[0, 0] += X.shape[0]
         if isinstance(X, np.ndarray):
-            add = kernels.add_observed if self.observed else kernels.add_dense
-            add(as_working(X), *state[:, 1:])
+            kernels.add_dense(as_working(X), *state[:, 1:])
         else:
             kernels.add_entries(X.indices, as_working(X.data), *state[:, 1:])
         return state
@@ -64,26 +60,23 @@ class MomentsFit:
         return joined
 
     def finish(self, state: NDArray[np.float64]) -> Scaling:
-        """Means, and one over standard deviations, by n; 1 for features whose values are all the same or missing."""
-        counts, means = state[0, 1:], state[1, 1:]
-        n_values = np.maximum(counts, 1.0) if self.observed else state[0, 0]
-        variances = _variances(state, n_values)
-        deviations = np.sqrt(variances)
+        """Means, and one over standard deviations, by n; 1 for features whose values are all the same."""
+        deviations = np.sqrt(_variances(state))
         factor = np.divide(1.0, deviations, out=np.ones_like(deviations), where=deviations > 0)
-        return Scaling(means.copy() if self.centers else np.empty(0), factor)
+        return Scaling(state[1, 1:].copy() if self.centers else np.empty(0), factor)
 
 
 def sample_moments(state: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Means of all values of a state of `MomentsFit`, stored or not, and variances with n - 1 below the line."""
     n_rows, counts, means = state[0, 0], state[0, 1:], state[1, 1:]
-    return means * (counts / n_rows), _variances(state, n_rows) * (n_rows / max(1.0, n_rows - 1))
+    return means * (counts / n_rows), _variances(state) * (n_rows / max(1.0, n_rows - 1))
 
 
-def _variances(state: NDArray[np.float64], n_values: Any) -> NDArray[np.float64]:
-    """Variances by the number of values (d,) or of rows, of a state of `MomentsFit`."""
-    counts, means, squares = state[:, 1:]
+def _variances(state: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Variances by the number of rows (d,), of a state of `MomentsFit`."""
+    n_rows, (counts, means, squares) = state[0, 0], state[:, 1:]
     # the values that are not stored are zeros
-    variances: NDArray[np.float64] = (squares + means * means * counts * ((n_values - counts) / n_values)) / n_values
+    variances: NDArray[np.float64] = (squares + means * means * counts * ((n_rows - counts) / n_rows)) / n_rows
     return variances
 
 

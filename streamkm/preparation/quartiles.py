@@ -21,8 +21,7 @@ def quartile_scaling(X: Matrix) -> Scaling:
     Parameters
     ----------
     X : ndarray (s, d) or csr_array (s, d)
-        Sampled rows, at least one. Zeros that are not stored count; of sparse rows, medians are not taken off. NaN of
-        dense rows does not count; the median of a feature without values is 0.
+        Sampled rows, at least one. Zeros that are not stored count; of sparse rows, medians are not taken off.
     """
     if sp.issparse(X):
         between = _sparse_ranges(X)
@@ -32,18 +31,9 @@ def quartile_scaling(X: Matrix) -> Scaling:
     width = max(1, _PIECE_BYTES // (8 * n_rows))
     for start in range(0, n_features, width):
         part = slice(start, start + width)
-        low, medians[part], high = _percentiles(X[:, part].astype(np.float64))
+        low, medians[part], high = np.percentile(X[:, part].astype(np.float64), QUARTILES, axis=0)
         between[part] = high - low
     return Scaling(medians, _factor(between))
-
-
-def _percentiles(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Quartiles of columns (3, d); `values` (s, d) is changed where a column has none."""
-    missing = np.isnan(values)
-    if not missing.any():
-        return np.asarray(np.percentile(values, QUARTILES, axis=0))
-    values[:, missing.all(axis=0)] = 0.0
-    return np.asarray(np.nanpercentile(values, QUARTILES, axis=0))
 
 
 def _sparse_ranges(X: Any) -> NDArray[np.float64]:

@@ -148,8 +148,7 @@ def test_what_has_no_statement():
     X = np.random.default_rng(0).normal(size=(400, 60))
     sketched = fitted(X, 3, sketch=SketchOptions("pca", 5, assign_space="sketch"), refine=0)
     hashed = fitted(open_source(frame, id_column=ID, categories="hash"), 3)
-    masked = fitted(frame[NUMBERS], 3, on_missing="masked")
-    for model, reason in ((sketched, "in a sketch"), (hashed, "are hashed"), (masked, "masked")):
+    for model, reason in ((sketched, "in a sketch"), (hashed, "are hashed")):
         with pytest.raises(InvalidInputError, match=reason):
             model.to_sql(table="t", columns=[f"x{number}" for number in range(model.n_features_in_)])
     wide = fitted(np.random.default_rng(0).normal(size=(60, 2000)), 50, init="random")

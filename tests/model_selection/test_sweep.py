@@ -407,7 +407,6 @@ def test_repeatable_whatever_the_threads(blobs):
         ({"n_clusters": [3], "sketch": "magic"}, "sketch='magic'; needed: one of"),
         ({"n_clusters": [3], "on_invalid": "ignore"}, "on_invalid='ignore'; needed: one of"),
         ({"n_clusters": [3], "on_missing": "median"}, "on_missing='median'; needed: one of 'raise', 'skip', 'mean'"),
-        ({"n_clusters": [3], "on_missing": "masked"}, 'on_missing="masked" is for fits.*pass on_missing="mean"'),
     ],
 )
 def test_refused_parameters(blobs, arguments, message):

@@ -105,8 +105,8 @@ NARROW, WIDE, FEWER = (1_500_000, 16), (100_000, 784), (60_000, 784)
 FEW = 1000
 SAMPLED = {"sketch", "seed", "lloyd", "polish", "assign"}
 FULL = (pytest.mark.slow, pytest.mark.full)
-LIKE_OTHERS = {"more rows", "masked and prepared"}
-"""Cases that have more rows than one that every run has, or the passes of two that reduced runs have."""
+LIKE_OTHERS = {"more rows"}
+"""Cases that have more rows than one that every run has."""
 
 
 @pytest.fixture(scope="module")
@@ -178,12 +178,6 @@ def measured(rows, held, out, program, shape, limit, **given):
                     {"sketch", "split-1", "assign"},
                 ),
                 ("ahead", FIT, WIDE, "1 GiB", {"n_clusters": 20, "sketch": "pca"}, {"ahead", "sketch", "assign"}),
-                ("masked", FIT, NARROW, "1 GiB", {"n_clusters": 20, "on_missing": "masked"}, {"sketch", "assign"}),
-                (
-                    "masked and prepared", FIT, NARROW, "1 GiB",
-                    {"n_clusters": 20, "on_missing": "masked", "preprocess": ["standardize"]},
-                    {"standardize", "sketch", "assign"},
-                ),
                 ("many clusters", FIT, WIDE, "2 GiB", {"n_clusters": 2000}, {"sketch", "epochs", "assign"}),
                 (
                     "kernel", KERNEL_FIT, WIDE, "1 GiB", {"n_clusters": 20, "fit_on": "all"},

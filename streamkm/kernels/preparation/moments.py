@@ -74,8 +74,6 @@ def add_dense(X, counts, means, squares):
 def add_observed(X, counts, means, squares):
     """Add dense rows to the states of their features; NaN is left out. O(n * d).
 
-    Rows without NaN give the bits of `add_dense`.
-
     Parameters
     ----------
     X : float32 or float64 (n, d), C-contiguous
