@@ -60,8 +60,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "vectors.npy"
         np.save(path, vectors)
-        # from the file, in chunks; no list is longer than three times the mean, so that no query takes much longer
-        kmeans = StreamKMeans(args.lists, metric="spherical", max_cluster_size=3.0, random_state=0).fit(path)
+        # from the file, in chunks
+        kmeans = StreamKMeans(args.lists, metric="spherical", random_state=0).fit(path)
     centers = np.ascontiguousarray(kmeans.cluster_centers_, np.float32)
     quantizer = faiss.IndexFlatIP(n_dims)
     quantizer.add(centers)
@@ -77,7 +77,7 @@ def main() -> None:
     theirs.train(vectors)
     theirs.add(vectors)
 
-    print(f"{len(centers)} lists, {kmeans.size_cap_.largest:,.0f} vectors in the longest")
+    print(f"{len(centers)} lists, {kmeans.counts_.max():,.0f} vectors in the longest")
     for name, index in (("streamkm", ours), ("faiss", theirs)):
         text = ", ".join(f"{found:.3f}" for found in recalls(index, queries, nearest))
         print(f"{name:<8} recall of {N_NEIGHBORS} neighbours in {', '.join(map(str, PROBES))} lists: {text}")

@@ -28,14 +28,6 @@ from streamkm.core.exceptions import OutputError
 from streamkm.core.marks import Overwrite, check_ours, replace_marked
 
 
-def _cap(_: click.Context, __: click.Parameter, value: str) -> int | float:
-    """Rows, or with a point how many times the mean."""
-    try:
-        return int(value) if value.isdecimal() else float(value)
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is no number of rows, like 5000, nor times the mean, like 4.0") from None
-
-
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="DATA...")
 @click.option("--threshold", type=float, default=0.95, show_default=True, help="Cosine of near-duplicates, at least.")
@@ -45,10 +37,6 @@ def _cap(_: click.Context, __: click.Parameter, value: str) -> int | float:
     help="Which of near-duplicates: that nearest to the center of its cluster, or farthest from it.",
 )  # fmt: skip
 @click.option("-k", "--n-clusters", type=click.IntRange(1), help="Clusters to compare in.  [default: sqrt(rows) / 4]")
-@click.option(
-    "--max-cluster-size", default="4.0", show_default=True, callback=_cap, metavar="ROWS",
-    help="Rows of a cluster at most; with a point, times their mean.",
-)  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True, help="Of the clusters.")
 @click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
 @memory_option
@@ -84,7 +72,6 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
                 source,
                 options["threshold"],
                 n_clusters=options["n_clusters"] or "auto",
-                max_cluster_size=options["max_cluster_size"],
                 keep=options["keep"],
                 memory_limit=options["memory_limit"],
                 executor=options["executor"],

@@ -45,7 +45,6 @@ ESTIMATOR_TYPES: dict[str, Any] = {
     "n_init": int | Literal["auto"],
     "max_iter": int,
     "tol": float,
-    "max_cluster_size": int | float | None,
     "preprocess": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | dict[str, _COLUMNS] | None,
     "refine": int | Literal["auto"],
     "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from streamkm.fitting.labelling.gain import WORTH
@@ -23,24 +22,9 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
         ("objective", _objective_text(result)),
-        *_size_lines(result),
         *_promise_lines(result),
         ("passes", f"{result['n_passes']:,} in {summary['seconds']:.2f} s"),
     ]
-
-
-def _size_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """How large clusters are where they may not be larger, and what that cost."""
-    cap = result.get("size_cap")
-    if cap is None:
-        return []
-    n_added = result["n_clusters"] - cap["n_clusters_before"]
-    largest = f"{cap['largest']:,.0f} rows in the largest, {cap['rows']:,.0f} allowed"
-    if not n_added:
-        return [("sizes", f"{largest}; no cluster was split")]
-    change = f"objective {result['objective'] / max(cap['inertia_before'], sys.float_info.min) - 1:+.2%}"
-    was = f"{cap['n_clusters_before']:,} clusters with {cap['largest_before']:,.0f} in the largest before"
-    return [("sizes", f"{largest}; {n_added:,} clusters more by splits ({was}), {change}")]
 
 
 def _promise_lines(result: dict[str, Any]) -> list[tuple[str, str]]:

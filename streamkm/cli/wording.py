@@ -25,7 +25,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
     },
     "dedupe": {
         "n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}",
-        "threshold": "--threshold {}", "keep": "--keep {}", "max_cluster_size": "--max-cluster-size {}",
+        "threshold": "--threshold {}", "keep": "--keep {}",
     },
     "update": {"n_clusters": "-k {}", "time": "--time {}"},
     "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},

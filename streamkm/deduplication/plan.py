@@ -71,7 +71,7 @@ class GatherPlan:
             raise MemoryLimitError(
                 f"the largest cluster has {int(sizes.max()):,} rows, which take {human_bytes(COPIES * largest)} while "
                 f"they are compared with as many guests; the limit of {human_bytes(limit)} leaves "
-                f"{human_bytes(room // 2)}: raise memory_limit, or pass a smaller max_cluster_size or more n_clusters"
+                f"{human_bytes(room // 2)}: raise memory_limit, or pass more n_clusters"
             )
         rooms = {
             count: _room(limit - taken, reading_of(source, count, largest_bytes)) for count in range(1, n_threads + 1)

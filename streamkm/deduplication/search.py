@@ -43,7 +43,6 @@ def dedupe(
     threshold: float = 0.95,
     *,
     n_clusters: int | str = "auto",
-    max_cluster_size: int | float = 4.0,
     keep: Keep = "nearest",
     memory_limit: int | float | str | Mapping[str, Any] = "auto",
     chunk_bytes: int | str = "auto",
@@ -68,10 +67,8 @@ def dedupe(
     threshold : float, default=0.95
         Cosine from which rows are near-duplicates, above 0 and at most 1. Rows of zeros have none.
     n_clusters : int or "auto", default="auto"
-        k. Comparing takes less with more of them. "auto": a quarter of the square root of the number of rows, at most
-        65,536.
-    max_cluster_size : int or float, default=4.0
-        As of `StreamKMeans`: rows of the largest cluster, which must fit in memory eight times, or times their mean.
+        k. Comparing takes less with more of them; the rows of the largest cluster must fit in memory eight times.
+        "auto": a quarter of the square root of the number of rows, at most 65,536.
     keep : {"nearest", "farthest"}, default="nearest"
         Which row of near-duplicates stays: that nearest to the center, or farthest from it.
     memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
@@ -125,7 +122,6 @@ def dedupe(
         n_init=1,
         max_iter=LLOYD_STEPS,
         refine=0,
-        max_cluster_size=max_cluster_size,
         memory_limit=memory_limit,
         chunk_bytes=chunk_bytes,
         executor=executor,

@@ -27,10 +27,6 @@ REACH_OF_A_FIT = 2.0
 def unfitted_incremental(fit: Any, *, half_life: float | timedelta | None, first_row: int = 0) -> IncrementalKMeans:
     """Give a new estimator the parameters of a `StreamKMeans`, fitted or not; refuse those that streams do not take."""
     given = parameters_of(fit)
-    if given.max_cluster_size is not None:
-        raise InvalidParameterError(
-            f"max_cluster_size={given.max_cluster_size} is for fit: streams keep n_clusters means of rows; leave it out"
-        )
     if isinstance(given.preprocess, Mapping):
         raise InvalidParameterError(
             f"preprocess={given.preprocess!r} has steps of columns, which are for fit: steps of streams are for all "

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +83,6 @@ def summarize(estimator: Any) -> dict[str, Any]:
     if hasattr(estimator, "expected_inertia_"):
         names = ("expected_inertia", "expected_inertia_error", "possible_gain")
         summary["result"] |= {name: getattr(estimator, f"{name}_") for name in names}
-    size_cap = getattr(estimator, "size_cap_", None)
-    if size_cap is not None:
-        summary["result"]["size_cap"] = asdict(size_cap)
     if hasattr(estimator, "trace_residual_"):
         summary["result"] |= {"trace_residual": estimator.trace_residual_, "gamma": estimator.kernel_.gamma}
     summary["result"] |= _shares(estimator) | _silhouette(estimator)

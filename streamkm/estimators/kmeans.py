@@ -92,11 +92,6 @@ class StreamKMeans(DescribedKMeans):
         have unit length too. Each row is assigned to the center at the smallest angle, and `inertia_` is
         ``2 (n - sum of the cosines)``. Spherical k-means assigns original rows among the original features; it is not
         for streams. A center of zero rows stays zero.
-    max_cluster_size : int or float, optional
-        Largest number of rows in a cluster (or weight, if weights differ). A float is a multiple of the mean size for
-        `n_clusters`. Larger clusters are split after the search until none is too large. So there may be more than
-        `n_clusters`; each has a center, and ``labels_ == predict(X)`` still holds. A round of splits reads the rows
-        twice, or once if they are in memory. `size_cap_` tells the cost. For `fit` only.
     preprocess : list of {"standardize", "robust", "log1p", "total", "unit"}, or mapping of these to columns, optional
         Steps that prepare rows while they are read, in this order, in every method that takes rows. No copy of the data
         is made.
@@ -201,10 +196,6 @@ class StreamKMeans(DescribedKMeans):
         Estimated share of `inertia_` that one split and merge, or one Lloyd step, could gain. It is estimated from
         below, from rows that the last pass drew by their share of the objective. 0 at a local optimum, which need not
         be the best one. Above 1 % there is a warning if `refine` does not look further.
-    size_cap_ : SizeCap or None
-        Of a fit with `max_cluster_size`: `rows` that a cluster may have, `largest`, and what was there before clusters
-        were split: `n_clusters_before`, `inertia_before`, `largest_before`. `inertia_` is lower, at the price of
-        ``len(cluster_centers_) - n_clusters_before`` more clusters.
     feature_deviations_ : float64 ndarray (d,) or None
         Standard deviations of the features, by 2,000 sampled rows; None where rows were assigned in the sketch.
     preparation_ : Preparation or None
@@ -226,7 +217,7 @@ class StreamKMeans(DescribedKMeans):
     history_ : list of dict
         ``{"stage", "iteration", "inertia"}``. Each stage has its own rows and space: "epochs" and "lloyd" the rows that
         are clustered, sketched; "polish" the sampled original rows; "sphere" (centers of unit length) the rows
-        clustered last; "refine" and "split" (of clusters above `max_cluster_size`) all original rows.
+        clustered last; "refine" all original rows.
     stages_ : list of Stage
         Seconds, rows and bytes read of each stage, and the `inertias` of its epochs or steps, as in `history_`; of an
         epoch, the inertia is that of every batch about the centers that it met. "words" is a look at some documents,
@@ -289,7 +280,6 @@ class StreamKMeans(DescribedKMeans):
         max_iter: int = 100,
         tol: float = 1e-4,
         metric: ClusterMetric = "euclidean",
-        max_cluster_size: int | float | None = None,
         preprocess: Sequence[str] | Mapping[str, Any] | None = None,
         refine: int | str = "auto",
         coreset: str | None = "auto",
@@ -308,7 +298,6 @@ class StreamKMeans(DescribedKMeans):
         self.max_iter = max_iter
         self.tol = tol
         self.metric = metric
-        self.max_cluster_size = max_cluster_size
         self.preprocess = preprocess
         self.refine = refine
         self.coreset = coreset
@@ -389,11 +378,6 @@ class StreamKMeans(DescribedKMeans):
                 place = check_labels_place(labels_to)
         if labels_to is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
-        if self.max_cluster_size is not None and not source.replayable:
-            raise InvalidInputError(
-                f"{source.name} can be walked once only, and max_cluster_size needs further passes; leave it out, or "
-                f"pass a list of chunks, or a function that returns a fresh iterator"
-            )
         target = place if table is None else table.path
         if target is not None:
             with open_executor(self.executor, 1) as workers:
@@ -446,7 +430,7 @@ class StreamKMeans(DescribedKMeans):
         InvalidInputError
             For clusters that are known in the sketch alone, and after `load`, which knows no means.
         InvalidParameterError
-            For fits with ``metric="spherical"`` or `max_cluster_size`, and parameters out of range.
+            For fits with ``metric="spherical"``, and parameters out of range.
         """
         check_is_fitted(self, "model_")
         return incremental_from(self, half_life=half_life, first_row=first_row)

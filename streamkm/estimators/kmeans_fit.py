@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from streamkm.cluster.model import Metric
-from streamkm.cluster.size_cap import most_clusters
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor
@@ -58,10 +57,6 @@ def plan_rows(
         workers = cluster_memory(given.executor) if refuses else ()
     if source.n_rows is not None:
         check_clusters(given.n_clusters, source.n_rows)
-    counts = {given.n_clusters}
-    if given.max_cluster_size is not None:
-        n_rows = total_weight or source.estimated_rows
-        counts.add(most_clusters(given.max_cluster_size, n_rows, given.n_clusters))
     rows = rows_to_cluster(estimator, source)
     parameters = FitParameters(
         n_clusters=given.n_clusters,
@@ -69,7 +64,6 @@ def plan_rows(
         refine=given.refine,
         coreset=given.coreset,
         weighted=total_weight is not None,
-        capped=given.max_cluster_size is not None,
     )
     resources = Resources(
         memory_limit=given.memory_limit if memory_limit is None else memory_limit,
@@ -81,11 +75,7 @@ def plan_rows(
         on_cluster=on_cluster,
         workers=workers,
     )
-    # splits leave more clusters than are looked for: these are planned first, as a refusal names their limit
-    plan = max(
-        (plan_fit(rows, replace(parameters, n_clusters=count), resources) for count in sorted(counts, reverse=True)),
-        key=lambda plan: plan.threadless_bytes,
-    )
+    plan = plan_fit(rows, parameters, resources)
     stored = None
     if plan.memory_model is not None and not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
         stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
@@ -140,7 +130,6 @@ def settings_of(estimator: Any, seed: int) -> Settings:
         seeds=random_streams(seed),
         sketch=sketch,
         spherical=given.metric == "spherical",
-        max_cluster_size=given.max_cluster_size,
     )
 
 
@@ -186,7 +175,6 @@ def fit_rows(
     estimator.preparation_ = model.preparation
     estimator.missing_ = missing_values(estimator) if estimator.on_missing == "mean" else None
     estimator.feature_deviations_ = fitted.deviations
-    estimator.size_cap_ = fitted.size_cap
 
 
 def compiling_for(

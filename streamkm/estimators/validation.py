@@ -58,7 +58,6 @@ def check_parameters(estimator: Any) -> None:
     for name in ("metric", "on_invalid", "on_missing", "coreset"):
         check_choice(name, getattr(estimator, name))
     check_sketch(full_options("sketch", estimator.sketch), spherical=estimator.metric == "spherical")
-    check_size_cap(estimator.max_cluster_size)
     check_preprocess(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 
@@ -135,17 +134,6 @@ def check_sketch(options: SketchOptions, *, spherical: bool) -> None:
 def row_metric(metric: ClusterMetric) -> Metric:
     """The metric that rows are read for: they have unit length in spherical k-means too."""
     return "cosine" if metric == "spherical" else metric
-
-
-def check_size_cap(value: Any) -> None:
-    """Refuse what is neither a number of rows nor more than once the mean size."""
-    whole = isinstance(value, Integral)
-    if value is None or (not isinstance(value, bool) and (value >= 1 if whole else 1 < as_number(value) < np.inf)):
-        return
-    raise InvalidParameterError(
-        f"max_cluster_size={value!r}; needed: rows, a whole number from 1, or a float above 1.0, which is times the "
-        f"mean size"
-    )
 
 
 def check_progress(progress: Any) -> None:

@@ -19,17 +19,15 @@ from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile, feature_deviations
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.cluster.size_cap import SizeCap
 from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import human_bytes, trim_heap
 from streamkm.fitting.centers import find_centers
 from streamkm.fitting.clustering import Clustering, SampleView
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.labelling.assign_all import assign_all
 from streamkm.fitting.labelling.distortion import distortion_of
 from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate
-from streamkm.fitting.labelling.rounds import Labelled, warn_of_gain, write_held
+from streamkm.fitting.labelling.rounds import Labelled, assign_found, warn_of_gain, write_held
 from streamkm.fitting.reading import read_once, read_rows
 from streamkm.passes.assign import assign_blocks
 from streamkm.passes.labels import labels_of
@@ -58,8 +56,8 @@ class Fit:
     lloyd : LloydResult
         Of the stage that ended the iterations.
     history : tuple of dict
-        ``{"stage", "iteration", "inertia"}``. Stages are "epochs", "lloyd", "polish", "sphere", "refine" and "split";
-        each has rows and a space of its own.
+        ``{"stage", "iteration", "inertia"}``. Stages are "epochs", "lloyd", "polish", "sphere" and "refine"; each has
+        rows and a space of its own.
     view : ndarray or csr_array (at most 5000, m)
         Sketched rows of the sample, and
     view_labels : int32
@@ -67,7 +65,6 @@ class Fit:
     promise : InertiaEstimate or None
     gain : float or None
     n_rounds : int
-    size_cap : SizeCap or None
         As of `rounds.Labelled`.
     deviations : float64 (d,) or None
         Standard deviations of the features over some sampled rows; None where rows were assigned in the sketch.
@@ -87,7 +84,6 @@ class Fit:
     promise: InertiaEstimate | None = None
     gain: float | None = None
     n_rounds: int = 0
-    size_cap: SizeCap | None = None
     deviations: NDArray[np.float64] | None = None
     profile: Profile | None = None
 
@@ -115,7 +111,7 @@ def run_fit(context: FitContext) -> Fit:
         trim_heap(plan.limit_bytes)
         width = found.n_features if found.columns is None else found.columns.n_columns
         with context.of_width(width) as labelling:
-            labelled = write_held(labelling, assign_all(labelling, found, sample))
+            labelled = write_held(labelling, assign_found(labelling, found, sample))
         if settings.searches:
             warn_of_gain(labelled.gain, settings.refine)
     model, assigned = labelled.model, labelled.assigned
@@ -133,7 +129,6 @@ def run_fit(context: FitContext) -> Fit:
         promise=labelled.promise,
         gain=labelled.gain,
         n_rounds=labelled.n_rounds,
-        size_cap=labelled.size_cap,
         deviations=_deviations(found.look) if model.space == "original" else None,
         profile=assigned.profile,
     )

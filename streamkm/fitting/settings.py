@@ -30,8 +30,6 @@ class Settings:
         Where it was made already.
     spherical : bool
         Whether centers are kept at unit length.
-    max_cluster_size : int, float or None
-        Rows of a cluster at most, or how many times their mean.
     """
 
     n_clusters: int
@@ -43,17 +41,8 @@ class Settings:
     seeds: np.random.SeedSequence
     sketch: Sketch | None = None
     spherical: bool = False
-    max_cluster_size: int | float | None = None
-    streams: ClassVar[tuple[str, ...]] = (
-        "sketch",
-        "sample",
-        "seeding",
-        "search",
-        "coreset",
-        "draws",
-        "size cap",
-        "epochs",
-    )
+    # a name's position sets its seed, so the empty one keeps the results of earlier fits
+    streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws", "", "epochs")
 
     @property
     def searches(self) -> bool:

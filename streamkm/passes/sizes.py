@@ -96,8 +96,6 @@ class FitSizes:
         Whether rows can be read once only, so that held blocks of sketched rows are labelled.
     labels : bool
         Whether labels are gathered in this process.
-    capped : bool
-        Whether clusters that are too large are split.
     ahead : bool
         Whether the sketch is found on rows that are read before the first pass.
     """
@@ -113,7 +111,6 @@ class FitSizes:
     sums_bytes: int = 0
     once: bool = False
     labels: bool = True
-    capped: bool = False
     ahead: bool = False
 
     @property

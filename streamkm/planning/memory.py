@@ -13,7 +13,6 @@ from streamkm.cluster.normalization import MOST_FEATURES
 from streamkm.engine.memory import MIB
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES, Assign
-from streamkm.passes.gather import Gather
 from streamkm.passes.pilot_rows import Evenly
 from streamkm.passes.prepare import Sums
 from streamkm.passes.sizes import ClusterOn, FitSizes
@@ -65,8 +64,6 @@ class MemoryModel(FitSizes):
         if self.ahead:
             n_ahead = n_rows_ahead(self.rows.n_rows, self.rows.n_features, self.rows.n_components)
             stages["ahead"] = reading.peak(Evenly.memory(n_ahead, self.rows.row_bytes))
-        if self.capped:
-            stages["split"] = reading.peak(Gather.memory(self, space))
         if self.directions:
             found = subspace_bytes(self.directions, self.rows.n_features)
             stages["directions"] = reading.peak(FindSketch.memory(found, self.sample_bytes))

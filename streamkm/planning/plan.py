@@ -182,27 +182,15 @@ class Plan(Lines):
         """The same with these epochs."""
         return replace(self, clustering=replace(self.clustering, epochs=epochs))
 
-    @property
-    def threadless_bytes(self) -> int:
-        """Projected resident bytes at the peak with one thread: the same however many there are."""
-        if self.memory_model is None:
-            return self.peak_bytes
-        return self._peak(self.memory_model.rows.center_features, self.expected_space, 1)
-
-    def _peak(self, n_features: int, space: Space, n_threads: int) -> int:
-        """Projected resident bytes at the peak, of centers of so many features, in a space, with so many threads."""
-        if self.memory_model is None:
-            return self.peak_bytes
-        sizes, room = self.memory_model.of_width(n_features, n_threads), self.clustering.block_room or 0
-        return max(sizes.stages(self.cluster_on, space, self.base_bytes, room).values())
-
     def _fits(self, n_features: int, space: Space, n_threads: int) -> bool:
         """Whether what is projected for centers of so many features keeps the limits, here and on workers."""
-        if self._peak(n_features, space, n_threads) > self.limit_bytes:
+        if self.memory_model is None:
+            return self.peak_bytes <= self.limit_bytes
+        sizes, room = self.memory_model.of_width(n_features, n_threads), self.clustering.block_room or 0
+        if max(sizes.stages(self.cluster_on, space, self.base_bytes, room).values()) > self.limit_bytes:
             return False
-        if self.workers is None or self.memory_model is None:
+        if self.workers is None:
             return True
-        sizes = self.memory_model.of_width(n_features, n_threads)
         return max(self.workers.stages(sizes, self.cluster_on, space).values()) <= self.workers.limit_bytes
 
     @property

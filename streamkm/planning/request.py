@@ -45,7 +45,6 @@ class FitParameters:
     refine: int | str
     coreset: str | None
     weighted: bool = False
-    capped: bool = False  # whether clusters that are too large are split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,5 +207,4 @@ class FitRequest:
             sums_bytes=source.sums_bytes,
             once=self.once,
             labels=resources.gathers_labels,
-            capped=asked.capped,
         )

@@ -240,7 +240,7 @@ def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
     np.testing.assert_array_equal(got.rows, wanted.rows)
     names = ("n_compared", "recall", "recall_pairs", "largest_cluster")
     assert [getattr(got, name) for name in names] == [getattr(wanted, name) for name in names]
-    with pytest.raises(MemoryLimitError, match=r"the largest cluster has .* rows, which take .*max_cluster_size"):
+    with pytest.raises(MemoryLimitError, match=r"the largest cluster has .* rows, which take .*more n_clusters"):
         dedupe(tmp_path / "x.npy", 0.9, n_clusters=1, **SETTINGS)
 
 
@@ -286,8 +286,7 @@ def test_invalid_rows_are_not_kept(monkeypatch):
 
 def test_equal_rows_leave_one_each():
     X = np.repeat(np.random.default_rng(0).normal(size=(40, 12)), 50, axis=0)
-    with pytest.warns(UserWarning, match="stay larger than max_cluster_size"):
-        got = dedupe(X, 0.99, n_clusters=40, max_cluster_size=30, **SETTINGS)
+    got = dedupe(X, 0.99, n_clusters=40, **SETTINGS)
     np.testing.assert_array_equal(got.rows, np.arange(0, 2000, 50))
 
 
@@ -324,7 +323,6 @@ def test_buckets_give_back_what_they_got_from_memory_and_disk(tmp_path, monkeypa
         ({"threshold": 1.1}, r"threshold=1\.1; needed"),
         ({"threshold": "high"}, "threshold='high'; needed"),
         ({"keep": "first"}, "keep='first'; needed: one of 'nearest', 'farthest'"),
-        ({"max_cluster_size": 0.5}, r"max_cluster_size=0\.5; needed"),
         ({"n_clusters": 0}, "n_clusters=0; needed: an integer from 1"),
     ],
 )
@@ -369,7 +367,6 @@ def test_the_command(tmp_path, monkeypatch):
     np.testing.assert_array_equal(np.load("keep.npy"), wanted.rows)
     assert "row numbers are written as .npy" in run(*given[:-1], "keep.txt", code=2)
     assert "--threshold 1.5; needed: a cosine" in run("dedupe", "x.npy", "--threshold", 1.5, "-o", "k.npy", code=2)
-    assert "is no number of rows" in run(*given[:-1], "k.npy", "--max-cluster-size", "big", code=2)
     X[7] = np.inf
     np.save("x.npy", X)
     assert "row 7 of x.npy; pass --skip-invalid" in run(*given[:-1], "k.npy", code=2)

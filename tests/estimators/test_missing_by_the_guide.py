@@ -41,7 +41,6 @@ TRIED = {
     "`preprocess`": lambda on_missing: fitted(on_missing, preprocess=["standardize", "unit"]),
     '`metric="cosine"`': lambda on_missing: fitted(on_missing, metric="cosine"),
     '`metric="spherical"`': lambda on_missing: fitted(on_missing, metric="spherical"),
-    "`max_cluster_size`": lambda on_missing: fitted(on_missing, max_cluster_size=250),
     'a sketch, such as `sketch="countsketch"`': lambda on_missing: fitted(on_missing, sketch="countsketch"),
     '`coreset="sensitivity"`': lambda on_missing: fitted(on_missing, coreset="sensitivity"),
     "`sweep`": lambda on_missing: sweep(X, [2, 3], on_missing=on_missing, **QUIET).labels(3),

@@ -605,9 +605,7 @@ def test_documents_take_the_memory_of_their_words(tmp_path, n_rows, most, planne
     assert taken < planned < planned_most
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"metric": "cosine"}, {"max_cluster_size": 450}, {"preprocess": ["standardize"]}]
-)
+@pytest.mark.parametrize("options", [{}, {"metric": "cosine"}, {"preprocess": ["standardize"]}])
 def test_clusters_of_documents_are_those_of_their_words(options):
     X = short_texts(3000)
     occurring = np.unique(X.indices)
@@ -687,7 +685,6 @@ ONE_THREAD = {"executor": 1, "random_state": 0, "progress": False}
         {"coreset": None, "refine": 2},
         pytest.param({"coreset": "uniform"}, marks=pytest.mark.slow),
         pytest.param({"metric": "cosine"}, marks=pytest.mark.slow),
-        pytest.param({"max_cluster_size": 2_400}, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.usefixtures("sample_of_10_000")

@@ -95,7 +95,6 @@ say({"genes": sums[-1]}, 0)
 PASS_OF = {
     "standardize": "prepare",
     "sketch": "sketch",
-    "split": "split",
     "seed": "cluster",
     "lloyd": "cluster",
     "epochs": "cluster",
@@ -172,10 +171,6 @@ def measured(rows, held, out, program, shape, limit, **given):
                     "prepared", FIT, WIDE, "1 GiB",
                     {"n_clusters": 20, "sketch": "all", "preprocess": ["standardize"]},
                     {"standardize", "sketch", "directions", "lloyd", "assign"},
-                ),
-                (
-                    "split", FIT, NARROW, "1 GiB", {"n_clusters": 20, "max_cluster_size": 60_000, "refine": 0},
-                    {"sketch", "split-1", "assign"},
                 ),
                 ("ahead", FIT, WIDE, "1 GiB", {"n_clusters": 20, "sketch": "pca"}, {"ahead", "sketch", "assign"}),
                 ("many clusters", FIT, WIDE, "2 GiB", {"n_clusters": 2000}, {"sketch", "epochs", "assign"}),

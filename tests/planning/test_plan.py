@@ -747,7 +747,6 @@ EPOCHS = [
     pytest.param(rows_of_groups(5000), {"n_clusters": 70, "init": "random"}, 0, id="drawn"),
     pytest.param(rows_of_groups(5000), {"n_clusters": 70, "max_iter": 4}, 0, id="few-steps"),
     pytest.param(rows_of_groups(5000), {"n_clusters": 70, "max_iter": 7}, 5, id="bounded"),
-    pytest.param(rows_of_groups(5000), {"n_clusters": 63, "max_cluster_size": 70}, 0, id="more-by-splits"),
     pytest.param(rows_of_groups(5000), {"n_clusters": 70, "coreset": None}, 8, id="blocks"),
     pytest.param(rows_of_groups(5000, 300), {"n_clusters": 70, "sketch": SketchOptions("pca", 16)}, 8, id="pca"),
     pytest.param(rows_of_groups(3000, 90), {"n_clusters": 70, "sketch": SketchOptions("svd", 16)}, 0, id="svd"),

@@ -26,8 +26,6 @@ def label_once(
     index: int,
     sample: Sample | None,
     rule: DrawRule | None = None,
-    *,
-    name: str | None = None,
 ) -> Assigned:
     """Label all rows once; labels that are to be written, or to stay on workers, stay where they were made.
 
@@ -39,11 +37,8 @@ def label_once(
         That holds all rows.
     rule : DrawRule, optional
         How rows are to be drawn.
-    name : str, optional
-        Of the stage.
     """
-    name = name or ("assign" if index == 0 else f"refine-{index}")
-    with context.progress.stage(name, len(chunk_rows)) as stage:
+    with context.progress.stage("assign" if index == 0 else f"refine-{index}", len(chunk_rows)) as stage:
         sink = context.label_sink(chunk_rows)
         if sink.held or sample is None:
             record = None if sink.held else f"assign-{index}"

@@ -14,7 +14,6 @@ from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.seeding.draws import DrawRule
-from streamkm.cluster.size_cap import SizeCap
 from streamkm.cluster.spherical import on_sphere
 from streamkm.core.memory import trim_heap
 from streamkm.fitting.clustering import Clustering
@@ -44,8 +43,6 @@ class Labelled:
     model : Model
         Its centers made the labels.
     assigned : Assigned
-    index : int
-        Number of the last pass.
     history : tuple of dict
     promise : InertiaEstimate or None
         What the sample said of the objective; None where nothing was drawn, or too few rows decide it.
@@ -53,18 +50,14 @@ class Labelled:
         Share of the objective that another round could gain, estimated from below.
     n_rounds : int
         Passes beyond those that were asked for.
-    size_cap : SizeCap or None
-        What keeping clusters small took, where that was asked for.
     """
 
     model: Model
     assigned: Assigned
-    index: int = 0
     history: tuple[dict[str, Any], ...] = ()
     promise: InertiaEstimate | None = None
     gain: float | None = None
     n_rounds: int = 0
-    size_cap: SizeCap | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +152,7 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
     if promise is not None and promise.few_decide:
         logger.info("the sample promised %.6g, which is not told: too few of its rows decide it", promise.inertia)
         promise = None
-    return Labelled(model, replace(assigned, drawn=None), index, tuple(history), promise, gain, n_rounds)
+    return Labelled(model, replace(assigned, drawn=None), tuple(history), promise, gain, n_rounds)
 
 
 def _one_pass(
