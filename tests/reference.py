@@ -24,8 +24,6 @@ MODULES = (
     "streamkm.sources",
     "streamkm.text",
     "streamkm.preparation",
-    "streamkm.planning.forecast",
-    "streamkm.planning.forecast.cost_model",
 )
 
 

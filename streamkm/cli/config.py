@@ -26,7 +26,6 @@ from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
-from streamkm.planning.forecast import HypotheticalSource
 from streamkm.planning.plan import Plan
 from streamkm.sketches import OPTIONS
 from streamkm.sources import RowSource
@@ -54,10 +53,9 @@ class Run(NamedTuple):
         given = self.estimator
         return self._replace(data=self.data.with_genes(given.executor, given.memory_limit, progress=given.progress))
 
-    def plan(self, n_rows: int | None = None) -> Plan:
-        """What a fit would do, of `n_rows` rows of this kind if given; one pass may count document frequencies."""
-        source = self.source if n_rows is None else HypotheticalSource(self.source, n_rows)
-        plan = self.plan_for(source)
+    def plan(self) -> Plan:
+        """What a fit would do; one pass may count document frequencies."""
+        plan = self.plan_for(self.source)
         before = (*plan.reading.passes_before, *(("idf",) if self.data.counts else ()))
         passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))
         return replace(plan, reading=replace(plan.reading, passes=passes, passes_before=before))

@@ -24,7 +24,7 @@ from streamkm.cli.options import (
     table_options,
     talk_options,
 )
-from streamkm.core.exceptions import InvalidParameterError, OutputError
+from streamkm.core.exceptions import OutputError
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Run
@@ -39,53 +39,6 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return set_option(talk_options(table_options(estimator_options(command))))
-
-
-def _count(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """A whole number, also as 1e10."""
-    if value is None:
-        return None
-    try:
-        count = int(value) if value.isdecimal() else float(value)
-    except ValueError:
-        count = 0
-    if not 1 <= count < 2**63 or count != int(count):
-        raise click.BadParameter(f"{value!r} is no whole number from 1, like 250000 or 1e10")
-    return int(count)
-
-
-def _bytes(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
-    """A size in memory, as "8 GiB"."""
-    from streamkm.core.memory import memory_limit_bytes
-
-    try:
-        return None if value is None else memory_limit_bytes(value)
-    except InvalidParameterError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-# options of plan, and what `forecast.Cluster` calls them
-_ASSUMED = {
-    "threads": "threads", "cores": "cores", "task_time": "scheduler_s", "latency": "latency_s",
-    "bandwidth": "bandwidth", "storage": "storage", "worker_memory": "worker_limit",
-}  # fmt: skip
-
-
-def _cluster_plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What a cluster is taken to be; the defaults are those of `forecast.Cluster`."""
-    for option in (
-        click.option(
-            "--worker-memory", callback=_bytes, help="Memory limit of each worker.  [default: 4 GiB a thread]"
-        ),
-        click.option("--storage", type=float, help="Bytes a second that all workers read.  [default: as here, each]"),
-        click.option("--bandwidth", type=float, help="Bytes a second of each machine's network.  [default: 1.25e9]"),
-        click.option("--latency", type=float, help="Seconds of a message and its answer.  [default: 0.011]"),
-        click.option("--task-time", type=float, help="Seconds that the scheduler takes for a task.  [default: 0.0021]"),
-        click.option("--cores", type=click.IntRange(1), help="Processors of one machine that all of it runs on."),
-        click.option("--threads", type=click.IntRange(1), help="Threads of this process, or of each worker."),
-    ):
-        command = option(command)
-    return command
 
 
 def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -210,10 +163,7 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
 
 @click.command()
 @_run_options
-@click.option("--measure", is_flag=True, help="Read a few chunks and say how long it may take.")
-@click.option("--rows", callback=_count, metavar="N", help="Plan for so many rows of the kind of DATA's, as in 1e10.")
-@click.option("--workers", type=click.IntRange(1), help="Plan for a Dask cluster; implies --measure.")
-@_cluster_plan_options
+@fit_threads_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
     inputs: Sequence[str],
@@ -226,49 +176,19 @@ def plan(
     """Say what fit would do: passes, bytes, memory.
 
     Takes the arguments of fit. Reads no rows, except for --categories onehot and a number of --genes, where one pass
-    finds the columns, and with --measure or --workers: these walk a few chunks as fit would. The time follows by the
-    cost model of streamkm.planning.forecast.cost_model. DATA may be a sample of what --rows says.
+    finds the columns.
     """
-    assumed = {name: options.pop(name) for name in _ASSUMED}
-    measure, rows, workers = (options.pop(name) for name in ("measure", "rows", "workers"))
-    if workers is None and assumed["threads"] is not None:
-        settings = (*settings, f"estimator.executor={assumed.pop('threads')}")
-    given = [f"--{name.replace('_', '-')}" for name, value in assumed.items() if value is not None]
-    if given and workers is None:
-        raise click.UsageError(f"{given[0]} is of use with --workers only")
     _check_usage(inputs, settings, options["n_clusters"])
     with Talk(quiet=quiet, verbose=verbose):
         run = _load(inputs, settings, options).with_genes()
-        if (measure or rows is not None or workers is not None) and not hasattr(run.estimator, "forecast"):
-            raise click.UsageError(
-                "--measure, --rows and --workers know k-means only; leave them out, or the section kernel"
-            )
-        seconds, forecast = None, None
-        if workers is not None:
-            from streamkm.planning.forecast import Cluster
-
-            known = {_ASSUMED[name]: value for name, value in assumed.items() if value is not None}
-            forecast = run.estimator.forecast(run.source, Cluster(workers, **known), rows)
-            planned = forecast.plan
-        else:
-            planned = run.plan(rows)
-            seconds = run.estimator.estimate_seconds(run.source, rows) if measure else None
+        planned = run.plan()
         if as_json:
             import json
 
-            more = {"seconds": seconds} if forecast is None else forecast.to_dict()
-            click.echo(json.dumps({**planned.to_dict(), **more}, indent=2))
+            click.echo(json.dumps(planned.to_dict(), indent=2))
         else:
-            taken = [] if seconds is None else [("time", f"about {seconds:.3g} s, from a measurement of a few chunks")]
             counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
-            lines = planned.lines() if forecast is None else _with_forecast(planned.lines(), forecast.lines())
-            print_pairs([*lines, *counted, *taken, ("results", run.output.directory)])
-
-
-def _with_forecast(planned: list[tuple[str, str]], forecast: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Lines of a plan and of a forecast by it, which says itself what is written and what memory it takes."""
-    known = {"memory", *(label for label, _ in forecast)}
-    return [*(line for line in planned if line[0] not in known), *forecast]
+            print_pairs([*planned.lines(), *counted, ("results", run.output.directory)])
 
 
 def _configurations(inputs: Sequence[str]) -> list[str]:

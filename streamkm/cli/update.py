@@ -68,10 +68,6 @@ def _rows_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--relabel-above", type=click.FloatRange(0, 1), default=0.01, show_default=True,
     help="Share of changed labels above which the update says that old rows should be labelled anew.",
 )  # fmt: skip
-@click.option(
-    "--time", type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]),
-    help="When the rows came; for models whose rows count half after a time.",
-)  # fmt: skip
 @labels_format_option
 @restart_option
 def update(
@@ -144,7 +140,6 @@ def update(
                 source,
                 checkpoint=directory,
                 relabel_above=options["relabel_above"],
-                time=options["time"],
                 labels_to=prepare_labels(output, form) if is_on_cluster(executor) else None,
             )
             n_skipped = count_skipped(estimator.labels_)

@@ -27,7 +27,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}",
         "threshold": "--threshold {}", "keep": "--keep {}",
     },
-    "update": {"n_clusters": "-k {}", "time": "--time {}"},
+    "update": {"n_clusters": "-k {}"},
     "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
     "sweep": {
         "n_clusters": "-k {}", "seeds": "--seeds {}", "random_state": "--random-state {}", "metric": "--metric {}",

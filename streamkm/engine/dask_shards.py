@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamkm.engine.dask_handles import Held
-from streamkm.engine.reduction import shard_stop, subtree_levels
 
 SHARDS = 12  # of a pass at least: a cluster may have few threads when a pass begins, and more soon after
 SHARDS_A_THREAD = 3  # fewer let threads wait for the last one; each takes two or three calls of some 2 ms
@@ -67,16 +66,6 @@ def shards_of(
             first, shard = first + len(shard), []
     if shard:
         yield Shard(first, shard)
-
-
-def states_of_shards(n_runs: int, n_threads: int, n_rows: int = 0) -> list[list[int]]:
-    """The shards of a pass over so many runs that workers read: levels of the states that leave each."""
-    states, first = [], 0
-    while first < n_runs:
-        stop = shard_stop(first, n_runs, count_shards(n_threads, n_rows, n_runs))
-        states.append(subtree_levels(first, stop))
-        first = stop
-    return states
 
 
 def future_of(run: list[Any]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from streamkm.cluster.changed_share import ChangedShare
 from streamkm.cluster.distances import BINS
 from streamkm.cluster.tracking.clusters import TrackedClusters, origins_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.estimators.call_times import check_half_life
 from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.incremental import IncrementalKMeans, follow_fit
 from streamkm.estimators.validation import check_stream_parameters, drawn_seed, parameters_of
@@ -24,7 +22,7 @@ REACH_OF_A_FIT = 2.0
 """Mean distances of rows to their center within which nearly all lie, for clusters of a fit, which keeps no rows."""
 
 
-def unfitted_incremental(fit: Any, *, half_life: float | timedelta | None, first_row: int = 0) -> IncrementalKMeans:
+def unfitted_incremental(fit: Any, *, half_life: float | None, first_row: int = 0) -> IncrementalKMeans:
     """Give a new estimator the parameters of a `StreamKMeans`, fitted or not; refuse those that streams do not take."""
     given = parameters_of(fit)
     if isinstance(given.preprocess, Mapping):
@@ -36,11 +34,10 @@ def unfitted_incremental(fit: Any, *, half_life: float | timedelta | None, first
     options = {name: getattr(given, name) for name in shared}
     made = IncrementalKMeans(**options, half_life=half_life, first_row=first_row)
     check_stream_parameters(made)
-    check_half_life(half_life)
     return made
 
 
-def incremental_from(fitted: Any, *, half_life: float | timedelta | None, first_row: int) -> IncrementalKMeans:
+def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) -> IncrementalKMeans:
     """Continue a fitted `StreamKMeans`; see `StreamKMeans.incremental`."""
     if not hasattr(fitted, "cluster_means_"):
         raise InvalidInputError(

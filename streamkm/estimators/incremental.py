@@ -6,9 +6,8 @@ The state is a `fitting.streams.stream.Stream`; what is fitted follows from it w
 from __future__ import annotations
 
 import os
-import time as clock
+import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +20,6 @@ from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.events import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.estimators.call_times import as_of, call_time, check_half_life, half_life_rows
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.input_rows import open_rows, read_missing
 from streamkm.estimators.labelling import Labelling, write_label_table
@@ -91,9 +89,8 @@ class IncrementalKMeans(DescribedKMeans):
     preprocess : list of {"log1p", "total", "unit"}, optional
         Steps that prepare rows, as for `StreamKMeans`. "standardize" and "robust" need statistics of all rows first:
         fit some rows with them, and continue with `StreamKMeans.incremental`.
-    half_life : float or datetime.timedelta, optional
-        Number of later rows, or time, after which a row counts half, for streams that drift. With a time, each call
-        that takes rows needs `time`. None: all rows count alike.
+    half_life : float, optional
+        Number of later rows after which a row counts half, for streams that drift. None: all rows count alike.
     first_row : int, default=0
         Number of the first row, for streams that are merged later; see `merge`.
     memory_limit : "auto", int, float, str or dict, default="auto"
@@ -182,7 +179,7 @@ class IncrementalKMeans(DescribedKMeans):
         tol: float = 1e-4,
         metric: Metric = "euclidean",
         preprocess: Sequence[str] | None = None,
-        half_life: float | timedelta | None = None,
+        half_life: float | None = None,
         first_row: int = 0,
         memory_limit: int | float | str | Mapping[str, Any] = "auto",
         chunk_bytes: int | str = "auto",
@@ -214,8 +211,6 @@ class IncrementalKMeans(DescribedKMeans):
         X: Any,
         y: Any = None,
         sample_weight: ArrayLike | None = None,
-        *,
-        time: datetime | np.datetime64 | None = None,
     ) -> Self:
         """Begin anew with the rows of X: forget all rows of before, take these, and label them by one more pass.
 
@@ -225,8 +220,6 @@ class IncrementalKMeans(DescribedKMeans):
             An iterator is walked once, and gets no labels.
         y : ignored
         sample_weight : array-like (n,) or float, optional
-        time : datetime or datetime64, optional
-            As for `partial_fit`.
 
         Returns
         -------
@@ -237,14 +230,13 @@ class IncrementalKMeans(DescribedKMeans):
         InvalidInputError, InvalidParameterError, SourceError
             As `partial_fit`.
         """
-        self._check_parameters()
+        check_stream_parameters(self)
         preparation = self._preparation(None)
-        now = call_time(self.half_life, time, None)
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         self.preparation_ = preparation
         source = open_rows(self, X, reset=True)
-        self._take_rows(source, check_weights(sample_weight), now)
+        self._take_rows(source, check_weights(sample_weight))
         if self._last_rows is not None:
             self.labels_ = self._labels_of_last_rows()
         return self
@@ -254,8 +246,6 @@ class IncrementalKMeans(DescribedKMeans):
         X: Any,
         y: Any = None,
         sample_weight: ArrayLike | None = None,
-        *,
-        time: datetime | np.datetime64 | None = None,
     ) -> Self:
         """Take more rows; one pass over them.
 
@@ -267,9 +257,6 @@ class IncrementalKMeans(DescribedKMeans):
             From 1 row up. The first may have fewer rows than there are clusters.
         y : ignored
         sample_weight : array-like (n,) or float, optional
-        time : datetime or datetime64, optional
-            When these rows came, in UTC where it has no time zone: needed if `half_life` is a time, and not before that
-            of the last call. Rows of a fit that the stream began with count as of the first call.
 
         Returns
         -------
@@ -278,16 +265,14 @@ class IncrementalKMeans(DescribedKMeans):
         Raises
         ------
         InvalidInputError, SourceError
-            For rows that cannot be read, are wrong, or unlike those before; those in front of them have been taken,
-            unless `half_life` is a time.
+            For rows that cannot be read, are wrong, or unlike those before; those in front of them have been taken.
         InvalidParameterError
-            For a parameter out of range, and for a `time` that is missing or before that of the last call.
+            For a parameter out of range.
         """
-        self._check_parameters()
+        check_stream_parameters(self)
         self.preparation_ = self._preparation(vars(self).get("preparation_"))
-        now = self._call_time(time)
         source = open_rows(self, X, reset="stream_" not in vars(self))
-        self._take_rows(source, check_weights(sample_weight), now)
+        self._take_rows(source, check_weights(sample_weight))
         return self
 
     def update(
@@ -299,7 +284,6 @@ class IncrementalKMeans(DescribedKMeans):
         labels_to: str | os.PathLike[str] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         relabel_above: float = 0.01,
-        time: datetime | np.datetime64 | None = None,
     ) -> Update:
         """Take more rows, follow the clusters, and tell what changed; two passes over the new rows alone.
 
@@ -320,8 +304,6 @@ class IncrementalKMeans(DescribedKMeans):
             Directory that keeps what an interrupted update has done; the same call goes on from there.
         relabel_above : float, default=0.01
             The update says that old rows should be labelled anew where `changed_share_bound_` is above it.
-        time : datetime or datetime64, optional
-            As for `partial_fit`.
 
         Returns
         -------
@@ -334,7 +316,7 @@ class IncrementalKMeans(DescribedKMeans):
             For rows that cannot be read, are wrong, or unlike those before. The estimator is as it was, but for its
             first update, as of `partial_fit`.
         InvalidParameterError
-            For a parameter out of range, and for a `time` that is missing or before that of the last call.
+            For a parameter out of range.
 
         Notes
         -----
@@ -342,21 +324,21 @@ class IncrementalKMeans(DescribedKMeans):
         Where a cluster was split, the part of its old rows that went is an estimate, and `inertia_error_` its standard
         error. O(nnz k) time for the new rows, and as much for each of some steps on the coreset.
         """
-        self._check_parameters()
+        check_stream_parameters(self)
         self.preparation_ = self._preparation(vars(self).get("preparation_"))
         place = table = None
         if labels_to is not None and os.fspath(labels_to).endswith(SUFFIXES):
             table = check_table_place(labels_to, overwrite=False)
         elif labels_to is not None:
             place = check_labels_place(labels_to)
-        first, now = "stream_" not in vars(self), self._call_time(time)
+        first = "stream_" not in vars(self)
         source = open_rows(self, X, reset=first)
         weights = check_weights(sample_weight)
         weights.check_rows(source.n_rows, source.name)
         rows = source if self.preparation_ is None else prepared(source, self.preparation_)
-        stream = as_of(self._stream_for(rows), now, self.half_life)
+        stream = self._stream_for(rows)
         labelling = self._labelling(source, rows, stream, follows=True)
-        begun = clock.perf_counter()
+        begun = time.perf_counter()
         found = update_rows(
             self,
             stream,
@@ -392,7 +374,7 @@ class IncrementalKMeans(DescribedKMeans):
             inertia_error=self.inertia_error_,
             changed_share_bound=self.changed_share_bound_,
             relabel=self.changed_share_bound_ > relabel_above,
-            seconds=clock.perf_counter() - begun,
+            seconds=time.perf_counter() - begun,
             new=new_clusters(self, found.followed.clusters, new),
         )
 
@@ -443,7 +425,7 @@ class IncrementalKMeans(DescribedKMeans):
         X : as for `StreamKMeans.fit`
             All rows so far, in the order in which they came.
         sample_weight : array-like (n,) or float, optional
-            As they had. If `half_life` is a time: as they are by now.
+            As they had.
         labels_to : path, optional
             NAME.zarr: where workers write the ids.
         checkpoint : path, optional
@@ -541,25 +523,14 @@ class IncrementalKMeans(DescribedKMeans):
             raise InvalidInputError(
                 f"the other has rows of {other.stream_.n_features:,} features, this one of {self.stream_.n_features:,}"
             )
-        now = max((each.stream_.time for each in (self, other) if each.stream_.time is not None), default=None)
-        one, two = (as_of(each.stream_, now, self.half_life) for each in (self, other))
-        self._follow(one.merged(two), self.n_steps_ + other.n_steps_)
+        self._follow(self.stream_.merged(other.stream_), self.n_steps_ + other.n_steps_)
         return self
 
-    def _check_parameters(self) -> None:
-        check_stream_parameters(self)
-        check_half_life(self.half_life)
-
-    def _call_time(self, time: Any) -> int | None:
-        """When the rows of a call came, if weights fall with time; not before the last ones."""
-        stream = vars(self).get("stream_")
-        return call_time(self.half_life, time, None if stream is None else stream.time)
-
-    def _take_rows(self, source: RowSource, weights: Weights, time: int | None) -> None:
+    def _take_rows(self, source: RowSource, weights: Weights) -> None:
         """Take the rows of a source into the stream."""
         weights.check_rows(source.n_rows, source.name)
         rows = source if self.preparation_ is None else prepared(source, self.preparation_)
-        stream = as_of(self._stream_for(rows), time, self.half_life)
+        stream = self._stream_for(rows)
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         reader = RowReader(rows, size, self.metric, self.on_invalid, on_missing=read_missing(self))
         n_rows = int(feed(stream, reader, weights.each, weights.factor).sum())
@@ -600,7 +571,7 @@ class IncrementalKMeans(DescribedKMeans):
         if stream is not None:
             kind = np.result_type(rows.dtype, np.float32)
             fresh.begin(stream.followed.clusters, stream.n_rows, dtype=kind, sparse=rows.is_sparse)
-            fresh.dtype, fresh.time = stream.dtype, stream.time
+            fresh.dtype = stream.dtype
         return fresh
 
     def _new_stream(self, dtype: Any, width: int | None) -> Stream:
@@ -610,7 +581,7 @@ class IncrementalKMeans(DescribedKMeans):
         seed = int(check_random_state(self.seed_).randint(0, 2**63 - 1, dtype=np.int64))
         most = cluster_range(given.n_clusters)[1]
         size = stream_size(most, row_bytes)
-        rule = CoresetRule(size, most, seed, half_life=half_life_rows(given.half_life))
+        rule = CoresetRule(size, most, seed, half_life=np.inf if given.half_life is None else float(given.half_life))
         return Stream(rule, first_row=given.first_row)
 
     def _follow(self, stream: Stream, n_steps: int) -> None:

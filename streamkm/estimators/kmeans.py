@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
@@ -18,7 +17,6 @@ from streamkm.core.memory import available_memory, is_given
 from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.engine.checkpoint import Checkpoint
-from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.continued import incremental_from
 from streamkm.estimators.describe import DescribedKMeans
@@ -30,18 +28,14 @@ from streamkm.estimators.kmeans_fit import (
     fit_rows,
     labels_stay,
     plan_rows,
-    rough_reader,
     rows_to_cluster,
-    settings_of,
 )
 from streamkm.estimators.labelling import write_label_table
-from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, drawn_seed, is_sketch
-from streamkm.fitting.benchmark import estimate_seconds, measure
+from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, is_sketch
 from streamkm.passes.label_tables import TableLabels
 from streamkm.passes.labels import check_labels_place, check_seen
 from streamkm.passes.reader import OnInvalid, OnMissing
 from streamkm.passes.table_places import SUFFIXES, check_table_place
-from streamkm.planning.forecast import Cluster, Forecast, HypotheticalSource, forecast
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_class
@@ -405,7 +399,7 @@ class StreamKMeans(DescribedKMeans):
                     self.labels_ = TableLabels(table.path, written.n_rows, written.n_skipped)
         return self
 
-    def incremental(self, *, half_life: float | timedelta | None = None, first_row: int = 0) -> IncrementalKMeans:
+    def incremental(self, *, half_life: float | None = None, first_row: int = 0) -> IncrementalKMeans:
         """Make an estimator that takes more rows from here on; the rows of the fit are not read again.
 
         A fit keeps no original rows. So the exact means of its clusters stand for them, each by the weight of its
@@ -413,8 +407,8 @@ class StreamKMeans(DescribedKMeans):
 
         Parameters
         ----------
-        half_life : float or datetime.timedelta, optional
-            Rows, or time, after which a row counts half.
+        half_life : float, optional
+            Rows after which a row counts half.
         first_row : int, default=0
             Number of the first row, for streams that are merged later.
 
@@ -435,16 +429,14 @@ class StreamKMeans(DescribedKMeans):
         check_is_fitted(self, "model_")
         return incremental_from(self, half_life=half_life, first_row=first_row)
 
-    def plan(self, X: Any, n_rows: int | None = None, *, gathers_labels: bool | None = None) -> Plan:
-        """Say what `fit` would do with X, or with `n_rows` rows of its kind: sketch, passes, bytes, memory.
+    def plan(self, X: Any, *, gathers_labels: bool | None = None) -> Plan:
+        """Say what `fit` would do with X: sketch, passes, bytes, memory.
 
         Reads no rows.
 
         Parameters
         ----------
         X : as for `fit`
-        n_rows : int, optional
-            In place of those that X has.
         gathers_labels : bool, optional
             Whether this process gets the labels of all rows during the fit; by default as `fit` without `labels_to`
             and `checkpoint`. On a cluster they stay on workers, or are written with `labels_to`.
@@ -457,83 +449,28 @@ class StreamKMeans(DescribedKMeans):
         check_parameters(self)
         with under_limit(self.memory_limit):  # the head of text is parsed
             source = open_rows(self, X, reset=None)
-            planned = source if n_rows is None else HypotheticalSource(source, n_rows)
             if gathers_labels is None:
                 gathers_labels = not labels_stay(self.executor, source)
-            return self.plan_for(planned, gathers_labels=gathers_labels)
-
-    def estimate_seconds(self, X: Any, n_rows: int | None = None) -> float:
-        """Say how long `fit` may take with X, or `n_rows` rows of its kind, about, after reading a few chunks of X.
-
-        Raises
-        ------
-        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
-            As `plan`, and for rows that can only be read in order.
-        """
-        with under_limit(self.memory_limit):
-            source = open_rows(self, X, reset=None)
-            plan = self.plan_for(source if n_rows is None else HypotheticalSource(source, n_rows))
-            settings = settings_of(self, drawn_seed(self.random_state))
-            return estimate_seconds(rough_reader(self, source, plan), plan, settings, local_threads(self.executor))
-
-    def forecast(self, X: Any, cluster: Cluster, n_rows: int | None = None) -> Forecast:
-        """Say what `fit` would take on a cluster, on more rows of the kind of X's, after reading a few chunks of X.
-
-        Parameters
-        ----------
-        X : path or glob, open dataset or ChunkedSource
-            Which workers can read; a sample of the data is enough.
-        cluster : Cluster
-            Of `streamkm.planning.forecast`; the cost model is written down in `streamkm.planning.forecast.cost_model`.
-        n_rows : int, optional
-            In place of those that X has.
-
-        Returns
-        -------
-        Forecast
-            Time, tasks, bytes and memory, stage by stage.
-
-        Raises
-        ------
-        InvalidInputError, InvalidParameterError, SourceError, MemoryLimitError
-            As `estimate_seconds`, but for memory: other machines are planned, and what the client needs is said. For
-            rows that only this process has.
-        """
-        check_parameters(self)
-        source = open_rows(self, X, reset=None)
-        if source.in_process:
-            raise InvalidInputError(f"{source.name} lies in this process, where workers cannot read; give a file")
-        planned = source if n_rows is None else HypotheticalSource(source, n_rows)
-        # as a client plans that leaves labels on the workers: those that it gathers come on top
-        plan = self.plan_for(planned, n_threads=1, gathers_labels=False, refuses=False, workers=cluster.workers_memory)
-        rates = measure(rough_reader(self, source, plan), plan, settings_of(self, drawn_seed(self.random_state)))
-        return forecast(plan, rates, cluster)
+            return self.plan_for(source, gathers_labels=gathers_labels)
 
     def plan_for(
         self,
         source: RowSource,
         *,
         total_weight: float | None = None,
-        n_threads: int | None = None,
         gathers_labels: bool = True,
-        refuses: bool = True,
         memory_limit: Any = None,
-        workers: tuple[WorkerMemory, ...] | None = None,
     ) -> Plan:
-        """As `plan`, for a source that is open, rows with weights of this sum, and so many threads of this process.
+        """As `plan`, for a source that is open, and rows with weights of this sum.
 
-        Below another `memory_limit` if one is given; see `checkpoints.limit_of_run`. For `workers` that are not there
-        yet if these are given, else for those of the executor.
+        Below another `memory_limit` if one is given; see `checkpoints.limit_of_run`.
         """
         return plan_rows(
             self,
             source,
             total_weight=total_weight,
-            n_threads=n_threads,
             gathers_labels=gathers_labels,
-            refuses=refuses,
             memory_limit=memory_limit,
-            workers=workers,
         )
 
     def __sklearn_tags__(self) -> Any:

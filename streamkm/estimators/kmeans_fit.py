@@ -11,13 +11,11 @@ from streamkm.cluster.model import Metric
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor
-from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.describe import missing_values
 from streamkm.estimators.fitted_attributes import set_fitted
 from streamkm.estimators.input_rows import read_missing
 from streamkm.estimators.validation import Weights, drawn_seed, given_start, parameters_of, random_streams, row_metric
-from streamkm.fitting.benchmark import roughly_prepared
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import run_fit
@@ -44,17 +42,11 @@ def plan_rows(
     source: RowSource,
     *,
     total_weight: float | None,
-    n_threads: int | None,
     gathers_labels: bool,
-    refuses: bool,
     memory_limit: Any,
-    workers: tuple[WorkerMemory, ...] | None,
 ) -> Plan:
     """Plan a fit; see `StreamKMeans.plan_for`."""
     given = parameters_of(estimator)
-    on_cluster = bool(workers) or (refuses and is_on_cluster(given.executor))
-    if workers is None:
-        workers = cluster_memory(given.executor) if refuses else ()
     if source.n_rows is not None:
         check_clusters(given.n_clusters, source.n_rows)
     rows = rows_to_cluster(estimator, source)
@@ -68,12 +60,11 @@ def plan_rows(
     resources = Resources(
         memory_limit=given.memory_limit if memory_limit is None else memory_limit,
         chunk_bytes=given.chunk_bytes,
-        n_threads=n_threads or local_threads(given.executor),
+        n_threads=local_threads(given.executor),
         gathers_labels=gathers_labels,
-        caches_rows=refuses and is_alone(given.executor),
-        refuses=refuses,
-        on_cluster=on_cluster,
-        workers=workers,
+        caches_rows=is_alone(given.executor),
+        on_cluster=is_on_cluster(given.executor),
+        workers=cluster_memory(given.executor),
     )
     plan = plan_fit(rows, parameters, resources)
     stored = None
@@ -81,12 +72,6 @@ def plan_rows(
         stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
     settings = settings_of(estimator, 0)
     return divided(plan.with_epochs(settings, stored=stored), settings)
-
-
-def rough_reader(estimator: Any, source: RowSource, plan: Plan) -> RowReader:
-    """Make the reader of a fit, of rows whose preparation is found on a few of them."""
-    preparation = preparation_for(estimator, source)
-    return roughly_prepared(_reader(estimator, source, plan, row_metric(estimator.metric)), preparation)
 
 
 def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:

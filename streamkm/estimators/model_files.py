@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
@@ -107,8 +106,6 @@ def _restore_stream(estimator: Any, path: str | os.PathLike[str], arrays: dict[s
 
 def _read_options(name: str, given: Any, made: Sketch) -> Any:
     """A parameter of what a file keeps of it, options in full; a sketch that was given with its seed is the model's."""
-    if name == "half_life" and isinstance(given, dict):
-        return timedelta(**given)
     if name == "n_clusters" and isinstance(given, list):
         return tuple(given)
     if name not in OPTIONS or not isinstance(given, dict):

@@ -324,7 +324,7 @@ def _writer(
     given = parameters_of(estimator)
     settings = {name: plain(value) for name, value in estimator.get_params().items() if name in OF_UPDATES}
     settings |= {"seed": estimator.seed_, "next row": stream.next_row, "n_clusters": plain(given.n_clusters)}
-    settings |= {"weights": digest(weights.each), "factor": weights.factor, "time": stream.time, "kind": kind}
+    settings |= {"weights": digest(weights.each), "factor": weights.factor, "kind": kind}
     if stream.followed is not None:
         known = stream.followed.clusters
         settings["clusters"] = digest(

@@ -10,7 +10,6 @@ import os
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from datetime import timedelta
 from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
@@ -87,6 +86,8 @@ def check_stream_parameters(estimator: Any) -> None:
         if getattr(estimator, name) != "auto":
             check_integer(name, getattr(estimator, name), 1, or_auto=True)
     check_tol(estimator.tol)
+    if estimator.half_life is not None and not as_number(estimator.half_life) > 0:
+        raise InvalidParameterError(f"half_life={estimator.half_life!r}; needed: a positive number of rows, or None")
     if estimator.metric not in ("euclidean", "cosine"):
         raise InvalidParameterError(f"metric={estimator.metric!r}; needed: 'euclidean' or 'cosine'")
     check_choice("on_invalid", estimator.on_invalid)
@@ -290,13 +291,11 @@ def plain_list(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: a sketch as what tells it from others, a function as its name, times in microseconds."""
+    """A value as JSON has it: a sketch as what tells it from others, a function as its name."""
     if isinstance(value, SketchOptions | KernelOptions | Nystroem):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if is_sketch(value):
         return {**value.to_dict(), **{name: digest(array) for name, array in value.arrays().items()}}
-    if isinstance(value, timedelta):
-        return {"microseconds": value // timedelta(microseconds=1)}
     if callable(value):
         named = value if hasattr(value, "__qualname__") else type(value)
         return f"{named.__module__}.{named.__qualname__}"

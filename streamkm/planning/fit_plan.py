@@ -62,9 +62,6 @@ def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources)
     if choice is None or not all_rows:
         sizes = serving if serving and "sample" in allowed else ladder  # a smaller sample would cost quality
         choice = choose(source, memory_model, allowed, asked.spaces, sizes, budget, n_threads)
-        if not resources.refuses and not choice.fits(budget):
-            # forecast the fit as with enough memory; the smallest sizes only tell a refusal which limit suffices
-            choice = choose(source, memory_model, allowed, asked.spaces[:1], sizes[:1], budget, n_threads)
     ahead = all_rows and asked.found
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
     counts_first = parameters.weighted and source.n_rows is None and not source.streams
@@ -72,8 +69,6 @@ def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources)
     plan = _plan(asked, choice, budget, why_regime, counts_first=counts_first, reads_ahead=ahead)
     if resources.caches_rows:
         plan = with_cached_rows(plan, source, budget)
-    if not resources.refuses:
-        return plan
     if plan.workers is not None:
         check_workers(plan.workers, source.name)
     return checked(

@@ -58,7 +58,6 @@ class Resources:
     # whether rows that take long to read may stay in memory for the passes after the first, where there is room:
     # threads of this process read them
     caches_rows: bool = False
-    refuses: bool = True  # whether what does not fit is refused; it is not where other machines are planned
     on_cluster: bool = False  # whether workers of a Dask cluster read, and this process is their client
     workers: tuple[WorkerMemory, ...] = ()  # of that cluster, when the fit is planned
 

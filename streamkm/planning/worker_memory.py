@@ -1,6 +1,6 @@
 """Memory of a worker of a Dask cluster: its bytes in each stage of a fit, and the bytes that its limit allows.
 
-Pure arithmetic on sizes; forecasts of clusters and plans of fits on one share it.
+Pure arithmetic on sizes.
 """
 
 from __future__ import annotations

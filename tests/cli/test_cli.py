@@ -573,12 +573,6 @@ def test_report_is_made_again(folder):
     assert "<svg" in Path("out/report.html").read_text()
 
 
-def test_plan_measures_the_time_if_asked(folder):
-    assert "time " not in run("plan", "x.npy", "-k", 3)
-    assert "from a measurement of a few chunks" in run("plan", "x.npy", "-k", 3, "--measure")
-    assert 0 < json.loads(run("plan", "x.npy", "-k", 3, "--measure", "--json"))["seconds"] < 60
-
-
 def test_typical_rows_have_the_ids_of_the_table_and_gains_are_told_as_looked_for(folder):
     X = rows(300)
     lines = ["name,a,b", *(f"customer-{i},{X[i, 0]},{X[i, 1]}" for i in range(len(X)))]

@@ -53,7 +53,6 @@ def test_plan_says_what_it_will_be():
     assert load_run(None, [parse_set("data.path=x.npy"), *map(parse_set, KERNEL[1::2])]).estimator.tol == 1e-6
     planned = json.loads(run("plan", "x.npy", "-k", 2, "--json", *KERNEL, "--set", "kernel.fit_on=all"))
     assert (planned["sketch"], planned["passes"]) == ("nystroem", 4)
-    assert "--workers know k-means only" in run("plan", "x.npy", "-k", 2, "--measure", *KERNEL, code=2)
 
 
 def test_an_interrupted_run_goes_on(monkeypatch):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from click.testing import CliRunner
 
 from streamkm import IncrementalKMeans, StreamKMeans, open_source
-from streamkm.cli.main import main
 from tests.cli.test_cli import process, run
 
 CENTERS = 12 * np.random.default_rng(5).normal(size=(6, 4))
@@ -202,19 +199,3 @@ def test_a_model_that_another_process_replaced_is_left_alone(begun, monkeypatch)
     assert "was changed while this update ran" in run("update", "model.npz", "day1.npy", "-o", "out", code=2)
     assert not Path("out/update.json").exists()
     assert IncrementalKMeans.load("model.npz").n_samples_seen_ == 600
-
-
-def test_models_whose_rows_count_half_after_a_time(tmp_path):
-    rng = np.random.default_rng(0)
-    X = (6 * rng.normal(size=(3, 4))[rng.integers(3, size=600)] + rng.normal(size=(600, 4))).astype(np.float32)
-    np.save(tmp_path / "x.npy", X)
-    kmeans = IncrementalKMeans(3, half_life=timedelta(days=1), random_state=0)
-    kmeans.update(X, time=datetime(2026, 1, 1))
-    kmeans.save(tmp_path / "model.npz")
-    given = ["update", str(tmp_path / "model.npz"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "out"), "-q"]
-    without = CliRunner().invoke(main, given)
-    assert without.exit_code != 0
-    assert "--time" in without.output
-    done = CliRunner().invoke(main, [*given, "--time", "2026-01-02"])
-    assert done.exit_code == 0, done.output
-    assert IncrementalKMeans.load(tmp_path / "model.npz").counts_.sum() == pytest.approx(600 * 1.5)

@@ -20,7 +20,7 @@ from streamkm.engine import base as executors
 from streamkm.engine import dask_shards, open_executor
 from streamkm.engine.dask import DaskCluster
 from streamkm.engine.dask_handles import Held, encode
-from streamkm.engine.dask_shards import SHARD_ROWS, SHARD_RUNS, SHARDS, count_shards, shards_of, states_of_shards
+from streamkm.engine.dask_shards import SHARD_ROWS, SHARD_RUNS, SHARDS, count_shards, shards_of
 from streamkm.engine.dask_tasks import ShardFold, decoded
 from streamkm.engine.reduction import ARITY, RUN_LENGTH, UNITS, JoinTree, fold_shard, shard_stop, subtree_levels
 from streamkm.sources import open_source
@@ -38,6 +38,14 @@ def brackets(states):
 
 def append(state, item):
     return f"{state or ''}{item},", item
+
+
+def states_of_shards(n_runs, n_threads, n_rows=0):
+    """The shards of a pass over so many runs that workers read: levels of the states that leave each."""
+    stops = [0]
+    while stops[-1] < n_runs:
+        stops.append(shard_stop(stops[-1], n_runs, count_shards(n_threads, n_rows, n_runs)))
+    return [subtree_levels(first, stop) for first, stop in itertools.pairwise(stops)]
 
 
 @given(n_runs=st.integers(1, 3_000), n_shards=st.integers(1, 400))
@@ -72,6 +80,14 @@ def test_runs_of_a_shard_are_bounded(n_runs):
     shards = states_of_shards(n_runs, 4)
     assert max(sum(ARITY**level for level in levels) for levels in shards) <= (1 + 2 / UNITS) * SHARD_RUNS
     assert n_runs > SHARDS * SHARD_RUNS or len(shards) <= SHARDS
+
+
+@pytest.mark.parametrize("n_runs", [1, 7, 100, 1000, 20_000, 20_001, 300_000])
+def test_workers_are_planned_for_the_calls_of_a_pass(n_runs):
+    for n_threads in (1, 8, 300):
+        for n_rows in (0, 10**11):
+            n_calls = len(states_of_shards(n_runs, n_threads, n_rows))
+            assert n_calls == min(n_runs, count_shards(n_threads, n_rows, n_runs))
 
 
 def test_shards_of_many_rows_take_more_calls(client, path, monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -13,10 +11,8 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster import spill
 from streamkm.engine import saving
-from streamkm.planning.forecast import Cluster
 from streamkm.planning.process import AUTO_BYTES
 from streamkm.sketches.registry import DATA_DEPENDENT
-from streamkm.sources import open_source
 from tests.children import StoppedError, chunks_read, stopped_after
 from tests.fitting.test_sketch_fit import wide_rows
 from tests.limits import limited
@@ -243,22 +239,6 @@ def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sket
     np.testing.assert_array_equal(estimator.labels_, wanted.labels_)
     np.testing.assert_array_equal(estimator.cluster_centers_, wanted.cluster_centers_)
     assert estimator.inertia_ == wanted.inertia_
-
-
-@pytest.mark.parametrize("coreset", [None, "sensitivity"])
-def test_the_time_of_both_passes_is_told(tmp_path, coreset):
-    path = tmp_path / "x.npy"
-    np.save(path, np.random.default_rng(0).normal(size=(4000, 600)).astype(np.float32))
-    estimator = kmeans(5, coreset=coreset, refine=1, chunk_bytes=1 << 20)
-    found = estimator.forecast(str(path), Cluster(workers=2))
-    names = [step.name for step in found.stages]
-    assert names == ["sketch", "sketch-all", "seed", "lloyd", "polish", "assign", "refine-1"]
-    rates = (found.rates.sample.cpu, found.rates.sketch.cpu)  # which of them is more, a busy machine does not tell
-    assert min(rates) > 0
-    assert rates[0] != rates[1]
-    n_bytes = open_source(str(path)).n_bytes
-    assert [step.read_bytes for step in found.stages if step.read_bytes] == [n_bytes] * 4
-    assert math.isfinite(estimator.estimate_seconds(str(path)))
 
 
 def topic_rows(n_rows=2000, n_features=3000):

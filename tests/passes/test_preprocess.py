@@ -22,7 +22,6 @@ from streamkm import IncrementalKMeans, StreamKMeans, open_source
 from streamkm.cli.config import load_run, parse_set
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.kernels.preparation import rows as kernels
-from streamkm.planning.forecast import Cluster
 from streamkm.preparation import Preparation, check_steps
 from streamkm.preparation.moments import MomentsFit
 from streamkm.preparation.quartiles import quartile_scaling
@@ -302,14 +301,6 @@ def test_a_fit_goes_on_after_it_has_found_its_steps(tmp_path, monkeypatch):
         got = StreamKMeans(4, **given).fit(tmp_path / "x.npy", checkpoint=tmp_path / stops)
         children.assert_same_fit(children.outcome(got), wanted)
         assert ("standardize" in [stage.name for stage in got.stages_]) == (stops == "step-0-sums")
-
-
-def test_time_is_forecast_with_the_passes_of_steps(tmp_path):
-    np.save(tmp_path / "x.npy", groups())
-    given = StreamKMeans(4, preprocess=["standardize"], refine=0, **COMMON)
-    found = given.forecast(str(tmp_path / "x.npy"), Cluster(2))
-    assert [stage.name for stage in found.stages][:2] == ["standardize", "sketch"]
-    assert given.estimate_seconds(str(tmp_path / "x.npy")) > 0
 
 
 def test_configurations_have_them(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from cProfile import Profile
 from dataclasses import replace
 
 import numpy as np
@@ -13,10 +14,13 @@ from streamkm import StreamKMeans
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import total_memory
 from streamkm.engine import cluster_memory
+from streamkm.engine.dask_shards import SHARD_ROWS
 from streamkm.engine.dask_workers import WorkerMemory
-from streamkm.engine.memory import MIB
-from streamkm.planning.worker_memory import HELD_SHARE, WorkerBudget
+from streamkm.engine.memory import MIB, READ_BYTES
+from streamkm.planning.worker_memory import HELD_SHARE, WorkerBudget, WorkerModel
+from streamkm.sources.chunks import ChunkRuns
 from tests.dask_processes import assert_same_bits
+from tests.limits import memory_model
 from tests.planning.test_plan import UnreadSource, plan
 
 HELD = 200 * MIB  # resident bytes of a worker
@@ -89,6 +93,62 @@ def test_the_smallest_and_the_fullest_worker_decide():
     assert budget.limit_bytes == int(HELD_SHARE * 2 * GIB)
     assert budget.base_bytes == GIB + 64 * MIB
     assert WorkerBudget.of(()) is None
+
+
+def stages_of(cluster_on="sample", *, n_rows=1_000_000, n_workers=8, n_threads=1, shared_bytes=0, n_chunks=320):
+    """Memory of each stage on a worker without anything in it, of rows of 800 bytes in chunks of 16 MiB."""
+    sizes = memory_model(
+        n_rows=n_rows, sample_rows=50_000, n_clusters=10, n_features=800, n_components=64, n_threads=1, row_bytes=800,
+        block_row_bytes=256, sample_floats=0, largest_chunk=16 * MIB, itemsize=4, read_factor=4.0, fitted=False,
+        n_chunks=n_chunks, coreset_rows=10_000, shared_bytes=shared_bytes, chunk_bytes=16 * MIB,
+    )  # fmt: skip
+    return WorkerModel(sizes, n_workers, n_threads, n_workers * n_threads).stages(cluster_on, "original", 0)
+
+
+def test_memory_of_a_worker_grows_by_its_labels_alone():
+    few, many = (stages_of(n_rows=n * 10**6, n_chunks=n * 320) for n in (10, 100_000))
+    assert few["sketch"] == many["sketch"] >= 4 * 16 * MIB + READ_BYTES
+    # an eighth of all in whole shards, and those of a shard that is in work: a shard has no more, of however many rows
+    more = many["assign"] - few["assign"]
+    assert 4 * 99_990 * 10**6 / 8 <= more <= 5 * (99_990 * 10**6 / 8 + 2 * SHARD_ROWS)
+    threads = max(stages_of(n_workers=4, n_threads=2).values()) - max(stages_of().values())
+    assert threads >= 4 * 16 * MIB + READ_BYTES  # another chunk that is read
+    drawn = [stages_of("coreset", n_rows=n * 10**6, n_chunks=n * 320)["sketch"] for n in (1000, 10_000)]
+    assert drawn[0] == drawn[1]
+    # blocks that are kept are shared out
+    held = [stages_of("blocks", n_workers=n)["sketch"] for n in (1, 4)]
+    assert held[0] - held[1] == pytest.approx(0.75 * 10**6 * (8 + 256), abs=2)
+
+
+def test_results_of_stretches_wait_on_a_worker():
+    """Where chunks share storage: of two stretches of six shards each, in place of two shards."""
+    by_turns, by_stretches = (stages_of(n_workers=2, n_chunks=24, shared_bytes=n) for n in (0, 16 * MIB))
+    more, sums = by_stretches["assign"] - by_turns["assign"], 8 * 10 * 800  # labels are those of all its rows in both
+    assert 10 * sums <= more <= 40 * sums
+    alone = [stages_of(n_workers=1, n_chunks=24, shared_bytes=n) for n in (0, 16 * MIB)]
+    assert alone[0] == alone[1]
+
+
+class ManyRows(UnreadSource):
+    """Rows whose chunks are counted, not made."""
+
+    def chunks(self, target_bytes):
+        row_bytes = self.n_features * self.dtype.itemsize
+        return ChunkRuns.even(self.n_rows, target_bytes // row_bytes, row_bytes)
+
+
+def test_a_fit_of_1e12_rows_is_planned_in_fewer_calls_than_it_has_chunks():
+    """Of 768 float16 values in 65,536 clusters, by 1,000 workers of 16 threads, which hold all sketched rows."""
+    with Profile() as profile:
+        found = plan(
+            ManyRows(10**12, 768, dtype=np.float16), n_clusters=65_536, memory_limit=64 * GIB, gathers_labels=False,
+            on_cluster=True, workers=workers_of(640 * GIB, 1000, 16),
+        )  # fmt: skip
+    assert sum(entry.callcount for entry in profile.getstats()) < found.n_chunks <= 1.001 * 2**23
+    assert found.cluster_on == "blocks"
+    assert found.peak_bytes <= 16 * GIB
+    held = 10**12 * (8 + 4 * 96) / 1000
+    assert held < found.workers.peak_bytes < held + 64 * GIB
 
 
 def test_rows_that_are_not_counted_are_held_by_workers():

@@ -9,8 +9,6 @@ import scipy.sparse as sp
 import zarr
 
 from streamkm import StreamKMeans
-from streamkm.fitting.benchmark import _Few
-from streamkm.planning.forecast import HypotheticalSource
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
@@ -81,14 +79,12 @@ WRAPPERS = {
     "sent": (SentRows, {"resident_bytes", "producer_bytes"}),  # they are another process's
     "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with", "words"}),
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
-    "scaled": (lambda source: HypotheticalSource(source, 60), {"name", "n_rows", "n_bytes", "resident_bytes"}),
     "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
     "kept": (lambda source: cached_rows(source, 1 << 20, 1 << 20), set()),
     "chosen": (
         lambda source: ChosenColumns(source, [1, 5]),
         {"n_features", "feature_names", "made_with", "read_factor"},
     ),
-    "few": (lambda source: _Few(source, ()), {"n_rows", "n_bytes"}),
 }
 
 
@@ -113,9 +109,7 @@ def test_every_wrapper_is_among_them():
         "PartsSource",
         StoreSource.__name__,
         "SentRows",
-        "HypotheticalSource",
         "GenesToFind",
-        "_Few",
         "TfIdfRows",
         "ChunkedTfIdfRows",
     }

@@ -68,10 +68,6 @@ class Followed:
         """Bytes in memory."""
         return self.clusters.n_bytes + self.part.n_bytes
 
-    def faded(self, factor: float) -> Followed:
-        """The same with all weights times a factor."""
-        return replace(self, clusters=self.clusters.faded(factor), part=self.part.faded(factor))
-
     def check(self, n_features: int) -> None:
         """Refuse arrays, as a file may have them, that do not go together. Raises ValueError."""
         clusters, part = self.clusters, self.part

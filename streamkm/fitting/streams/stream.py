@@ -6,7 +6,6 @@ their places, so the state is the same, bit for bit, however the rows are cut in
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -66,8 +65,6 @@ class Stream:
         Of the centers as they are shown; float32 until it is set.
     followed : Followed or None
         Clusters that have ids, with what stands for all rows that were counted in them; None before the first update.
-    time : int or None
-        When the newest rows came, in microseconds since 1970, where weights fall with time.
     """
 
     def __init__(self, rule: CoresetRule, *, first_row: int = 0):
@@ -83,7 +80,6 @@ class Stream:
         self._pending: dict[int, list[Piece]] = {}
         self._found: tuple[Any, Clusters] | None = None
         self.followed: Followed | None = None
-        self.time: int | None = None
         self._from_fit = False
 
     @property
@@ -219,23 +215,8 @@ class Stream:
         """The stream after an update, which has counted all rows."""
         stream = Stream(self.rule, first_row=next_row)
         stream.followed = replace(followed, part=kept_part(self.rule, followed.part))
-        stream.n_rows, stream.dtype, stream._sparse, stream.time = n_rows, self.dtype, self._sparse, self.time
+        stream.n_rows, stream.dtype, stream._sparse = n_rows, self.dtype, self._sparse
         stream._width = max(self._width, followed.part.X.shape[1])
-        return stream
-
-    def faded(self, factor: float) -> Stream:
-        """A stream whose rows so far weigh so many times as much; this one is not changed."""
-        stream = copy(self)
-        stream.tree, stream._found = CoresetTree(self.rule), None
-        stream.tree.nodes = {place: part.faded(factor) for place, part in self.tree.nodes.items()}
-        stream._pending = {
-            index: [replace(piece, weights=factor * piece.weights) for piece in pieces]
-            for index, pieces in self._pending.items()
-        }
-        if self._totals is not None:
-            stream._totals = replace(self._totals, weight=factor * self._totals.weight, sums=factor * self._totals.sums)
-        if self.followed is not None:
-            stream.followed = self.followed.faded(factor)
         return stream
 
     def totals(self) -> Totals:
@@ -296,8 +277,6 @@ class Stream:
     def merged(self, other: Stream) -> Stream:
         """A stream of the rows of both; neither is changed. It goes on after the higher row number.
 
-        Weights that fall with time are as of one time in both.
-
         Raises
         ------
         InvalidParameterError
@@ -312,7 +291,6 @@ class Stream:
         both.next_row = max(self.next_row, other.next_row)
         both.n_rows = self.n_rows + other.n_rows
         both.dtype = np.promote_types(self.dtype, other.dtype)
-        both.time = self.time if other.time is None else other.time
         both._sparse = self._sparse if other._sparse is None else other._sparse
         both._width = max(self._width, other._width)
         both.followed = self.followed if other.followed is None else other.followed
@@ -359,7 +337,6 @@ class Stream:
             "dtype": self.dtype.name,
             "followed": meta,
             "from_fit": self._from_fit,
-            "time": self.time,
         }
         return arrays, header
 
@@ -381,7 +358,6 @@ class Stream:
             width = stream._width = int(header["n_features"])
             stream._sparse, stream.dtype = header["sparse"], np.dtype(header["dtype"])
             stream.next_row, stream.n_rows = int(header["next_row"]), int(header["n_rows"])
-            stream.time = None if header["time"] is None else int(header["time"])
             for number, (level, index, depth, last_place, n_rows, weight, limit) in enumerate(header["nodes"]):
                 piece, keys = unpack_piece(arrays, f"node{number}_", width), arrays[f"node{number}_keys"]
                 if keys.dtype != np.float64 or keys.shape not in ((0,), piece.places.shape):

@@ -1,0 +1,132 @@
+"""Sizes that a plan chooses: chunks, threads, and the memory of steps."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from streamkm import StreamKMeans
+from streamkm.core.exceptions import MemoryLimitError
+from streamkm.engine.memory import MIB
+from streamkm.planning.memory_budget import MemoryBudget
+from streamkm.sources import open_source
+from streamkm.sources.chunking import default_chunk_bytes
+from tests.limits import PROCESS_MEMORY, limited, memory_model
+from tests.planning.test_plan import UnreadSource
+
+
+def test_passes_that_label_keep_the_limit_by_chunks_and_then_by_threads(tmp_path):
+    np.save(tmp_path / "narrow.npy", np.zeros((400_000, 2), np.float32))
+    np.save(tmp_path / "wide.npy", np.zeros((2_000, 400), np.float32))
+    narrow, wide = open_source(str(tmp_path / "narrow.npy")), open_source(str(tmp_path / "wide.npy"))
+
+    def sizes(source, limit, asked="auto", n_columns=0, centers_bytes=0, n_threads=8):
+        return MemoryBudget.of(limited(limit), source).labelling(
+            source, asked, n_threads, centers_bytes=centers_bytes, n_columns=n_columns
+        )[:2]
+
+    assert sizes(wide, "4 GiB") == (default_chunk_bytes(wide), 8)
+    # a row of 8 bytes gets 32 for its label, and 8 for each further value
+    assert sizes(narrow, "4 GiB") == (default_chunk_bytes(narrow) * 8 // 32, 8)
+    assert sizes(narrow, "4 GiB", n_columns=4) == (default_chunk_bytes(narrow) * 8 // 64, 8)
+    assert sizes(wide, "4 GiB", 3_000_000) == (3_000_000, 8)
+    wide.read_factor, wide.producer_bytes = 20.0, 10 << 20
+    tight = PROCESS_MEMORY + (60 << 20)
+    chunk, n_threads = sizes(wide, tight)
+    assert (chunk, n_threads) == (1 << 20, 1)
+    assert sizes(wide, tight, centers_bytes=1 << 30) == (1 << 20, 1)  # nothing smaller: not refused
+    assert sizes(wide, tight, 3_000_000) == (3_000_000, 1)
+    np.lib.format.open_memmap(tmp_path / "large.npy", "w+", np.float32, (1_000_000, 100))
+    large = open_source(str(tmp_path / "large.npy"))
+    for limit in (tight, tight + (40 << 20), tight + (200 << 20)):
+        assert len({sizes(large, limit, n_threads=count)[0] for count in (1, 2, 4, 8)}) == 1
+
+
+def test_the_smallest_limit_costs_no_quality(tmp_path):
+    """What a sample of the rows there is room for would miss, far groups, is found; or the limit is refused."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60_000, 6)).astype(np.float32)
+    X[rng.choice(len(X), 240, replace=False)] += np.repeat(100 * rng.normal(size=(12, 6)), 20, axis=0)
+    np.save(tmp_path / "x.npy", X)
+    path, accepted = str(tmp_path / "x.npy"), []
+    for limit in range(300, 400):
+        with suppress(MemoryLimitError):
+            accepted.append(StreamKMeans(15, memory_limit=limited(f"{limit} MiB")).plan(path))
+    assert all(
+        plan.sampling.drawn_rows and plan.sampling.keeps_sample and plan.cluster_on != "sample" for plan in accepted
+    )
+    tight, free = (
+        np.median([StreamKMeans(15, memory_limit=limit, random_state=seed, progress=False).fit(path).inertia_
+                   for seed in range(3)])
+        for limit in (limited(accepted[0].limit_bytes), "auto")
+    )  # fmt: skip
+    assert tight <= 1.005 * free
+
+
+def test_a_limit_leaves_the_same_fit_to_any_number_of_threads(tmp_path):
+    """Below it, fewer threads run; chunks, and with them coresets, stay what they are for one."""
+    X = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1_500_000, 8))
+    X[:] = np.random.default_rng(0).normal(size=(len(X), 8))
+    limit = limited(PROCESS_MEMORY + (100 << 20))
+    fits = [
+        StreamKMeans(5, memory_limit=limit, executor=n, random_state=0, refine=0, progress=False)
+        .fit(str(tmp_path / "x.npy"))
+        for n in (1, 2, 4)
+    ]  # fmt: skip
+    for fit in fits[1:]:
+        np.testing.assert_array_equal(fit.cluster_centers_, fits[0].cluster_centers_)
+        np.testing.assert_array_equal(fit.labels_, fits[0].labels_)
+        assert fit.inertia_ == fits[0].inertia_
+
+
+def test_chunks_grow_with_the_largest_sources_alone():
+    row_bytes = 256
+    at_16_mib = 2**23 * 16 * MIB // row_bytes  # rows of as many chunks as are wanted at most
+
+    def chunk_bytes(n_rows, **given):
+        return default_chunk_bytes(UnreadSource(n_rows, row_bytes // 4), **given)
+
+    assert [chunk_bytes(n) for n in (10**8, 10**11, at_16_mib)] == 3 * [16 * MIB]
+    assert chunk_bytes(10 * at_16_mib) == 160 * MIB
+    assert chunk_bytes(10 * at_16_mib, largest=64 * MIB) == 64 * MIB
+
+
+@pytest.fixture(params=["dense", "sparse"])
+def source(request, tmp_path):
+    """Rows of 64 features, or text: 3,000 rows of some 40 words."""
+    rng = np.random.default_rng(0)
+    if request.param == "dense":
+        np.save(tmp_path / "x.npy", rng.normal(size=(16_000, 64)).astype(np.float32))
+        return open_source(tmp_path / "x.npy")
+    lines = ("0 " + " ".join(f"{j}:1" for j in np.unique(rng.zipf(1.3, 40) % 9000 + 1)) for _ in range(3000))
+    (tmp_path / "x.svm").write_text("\n".join(lines) + "\n")
+    return open_source(tmp_path / "x.svm")
+
+
+def test_cuts_are_those_of_the_chunks(source):
+    for target in (10_000, 1 << 20):
+        sizes = [chunk.n_bytes for chunk in source.chunks(target)]
+        assert (len(source.cut(target)), source.cut(target).largest_bytes) == (len(sizes), max(sizes))
+        assert source.cut(target).total_bytes == sum(sizes)
+
+
+def test_what_only_streams_has_no_cuts():
+    assert open_source(chunk for chunk in [np.eye(3)]).cut(100) == ()
+
+
+def test_steps_on_a_few_rows_do_not_grow_with_all():
+    """Labels of many clusters are those of the rows that a step looks at: sampled rows, or a coreset."""
+    few, many = (memory_of_many(n_rows) for n_rows in (10**7, 10**12))
+    for cluster_on, names in (("sample", ("cluster", "polish", "search")), ("coreset", ("cluster", "search"))):
+        small, large = few.stages(cluster_on, "original", 0), many.stages(cluster_on, "original", 0)
+        assert [small[name] for name in names] == [large[name] for name in names]
+
+
+def memory_of_many(n_rows):
+    return memory_model(
+        n_rows=n_rows, sample_rows=50_000, n_clusters=4096, n_features=768, n_components=96, n_threads=1,
+        row_bytes=3072, block_row_bytes=384, sample_floats=0, largest_chunk=16 * MIB, itemsize=4, read_factor=4.0,
+        fitted=True, n_chunks=320, coreset_rows=10_000, dense=True, labels=False, keeps_sample=True,
+    )  # fmt: skip
