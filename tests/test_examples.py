@@ -75,7 +75,7 @@ def test_example(script, tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", OF_THEIR_OWN)
 def test_example_in_a_process_of_its_own(script, tmp_path):
-    command = [sys.executable, "-W", "error::UserWarning:streamkm", str(EXAMPLES / script), *OF_THEIR_OWN[script]]
+    command = [sys.executable, "-W", "error::UserWarning:__main__", str(EXAMPLES / script), *OF_THEIR_OWN[script]]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=200, check=False

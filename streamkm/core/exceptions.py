@@ -1,7 +1,8 @@
-"""The exceptions that streamkm raises on purpose.
+"""The exceptions and warnings that streamkm raises on purpose.
 
-Every one derives from `StreamkmError` and from the built-in exception that callers of scikit-learn or NumPy would
-catch. A message says the value seen, the value needed, the remedy, and the place (file, dataset, row, byte).
+Every error derives from `StreamkmError`, every warning from `StreamkmWarning`, and most from the built-in class that
+callers of scikit-learn or NumPy would catch, too. A message says the value seen, the value needed, the remedy, and the
+place (file, dataset, row, byte).
 """
 
 
@@ -66,3 +67,15 @@ class MissingDependencyError(StreamkmError, ImportError):
 
 class ClusterError(StreamkmError, RuntimeError):
     """A Dask cluster cannot go on: its scheduler is out of reach, or workers are gone with what only they had."""
+
+
+class StreamkmWarning(UserWarning):
+    """Base of every warning of streamkm."""
+
+
+class IgnoredStartsWarning(StreamkmWarning, RuntimeWarning):
+    """`n_init` is ignored, as initial centers were given."""
+
+
+class ManyLabelsWarning(StreamkmWarning, ResourceWarning):
+    """Labels of many rows are gathered from workers."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from streamkm.cluster.model import Model
+from streamkm.core.exceptions import ManyLabelsWarning, StreamkmWarning
 from streamkm.engine import is_on_cluster
 from streamkm.estimators.centers import hold_centers
 from streamkm.estimators.validation import Weights, centers_dtype
@@ -20,6 +21,10 @@ from streamkm.passes.words import look_at_words
 from streamkm.sources.base import RowSource
 
 MANY_LABELS = 100_000_000  # rows whose labels are gathered from workers with a warning
+
+
+class FewClustersWarning(StreamkmWarning, ConvergenceWarning):
+    """Fewer clusters were found than asked for."""
 
 
 def set_fitted(estimator: Any, fitted: Fit, model: Model, context: FitContext, weights: Weights, seed: int) -> None:
@@ -74,7 +79,7 @@ def set_fitted(estimator: Any, fitted: Fit, model: Model, context: FitContext, w
         warnings.warn(
             f"found {n_found} cluster{s} instead of {estimator.n_clusters}: "
             f"the data have only {n_found} distinct row{s}",
-            ConvergenceWarning,
+            FewClustersWarning,
             stacklevel=4,
         )
 
@@ -85,7 +90,7 @@ def gather_labels(held: HeldLabels) -> NDArray[np.int32]:
         warnings.warn(
             f"labels_ gathers the labels of {held.n_rows:,} rows from the workers into this process, 4 bytes each; "
             f"dask_labels_ leaves them there, and fit(..., labels_to=...) has the workers write them",
-            ResourceWarning,
+            ManyLabelsWarning,
             stacklevel=4,
         )
     return held.gather()

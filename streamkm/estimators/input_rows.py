@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
+from streamkm.core.exceptions import StreamkmWarning
 from streamkm.core.matrix import MASKED_MISSING, MASKED_ROWS, check_unmasked, is_sparse, with_nan
 from streamkm.core.progress import Progress
 from streamkm.estimators.input_errors import clear_refusals
@@ -90,7 +91,7 @@ def _check_names(estimator: Any, source: RowSource, *, reset: bool) -> None:
         warnings.warn(
             f"{source.name} has feature names, but {type(estimator).__name__} was fitted without feature names: "
             "the order of columns cannot be checked",
-            UserWarning,
+            StreamkmWarning,
             stacklevel=4,
         )
     else:

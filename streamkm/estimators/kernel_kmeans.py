@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.core.progress import Progress
 from streamkm.engine import is_alone, is_on_cluster, local_threads, under_limit
@@ -268,7 +268,7 @@ class StreamKernelKMeans(BaseKMeans):
         seed = writer.same_seed(drawn_seed(self.random_state))
         sizes = self._sizes(source)
         if sizes.short and self.n_landmarks == "auto":  # of a number that was given, the plan tells
-            warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", UserWarning, stacklevel=3)
+            warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", StreamkmWarning, stacklevel=3)
         progress = Progress(self.progress)
         with (
             COMPILATION.shown_on(progress),

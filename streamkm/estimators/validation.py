@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from streamkm.cluster.model import Metric
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.seeding.init import check_centers
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import IgnoredStartsWarning, InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import check_unmasked
 from streamkm.preparation import check_preprocess, check_steps
 from streamkm.sketches import OPTIONS, KernelOptions, Nystroem, Sketch, SketchOptions, full_options
@@ -154,7 +154,7 @@ def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
         if n_init not in ("auto", 1):
             warnings.warn(
                 f"n_init={n_init} is ignored: with explicit initial centers there is a single start",
-                RuntimeWarning,
+                IgnoredStartsWarning,
                 stacklevel=4,
             )
 

@@ -20,6 +20,7 @@ from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile, feature_deviations
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.totals import Totals
+from streamkm.core.exceptions import StreamkmWarning
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import human_bytes, trim_heap
 from streamkm.fitting.centers import find_centers
@@ -99,7 +100,7 @@ def run_fit(context: FitContext) -> Fit:
         del framed
         context.writer.save("found", found)
     if plan.clustering.chooses_space and found.space == "sketch":
-        warnings.warn(_in_the_sketch(context, found.n_features), UserWarning, stacklevel=4)
+        warnings.warn(_in_the_sketch(context, found.n_features), StreamkmWarning, stacklevel=4)
     if sketched is not None and sketched.blocks is not None and not reader.source.replayable:
         model = found.model(reader.metric)
         with context.progress.stage("label", len(sketched.blocks.handles)) as stage:

@@ -22,7 +22,7 @@ from streamkm.cluster.model import Metric, Space
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import as_block_matrix
 from streamkm.cluster.search.incremental_k import around_mean
-from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError, StreamkmWarning
 from streamkm.core.matrix import Matrix, with_nan
 from streamkm.core.memory import human_bytes, with_process_memory
 from streamkm.core.progress import Progress
@@ -212,7 +212,7 @@ def sweep(
         read, made, swept = rows_to_sweep(context, here, plan, planned_sketch, sizes, seed, stages)
         space = plan.space_for(read.n_features)
         if space == "sketch" and not made.is_identity:
-            warnings.warn(_in_the_sketch(wanted[-1], read.n_features, plan.limit_bytes), UserWarning, stacklevel=2)
+            warnings.warn(_in_the_sketch(wanted[-1], read.n_features, plan.limit_bytes), StreamkmWarning, stacklevel=2)
         clustered = swept.clustered
         with stages.stage("sketch"):
             block, rows, distances = _to_score(here, swept, made, space, sizes.judged_rows)

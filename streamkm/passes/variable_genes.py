@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Pass
@@ -99,7 +99,7 @@ class VariableGenes(Pass[Moments, None, tuple[NDArray[np.int64], int]]):
             warnings.warn(
                 f"{self.name} has values that are not whole numbers, and the most variable genes are found on raw "
                 "counts; if these are logarithms, pass the layer with counts, or choose genes by a column of var",
-                UserWarning,
+                StreamkmWarning,
                 stacklevel=2,
             )
         scores = normalized_dispersions(*sample_moments(state.sums))

@@ -55,7 +55,6 @@ class TestArray(SourceContract):
         return Opened(open_source(tmp_path / "x.mtx"), X.astype(np.float64))
 
 
-@pytest.mark.filterwarnings("ignore:The default value for `spmatrix`:DeprecationWarning")
 def test_like_scipy(tmp_path, small_groups):
     rng = np.random.default_rng(0)
     lower = np.tril(rng.integers(-9, 9, (30, 30))).astype(float)

@@ -15,6 +15,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.cluster.spherical import on_sphere
+from streamkm.core.exceptions import StreamkmWarning
 from streamkm.core.memory import trim_heap
 from streamkm.fitting.clustering import Clustering
 from streamkm.fitting.context import FitContext
@@ -199,7 +200,7 @@ def warn_of_gain(gain: float | None, refine: int | str) -> None:
     warnings.warn(
         f"the objective could be at least {gain:.1%} lower, by rows drawn in the last pass: the clusters were looked "
         f'for on rows that do not show it; {remedy}coreset="sensitivity" or more memory may help',
-        UserWarning,
+        StreamkmWarning,
         stacklevel=5,
     )
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.cached import CachedRows
 from streamkm.sources.chunks import Chunk, chunk_runs
@@ -209,7 +209,7 @@ def _warn_of_numbers(batch: Batch, name: str) -> None:
         warnings.warn(
             f"{name} is read as documents, and its words are numbers, such as {words[0]!r}, whose digits are hashed; a "
             f"table of numbers is read as rows: open_source, or streamkm fit without text.field",
-            UserWarning,
+            StreamkmWarning,
             stacklevel=2,
         )
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Stage
 from streamkm.sources.base import Rows, RowSource, SentRows
 from streamkm.sources.memory.frames import check_same_columns
@@ -174,7 +174,7 @@ class CsvFiles(RowSource, ABC):
             warnings.warn(
                 f"{path}: its first record, {shown}, holds numbers only and is read as a row; pass header=True if it "
                 f"names the columns, or header=False",
-                UserWarning,
+                StreamkmWarning,
                 stacklevel=2,
             )
 
