@@ -70,15 +70,6 @@ def run(*arguments, code=0):
     return result.output
 
 
-def process(*arguments, **options):
-    """Run a command in a process of its own."""
-    path = os.pathsep.join(filter(None, [str(TOP), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        [sys.executable, "-m", "streamkm", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False, **options,
-    )  # fmt: skip
-
-
 def summary(directory="out"):
     return json.loads(Path(directory, "summary.json").read_text())
 
@@ -738,54 +729,78 @@ def test_errors_of_several_lines_are_marked_on_each(folder, monkeypatch):
     assert run("plan", "x.npy", "-k", 2, code=2) == "streamkm: error: first\nstreamkm: error: second\n"
 
 
-UNREAD = """
-import gc, json, os, runpy, sys
-import streamkm.cli.config, streamkm.estimators.kmeans
+STREAMS = """
+import os, runpy, sys
 
-gc.collect()
-gc.freeze()  # what was imported is left to no collector, also at the end of each child
-told = []
-for arguments, errors_too in json.loads(sys.argv[1]):
-    child = os.fork()
-    if child == 0:  # ends as an interpreter does, which writes what is left to write
-        reader, writer = os.pipe()
-        os.close(reader)
-        os.dup2(writer, 1)
-        os.dup2(writer if errors_too else os.open("errors.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-        sys.argv = ["streamkm", *arguments]
-        runpy.run_module("streamkm", run_name="__main__")
-        sys.exit()
-    told.append((os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "" if errors_too else open("errors.txt").read()))
-print(json.dumps(told))
+what, *arguments = sys.argv[1:]
+if what == "closed":  # as daemons have them
+    for number in (0, 1, 2):
+        os.close(number)
+    sys.stdin = sys.stdout = sys.stderr = None  # as an interpreter has them that finds them closed
+else:
+    reader, writer = os.pipe()
+    os.close(reader)
+    for number in (1, 2) if what == "both unread" else (1,):
+        os.dup2(writer, number)
+sys.argv = ["streamkm", *arguments]
+runpy.run_module("streamkm", run_name="__main__")
 """
 
 
-def test_commands_whose_output_nobody_reads(folder):
+@pytest.fixture
+def with_streams(folder):
+    """A function that runs a command whose standard streams are as it is told; its code and what its errors are."""
+
+    def run(*arguments):
+        Path("program.py").write_text(STREAMS)
+        done = run_program(["program.py", *map(str, arguments)], folder=folder, timeout=120)
+        return done.returncode, done.stderr
+
+    return run
+
+
+def test_commands_whose_output_nobody_reads(with_streams):
     """Output goes to a pipe whose other end is closed; what fails keeps its code, also where errors go there."""
     Path("bad.npy").write_bytes(b"junk")
-    seen_enough = [("inspect", "x.npy", "x.npy"), ("--help",)]
-    failing = [("inspect", "bad.npy"), ("inspect", "--nope")]
-    commands = [*((given, False) for given in seen_enough + failing), *((given, True) for given in failing)]
-    told = subprocess.run(
-        [sys.executable, "-c", UNREAD, json.dumps(commands)], env={**os.environ, "PYTHONPATH": str(TOP)},
-        stdout=subprocess.PIPE, text=True, timeout=280, check=True,
-    ).stdout  # fmt: skip
-    for (given, errors_too), (code, errors) in zip(commands, json.loads(told), strict=True):
-        with row(given=given, errors_too=errors_too):
-            if given in seen_enough:
-                assert (code, errors) == (141, "")
-            else:
-                assert code == 2
-                assert errors_too or "rror: " in errors
+    for given in (("inspect", "x.npy", "x.npy"), ("--help",)):
+        with row(given=given):
+            assert with_streams("output unread", *given) == (141, "")
+    for given in (("inspect", "bad.npy"), ("inspect", "--nope")):
+        with row(given=given):
+            code, errors = with_streams("output unread", *given)
+            assert code == 2
+            assert "rror: " in errors
+            assert with_streams("both unread", *given)[0] == 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such streams there")
-def test_closed_streams_change_nothing(folder):
-    """As daemons have them; nor do files that are opened get their numbers, and what is written to them."""
-    done = process("fit", "x.npy", "-k", 2, "-o", "out", preexec_fn=lambda: [os.close(number) for number in (0, 1, 2)])
-    assert done.returncode == 0
+def test_closed_streams_change_nothing(with_streams):
+    """Nor do files that are opened get their numbers, and what is written to them."""
+    assert with_streams("closed", "fit", "x.npy", "-k", 2, "-o", "out")[0] == 0
     assert summary()["result"]["n_clusters"] == 2
     assert Path("out/report.html").stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no such streams there")
+def test_streams_of_an_interpreter_change_nothing(folder):
+    """What it finds closed as it starts, and what it writes as it ends."""
+
+    def ended(arguments, **streams):
+        given = {**os.environ, "PYTHONPATH": str(TOP)}
+        command = [sys.executable, "-m", "streamkm", *arguments]
+        return subprocess.run(command, env=given, timeout=120, check=False, **streams).returncode
+
+    closed = lambda: [os.close(number) for number in (0, 1, 2)]  # noqa: E731
+    assert ended(["fit", "x.npy", "-k", "2", "-o", "out"], preexec_fn=closed) == 0
+    assert Path("out/report.html").stat().st_size > 0
+    Path("bad.npy").write_bytes(b"junk")
+    for arguments, code in ((["inspect", "x.npy"], 141), (["--help"], 141), (["inspect", "bad.npy"], 2)):
+        reader, writer = os.pipe()
+        os.close(reader)
+        with row(arguments=arguments):
+            assert ended(arguments, stdout=writer, stderr=writer) == code
+        os.close(writer)
 
 
 FOR_A_FULL_DEVICE = [("fit", "x.npy", "-k", "2", "-o", "out"), ("inspect", "x.npy"), ("--help",)]

@@ -1,4 +1,4 @@
-"""The commands `update` and `drift`: a model that goes on day by day, in processes as a scheduler starts them."""
+"""The commands `update` and `drift`: a model that goes on day by day."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from click.testing import CliRunner
 
 from streamkm import IncrementalKMeans, StreamKMeans, open_source
-from tests.cli.test_cli import process, run
+from streamkm.cli.main import main
+from tests.cli.test_cli import run
+from tests.programs import run_program
+from tests.tables import cases
 
 CENTERS = 12 * np.random.default_rng(5).normal(size=(6, 4))
 
@@ -46,8 +50,7 @@ def told(directory):
 
 def test_updates_are_those_of_python(begun):
     for number in (1, 2):
-        output = process("update", "model.npz", f"day{number}.npy", "-o", f"out{number}", "--labels-format", "npy")
-        assert output.returncode == 0, output.stderr
+        said = run("update", "model.npz", f"day{number}.npy", "-o", f"out{number}", "--labels-format", "npy")
         update = begun.update(np.load(f"day{number}.npy"))
         np.testing.assert_array_equal(np.load(f"out{number}/labels.npy"), begun.labels_)
         found = told(f"out{number}")
@@ -56,7 +59,7 @@ def test_updates_are_those_of_python(begun):
         assert {name: found[name] for name in wanted if name != "seconds"} == {
             name: value for name, value in wanted.items() if name != "seconds"
         }
-    assert "was born: " in output.stdout
+    assert "was born: " in said
     page = Path("out2/update.html").read_text()
     assert "<svg" in page
     assert "was born: " in page
@@ -82,14 +85,17 @@ def test_a_fit_leaves_a_model_that_goes_on(folder):
     assert not Path("out/incremental.npz").exists()
 
 
-@pytest.mark.parametrize("form", ["zarr", "csv", "parquet"])
-def test_labels_have_all_formats(begun, form):
-    run("update", "model.npz", "day2.npy", "-o", "out", "--labels-format", form)
+def test_labels_have_all_formats(begun):
+    for form in ("zarr", "csv", "parquet"):
+        given = ("-o", form, "--model-to", f"{form}.npz", "--labels-format", form)
+        run("update", "model.npz", "day2.npy", *given)
     begun.update(np.load("day2.npy"))
-    path = f"out/labels.{form}"
-    reader = {"csv": pd.read_csv, "parquet": pd.read_parquet}
-    labels = zarr.open_array(path)[:] if form == "zarr" else reader[form](path)["label"].to_numpy()
-    np.testing.assert_array_equal(labels, begun.labels_)
+    for labels in (
+        zarr.open_array("zarr/labels.zarr")[:],
+        pd.read_csv("csv/labels.csv")["label"],
+        pd.read_parquet("parquet/labels.parquet")["label"],
+    ):
+        np.testing.assert_array_equal(labels, begun.labels_)
 
 
 def test_an_update_is_not_done_twice(begun):
@@ -139,8 +145,20 @@ def test_later_tables_are_read_as_the_fit_read_its_own(folder):
     assert "choose a name there with --model-to" in refused
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory):
+    """A folder with the results of two fits of day 0: `out` can go on, `plain` cannot."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path_factory.mktemp("fits"))
+        np.save("day0.npy", day(0, [0, 1, 2, 3]))
+        np.save("day1.npy", day(1, [0, 1, 2, 3]))
+        run("fit", "day0.npy", "-k", 4, "--incremental", "-o", "out", "-q", "--no-report")
+        run("fit", "day0.npy", "-k", 4, "-o", "plain", "-q", "--no-report")
+        return Path.cwd()
+
+
+@cases(
+    "arguments, message",
     [
         (["update", "none.npz", "day1.npy"], "none.npz is no file; updates go on with a model of IncrementalKMeans"),
         (["drift", "none.npz", "day1.npy"], "streamkm fit DATA -k 10 --incremental -o out leaves such a model"),
@@ -158,9 +176,8 @@ def test_later_tables_are_read_as_the_fit_read_its_own(folder):
           "estimator.sketch=countsketch"], "--incremental needs clusters in the original space"),
     ],
 )  # fmt: skip
-def test_what_cannot_go_on_is_refused_with_the_line_to_write(folder, arguments, message):
-    run("fit", "day0.npy", "-k", 4, "--incremental", "-o", "out", "-q")
-    run("fit", "day0.npy", "-k", 4, "-o", "plain", "-q")
+def test_what_cannot_go_on_is_refused_with_the_line_to_write(fits, monkeypatch, arguments, message):
+    monkeypatch.chdir(fits)
     before = Path("out/incremental.npz").read_bytes()
     output = run(*arguments, code=2)
     assert message in " ".join(output.split())
@@ -170,21 +187,22 @@ def test_what_cannot_go_on_is_refused_with_the_line_to_write(folder, arguments, 
 
 
 def test_drift_is_told_by_exit_code(begun):
-    same = process("drift", "model.npz", "day1.npy", "--fail-on", "shifted", "-o", "same")
+    """Once in a process, as a scheduler starts it."""
+    given = ["-m", "streamkm", "drift", "model.npz", "day1.npy", "--fail-on", "shifted", "-o", "same"]
+    same = run_program(given, timeout=120)
     assert (same.returncode, same.stdout[:7]) == (0, "Stable:")
     assert json.loads(Path("same/drift.json").read_text())["verdict"] == "stable"
     assert "The new rows are like those before</h1>" in Path("same/drift.html").read_text()
     np.save("far.npy", np.load("day1.npy") + 40)
     found = begun.drift(np.load("far.npy"))
     for fail_on, code in ((None, 0), ("shifted", 3), ("fit again", 3)):
-        output = process("drift", "model.npz", "far.npy", *(["--fail-on", fail_on] if fail_on else []))
-        assert output.returncode == code, output.stderr
-        assert output.stdout == f"{found}\n"
+        done = CliRunner().invoke(main, ["drift", "model.npz", "far.npy", *(["--fail-on", fail_on] if fail_on else [])])
+        assert (done.exit_code, done.stdout) == (code, f"{found}\n")
     skewed = np.concatenate([day(9, [0], 500), day(10, [1, 2, 3], 100)])
     np.save("skewed.npy", skewed)
     assert begun.drift(skewed).verdict == "shifted"
-    assert process("drift", "model.npz", "skewed.npy", "--fail-on", "fit again").returncode == 0
-    assert process("drift", "model.npz", "skewed.npy", "--fail-on", "shifted", "-q").returncode == 3
+    run("drift", "model.npz", "skewed.npy", "--fail-on", "fit again")
+    run("drift", "model.npz", "skewed.npy", "--fail-on", "shifted", "-q", code=3)
     assert "--overwrite" in run("drift", "model.npz", "day1.npy", "-o", "same", code=2)
 
 
