@@ -76,12 +76,6 @@ class Held:
             self.on_move(self)
             self.on_move = None  # this handle itself is kept from now on
 
-    def __getitem__(self, index: int) -> Held:
-        """A part of the value."""
-        return Held(self.future, *self.path, index)
-
-    __iter__ = None  # how many parts there are is not known here
-
 
 class HeldParts(Sequence[Held]):
     """Handles of the first values in a list that is in the result of a future; made when they are asked for."""

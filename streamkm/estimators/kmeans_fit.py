@@ -24,7 +24,6 @@ from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.context import PassContext
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import RowReader
-from streamkm.planning.cells import divided
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
@@ -70,8 +69,7 @@ def plan_rows(
     stored = None
     if plan.memory_model is not None and not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
         stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
-    settings = settings_of(estimator, 0)
-    return divided(plan.with_epochs(settings, stored=stored), settings)
+    return plan.with_epochs(settings_of(estimator, 0), stored=stored)
 
 
 def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:

@@ -21,7 +21,6 @@ from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, 
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix
-from streamkm.cluster.seeding.divided import MOST_STEPS
 from streamkm.cluster.seeding.search_set import Pool, search_rows
 from streamkm.cluster.spherical import on_sphere, placed_in, spherical_lloyd
 from streamkm.core.exceptions import InvalidInputError
@@ -31,7 +30,7 @@ from streamkm.fitting.clustering import Clustering, SampleView
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.iterations import iterated, noted
 from streamkm.fitting.normalize import NormalizedRows
-from streamkm.fitting.starts import cell_centers, search_centers
+from streamkm.fitting.starts import search_centers
 from streamkm.fitting.step_checkpoint import StepCheckpoint
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.plan_parts import SEARCH
@@ -60,29 +59,15 @@ def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
         counted = plan.n_rows is not None
         on = Clustered(plan.cluster_on, sketch.needs_polishing, space, stored_share(clustered.X), counted)
         schedule = on.schedule(rows.n_rows, context.settings)
-        divided = plan.clustering.n_cells > 0 and sketched.blocks is not None
-        if divided:
-            start, schedule = cell_centers(context, rows, sampled), None
-        else:
-            start = seeded(
-                context,
-                clustered,
-                rows_between(sample.X, 0, n_searched),
-                sketch,
-                frame=frame,
-                pool=pool_of(
-                    context,
-                    None if sample.complete else sketched.blocks,
-                    sketched.n_valid,
-                    averaged=schedule is not None,
-                ),
-            )
+        held = None if sample.complete else sketched.blocks
+        pool = pool_of(context, held, sketched.n_valid, averaged=schedule is not None)
+        start = seeded(context, clustered, rows_between(sample.X, 0, n_searched), sketch, frame=frame, pool=pool)
     trim_heap(plan.limit_bytes)
     if on.polished_alone:
         with progress.stage("lloyd", context.settings.max_iter, "steps"):
             result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
     else:
-        result, history = iterated(context, rows, start, schedule, max_iter=MOST_STEPS if divided else None)
+        result, history = iterated(context, rows, start, schedule)
     result = replace(result, labels=None)  # the assign pass finds the labels
     if polished:
         trim_heap(plan.limit_bytes, plan.memory.get("polish", 0))  # clustering may have taken much more

@@ -29,17 +29,14 @@ def iterated(
     schedule: Schedule | None,
     *,
     accelerated: bool = True,
-    max_iter: int | None = None,
 ) -> tuple[LloydResult, list[dict[str, Any]]]:
     """Lloyd's algorithm, with epochs between its steps where they are scheduled; and the history of both.
 
-    `accelerated` says whether steps without epochs carry means on; steps around epochs always do. `max_iter` allows
-    fewer steps without epochs than the settings do.
+    `accelerated` says whether steps without epochs carry means on; steps around epochs always do.
     """
     if schedule is not None:
         return _averaged(context, rows, start, schedule)
-    tol, most = context.settings.tol, context.settings.max_iter
-    max_iter = most if max_iter is None else min(most, max_iter)
+    tol, max_iter = context.settings.tol, context.settings.max_iter
     with context.progress.stage("lloyd", max_iter, "steps") as stage:
         kept = StepCheckpoint(context.writer, "lloyd", stage)
         result = lloyd(

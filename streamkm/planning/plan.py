@@ -226,7 +226,6 @@ class Plan(Lines):
             ("sketch", f"{self.sketch}, {self.n_components:,} components: {self.why_sketch}"),
             ("row sample", self._sample()),
             ("clustering", self.why_regime),
-            *([("cells", self.clustering.in_cells)] if self.clustering.n_cells else []),
             *([] if self.clustering.epochs is None else [("epochs", str(self.clustering.epochs))]),
             ("assignment", self._assignment()),
             *([("centers", MANY_CENTERS)] if self.memory_model is not None and self.memory_model.many else []),

@@ -74,8 +74,6 @@ class PlannedClustering:
         Bytes of sketched rows that are kept in memory where they are spilled; None where they are not.
     epochs : PlannedEpochs or None
         Of moving averages, between steps of Lloyd's algorithm; None where there are none.
-    n_cells : int
-        Cells that workers of a cluster search for centers, each by itself; 0: the search is not divided.
     """
 
     cluster_on: ClusterOn
@@ -85,15 +83,6 @@ class PlannedClustering:
     chooses_space: bool = False
     block_room: int | None = None
     epochs: PlannedEpochs | None = None
-    n_cells: int = 0
-
-    @property
-    def in_cells(self) -> str:
-        """How the search is divided, for people."""
-        return (
-            f"clustered in {self.n_cells:,} cells, each on one worker: sketched rows travel once, as centers would be "
-            f"more bytes"
-        )
 
 
 SEARCH = "search"  # stage of the one worker that searches for starts

@@ -25,8 +25,6 @@ from streamkm.sketches.subspace import subspace_bytes
 
 BLOCK_LABEL_BYTES = 8  # of a row in a step with many centers: its last label and its new one
 JOINED_COPIES = 4  # of a row sample: as it arrives, joined, and packed for the client; 3.7 to 4.4 measured
-CELL_COPIES = 4  # of the rows of a cell: as they arrive, joined, in random order, around the origin
-LARGEST_CELL = 2  # times the mean
 HELD_SHARE = 0.7  # of a worker's limit: above it, Dask writes what the worker holds to disk
 
 
@@ -80,12 +78,6 @@ class WorkerModel:
         """Bytes above the base of the worker that searches for starts: its held rows, and rows drawn from all."""
         sizes = self.sizes
         return self._held_bytes("blocks") + sizes.searching_bytes(sizes.rows.n_rows)
-
-    def cells(self, n_cells: int) -> int:
-        """Bytes above the base while cells are searched: held rows, the same in cells, and cells in work."""
-        rows = self.sizes.rows
-        cell = rows.n_rows * (8 + rows.block_row_bytes) * LARGEST_CELL / n_cells
-        return 2 * self._held_bytes("blocks") + int(self.n_threads * CELL_COPIES * cell)
 
     def _held_bytes(self, cluster_on: ClusterOn) -> int:
         """Of sketched rows on the worker that holds most of them."""
@@ -198,7 +190,3 @@ class WorkerBudget:
         """Resident bytes of a worker that searches for starts."""
         model = WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)
         return self.base_bytes + model.searching()
-
-    def cell_bytes(self, sizes: MemoryModel, n_cells: int) -> int:
-        """Resident bytes of a worker while cells are searched."""
-        return self.base_bytes + WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots).cells(n_cells)

@@ -157,6 +157,15 @@ def test_a_cluster_finds_the_bits_of_a_thread(fitted, client, name):
     assert_same_bits(fitted(name, client, far=True), fitted(name, 1, far=True))
 
 
+def test_two_workers_find_2048_clusters_with_the_bits_of_a_thread(client, tmp_path):
+    """A table of these centers for each worker is more bytes than the rows that workers hold."""
+    path, given = tmp_path / "x.npy", {"random_state": 0, "chunk_bytes": 40_000, "progress": False}
+    np.save(path, np.random.default_rng(0).normal(size=(6_000, 8)).astype(np.float32))
+    got, wanted = (StreamKMeans(2048, executor=executor, **given).fit(path) for executor in (client, 1))
+    assert got.plan_.cluster_on == "blocks"
+    assert_same_bits(got, wanted)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.full), 1])
 @pytest.mark.parametrize("far", [False, pytest.param(True, marks=pytest.mark.full)])

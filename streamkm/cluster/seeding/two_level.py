@@ -44,7 +44,7 @@ def two_level_plusplus(
     coarse = coarse_centers(block, int(np.sqrt(n_clusters)), rng=rng, executor=executor)
     pieces = LocalBlocks.of(executor, block)
     found = executor.each(
-        "seed", measured, pieces.handles, NearestCenters.build(coarse, block.X.dtype, around_origin=True)
+        "seed", _measured, pieces.handles, NearestCenters.build(coarse, block.X.dtype, around_origin=True)
     )
     labels, d2 = (np.concatenate(parts) for parts in zip(*found, strict=True))
     order, starts = rows_by_label(labels, len(coarse))
@@ -92,7 +92,7 @@ def quotas_of(shares: NDArray[np.float64], sizes: NDArray[np.int64], n_clusters:
     return quotas
 
 
-def measured(piece: Block, table: NearestCenters) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+def _measured(piece: Block, table: NearestCenters) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Labels and weighted squared distances of rows."""
     labels, scores = table.lowest(piece.X)
     d2 = np.maximum(scores + piece.d2norms, 0.0)
