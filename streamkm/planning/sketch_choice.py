@@ -15,7 +15,6 @@ from streamkm.sketches.registry import (
     FIT_BY_PASS,
     is_oblivious,
     make_sketch,
-    most_components,
     needs_n_features,
     sketch_class,
 )
@@ -67,8 +66,9 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
     usual = SPARSE_COMPONENTS if source.is_sparse else DENSE_COMPONENTS
     if sketch in DATA_DEPENDENT:
         usual = PCA_COMPONENTS if n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS
-    m = min(usual, most_components(sketch, d)) if n_components == "auto" else int(n_components)
-    return PlannedSketch(sketch, m, why)
+    if n_components == "auto" and d is not None and d <= usual:
+        return PlannedSketch("identity", d, f"{sketch} would have {usual:,} components for {d:,} features")
+    return PlannedSketch(sketch, usual if n_components == "auto" else int(n_components), why)
 
 
 def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, delta: float) -> PlannedSketch:

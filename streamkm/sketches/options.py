@@ -30,7 +30,7 @@ class SketchOptions:
         one from the estimator's `random_state`.
     n_components : int or "auto", default="auto"
         m. "auto": 2,048 for sparse rows (they stay sparse, so it costs nothing); 256 for dense ones; for "pca" 48, and
-        96 for more than 128 clusters.
+        96 for more than 128 clusters. Rows that are known to have no more features than that stay as they are.
     eps : float, optional
         In place of `n_components`: so many components that a theorem keeps the objective of every clustering within
         1 +- eps, for all but a share `delta` of seeds (definition 2 of Liu et al.); `plan` names it. Where that takes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,10 +15,8 @@ from streamkm.sketches import (
     PCASketch,
     Sketch,
     SparseJL,
-    SubsampledHadamard,
 )
 from streamkm.sketches.base import SketchAnswers, SketchFit
-from streamkm.sketches.hadamard import Rotation
 from streamkm.sketches.sparse_jl import USUAL_PER_FEATURE
 from streamkm.sketches.subspace import fit_rows
 from streamkm.sketches.svd import TruncatedSVDSketch
@@ -86,13 +83,6 @@ def make_sketch(
 def needs_n_features(kind: str) -> bool:
     """Whether the number of features must be known to make the sketch."""
     return is_oblivious(kind) and "n_features" in {field.name for field in dataclasses.fields(SKETCHES[kind])}
-
-
-def most_components(kind: str, n_features: int | None) -> int:
-    """The largest m that a sketch of rows of so many features can have: a subsample of the rotated components."""
-    if kind == SubsampledHadamard.kind and n_features is not None:
-        return Rotation(n_features, 0).n_padded
-    return sys.maxsize
 
 
 def sizes_within(kind: str, sizes: Sequence[int], shape: tuple[int, int]) -> list[int]:

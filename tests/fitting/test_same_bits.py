@@ -96,7 +96,9 @@ CASES = {
     "sample, k-means||": Case("sample", parameters=UNIFORM | {"init": "k-means||"}),
     "sample, LS++": Case("sample", parameters=UNIFORM | {"init": "ls++"}),
     "sample, CSR f4": Case("sample", "csr f4", width=2000, parameters=UNIFORM),
-    "sample, CSR f8 sketched": Case("sample", "csr f8", width=2000, parameters={"sketch": "countsketch"}),
+    "sample, CSR f8 sketched": Case(
+        "sample", "csr f8", width=2000, parameters={"sketch": SketchOptions("countsketch", 2048)}
+    ),
     "sample, many clusters": Case("sample", n_rows=70_000, width=16, n_clusters=MANY, parameters=FEW_STEPS | UNIFORM),
     "blocks": Case("blocks", parameters=in_chunks(LONG)),
     "blocks, f8": Case("blocks", "f8", parameters=in_chunks(LONG // 2)),

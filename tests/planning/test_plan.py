@@ -113,6 +113,19 @@ def test_components_as_asked_for():
     assert plan(UnreadSource(1000, 5000), sketch="identity").n_components == 5000
 
 
+@cases("sparse", [False, True])
+@cases("kind", ["countsketch", "sparse-jl", "signs", "gaussian", "hadamard", "svd", "leverage"])
+def test_no_more_components_than_features_unless_the_number_is_given(kind, sparse):
+    got = plan(UnreadSource(1000, 16, sparse=sparse), sketch=kind)
+    assert (got.sketch, got.n_components) == ("identity", 16)
+    assert f"{kind} would have" in dict(got.lines())["sketch"]
+    asked = plan(UnreadSource(1000, 16, sparse=sparse), sketch=SketchOptions(kind, 20 if kind != "hadamard" else 16))
+    assert asked.n_components == (20 if kind != "hadamard" else 16)
+    wide = plan(UnreadSource(1000, 3000, sparse=sparse), sketch=kind)
+    assert wide.n_components == {"svd": 48, "leverage": 48}.get(kind, 2048 if sparse else 256)
+    assert wide.sketch == kind
+
+
 def test_identity_refuses_other_components():
     with pytest.raises(InvalidParameterError, match=r"n_components=7.*20"):
         plan(UnreadSource(1000, 20), sketch=SketchOptions("identity", 7))
