@@ -17,7 +17,6 @@ import scipy.sparse
 import zarr
 from sklearn.datasets import dump_svmlight_file
 
-from streamkm.metrics import clustering_accuracy
 from tests.programs import run_program
 
 pytest.importorskip("matplotlib")
@@ -219,10 +218,11 @@ def test_rows_are_compared_by_the_entries_that_they_keep():
 
 
 def test_starts_know_nothing_of_the_classes():
-    X, classes = load("common").topics(2000)
+    common = load("common")
+    X, classes = common.topics(2000)
     sparse_embedded = load("sparse_embedded")
     labels = sparse_embedded.by_kept_entries(sparse_embedded.sparsified(X, 10, 0), 50, 0)
-    assert clustering_accuracy(classes, labels) < 0.3  # ten of 65,536 entries of a row tell little
+    assert common.accuracy(classes, labels) < 0.3  # ten of 65,536 entries of a row tell little
 
 
 @pytest.mark.slow

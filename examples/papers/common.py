@@ -15,8 +15,10 @@ import numpy as np
 import scipy.sparse as sp
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
+from scipy.optimize import linear_sum_assignment
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.metrics import pairwise_distances_argmin
+from sklearn.metrics import pair_confusion_matrix, pairwise_distances_argmin
+from sklearn.metrics.cluster import contingency_matrix
 from threadpoolctl import threadpool_limits
 
 from streamkm import StreamKMeans
@@ -128,10 +130,36 @@ def cluster(X, k, seed, **options):
 
 def assigned(X, labels):
     """Labels by the nearest mean: what a final pass makes of the clusters of a sketch."""
+    means, _ = means_of(X, labels)
+    return pairwise_distances_argmin(X, means.toarray() if sp.issparse(means) else means)
+
+
+def means_of(X, labels):
+    """Means of clusters, and their numbers of rows."""
     labels = np.unique(labels, return_inverse=True)[1]
     members = sp.csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))))
-    means = (members @ X) / members.sum(axis=1)[:, None]
-    return pairwise_distances_argmin(X, means.toarray() if sp.issparse(means) else means)
+    counts = members.sum(axis=1)
+    return (members @ X) / counts[:, None], counts
+
+
+def objective(X, labels):
+    """Sum of squared distances of rows to the means of their clusters."""
+    means, counts = means_of(X, labels)
+    squares = means.power(2).sum(axis=1) if sp.issparse(means) else np.square(means).sum(axis=1)
+    rows = X.data if sp.issparse(X) else X
+    return float(np.square(rows, dtype=np.float64).sum() - counts @ squares)
+
+
+def accuracy(classes, labels):
+    """Share of rows in the right cluster when clusters are matched with classes, one to one, as well as can be."""
+    table = contingency_matrix(classes, labels)
+    return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(labels))
+
+
+def pair_f(classes, labels, beta):
+    """F measure over pairs of rows: a pair is found if it shares a cluster, and right if it shares a class."""
+    (_, clusters_alone), (classes_alone, both) = pair_confusion_matrix(classes, labels).tolist()
+    return (1 + beta**2) * both / ((1 + beta**2) * both + beta**2 * classes_alone + clusters_alone)
 
 
 def write_table(path, rows, *, say=True):

@@ -27,9 +27,9 @@ import scipy.sparse as sp
 from claims import Claims, by_seed, case, difference, paired, ratio
 from sklearn.cluster import KMeans
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
+from sklearn.metrics import adjusted_rand_score
 from sklearn.preprocessing import normalize
 
-from streamkm.metrics import adjusted_rand, contingency, objective, pairwise_f_beta
 from streamkm.sketches import CountSketch
 from streamkm.sketches.theory.bounds import feature_hashing
 
@@ -78,9 +78,8 @@ def clustered(X, of_words, classes, n_seeds, **described):
     for method, work, seeds in [*methods, (DEFAULT, as_it_comes, few)] if X is of_words else methods:
         for seed in range(seeds):
             labels = work(X, seed)
-            found = contingency(classes, labels)
-            scores = {"f5": pairwise_f_beta(found, beta=5), "ari": adjusted_rand(found)}
-            scores["objective"] = objective(of_words, labels)
+            scores = {"f5": common.pair_f(classes, labels, 5), "ari": adjusted_rand_score(classes, labels)}
+            scores["objective"] = common.objective(of_words, labels)
             rows.append({**described, "method": method, "seed": seed, **scores})
     return rows
 
@@ -177,7 +176,7 @@ def beside(rows, widths, bounds):
 def plot(path, rows):
     """F_5 above, the adjusted Rand index below; counts left, tf-idf right."""
     figure, axes = common.panels(2, 2, "K-means with feature hashing: means over seeds, and 10 % to 90 % of them")
-    together = pairwise_f_beta(np.repeat(np.arange(6), 100), np.zeros(600, int), beta=5)
+    together = common.pair_f(np.repeat(np.arange(6), 100), np.zeros(600, int), 5)
     for column, weights in enumerate(WEIGHTS):
         for number, method in enumerate((PLAIN, OURS)):
             kept = [row for row in rows if row["weights"] == weights and row["method"] == method]

@@ -31,11 +31,11 @@ import numpy as np
 from claims import Claims, by_seed, case, difference, paired, ratio
 from scipy.linalg import eigvalsh
 from sklearn.datasets import make_circles, make_moons
+from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans
 from streamkm.fitting.kernel.papers.exact import exact_objective, leading_features, power_features, spectral_features
-from streamkm.metrics import clustering_accuracy, normalized_mutual_info
 from streamkm.sketches import Kernel
 from streamkm.sketches.kernel_columns import KernelColumns, working_landmarks
 from streamkm.sketches.kernel_map import inverse_root
@@ -94,8 +94,8 @@ def measure(name, X, classes, sizes, n_seeds):
                 "m": m,
                 "seed": seed,
                 "feature_seconds": seconds,
-                "nmi": normalized_mutual_info(classes, labels, average_method="geometric"),
-                "accuracy": clustering_accuracy(classes, labels),
+                "nmi": normalized_mutual_info_score(classes, labels, average_method="geometric"),
+                "accuracy": common.accuracy(classes, labels),
                 "objective": exact_objective(Kernel("rbf", gamma), X, np.asarray(labels)) if exact else "",
             }
         )
@@ -265,7 +265,7 @@ def widths(data, quick, claims):
             ).fit(X)
             for seed in range(1 if quick else SEEDS)
         ]
-        found = [normalized_mutual_info(classes, fit.labels_, average_method="geometric") for fit in fits]
+        found = [normalized_mutual_info_score(classes, fit.labels_, average_method="geometric") for fit in fits]
         told.append(
             f"gamma_factor={factor}: sigma {s / np.sqrt(factor):.0f}, NMI {np.mean(found):.3f} +- {np.std(found):.3f}"
         )
@@ -282,8 +282,8 @@ def shapes(claims):
         for seed in range(SEEDS):
             X, classes = make(1000, random_state=seed)
             fit = kernel_fit(X, 2, gamma, seed, n_landmarks=300, rank=rank)
-            kernel.append(clustering_accuracy(classes, fit.labels_))
-            plain.append(clustering_accuracy(classes, common.cluster(X, 2, seed)))
+            kernel.append(common.accuracy(classes, fit.labels_))
+            plain.append(common.accuracy(classes, common.cluster(X, 2, seed)))
         cases = [case("kernel k-means", kernel, ">=", 0.98), case("k-means", plain, "<=", 0.98)]
         claims.add(name, f"kernel k-means, gamma = {gamma}, s = {rank}, finds what k-means cannot: accuracy", cases)
 

@@ -32,7 +32,6 @@ import numpy as np
 
 from streamkm import StreamKMeans
 from streamkm import sketches as S
-from streamkm.metrics import objective
 from streamkm.sketches.subspace import fit_rows
 
 SIZES, CELL_CLUSTERS = (16, 64, 256, 1024), 20
@@ -79,7 +78,7 @@ def run(X, k, sketch, m, seed):
     labels, clustering = common.timed(common.cluster, sketched, k, seed)
     final, assigning = common.timed(common.assigned, X, labels)
     times = {"sketch_seconds": sketching, "cluster_seconds": clustering, "seconds": sketching + clustering + assigning}
-    return {**times, "sketch_objective": objective(X, labels), "objective": objective(X, final)}
+    return {**times, "sketch_objective": common.objective(X, labels), "objective": common.objective(X, final)}
 
 
 def fitted(X, k, seed):
@@ -87,7 +86,7 @@ def fitted(X, k, seed):
     fit, seconds = common.timed(StreamKMeans(k, executor=1, random_state=seed).fit, X)
     plain = {"sketch_seconds": "", "cluster_seconds": "", "seconds": seconds, "sketch_objective": ""}
     described = {"sketch": f"auto: {fit.plan_.sketch}", "m": fit.n_components_, "seed": seed}
-    return {**described, **plain, "objective": objective(X, fit.labels_)}
+    return {**described, **plain, "objective": common.objective(X, fit.labels_)}
 
 
 def measure(X, k, sizes, n_seeds):

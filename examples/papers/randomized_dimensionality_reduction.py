@@ -28,7 +28,6 @@ from claims import Claims, by_seed, case, difference, paired
 from sklearn.cluster import KMeans
 
 from streamkm import sizing
-from streamkm.metrics import clustering_accuracy, objective_ratio
 from streamkm.sketches import FeatureSelection, LeverageSampling, SignProjection, TruncatedSVDSketch
 from streamkm.sketches.subspace import fit_rows
 
@@ -92,8 +91,8 @@ def measure(d, spread, sizes, methods, n_sets):
                 sketched, sketching = common.timed(partial(METHODS[method], seed=seed), X, m)
                 for name, work in ((PLAIN, lloyd), (OURS, ours)):
                     labels, clustering = common.timed(work, sketched, seed)
-                    found = {"objective": objective_ratio(X, labels, reference)}
-                    found["misclassified"] = 1 - clustering_accuracy(classes, labels)
+                    found = {"objective": common.objective(X, labels) / common.objective(X, reference)}
+                    found["misclassified"] = 1 - common.accuracy(classes, labels)
                     found["seconds"] = sketching + clustering
                     described = {"d": d, "spread": spread, "seed": seed, "method": method, "m": m, "kmeans": name}
                     rows.append({**described, **found, "fails": int(found["misclassified"] > 0.01)})
@@ -114,7 +113,7 @@ def bounds(d, n_seeds, claims):
             for seed, reference in enumerate(references):
                 X, _ = points(d, OVERLAPPING, seed)
                 labels = ours(work(X, bound.n_components, seed), seed)
-                factors.append(objective_ratio(X, labels, reference))
+                factors.append(common.objective(X, labels) / common.objective(X, reference))
             promised = {"boutsidis-2015": 2 + eps, "drineas-1999": 2.0, "feldman-2013": 1 + eps}[theorem]
             claims.add(
                 f"d = {d}, deviation {OVERLAPPING}",

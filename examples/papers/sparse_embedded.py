@@ -40,7 +40,6 @@ import scipy.sparse as sp
 from claims import Claims, by_seed, case, difference, paired, ratio
 
 from streamkm import SketchOptions
-from streamkm.metrics import clustering_accuracy, objective_ratio
 from streamkm.sketches import CountSketch, FeatureSelection, PreconditionedSampling, SignProjection, TruncatedSVDSketch
 from streamkm.sketches.subspace import fit_rows
 
@@ -129,8 +128,8 @@ def measure(name, X, classes, sizes, n_seeds):
     def add(method, m, seed, sketching, clustered):
         labels, clustering = clustered
         found = {"sketch_seconds": sketching, "cluster_seconds": clustering}
-        found["accuracy"] = clustering_accuracy(classes, labels)
-        found["objective"] = objective_ratio(X, labels, reference)
+        found["accuracy"] = common.accuracy(classes, labels)
+        found["objective"] = common.objective(X, labels) / common.objective(X, reference)
         rows.append({"data": name, "method": method, "m": m, "seed": seed, **found})
 
     fits = {m: partial(common.cluster, sketch=SketchOptions("countsketch", m)) for m in sizes}

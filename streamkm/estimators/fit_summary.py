@@ -20,7 +20,7 @@ from streamkm.estimators.centers import known_means
 from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.validation import plain
 from streamkm.metrics.clusters import whole
-from streamkm.metrics.internal import sampled_silhouette
+from streamkm.metrics.silhouette import sampled_silhouette
 from streamkm.passes.excerpts import row_ids, rows_as_values
 from streamkm.passes.labels import count_skipped
 from streamkm.reports.pictures import check_image_shape, with_pictures

@@ -18,7 +18,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
 from streamkm.kernels.centers.scores import spread_csr, spread_dense
-from streamkm.metrics.internal import SampledSilhouette, cluster_sums, mean_overlap, row_silhouettes, variance_ratio
+from streamkm.metrics.silhouette import SampledSilhouette, cluster_sums, row_silhouettes
 
 TASKS = 16  # that the changed clusters are shared out in, for threads
 
@@ -190,3 +190,20 @@ def _products(clusters: NDArray[np.int64], means: NDArray[Any]) -> NDArray[Any]:
     # BLAS' buffers
     with np.errstate(invalid="ignore"):
         return means[clusters] @ means.T
+
+
+def variance_ratio(n_rows: int, n_clusters: int, between: float, within: float) -> float:
+    """Calinski and Harabasz's ratio from sums of squares; 1 where nothing lies within, NaN where it has no meaning."""
+    if not 2 <= n_clusters < n_rows:
+        return float("nan")
+    return 1.0 if within == 0 else between * (n_rows - n_clusters) / (within * (n_clusters - 1))
+
+
+def mean_overlap(n_rows: int, widths: NDArray[np.float64], distances: NDArray[Any]) -> float:
+    """Davies and Bouldin's index from mean distances to the means (k,) and those between means (k, k); or NaN."""
+    if not 2 <= len(widths) < n_rows:
+        return float("nan")
+    if np.allclose(widths, 0) or np.allclose(distances, 0):
+        return 0.0
+    apart = np.where(distances == 0, np.inf, distances)
+    return float(np.mean(np.max((widths[:, None] + widths) / apart, axis=1)))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import adjusted_rand_score as adjusted_rand
 
 from streamkm.cluster.rows import Block
 from streamkm.cluster.search.incremental_k import Growing
@@ -23,7 +24,6 @@ from streamkm.cluster.seeding.search_set import prefix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.saving import CheckpointWriter
-from streamkm.metrics import adjusted_rand
 from streamkm.metrics.incremental import Rescoring, Scores
 from streamkm.model_selection.sweep_result import SweepRow
 
