@@ -2,7 +2,7 @@
 
 python how_many_clusters.py
 
-The same on the command line, with a picture of the elbow: `streamkm sweep rows.npy -k 2:12`.
+The same on the command line, with a picture: `streamkm sweep rows.npy -k 2:12`.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
 Responsible, with its parts, for arguments, for what is printed and for exit codes. ``fit`` and ``plan`` are in
 `fit`, ``update`` and ``drift`` in `update`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``dedupe`` in `dedupe`,
-``sweep`` and ``distortion`` in `sweep`, ``warm`` in `warm`, what commands share is in `common`; these modules alone
-import click, print, and set up logging. The work is done elsewhere.
+``sweep`` in `sweep`, ``warm`` in `warm`, what commands share is in `common`; these modules alone import click, print,
+and set up logging. The work is done elsewhere.
 
 Exit codes: 0; 2 for wrong usage or input; 3 for a drift that --fail-on names; 1 for a failure of streamkm, or no space
 for what is printed; 130 when interrupted; 141, without a word, where the reader of what is printed has stopped
@@ -38,7 +38,7 @@ from streamkm.cli.options import (
     threads_option,
 )
 from streamkm.cli.stores import append, cluster, sketch
-from streamkm.cli.sweep import distortion, sweep
+from streamkm.cli.sweep import sweep
 from streamkm.cli.update import drift, update
 from streamkm.cli.warm import warm
 from streamkm.cli.wording import in_words_of
@@ -278,7 +278,7 @@ def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool)
 
 
 _COMMANDS = (
-    fit, plan, inspect, assign, update, drift, sketch, append, cluster, dedupe, sweep, distortion, report, warm,
+    fit, plan, inspect, assign, update, drift, sketch, append, cluster, dedupe, sweep, report, warm,
 )  # fmt: skip
 for _command in _COMMANDS:
     main.add_command(_command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -124,17 +124,6 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str
 
 def _genes(_: click.Context, __: click.Parameter, value: str | None) -> str | int | None:
     return int(value) if value is not None and value.isdecimal() else value
-
-
-def steps_text(steps: Sequence[str] | Mapping[str, Any]) -> str:
-    """Steps as ``--preprocess`` takes them."""
-    if not isinstance(steps, Mapping):
-        return ",".join(steps)
-    texts = []
-    for step, columns in steps.items():
-        each = [f"{column}={columns[column]!r}" for column in columns] if step == "weight" else columns
-        texts.append(step if each is None else f"{step}:{'+'.join(each)}")
-    return ",".join(texts)
 
 
 def _steps(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | dict[str, Any] | None:

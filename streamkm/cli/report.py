@@ -1,4 +1,4 @@
-"""The report of a results directory, and what a sweep leaves.
+"""The report of a results directory.
 
 Everything in a report comes from the files in the directory, so it can be made again.
 """
@@ -10,7 +10,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +18,7 @@ from streamkm.cli.results import MODEL, REPORT, SUMMARY, VIEW, labels_name, writ
 from streamkm.core.exceptions import InvalidParameterError, SourceError
 from streamkm.reports.maps import ClusterMap
 from streamkm.reports.report import report_page
-from streamkm.reports.sweep import sweep_page, sweep_svg
 
-if TYPE_CHECKING:
-    from streamkm.model_selection.sweep_result import SweepResult
-
-SWEEP_CSV, SWEEP_JSON, SWEEP_SVG, SWEEP_PAGE = "sweep.csv", "sweep.json", "sweep.svg", "sweep.html"
 _LOADING = {
     ".npy": 'np.load("{}")',
     ".zarr": 'zarr.open_array("{}")[:]',
@@ -78,23 +73,6 @@ def write_report(directory: str | os.PathLike[str], image_shape: Sequence[int] |
         raise SourceError(f"{folder} has no complete results of streamkm fit ({error}); run the fit again") from error
     write_text(folder / REPORT, text)
     return folder / REPORT
-
-
-def write_sweep(directory: str | os.PathLike[str], result: SweepResult, next_step: str) -> Path:
-    """Write sweep.csv, sweep.json, sweep.html and the picture sweep.svg into a directory, made where it is missing.
-
-    Without matplotlib there is no picture, which is logged.
-
-    `next_step`: the command that clusters all rows as the sweep did. Raises OutputError if they cannot be written.
-    """
-    folder, table = Path(directory), result.to_dict()
-    write_text(folder / SWEEP_CSV, result.csv_text())
-    picture = sweep_svg(table)
-    if picture is not None:
-        write_text(folder / SWEEP_SVG, picture)
-    write_text(folder / SWEEP_PAGE, sweep_page(table, result.lines(), next_step, picture))
-    write_text(folder / SWEEP_JSON, json.dumps(table, indent=2, allow_nan=False) + "\n")
-    return folder
 
 
 def _next_steps(folder: Path) -> str:

@@ -30,12 +30,8 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "update": {"n_clusters": "-k {}"},
     "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
     "sweep": {
-        "n_clusters": "-k {}", "seeds": "--seeds {}", "random_state": "--random-state {}", "metric": "--metric {}",
-        "on_invalid": "--skip-invalid", "on_missing": "--on-missing {}", "extend": "--extend",
-    },
-    "distortion": {
-        "n_clusters": "-k {}", "n_components": "-m {}", "sketches": "--sketches {}", "sample_rows": "--sample-rows {}",
-        "random_state": "--random-state {}",
+        "n_clusters": "-k {}", "random_state": "--random-state {}", "metric": "--metric {}",
+        "on_invalid": "--skip-invalid", "on_missing": "--on-missing {}",
     },
 }  # fmt: skip
 _COLUMNS = {
@@ -43,8 +39,8 @@ _COLUMNS = {
     for name in ("columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "genes")
 }
 _THREADS = {"executor": "--threads {}"}
-_WITH_THREADS = (*_FITS, "assign", "update", "drift", "sketch", "append", "dedupe", "sweep", "distortion")
-_WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "update", "drift", "sketch", "dedupe", "sweep", "distortion")
+_WITH_THREADS = (*_FITS, "assign", "update", "drift", "sketch", "append", "dedupe", "sweep")
+_WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "update", "drift", "sketch", "dedupe", "sweep")
 _MEMORY = {"memory_limit": "--memory-limit {}"}
 _WITH_MEMORY = (*_FITS, "update", "drift", "sketch", "append", "dedupe", "sweep")
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))

@@ -29,13 +29,6 @@ class SampledSilhouette:
     standard_error: float
     n_rows: int
 
-    @classmethod
-    def of(cls, values: NDArray[np.float64] | None, n_rows: int) -> SampledSilhouette:
-        """Gather what `row_silhouettes` gives."""
-        if values is None:
-            return cls(float("nan"), float("nan"), n_rows)
-        return cls(float(values.mean()), float(values.std(ddof=1)) / n_rows**0.5, n_rows)
-
 
 def sampled_silhouette(
     X: Any, labels: Any, *, sample_rows: int | None = None, random_state: Any = None
@@ -52,50 +45,14 @@ def sampled_silhouette(
     rows = np.flatnonzero(labels >= 0)
     if sample_rows is not None:
         rows = rows[check_random_state(random_state).permutation(len(rows))[:sample_rows]]
-    sampled = X[rows]
-    distances = euclidean_distances(sampled)
-    _, codes = np.unique(labels[rows], return_inverse=True)
-    counts = np.bincount(codes)
-    sums = cluster_sums(distances, codes, len(counts))
-    return SampledSilhouette.of(row_silhouettes(sums, codes, counts), len(rows))
+    return mean_silhouette(euclidean_distances(X[rows]), labels[rows])
 
 
-def cluster_sums(distances: NDArray[Any], codes: NDArray[Any], n_clusters: int) -> NDArray[np.float64]:
-    """Sums (k, s) of every row's distances to the rows of each cluster, from distances (s, s), symmetric."""
-    sums = np.zeros((n_clusters, len(distances)))
-    order = np.argsort(codes, kind="stable")
-    present, starts = np.unique(codes[order], return_index=True)
-    for cluster, part in zip(present, np.split(order, starts[1:]), strict=True):
-        sums[cluster] = distances[part].sum(axis=0, dtype=np.float64)
-    return sums
+def mean_silhouette(distances: NDArray[np.float64], labels: NDArray[np.int32]) -> SampledSilhouette:
+    """Mean silhouette of rows by the distances (s, s) between them."""
+    from sklearn.metrics import silhouette_samples
 
-
-def row_silhouettes(sums: NDArray[np.float64], codes: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.float64] | None:
-    """``(b - a) / max(a, b)`` of each row; None unless there are two clusters, and more rows than clusters.
-
-    a is the mean distance to the other rows of the own cluster, b that to the rows of the nearest other cluster; a row
-    alone in its cluster counts 0.
-
-    Parameters
-    ----------
-    sums : float64 (k, s)
-        Of every row's distances to each cluster.
-    codes : int (s,)
-    counts : int (k,)
-        Rows of each cluster among the s; clusters with none take no part.
-    """
-    n_rows = sums.shape[1]
-    if not 2 <= np.count_nonzero(counts) < n_rows:
-        return None
-    columns = np.arange(n_rows)
-    own = counts[codes]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        within = sums[codes, columns] / (own - 1)
-        means = np.where(counts > 0, 1 / counts, np.inf)[:, None] * sums
-        means[codes, columns] = np.inf
-        means[counts == 0] = np.inf
-        nearest = means.min(axis=0)
-        values = (nearest - within) / np.maximum(within, nearest)
-    values[own == 1] = 0.0
-    judged: NDArray[np.float64] = np.nan_to_num(values)
-    return judged
+    if not 2 <= len(np.unique(labels)) < len(labels):
+        return SampledSilhouette(float("nan"), float("nan"), len(labels))
+    values = silhouette_samples(distances, labels, metric="precomputed")
+    return SampledSilhouette(float(values.mean()), float(values.std(ddof=1)) / len(labels) ** 0.5, len(labels))

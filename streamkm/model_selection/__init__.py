@@ -1,4 +1,1 @@
-"""Which k and which sketch: sweeps over numbers of clusters, and how well sketches keep the objective.
-
-Rows and ranges come in, tables of scores go out; nothing here draws.
-"""
+"""How many clusters: `sweep`, which scores many numbers of them."""

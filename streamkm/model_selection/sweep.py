@@ -1,125 +1,258 @@
-"""Many numbers of clusters from one look at the data.
+"""Scores of many numbers of clusters, from one pass over the data.
 
-One pass samples rows, and where that is a part of them, a second draws more by their share of the objective. They are
-sketched, and clustered into the fewest clusters wanted; every next clustering is grown from the one before. Each is
-scored among the original features. Takes parameters and sources, returns a frozen `SweepResult`.
+The pass samples rows. For each number, k-means clusters all sampled rows and each half of them. Inertia and silhouette
+are those of the original features, whatever sketch the clusters are found in.
 """
 
 from __future__ import annotations
 
-import logging
+import csv
+import io
 import os
-import warnings
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from numbers import Integral
 from typing import Any, get_args
 
-from streamkm.cluster.blocks import merged
-from streamkm.cluster.model import Metric, Space
-from streamkm.cluster.rows import Block
-from streamkm.cluster.sampling.row_sample import as_block_matrix
-from streamkm.cluster.search.incremental_k import around_mean
-from streamkm.core.exceptions import InvalidParameterError, StreamkmWarning
-from streamkm.core.matrix import Matrix, with_nan
-from streamkm.core.memory import human_bytes, with_process_memory
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.metrics import adjusted_rand_score
+
+from streamkm.cluster.distances import euclidean_distances
+from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
+from streamkm.cluster.lloyd import lloyd
+from streamkm.cluster.model import Metric
+from streamkm.cluster.rows import NO_WEIGHTS, Block
+from streamkm.cluster.sampling.row_sample import Sample, SampleRule
+from streamkm.cluster.seeding.init import Starts, Streams, start_centers
+from streamkm.cluster.seeding.search_set import centered, search_rows
+from streamkm.core.atomic_io import check_new, replace_file
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import with_nan
+from streamkm.core.memory import trim_heap
 from streamkm.core.progress import Progress
+from streamkm.core.text_table import Lines
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
-from streamkm.engine.checkpoint import Checkpoint
-from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.validation import drawn_seed
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.genes import find_genes
 from streamkm.kernels.compiling import COMPILATION
-from streamkm.metrics.incremental import Distances, Rescoring
-from streamkm.model_selection.sweep_parameters import (
-    check_choice,
-    check_count,
-    check_preparation,
-    sweep_sizes,
-    swept_preparation,
-    wanted_clusters,
-)
-from streamkm.model_selection.sweep_result import SweepResult
-from streamkm.model_selection.sweep_runs import grown, kept_run, table_rows
-from streamkm.model_selection.swept_rows import SweptRows, rows_to_sweep, sweep_streams
+from streamkm.metrics.silhouette import mean_silhouette
 from streamkm.passes.context import PassContext
+from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import find_preparation, planned_rows
-from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
+from streamkm.passes.reader import OnInvalid, RowReader
+from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.line_room import planned_line_room
+from streamkm.planning.memory import pca_rows
+from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
+from streamkm.preparation import Preparation, check_preprocess
+from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import Sketch, SketchOptions
-from streamkm.sketches.registry import sketch_names
+from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
 from streamkm.sources import open_source
-from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.prepared import prepared
 
-logger = logging.getLogger(__name__)
+STARTS = Starts(2, 2)  # of each clustering; the search that follows corrects most of what two miss
+MAX_ITER, TOL = 100, 1e-4
+JUDGED_ROWS = 2000  # that silhouettes are taken of, within themselves
+SAME_AGREEMENT = 0.05  # less than the best by which agreement still supports a number of clusters
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRow:
+    """Scores of one number of clusters.
+
+    Attributes
+    ----------
+    n_clusters : int
+    inertia : float
+        Sum of squared distances of the sampled rows to the means of their clusters.
+    silhouette, silhouette_error : float
+        Mean silhouette of up to 2,000 sampled rows, and its standard error; NaN for one cluster.
+    agreement : float
+        Adjusted Rand index of two labellings of the sampled rows, each by the centers of one half of them; NaN for one
+        cluster, and for more clusters than a half has rows.
+    seconds : float
+    """
+
+    n_clusters: int
+    inertia: float
+    silhouette: float
+    silhouette_error: float
+    agreement: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult(Lines):
+    """Scores of many numbers of clusters.
+
+    Attributes
+    ----------
+    rows : tuple of SweepRow
+        By number of clusters, ascending.
+    n_samples : int
+        Valid rows of the data.
+    n_sampled : int
+        Rows that were clustered and scored.
+    """
+
+    rows: tuple[SweepRow, ...]
+    n_samples: int
+    n_sampled: int
+
+    @property
+    def best(self) -> int:
+        """The suggested number of clusters: the one with the highest silhouette, the fewest of equals.
+
+        Without silhouettes, the number with the lowest inertia.
+        """
+        return max(self.rows, key=lambda row: (np.nan_to_num(row.silhouette, nan=-2.0), -row.inertia)).n_clusters
+
+    @property
+    def most_agreed(self) -> int | None:
+        """The number of clusters on which halves agree: `best` if they agree on it about as well as on any.
+
+        Else the number with the highest agreement, the most of equals; None without agreements.
+        """
+        agreed = {row.n_clusters: row.agreement for row in self.rows if np.isfinite(row.agreement)}
+        highest = max(agreed.values(), default=0.0)
+        if agreed.get(self.best, -1.0) >= highest - SAME_AGREEMENT:
+            return self.best
+        return max((k for k in agreed if agreed[k] == highest), default=None)
+
+    @property
+    def advice(self) -> str:
+        """One sentence: first a disagreement of silhouette and halves, then the suggestion."""
+        k, agreed, at = self.best, self.most_agreed, {row.n_clusters: row for row in self.rows}
+        row = at[k]
+        if not np.isfinite(row.silhouette):
+            return f"No number has a silhouette, so k = {k:,} is suggested for its low inertia alone."
+        end = ", at the end of the range, so try more" if len(at) > 1 and k == max(at) else ""
+        highest = f"the highest silhouette ({row.silhouette:.3f} +- {row.silhouette_error:.3f})"
+        if agreed not in (k, None):
+            return (
+                f"Silhouette (k = {k:,}) and agreement of halves (k = {agreed:,}, {at[agreed].agreement:.2f}) "
+                f"disagree, so look at both; k = {k:,} has {highest} and an agreement of {row.agreement:.2f}{end}."
+            )
+        halves = "" if agreed is None else f" and an agreement of halves of {row.agreement:.2f}"
+        return f"k = {k:,} is suggested: it has {highest}{halves}{end}."
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and text, for people: the advice, then the table."""
+        line = "{1:<11.5g} {2:6.3f} +- {3:5.3f}    {4:6.3f}     {5:.2f}"
+        table = [(f"{row.n_clusters:,}", line.format(*astuple(row))) for row in self.rows]
+        head = ("clusters", "inertia     silhouette         agreement  seconds")
+        return [("advice", self.advice), ("rows", f"{self.n_sampled:,} of {self.n_samples:,}"), head, *table]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; null for NaN."""
+        rows = [{name: _plain(value) for name, value in asdict(row).items()} for row in self.rows]
+        about = {"n_samples": self.n_samples, "n_sampled": self.n_sampled}
+        return {"advice": self.advice, "best": self.best, "most_agreed": self.most_agreed, **about, "rows": rows}
+
+    def csv_text(self) -> str:
+        """The rows as CSV with a header; nothing for NaN."""
+        with io.StringIO(newline="") as buffer:
+            writer = csv.writer(buffer, lineterminator="\n")
+            writer.writerow(field.name for field in fields(SweepRow))
+            writer.writerows(map(_plain, astuple(row)) for row in self.rows)
+            return buffer.getvalue()
+
+    def to_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write `csv_text` to a file.
+
+        Parameters
+        ----------
+        path : path
+        overwrite : bool
+            Replace a file that is there, whatever it is.
+
+        Raises
+        ------
+        DiskFullError, OutputError
+            It exists, or cannot be written; the old file is as it was.
+        """
+        check_new(path, overwrite=overwrite)
+        text = self.csv_text().encode()
+        replace_file(path, lambda file: file.write(text), len(text))
+
+    def plot(self) -> Any:
+        """Draw inertia, silhouette and agreement by the number of clusters, the suggested one marked.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        MissingDependencyError
+            Without matplotlib.
+        """
+        check_matplotlib()
+        from streamkm.reports.drawing import COLOURS, TITLE, new_figure
+
+        figure, panels = new_figure(3, height=3.4)
+        ks, errors = [row.n_clusters for row in self.rows], [row.silhouette_error for row in self.rows]
+        for panel, name, title in (
+            (panels[0], "inertia", f"inertia a row, of {self.n_sampled:,} rows"),
+            (panels[1], "silhouette", "silhouette, with its standard error"),
+            (panels[2], "agreement", "agreement of two halves"),
+        ):
+            values = [getattr(row, name) / (self.n_sampled if name == "inertia" else 1) for row in self.rows]
+            panel.axvline(self.best, color=COLOURS[3], linestyle=":")
+            panel.errorbar(ks, values, errors if name == "silhouette" else None, color=COLOURS[0], marker=".")
+            panel.set_title(title, **TITLE)
+            panel.set_xlabel("clusters, k")
+            panel.locator_params(axis="x", integer=True, nbins=6)
+        panels[0].annotate(
+            f"k = {self.best:,}", (self.best, 0.94), xycoords=("data", "axes fraction"), xytext=(4, 0),
+            textcoords="offset points", color=COLOURS[3],
+        )  # fmt: skip
+        return figure
 
 
 def sweep(
     X: Any,
-    n_clusters: int | Iterable[int] = range(2, 201),
+    n_clusters: int | Iterable[int] = range(2, 51),
     *,
-    seeds: int = 2,
-    sketch: str = "auto",
-    n_components: int | str = "auto",
     metric: Metric = "euclidean",
     preprocess: Sequence[str] | Mapping[str, Any] | None = None,
     sample_rows: int | str = "auto",
     memory_limit: int | float | str | Mapping[str, Any] = "auto",
-    chunk_bytes: int | str = "auto",
     executor: Any = "auto",
     on_invalid: OnInvalid = "raise",
-    on_missing: OnMissing = "raise",
-    checkpoint: str | os.PathLike[str] | None = None,
+    on_missing: str = "raise",
     progress: bool | str = "auto",
     random_state: Any = None,
-    restart: bool = False,
-    extend: bool = False,
 ) -> SweepResult:
-    """Cluster rows into many numbers of clusters and score each.
+    """Cluster sampled rows into many numbers of clusters and score each number.
 
-    The first pass samples rows evenly. If the sample lacks some rows, one more pass draws rows far from rough centers,
-    by their share of the objective, so that small distant groups are not missed. Half of the clustered rows are drawn
-    in this way; weights keep sums unbiased. Data that can be read once only are sampled evenly.
-    Each clustering starts from the one before. It splits the clusters with the largest gain, makes lazy steps of
-    Lloyd's algorithm, and sometimes searches for swaps. Up to ten clusters, the best of a few fresh starts replaces
-    this clustering if its objective is lower.
+    One pass over the data samples rows, after those that `preprocess` and filling need. For each number of clusters,
+    k-means clusters the sampled rows, and each half of them for the agreement of halves.
 
     Parameters
     ----------
     X : whatever `streamkm.open_source` accepts
         May be an iterator that can be walked once only.
-    n_clusters : int or iterable of int, default=range(2, 201)
+    n_clusters : int or iterable of int, default=range(2, 51)
         Every k, in any order.
-    seeds : int, default=2
-        Runs, each from a start of its own; stability needs two.
-    sketch : str, default="auto"
-    n_components : int or "auto", default="auto"
-        As of `SketchOptions`.
-    metric, preprocess, memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
-        As of `StreamKMeans`. Clusterings are scored, and their centers given, in the units of the prepared rows.
-    on_missing : {"raise", "skip", "mean"}, default="raise"
-        As of `StreamKMeans`.
+    metric, preprocess, memory_limit, executor, on_invalid, progress, random_state
+        As of `StreamKMeans`. Scores are those of the prepared rows.
     sample_rows : int or "auto", default="auto"
         Largest number of rows to cluster and score. "auto": 200 times the largest k, from 10,000 to 50,000.
-    checkpoint : path, optional
-        A directory for the state: the sample while it is read, and each complete run. After a kill, the same call with
-        the same data goes on from this state. The directory is removed at the end.
-    restart : bool, default=False
-        Ignore the state in the checkpoint.
-    extend : bool, default=False
-        If the elbow or a score is best at the largest k, continue to twice this k with the last step of the range, and
-        repeat this while there are 20 clustered rows per cluster. The data must be readable again.
+    on_missing : {"raise", "skip", "mean"}, default="raise"
+        As of `StreamKMeans`.
 
     Returns
     -------
     SweepResult
-        Holds a sample of original rows, for `SweepResult.centers`. It is as large as that of a fit of the largest k.
 
     Raises
     ------
@@ -129,17 +262,11 @@ def sweep(
         For a parameter out of range.
     MemoryLimitError
         The work does not fit in memory; raised before rows are read.
-    CheckpointError, InUseError
-        The checkpoint is of another sweep, or another process uses it.
 
-    Notes
-    -----
-    For s clustered rows a step from k to k + 1 costs some O(nnz) for the rows and clusters that change, plus O(k m);
-    memory is that of the sample, K * d means for the largest k, K, and s labels for each k.
-
-    Stability is the agreement of runs from several starts on the same rows, with the adjusted Rand index in place of a
-    distance between clusterings: von Luxburg, "Clustering stability: an overview", Foundations and Trends in Machine
-    Learning 2 (2010), section 2.
+    References
+    ----------
+    The agreement of halves is the stability of von Luxburg, "Clustering stability: an overview", Foundations and Trends
+    in Machine Learning 2 (2010), section 2, with the adjusted Rand index in place of a distance.
 
     Examples
     --------
@@ -148,33 +275,27 @@ def sweep(
     >>> X = np.repeat([[0.0], [1.0], [9.0], [10.0]], 25, axis=0)
     >>> result = sweep(X, range(1, 5), random_state=0, progress=False)
     >>> result.best, round(result.rows[-1].inertia, 6)
-    (2, 0.0)
+    (4, 0.0)
     """
     wanted = wanted_clusters(n_clusters)
-    check_choice("sketch", sketch, ("auto", *sketch_names()))
-    check_choice("metric", metric, get_args(Metric))
-    check_preparation(preprocess, on_invalid, on_missing)
+    _check_choice("metric", metric, get_args(Metric))
+    _check_choice("on_invalid", on_invalid, get_args(OnInvalid))
+    _check_choice("on_missing", on_missing, ("raise", "skip", "mean"))
+    check_preprocess(preprocess)
+    n_rows = _sample_size(sample_rows, wanted[-1])
+    stages = Progress(progress)
     given = open_source(X if on_missing == "raise" else with_nan(X))
-    given = find_genes(given, executor=executor, memory_limit=memory_limit, progress=Progress(progress))
-    preparation = swept_preparation(preprocess, on_missing, given)
+    given = find_genes(given, executor=executor, memory_limit=memory_limit, progress=stages)
+    preparation = Preparation.of(preprocess, given.feature_names, given.n_features, given.name)
+    preparation = preparation.after_fill() if on_missing == "mean" else preparation
     source = planned_rows(given, preparation)
-    if extend and not source.replayable:
-        raise InvalidParameterError(
-            f"extend=True for {source.name}; needed: data that can be read again, as from files"
-        )
     if source.n_rows is not None:
         check_clusters(wanted[-1], source.n_rows)
-    options = SketchOptions(sketch, check_count("n_components", n_components))
-    planned_sketch = choose_sketch(source, options, wanted[-1])
-    sizes = sweep_sizes(source, wanted, seeds, sample_rows)
+    sketch = choose_sketch(source, SketchOptions(), wanted[-1])
     plan = plan_sweep(
-        source,
-        planned_sketch,
-        sizes,
-        chunk_bytes=check_count("chunk_bytes", chunk_bytes),
-        memory_limit=memory_limit,
-        n_threads=local_threads(executor),
-    )
+        source, sketch, n_rows, min(n_rows, JUDGED_ROWS), wanted[-1],
+        memory_limit=memory_limit, n_threads=local_threads(executor),
+    )  # fmt: skip
     reader = RowReader(
         planned_line_room(given, memory_limit, plan),
         plan.chunk_bytes,
@@ -182,105 +303,112 @@ def sweep(
         on_invalid,
         on_missing="skip" if on_missing == "skip" else "raise",
     )
-    stages = Progress(progress)
-    settings = {
-        "n_clusters": wanted,
-        "seeds": int(seeds),
-        "sketch": [planned_sketch.sketch, planned_sketch.n_components],
-        "metric": metric,
-        "steps": preparation.described(),
-        "rows": [sizes.clustered_rows, plan.sample_rows],
-        "chunk_bytes": plan.chunk_bytes,
-        "on_invalid": on_invalid,
-        "on_missing": on_missing,
-        "random_state": int(random_state) if isinstance(random_state, Integral) else None,
-    }
+    seed = drawn_seed(random_state)
+    sampling, sketching = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
     with under_limit(memory_limit), COMPILATION.shown_on(stages), ExitStack() as stack:
-        saved = None
-        if checkpoint is not None:
-            saved = stack.enter_context(
-                Checkpoint.open(checkpoint, {"source": fingerprint(given), "settings": settings}, restart=restart)
-            )
-        writer = CheckpointWriter(saved)
-        seed = writer.same_seed(drawn_seed(random_state))
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
-        context = PassContext(executor=workers, reader=reader, writer=writer)
+        context = PassContext(executor=workers, reader=reader)
         if preparation.steps:
-            preparation = find_preparation(context, preparation, plan.sample_rows, stages)
+            preparation = find_preparation(context, preparation, n_rows, stages)
             context = replace(context, reader=replace(reader, source=prepared(given, preparation)))
-        read, made, swept = rows_to_sweep(context, here, plan, planned_sketch, sizes, seed, stages)
-        space = plan.space_for(read.n_features)
-        if space == "sketch" and not made.is_identity:
-            warnings.warn(_in_the_sketch(wanted[-1], read.n_features, plan.limit_bytes), StreamkmWarning, stacklevel=2)
-        clustered = swept.clustered
+        rule = SampleRule.of(n_rows, sampling, source.estimated_rows, NO_WEIGHTS)
+        with stages.stage("sample") as stage:
+            read = sketch_pass(context, Gathered(rule), stage)
+        trim_heap(plan.limit_bytes)
+        check_clusters(wanted[-1], read.n_valid)
         with stages.stage("sketch"):
-            block, rows, distances = _to_score(here, swept, made, space, sizes.judged_rows)
-        with stages.stage("sweep", len(wanted) * seeds, "clusterings") as stage:
-            scoring = partial(Rescoring, here, rows, distances, wanted[-1], clustered.weights)
-            found = [
-                kept_run(
-                    partial(grown, here, block, wanted, scoring(), run_seed, stage), writer, f"run-{number}", stage
-                )
-                for number, run_seed in enumerate(sweep_streams(seed)[2].spawn(seeds))
-            ]
-        if saved is not None:
-            saved.discard()
-    table = tuple(table_rows(found, wanted, block.n_rows))
-    labels = {
-        k: min((run[at] for run in found), key=lambda step: step.scores.inertia).labels for at, k in enumerate(wanted)
-    }
-    result = SweepResult(
-        table,
-        space,
-        read.n_valid,
-        block.n_rows,
-        min(sizes.judged_rows, swept.n_even),
-        clustered.rows,
-        made,
-        labels,
-        swept,
-        {"metric": metric, "preprocess": preprocess or [], "on_invalid": on_invalid, "on_missing": on_missing},
-    )
-    more = result.further() if extend else []
-    if not more:
-        return result
-    logger.info("the best value of a score lies at %d clusters: sweeping on, to %d", wanted[-1], more[-1])
-    return sweep(
-        given,
-        [*wanted, *more],
-        seeds=seeds,
-        sketch=sketch,
-        n_components=n_components,
-        metric=metric,
-        preprocess=preprocess,
-        sample_rows=sample_rows,
-        memory_limit=with_process_memory(memory_limit, plan.process_memory),
-        chunk_bytes=chunk_bytes,
-        executor=executor,
-        on_invalid=on_invalid,
-        on_missing=on_missing,
-        checkpoint=None if checkpoint is None else f"{os.fspath(checkpoint)}-{more[-1]}",
-        progress=progress,
-        random_state=random_state,
-        restart=restart,
-        extend=True,
-    )
+            scoring = _Scoring.of(here, read.sample, _made(sketch, sketching, read.sample, wanted[-1]))
+        with stages.stage("sweep", len(wanted), "clusterings") as stage:
+            rows = []
+            for k in wanted:
+                rows.append(scoring.row(k, np.random.SeedSequence([seed, k])))
+                stage.advance()
+    return SweepResult(tuple(rows), read.n_valid, scoring.block.n_rows)
 
 
-def _to_score(
-    here: Executor, swept: SweptRows, sketch: Sketch, space: Space, n_judged: int
-) -> tuple[Block, Matrix, Distances]:
-    """Rows to cluster, the same rows where they are scored, and their distances for silhouettes."""
-    block = around_mean(swept.clustered.block(here, sketch))
-    rows = as_block_matrix(swept.clustered.X, sketched=False) if space == "original" else merged(block.X)
-    return block, rows, Distances(rows, min(n_judged, swept.n_even))
+@dataclass(frozen=True, slots=True)
+class _Scoring:
+    """Sampled rows, and the distances that score clusterings of them."""
+
+    here: Executor
+    block: Block  # sketched, to be clustered
+    originals: Block  # around their mean if they are dense
+    distances: NDArray[np.float64]  # (s, s) between the first of them
+
+    @classmethod
+    def of(cls, here: Executor, sample: Sample, sketch: Sketch) -> _Scoring:
+        """The scoring of a sample that is clustered in a sketch."""
+        originals, _ = centered(here, sample.original_block())
+        block = originals if sketch.is_identity else centered(here, sample.block(here, sketch))[0]
+        return cls(here, block, originals, euclidean_distances(originals.X[:JUDGED_ROWS]))
+
+    def row(self, n_clusters: int, seed: np.random.SeedSequence) -> SweepRow:
+        """Scores of the sampled rows in so many clusters."""
+        started = time.perf_counter()
+        *halves, whole = seed.spawn(3)
+        labels = self._labels(self.block, n_clusters, whole)
+        agreement = float("nan")
+        if 2 <= n_clusters <= self.block.n_rows // 2:
+            pairs = zip(cut(self.block, 2), halves, strict=True)
+            agreement = float(adjusted_rand_score(*(self._labels(half, n_clusters, seed) for half, seed in pairs)))
+        judged = mean_silhouette(self.distances, labels[: len(self.distances)])
+        scores = self._inertia(labels), judged.mean, judged.standard_error, agreement
+        return SweepRow(n_clusters, *scores, time.perf_counter() - started)
+
+    def _labels(self, block: Block, n_clusters: int, seed: np.random.SeedSequence) -> NDArray[np.int32]:
+        """Labels of all sampled rows by k-means of a block of them."""
+        streams = Streams(*map(np.random.default_rng, seed.spawn(2)))
+        start = start_centers(self.here, block, n_clusters, init="k-means++", n_init=STARTS, streams=streams)
+        found = lloyd(LocalBlocks.of(self.here, block), start, max_iter=MAX_ITER, tol=TOL, accelerated=True)
+        return LocalBlocks.of(self.here, self.block).labels(found.centers)
+
+    def _inertia(self, labels: NDArray[np.int32]) -> float:
+        """Sum of squared distances to the means, as squared norms of rows less those of the means."""
+        X, counts = self.originals.X, np.bincount(labels)
+        if isinstance(X, np.ndarray):
+            explained = label_sums(self.here, X, NO_WEIGHTS, labels, len(counts)).explained()
+        else:  # the sums have no more entries than the rows; dense ones might have many times more
+            members = sp.csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))))
+            explained = float(((members @ X).power(2).sum(axis=1) / np.maximum(counts, 1)).sum())
+        return max(0.0, self.originals.total_d2norm() - explained)
 
 
-def _in_the_sketch(n_clusters: int, n_features: int, limit_bytes: int) -> str:
-    """What to say where scores are not those of the original space."""
-    return (
-        f"clusterings are scored in the space of the sketch: the means of {n_clusters:,} clusters of {n_features:,} "
-        f"features have no room below the limit of {human_bytes(limit_bytes)}; raise memory_limit for scores in the "
-        "original space"
-    )
+def wanted_clusters(n_clusters: int | Iterable[int]) -> list[int]:
+    """Every k once, ascending."""
+    given = list(n_clusters) if isinstance(n_clusters, Iterable) else [n_clusters]
+    for k in given:
+        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+            raise InvalidParameterError(f"n_clusters holds {k!r}; needed: integers from 1")
+    if not given:
+        raise InvalidParameterError("n_clusters is empty; needed: at least one integer from 1")
+    return sorted({int(k) for k in given})
+
+
+def _sample_size(sample_rows: Any, most_clusters: int) -> int:
+    """Number of rows to sample."""
+    if sample_rows == "auto":
+        return search_rows(most_clusters)
+    if isinstance(sample_rows, bool) or not isinstance(sample_rows, Integral) or sample_rows < most_clusters:
+        raise InvalidParameterError(
+            f'sample_rows={sample_rows!r} for up to {most_clusters:,} clusters; needed: as many, or "auto"'
+        )
+    return int(sample_rows)
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse what is none of the choices."""
+    if value not in choices:
+        raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
+
+
+def _made(planned: PlannedSketch, seed: int, sample: Sample, n_clusters: int) -> Sketch:
+    """The sketch that was planned, found on the sample if it depends on rows."""
+    kind, m, X = planned.sketch, planned.n_components, sample.X
+    if kind not in DATA_DEPENDENT:
+        return make_sketch(kind, m, seed, X.shape[1])
+    return find_sketch(kind, m, seed, X[: pca_rows(X.shape[1], m)], n_clusters)
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -44,12 +44,10 @@ def empty_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
-def new_figure(n_panels: int, height: float, *, below: bool = False) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side; `below`: under one more panel, the first, that is as wide as all."""
+def new_figure(n_panels: int, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with panels side by side."""
     figure = empty_figure(WIDTH_INCHES, height)
-    grid = figure.add_gridspec(2 if below else 1, n_panels)
-    axes = [figure.add_subplot(grid[0, :])] if below else []
-    axes += [figure.add_subplot(grid[-1, column]) for column in range(n_panels)]
+    axes = [figure.add_subplot(1, n_panels, number) for number in range(1, n_panels + 1)]
     for panel in axes:
         dress(panel)
     return figure, axes
@@ -75,11 +73,7 @@ def svg_file(drawn: figure.Figure) -> str:
 
 def svg(drawn: figure.Figure) -> str:
     """A figure as an SVG element of a page, from which it takes its colours."""
-    return svg_of_page(svg_file(drawn))
-
-
-def svg_of_page(text: str) -> str:
-    """The text of an SVG file as an element of a page, from which it takes its colours."""
+    text = svg_file(drawn)
     for colour, name in _OF_PAGE.items():
         text = text.replace(colour, f"var(--{name})")
     return _NOT_OF_PAGES.sub("", text[text.index("<svg") :])

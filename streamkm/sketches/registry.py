@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -85,14 +84,6 @@ def needs_n_features(kind: str) -> bool:
     return is_oblivious(kind) and "n_features" in {field.name for field in dataclasses.fields(SKETCHES[kind])}
 
 
-def sizes_within(kind: str, sizes: Sequence[int], shape: tuple[int, int]) -> list[int]:
-    """Numbers of components that the sketch of rows of this shape can have, of those wanted; none twice."""
-    n_rows, d = shape
-    limits = {"svd": d, "laplacian": d, "pca": min(n_rows, d)}
-    within = [d] if sketch_class(kind).is_identity else [min(m, limits.get(kind, m)) for m in sizes]
-    return list(dict.fromkeys(within))
-
-
 def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> Sketch:
     """A sketch that depends on rows, found on these (s, d).
 
@@ -109,13 +100,6 @@ def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
     if kind == "laplacian":
         return FeatureSelection.by_laplacian_scores(X[:LAPLACIAN_ROWS], min(n_components, d))
     return fit_rows(first_round(kind, n_components, seed, X, n_clusters), X, NO_WEIGHTS)
-
-
-def sketch_of_rows(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> Sketch:
-    """A sketch of any of `sketch_names` for rows like these (s, d), found on them where it depends on rows."""
-    if kind in DATA_DEPENDENT:
-        return find_sketch(kind, n_components, seed, X, n_clusters)
-    return make_sketch(kind, n_components, seed, X.shape[1])
 
 
 def first_round(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> SketchFit:

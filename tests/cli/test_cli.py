@@ -257,7 +257,6 @@ def test_skipped_rows(folder):
         (["assign", "no.npz", "x.npy", "-o", "y.npy"], "'no.npz' does not exist"),
         (["assign", "x.svm", "x.npy", "-o", "y.npy"], "x.svm is not a saved model"),
         (["inspect", "x.npy", "--set", "estimator.tol=1"], "this command takes keys of data and text only"),
-        (["distortion", "x.npy", "-m", "16,x"], "'16,x' is no list of whole numbers"),
         (["fit", "x.npy", "-k", "2", "--steps", "unit"], "Did you mean '--preprocess'?"),
         (["sweep", "x.npy", "-k", "2:3", "--steps=unit"], "Did you mean '--preprocess'?"),
         (["sweep", "x.npy", "-k", "2:3", "--preprocess", "scale"], "there is no step 'scale'"),
@@ -598,10 +597,9 @@ def test_threads_of_every_command_that_computes(folder, monkeypatch, threads):
         ("cluster", "store.zarr", "-k", 3, "-o", "clustered"),
         ("sweep", "x.npy", "-k", "2:4"),
         ("dedupe", "x.npy", "-o", "keep.npy"),
-        ("distortion", "x.npy", "-m", 2, "-k", 3),
     ):
         started.clear()
-        replace = [] if command[0] in ("append", "distortion") else ["--overwrite"]
+        replace = [] if command[0] == "append" else ["--overwrite"]
         run(*command, "--threads", threads, "-q", *replace)
         assert set(started) <= {1, threads}  # small fits take one
         assert started
@@ -627,7 +625,6 @@ def test_version_and_help():
         "cluster",
         "dedupe",
         "sweep",
-        "distortion",
         "warm",
     }
     assert set(main.commands) == commands

@@ -53,7 +53,6 @@ def folder(tmp_path, monkeypatch):
             ["sweep", "x.npy", "-k", "5:2"],
             "the range '5:2' is empty; needed: a number (50) or a range (2:200:1)",
         ),
-        (["sweep", "x.npy", "-k", "2:4", "--seeds", 0], "--seeds 0; needed: an integer from 1"),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
 )

@@ -61,7 +61,7 @@ def outcome(place):
     files = {
         name: content
         for name, content in tree(place).items()
-        if not name.endswith((".streamkm.json", "summary.json", "sweep.svg", "sweep.html", "update.html"))
+        if not name.endswith((".streamkm.json", "summary.json", "sweep.svg", "update.html"))
         and not name.startswith(".new.zarr.work")
     }
     if "new/update.json" in files:

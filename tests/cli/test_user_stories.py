@@ -191,7 +191,7 @@ STORIES = {
     "how many clusters": Story(
         lambda: np.save("x.npy", ROWS),
         "sweep x.npy -k 2:6 --seed 0",
-        ("verdict", "3 clusters"),
+        ("advice", "k = 3"),
         lambda: Path("streamkm-sweep/sweep.csv").read_text(),
     ),
     "a store, clustered without its data": Story(store, "cluster s.zarr -k 3 -o out --seed 0"),

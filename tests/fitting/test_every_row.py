@@ -24,7 +24,6 @@ from streamkm.fitting.labelling.gain import GlobalSearch
 from streamkm.fitting.labelling.inertia_estimate import estimate_inertia
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.passes import label_sinks
-from streamkm.passes.draw import Shares
 from streamkm.planning import request as fit_request
 from streamkm.sketches import IdentitySketch
 from tests.children import StoppedError, stopped_after
@@ -95,13 +94,6 @@ def test_half_of_the_rows_are_drawn_by_weight_and_half_by_share_of_the_objective
     rule = DrawRule.of(150, 0, 4000.0, 7.5)
     assert (rule.per_weight * 4000, rule.per_d2 * 7.5) == pytest.approx((75, 75))
     assert DrawRule.of(150, 0, 4000.0, 0.0).per_d2 == 0
-
-
-def test_the_sum_of_the_shares_is_that_of_all_rows():
-    X = np.random.default_rng(0).normal(size=(600, 3))
-    model = kmeans(5).fit(X).model_
-    shares, total = Shares.of(model, X, 9_000)  # of fifteen times as many
-    assert total == pytest.approx(15 * shares(X, model.table()).sum())
 
 
 def test_sums_over_drawn_rows_are_unbiased():

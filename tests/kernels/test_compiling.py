@@ -281,7 +281,7 @@ UNDER_LIMIT = {
     "fit": (TIGHT, lambda source, **given: StreamKMeans(3, **given).fit(source)),
     "fit with steps": (TIGHT, lambda source, **given: StreamKMeans(3, preprocess=["standardize"], **given).fit(source)),
     "kernel fit": (ROOMY, lambda source, **given: StreamKernelKMeans(3, **given).fit(source)),
-    "sweep": (ROOMY, lambda source, **given: sweep(source, [2, 3], seeds=1, **given)),
+    "sweep": (ROOMY, lambda source, **given: sweep(source, [2, 3], **given)),
     "predict": (ROOMY, lambda source, **given: fitted().set_params(**given).predict(source)),
     "score": (ROOMY, lambda source, **given: fitted().set_params(**given).score(source)),
 }

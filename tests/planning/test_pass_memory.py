@@ -180,7 +180,7 @@ def measured(rows, held, out, program, shape, limit, **given):
                 ),
                 ("transform", PREDICT, NARROW, "1 GiB", {"method": "transform"}, {"transform"}),
                 ("store", STORE, WIDE, "1 GiB", {}, {"sketch"}),
-                ("sweep", SWEEP, WIDE, "1 GiB", {}, {"sample", "draw", "sketch", "sweep"}),
+                ("sweep", SWEEP, WIDE, "1 GiB", {}, {"sample", "sketch", "sweep"}),
             ]
         ),
     ],

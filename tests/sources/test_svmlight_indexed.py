@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from streamkm import StreamKMeans, sweep
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.model_selection.distortion import distortion
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.svmlight.source import SvmlightSource
 from tests.tables import cases
@@ -141,14 +140,13 @@ def test_a_fit_is_the_same_bit_for_bit_with_and_without(large, no_room):
     assert found.n_features_in_ == expected.n_features_in_
 
 
-@pytest.mark.parametrize("alone", [sweep, distortion])
-def test_what_reads_the_data_once_reads_all_of_it(tmp_path, large, alone):
+def test_what_reads_the_data_once_reads_all_of_it(tmp_path, large):
     lines = large.read_bytes().splitlines()
     lines[100_001] = b"1 5:nan"
     path = tmp_path / "bad.svm"
     path.write_bytes(b"\n".join(lines) + b"\n")
     with pytest.raises(InvalidInputError, match=r"NaN in .*line 100,002"):
-        alone(SvmlightSource([path]), [3] if alone is sweep else 3)
+        sweep(SvmlightSource([path]), [3])
 
 
 @pytest.mark.parametrize("line", [b"1 5:1 4:1", b"1 5:nan", b"1 5:1..2"])

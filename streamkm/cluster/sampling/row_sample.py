@@ -159,12 +159,6 @@ class Sample:
     weights: NDArray[np.float64]
     complete: bool
 
-    def part(self, start: int, stop: int) -> Sample:
-        """Some of the rows, in order."""
-        weights = self.weights[start:stop] if len(self.weights) else self.weights
-        whole = self.complete and start == 0 and stop >= len(self.rows)
-        return Sample(rows_between(self.X, start, stop), self.rows[start:stop], weights, whole)
-
     def first(
         self, n_rows: int, own_weights: NDArray[np.float64], total_weight: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
