@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from streamkm.fitting.opening import open_source
     from streamkm.model_selection.sweep import sweep
     from streamkm.sketches import PCA, CountSketch, KernelOptions, Nystroem, SketchOptions
-    from streamkm.sketches.theory.bounds import sizing
+    from streamkm.sketches.sizing import sizing
     from streamkm.text import FeatureHashing, TfIdf
 
 _HOMES = {
@@ -39,7 +39,7 @@ _HOMES = {
     "fit_idf": "streamkm.fitting.documents",
     "open_documents": "streamkm.fitting.documents",
     "open_source": "streamkm.fitting.opening",
-    "sizing": "streamkm.sketches.theory.bounds",
+    "sizing": "streamkm.sketches.sizing",
     "sweep": "streamkm.model_selection.sweep",
 }
 

@@ -19,7 +19,6 @@ from tests import guide
 MODULES = (
     "streamkm",
     "streamkm.sketches",
-    "streamkm.sketches.theory.bounds",
     "streamkm.metrics",
     "streamkm.sources",
     "streamkm.text",

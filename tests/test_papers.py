@@ -16,7 +16,10 @@ import scipy.io
 import scipy.sparse
 import zarr
 from sklearn.datasets import dump_svmlight_file
+from sklearn.neighbors import kneighbors_graph
 
+from examples.papers.laplacian import laplacian_scores
+from tests import naive
 from tests.programs import run_program
 
 pytest.importorskip("matplotlib")
@@ -388,3 +391,17 @@ def test_mnist8m_kernel_kmeans(kernel_data, tmp_path):
     assert all(100 < float(row["peak_mib"]) < float(row["limit_mib"]) == 4096 for row in rows)
     assert "below 4,096: True" in printed
     assert (tmp_path / "mnist8m_kernel_kmeans.png").exists()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_laplacian_scores_are_the_papers(sparse):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 6)) + 4 * np.eye(2, 6)[rng.integers(0, 2, 80)]
+    near = kneighbors_graph(X, 4).toarray() > 0
+    edges, d2 = near | near.T, naive.d2_matrix(X, X)
+    S = np.where(edges, np.exp(-d2 / d2[edges].mean()), 0)
+    D = np.diag(S.sum(axis=1))  # noqa: N806 - the paper's
+    varied = X - D.sum(axis=1) @ X / D.sum()
+    wanted = np.diag(varied.T @ (D - S) @ varied) / np.diag(varied.T @ D @ varied)
+    got = laplacian_scores(scipy.sparse.csr_array(X) if sparse else X, n_neighbors=4)
+    np.testing.assert_allclose(got, wanted, rtol=1e-9)

@@ -23,23 +23,25 @@ The copy of the paper that figures were taken from has no numbers but the sizes 
 two sizes and one seed.
 """
 
+import math
 from functools import partial
 from itertools import pairwise
 
 import common
 import numpy as np
 from claims import Claims, by_seed, case, difference, paired, ratio
+from exact import leading_features, power_features, spectral_features
 from scipy.linalg import eigvalsh
 from sklearn.datasets import make_circles, make_moons
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans
-from streamkm.fitting.kernel.papers.exact import exact_objective, leading_features, power_features, spectral_features
+from streamkm.fitting.kernel.objective import exact_objective
 from streamkm.sketches import Kernel
 from streamkm.sketches.kernel_columns import KernelColumns, working_landmarks
 from streamkm.sketches.kernel_map import inverse_root
-from streamkm.sketches.theory.bounds import nystroem_columns
+from streamkm.sketches.sizing import nystroem_columns
 
 SIZES, SEEDS, ROWS, QUICK_ROWS = (50, 200, 800), 8, 12_000, 3000
 WIDTHS, MIDDLE = (0.3, 0.71, 1.0), 0.71
@@ -239,8 +241,11 @@ def section_3(name, X, k, quick, claims):
             errors.append((np.trace(K) - np.square(features).sum()) / least)
         size = ""
         if sampling != "ridge leverage":
-            given = {"rank": s, "eps": 0.5, "n_rows": len(X), "coherence": coherence}
-            size = f" (eps = 0.5 asks for {nystroem_columns(sampling, **given):,}, reconstructed)"
+            if sampling == "uniform":
+                asked = math.ceil(coherence * s * (1 / 0.5 + math.log(s)))
+            else:
+                asked = nystroem_columns(sampling, rank=s, eps=0.5, n_rows=len(X))
+            size = f" (eps = 0.5 asks for {asked:,}, reconstructed)"
         sampled.append(case(f"{sampling}, c = {TRACE_COLUMNS}{size}", errors, "<=", 1.5))
     for c, t in ((s, 1), (s, 4), (2 * s, 1), (2 * s, 2), (4 * s, 4)):
         errors = []

@@ -29,6 +29,7 @@ from functools import partial
 
 import common
 import numpy as np
+from laplacian import by_laplacian_scores
 
 from streamkm import StreamKMeans
 from streamkm import sketches as S
@@ -65,7 +66,7 @@ def makers(X, k, seed):
         "preconditioned sampling": lambda X, m: S.PreconditionedSampling(m / padded, d, seed).apply(X),
         "leverage sampling": streamed(leverage, d, seed),
         "SVD": streamed(S.TruncatedSVDSketch.first_round, d, seed),
-        "Laplacian scores": lambda X, m: S.FeatureSelection.by_laplacian_scores(X[:2000], m).apply(X),
+        "Laplacian scores": lambda X, m: by_laplacian_scores(X[:2000], m).apply(X),
     }
     if isinstance(X, np.ndarray):
         made["PCA"] = lambda X, m: S.PCASketch.fit(X, m, random_state=seed).apply(X)

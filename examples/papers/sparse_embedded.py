@@ -38,9 +38,10 @@ import common
 import numpy as np
 import scipy.sparse as sp
 from claims import Claims, by_seed, case, difference, paired, ratio
+from laplacian import by_laplacian_scores
 
 from streamkm import SketchOptions
-from streamkm.sketches import CountSketch, FeatureSelection, PreconditionedSampling, SignProjection, TruncatedSVDSketch
+from streamkm.sketches import CountSketch, PreconditionedSampling, SignProjection, TruncatedSVDSketch
 from streamkm.sketches.subspace import fit_rows
 
 SIZES, FEW_SIZES, RCV1_ROWS = (10, 30, 100, 300, 1000), (10, 100, 1000), 804_414
@@ -73,7 +74,7 @@ def lle(X, m, seed):  # noqa: ARG001
 
 
 def laplacian(X, m, seed):  # noqa: ARG001
-    return FeatureSelection.by_laplacian_scores(X, m).apply(X)
+    return by_laplacian_scores(X, m).apply(X)
 
 
 def signs(X, m, seed):

@@ -38,7 +38,7 @@ from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.kernel.fit import KernelContext, KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule
-from streamkm.fitting.kernel.papers.exact import exact_objective, kernel_objective
+from streamkm.fitting.kernel.objective import exact_objective, kernel_objective
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.reader import OnInvalid, RowReader
@@ -153,7 +153,6 @@ class StreamKernelKMeans(BaseKMeans):
     kernel=KernelOptions(gamma_factor=2), method=Nystroem(landmark_rank=200), n_landmarks=400, rank=20, fit_on="all")``;
     what they compare with: "fourier" and "two-step". Yin et al.: ``method="sub-gaussian"``, "ros" or "sampled-columns"
     with ``init="ls++", fit_on="all"``. None of them looks further: ``refine=0``.
-    Landmarks by theory: `streamkm.sketches.theory.bounds.nystroem_columns` and `kernel_columns`.
 
     References
     ----------

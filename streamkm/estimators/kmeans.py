@@ -243,9 +243,8 @@ class StreamKMeans(DescribedKMeans):
     Methods of the papers, which take the labels of the sketch where the defaults assign the rows themselves:
     ``sketch=SketchOptions(name, m, assign_space="sketch"), refine=0``. Sparse embedding (Liu et al.) is "countsketch";
     random signs (Boutsidis et al.) "signs"; draws of features by leverage "leverage"; singular vectors "svd" with
-    ``fit_on="all"``; Laplacian scores "laplacian"; preconditioned sparsification a `PreconditionedSampling`. For
-    hashed words (Senuma) rows come from `streamkm.FeatureHashing`, with "identity". `streamkm.sizing` gives the
-    components by the name of a theorem.
+    ``fit_on="all"``; preconditioned sparsification a `PreconditionedSampling`. For hashed words (Senuma) rows come from
+    `streamkm.FeatureHashing`, with "identity". `streamkm.sizing` gives the components by a theorem.
 
     References
     ----------

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streamkm.sketches.theory.bounds import kernel_columns, nystroem_columns
+from streamkm.sketches.sizing import kernel_columns, nystroem_columns
 
 METHODS = {
     "nystroem": "kernel values against landmarks, projected on the leading directions",

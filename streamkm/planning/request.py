@@ -25,7 +25,7 @@ from streamkm.planning.memory_budget import FEWEST_DRAWN, reading_of
 from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.sketches import SketchAnswers, SketchOptions
-from streamkm.sketches.registry import DATA_DEPENDENT, FIT_BY_PASS, n_directions, sketch_class
+from streamkm.sketches.registry import DATA_DEPENDENT, n_directions, sketch_class
 from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import RowSource
 
@@ -90,7 +90,7 @@ class FitRequest:
     @property
     def streamed(self) -> bool:
         """Whether it is found on all rows, in passes of its own."""
-        return self.found and self._options.fit_on == "all" and self.sketching.sketch in FIT_BY_PASS
+        return self.found and self._options.fit_on == "all"
 
     @property
     def fit_passes(self) -> int:

@@ -12,24 +12,19 @@ from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.sketches import Sketch, SketchAnswers, SketchOptions
 from streamkm.sketches.registry import (
     DATA_DEPENDENT,
-    FIT_BY_PASS,
     is_oblivious,
     make_sketch,
     needs_n_features,
     sketch_class,
 )
-from streamkm.sketches.theory.bounds import FORMULAS, nnz_per_feature, sizing
-from streamkm.sketches.theory.choices import cheapest_sketch
-from streamkm.sketches.theory.records import Case
+from streamkm.sketches.sizing import nnz_per_feature, sizing
 from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import decoded_row_bytes
 
 logger = logging.getLogger(__name__)
 
 DENSE_IDENTITY = 512  # dense rows up to this width are clustered as they are
 SPARSE_COMPONENTS = 2048  # costs no memory for sparse rows; a table of k centers still fits in the second-level cache
 DENSE_COMPONENTS = 256
-SPARSE_ENTRY = 12  # bytes of a stored entry, about
 PCA_COMPONENTS, PCA_FEW_CLUSTERS = 48, 128  # twice as many directions for more clusters than that
 
 
@@ -58,8 +53,9 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
         if why == "as asked for" and n_components not in ("auto", d):
             raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
         return PlannedSketch(sketch, d, why)
-    _check_fits(source, sketch, options.fit_on)
-    if options.fit_on == "all" and sketch in FIT_BY_PASS:
+    _check_sparse(source, sketch_class(sketch), sketch)
+    _check_width(source, sketch)
+    if options.fit_on == "all" and sketch in DATA_DEPENDENT:
         why += "; found on all rows, in a pass of its own"
     if n_components == "auto" and options.eps is not None:
         return _by_theorem(source, sketch, n_clusters, options.eps, options.delta)
@@ -73,25 +69,17 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
 
 def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, delta: float) -> PlannedSketch:
     """The sketch by a bound; "identity" where the bound asks for as many components as there are features."""
-    if sketch not in FORMULAS:
-        raise InvalidParameterError(f"no theorem says how many components {sketch!r} needs for eps={eps}")
     d, n_rows = source.n_features, source.n_rows  # exact ones: a theorem does not hold for about so many rows
     bound = sizing(sketch, n_clusters=n_clusters, eps=eps, delta=delta, n_rows=n_rows, n_features=d)
     m, why = bound.n_components, f"{bound.formula} for eps={eps}, delta={delta}"
     if sketch_class(bound.sketch).is_identity:
         why = f"{sketch} needs as many components as there are features or more for eps={eps}, delta={delta}"
-        case = Case(n_clusters, eps, delta, n_rows, d)
-        cheapest = cheapest_sketch(case, decoded_row_bytes(source) / SPARSE_ENTRY if source.is_sparse else None)
-        if cheapest is not None:
-            why += f"; {cheapest.sketch} with {cheapest.n_components:,} components keeps the same promise"
         logger.info("no sketch: %s", why)
         return PlannedSketch(bound.sketch, m, why)
     several = sketch_class(sketch).usual_entries > 1
     per_feature = nnz_per_feature(n_clusters=n_clusters, eps=eps, delta=delta) if several else None
     if is_oblivious(sketch):
         make_sketch(sketch, m, 0, d, per_feature)  # refuses what would be too large before anything is read
-    if bound.less:
-        why += f"; fewer do for {', '.join(f'{name} ({size:,})' for name, size in bound.less)}"
     return PlannedSketch(sketch, m, why, per_feature)
 
 
@@ -123,17 +111,6 @@ def _check_width(source: RowSource, kind: str) -> None:
         raise InvalidParameterError(
             f"sketch={kind!r} needs the number of features beforehand, which {source.name} does not tell"
         )
-
-
-def _check_fits(source: RowSource, sketch: str, fit_on: str) -> None:
-    """Refuse a sketch that these rows cannot be given to, or that cannot be found so."""
-    _check_sparse(source, sketch_class(sketch), sketch)
-    if fit_on == "all" and sketch in DATA_DEPENDENT and sketch not in FIT_BY_PASS:
-        raise InvalidParameterError(
-            f'SketchOptions(fit_on="all") with sketch={sketch!r}, which is found on sampled rows only; pass '
-            f'SketchOptions(fit_on="sample"), or one of {", ".join(FIT_BY_PASS)}'
-        )
-    _check_width(source, sketch)
 
 
 def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:

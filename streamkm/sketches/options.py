@@ -25,7 +25,7 @@ class SketchOptions:
         principal directions ("pca": Lloyd then runs along them, see `coreset` of `StreamKMeans`). By name:
         "countsketch", "sparse-jl" (8 non-zeros a feature, or as many as the theorem of `eps` asks for), "signs",
         "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows can be given to; "pca",
-        "svd", "leverage" and "laplacian", which are found on rows: see `fit_on`. Or a sketch, such as
+        "svd" and "leverage", which are found on rows: see `fit_on`. Or a sketch, such as
         ``CountSketch(2048, nnz_per_feature=4)`` or ``PreconditionedSampling(0.1, d, 0)``. A sketch without a seed gets
         one from the estimator's `random_state`.
     n_components : int or "auto", default="auto"
@@ -36,7 +36,7 @@ class SketchOptions:
         1 +- eps, for all but a share `delta` of seeds (definition 2 of Liu et al.); `plan` names it. Where that takes
         as many components as there are features, rows are taken as they are. It is not the loss of the clusters that
         are found: those that are best in the sketch cost up to 1 + 2 eps / (1 - eps) times the least, so that a loss
-        needs about half of it as eps, and four times the components: `streamkm.sketches.theory.bounds.eps_of_loss`. Two
+        needs ``eps = loss / (2 + loss)``, and four times the components. Two
         sketches promise less: "leverage" that the best clustering of the sketch costs at most 3 + eps times the least;
         "svd" and "pca" that objectives are within 1 + eps up to a constant that all clusterings share, for directions
         of all rows, exact ones (``fit_on="all"``; those of a sample come near). None: the sizes that serve in practice.
@@ -44,7 +44,7 @@ class SketchOptions:
         See `eps`. Components of "countsketch" grow with 1 / delta and the square of k.
     fit_on : {"sample", "all"}, default="sample"
         What a sketch that depends on the data is found on. "sample": the row sample, which the first pass keeps anyway.
-        "all": all rows, in one more pass, for "pca", "svd" and "leverage": sums of d x d numbers up to 2,048 features,
+        "all": all rows, in one more pass: sums of d x d numbers up to 2,048 features,
         exact but for rounding; above, of d x 1.5 m by a randomized range finder.
     assign_space : {"auto", "original", "sketch"}, default="auto"
         Where rows are assigned. "auto": among the original features, unless k centers of d features would fill a

@@ -20,11 +20,8 @@ from streamkm.sketches.sparse_jl import USUAL_PER_FEATURE
 from streamkm.sketches.subspace import fit_rows
 from streamkm.sketches.svd import TruncatedSVDSketch
 
-DATA_DEPENDENT = ("pca", "svd", "leverage", "laplacian")
-"""Sketches that depend on the data: found on sampled rows,"""
-FIT_BY_PASS = ("pca", "svd", "leverage")
-"""or these on all rows, in a pass of their own."""
-LAPLACIAN_ROWS = 5000  # that a graph of neighbours is made of
+DATA_DEPENDENT = ("pca", "svd", "leverage")
+"""Sketches that depend on the data: found on sampled rows, or on all rows in a pass of their own."""
 NO_WEIGHTS = np.empty(0)
 
 
@@ -52,7 +49,7 @@ class _OtherSketch(SketchAnswers):
 
 def sketch_class(kind: str) -> type[SketchAnswers]:
     """The class that answers for sketches of a name, before one is made."""
-    if kind in ("leverage", "laplacian"):
+    if kind == "leverage":
         return FeatureSelection
     return SKETCHES.get(kind, _OtherSketch)
 
@@ -97,8 +94,6 @@ def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
         if not isinstance(X, np.ndarray):
             raise TypeError('sketch "pca" takes dense rows')
         return PCASketch.fit(X, min(n_components, n_rows, d), random_state=seed & 0xFFFFFFFF)
-    if kind == "laplacian":
-        return FeatureSelection.by_laplacian_scores(X[:LAPLACIAN_ROWS], min(n_components, d))
     return fit_rows(first_round(kind, n_components, seed, X, n_clusters), X, NO_WEIGHTS)
 
 
@@ -108,7 +103,7 @@ def first_round(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
     Parameters
     ----------
     kind : str
-        One of `FIT_BY_PASS`.
+        One of `DATA_DEPENDENT`.
     X : ndarray or csr_array (s, d)
         Some of the rows: how wide they are, and for "pca" where they are.
     """

@@ -1,4 +1,4 @@
-"""Keeping some features as they are: chosen by leverage scores of all rows, or by Laplacian scores of a row sample."""
+"""Keeping some features as they are: drawn by leverage scores of all rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.sketch.subspace import select_csr
 from streamkm.sketches.base import SketchAnswers, SketchFit
-from streamkm.sketches.laplacian import N_NEIGHBORS, laplacian_scores
 from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
 
 
@@ -44,19 +43,6 @@ class FeatureSelection(SketchAnswers):
             raise InvalidParameterError("indices are to rise, from 0 to below 2^31")
         if not (np.isfinite(self.scales) & (self.scales > 0)).all():
             raise InvalidParameterError("scales are to be finite and positive")
-
-    @classmethod
-    def lowest(cls, scores: NDArray[np.float64], n_components: int) -> FeatureSelection:
-        """Keep the m features of lowest score, the first of equals; all if there are no more."""
-        if n_components < 1:
-            raise InvalidParameterError(f"n_components={n_components}; needed: an integer from 1")
-        kept = np.sort(np.argsort(scores, kind="stable")[:n_components])
-        return cls(kept.astype(np.int64), np.ones(len(kept)))
-
-    @classmethod
-    def by_laplacian_scores(cls, X: Matrix, n_components: int, *, n_neighbors: int = N_NEIGHBORS) -> FeatureSelection:
-        """Keep the m features that vary least along a graph of neighbouring rows: see `laplacian.laplacian_scores`."""
-        return cls.lowest(laplacian_scores(X, n_neighbors=n_neighbors), n_components)
 
     @property
     def n_components(self) -> int:

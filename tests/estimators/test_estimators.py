@@ -38,7 +38,7 @@ from streamkm import IncrementalKMeans, SketchOptions, StreamKernelKMeans, Strea
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import PCASketch
 from streamkm.sketches.registry import sketch_names
-from streamkm.sketches.theory.bounds import FORMULAS, n_components
+from streamkm.sketches.sizing import FORMULAS, sizing
 from tests import naive
 from tests.benchmarks.make_topics import Topics
 from tests.dask_processes import watched
@@ -953,7 +953,7 @@ def test_every_sketch_by_name(name, sparse):
     size = "auto" if name == "identity" else 40
     fitted = kmeans(4, sketch=SketchOptions(name, size)).fit(sp.csr_array(X) if sparse else X)
     assert normalized_mutual_info_score(labels, fitted.labels_) > 0.99
-    assert fitted.sketch_.kind == ("selection" if name in ("leverage", "laplacian") else name)
+    assert fitted.sketch_.kind == ("selection" if name == "leverage" else name)
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
 
 
@@ -973,9 +973,8 @@ def test_every_sketch_of_narrow_rows(name, sparse):
 def test_components_by_a_theorem():
     X = sp.random_array((300, 100_000), density=1e-4, format="csr", rng=np.random.default_rng(0))
     fitted = kmeans(3, sketch=SketchOptions(eps=0.5, delta=0.2)).fit(X)
-    assert fitted.n_components_ == n_components(
-        "countsketch", n_clusters=3, eps=0.5, delta=0.2, n_rows=300, n_features=100_000
-    )
+    asked = sizing("countsketch", n_clusters=3, eps=0.5, delta=0.2, n_rows=300, n_features=100_000)
+    assert fitted.n_components_ == asked.n_components
     assert "eps=0.5" in fitted.plan_.why_sketch
 
 

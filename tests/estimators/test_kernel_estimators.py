@@ -25,7 +25,7 @@ from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans, 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
 from streamkm.estimators.fit_summary import summarize
 from streamkm.estimators.validation import plain
-from streamkm.fitting.kernel.papers.exact import kernel_objective
+from streamkm.fitting.kernel.objective import kernel_objective
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, METHODS
 from tests.estimators.test_estimators import EXPECTED_FAILURES
 from tests.passes.test_passes import CountingSource

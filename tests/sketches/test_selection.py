@@ -1,4 +1,4 @@
-"""Kept features: the contract of sketches, draws by leverage scores, Laplacian scores against loops."""
+"""Kept features: the contract of sketches, draws by leverage scores."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import pickle
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.neighbors import kneighbors_graph
 
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import FeatureSelection, LeverageSampling, sketch_from_dict
-from streamkm.sketches.laplacian import laplacian_scores
 from streamkm.sketches.subspace import Subspace, fit_rows
 from tests import naive
 from tests.contracts import N_FEATURES, HashedSketchContract, whole_numbers
@@ -66,14 +64,6 @@ def test_what_a_file_holds_is_checked(indices, scales):
     indices = np.array(indices) if indices and isinstance(indices[0], float) else np.array(indices, np.int64)
     with pytest.raises(ModelFileError, match="selection"):
         sketch_from_dict({"kind": "selection"}, {"indices": indices, "scales": np.array(scales)})
-
-
-def test_lowest_scores_are_kept():
-    scores = np.array([3.0, 1.0, np.inf, 1.0, 0.5])
-    assert FeatureSelection.lowest(scores, 2).indices.tolist() == [1, 4]
-    assert FeatureSelection.lowest(scores, 9).indices.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(InvalidParameterError, match="n_components=0"):
-        FeatureSelection.lowest(scores, 0)
 
 
 # leverage scores
@@ -134,49 +124,3 @@ def test_rows_that_live_in_few_features(sparse):
 def test_leverage_sampling_needs_draws():
     with pytest.raises(InvalidParameterError, match="n_components=0"):
         LeverageSampling(0, 0)
-
-
-# Laplacian scores
-
-
-def naive_scores(X, n_neighbors):
-    """The formulas of the paper with matrices: S, D, L = D - S, one feature after the other."""
-    near = kneighbors_graph(X, n_neighbors).toarray() > 0
-    edges = near | near.T
-    d2 = naive.d2_matrix(X, X)
-    S = np.where(edges, np.exp(-d2 / d2[edges].mean()), 0)
-    D = np.diag(S.sum(axis=1))  # noqa: N806 - the paper's
-    scores = []
-    for feature in X.T:
-        varied = feature - feature @ D.sum(axis=1) / D.sum()
-        scores.append(varied @ (D - S) @ varied / (varied @ D @ varied))
-    return np.array(scores)
-
-
-@cases("sparse", [False, True])
-@cases("offset", [0.0, 1e4])
-@cases("batch", [1 << 22, 50])
-def test_laplacian_scores_are_the_papers(sparse, offset, batch, monkeypatch):
-    monkeypatch.setattr("streamkm.sketches.laplacian.BATCH_ENTRIES", batch)
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, 6)) + 4 * np.eye(2, 6)[rng.integers(0, 2, 80)] + offset
-    got = laplacian_scores(sp.csr_array(X) if sparse else X, n_neighbors=4)
-    np.testing.assert_allclose(got, naive_scores(X, 4), rtol=1e-6 if sparse and offset else 1e-9)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_features_that_tell_groups_apart_score_low(sparse):
-    rng = np.random.default_rng(0)
-    X = rng.random((300, 12))
-    X[:, [2, 9]] += 3 * rng.integers(0, 2, (300, 2))
-    X[:, 5] = 7.5  # does not vary
-    rows = sp.csr_array(X) if sparse else X
-    assert FeatureSelection.by_laplacian_scores(rows, 2).indices.tolist() == [2, 9]
-    assert np.isinf(laplacian_scores(rows)).nonzero()[0].tolist() == [5]
-
-
-def test_equal_rows_and_few_rows():
-    assert np.isinf(laplacian_scores(np.ones((9, 3)))).all()
-    assert laplacian_scores(np.array([[0.0, 1.0], [1.0, 1.0]])).tolist() == [2.0, np.inf]
-    with pytest.raises(InvalidParameterError, match="1 rows"):
-        laplacian_scores(np.ones((1, 3)))

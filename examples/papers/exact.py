@@ -1,7 +1,4 @@
-"""Kernel k-means with the whole kernel matrix, for few rows: what the approximations are compared with.
-
-Arrays in, arrays out; K is n x n, and held but by `exact_objective`.
-"""
+"""Kernel k-means with the whole kernel matrix, for few rows; the studies compare the approximations with it."""
 
 from __future__ import annotations
 
@@ -12,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.core.matrix import Matrix
-from streamkm.fitting.kernel.landmarks import kept
-from streamkm.sketches.kernel_columns import Kernel, KernelColumns
+from streamkm.fitting.kernel.objective import kernel_objective
 from streamkm.sketches.kernel_map import inverse_root
 
 POWER_STEPS = 2
@@ -41,58 +35,6 @@ class ExactResult:
     converged: bool
 
 
-def kernel_objective(K: NDArray[Any], labels: NDArray[Any], weights: NDArray[np.float64] | None = None) -> float:
-    """Weighted sum of squared distances, in the kernel's space, to the means of the clusters, in float64.
-
-    ``sum_i w_i K_ii - sum_c (sum_ij in c w_i w_j K_ij) / (sum_i in c w_i)``. O(n^2).
-
-    Parameters
-    ----------
-    K : ndarray (n, n)
-    labels : int (n,)
-        From 0; -1: left out.
-    weights : float64 (n,), optional
-    """
-    w = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
-    _check_square(K, labels)
-    total = 0.0
-    for label in np.unique(labels[labels >= 0]):
-        rows = np.flatnonzero(labels == label)
-        mass = w[rows].sum()
-        if mass > 0:
-            inside = K[np.ix_(rows, rows)].astype(np.float64)
-            total += float(w[rows] @ np.diagonal(inside)) - float(w[rows] @ inside @ w[rows]) / mass
-    return total
-
-
-def exact_objective(
-    kernel: Kernel, X: Matrix, labels: NDArray[Any], weights: NDArray[np.float64] | None = None
-) -> float:
-    """As `kernel_objective`, from rows: 256 rows of the kernel matrix are held at a time, in float32. O(n^2 d).
-
-    Parameters
-    ----------
-    kernel : Kernel
-    X : ndarray or csr_array (n, d)
-    labels : int (n,)
-        From 0; -1: left out.
-    weights : float64 (n,), optional
-    """
-    w = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
-    order = np.argsort(labels, kind="stable")
-    order = order[(labels[order] >= 0) & (w[order] > 0)]
-    rows, w = kept(X[order]), w[order]
-    firsts = np.flatnonzero(np.diff(labels[order], prepend=-1))
-    group = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(order)))
-    shares = w / np.add.reduceat(w, firsts)[group]
-    total = float(w @ kernel.diagonal(rows))
-    for start, values in KernelColumns(kernel, rows).batches(rows):
-        mine = slice(start, start + len(values))
-        inside = np.add.reduceat(values[: len(w) - start] * w, firsts, axis=1)
-        total -= float(shares[mine] @ inside[np.arange(len(inside)), group[mine]])
-    return total
-
-
 def exact_kernel_kmeans(
     K: NDArray[Any], labels: NDArray[Any], *, max_iter: int = 100, weights: NDArray[np.float64] | None = None
 ) -> ExactResult:
@@ -115,7 +57,6 @@ def exact_kernel_kmeans(
     ----------
     Dhillon, Guan and Kulis, "Kernel k-means, spectral clustering and normalized cuts", KDD 2004, algorithm 1.
     """
-    _check_square(K, labels)
     w = np.ones(len(labels)) if weights is None else np.asarray(weights, np.float64)
     n_clusters = int(labels.max()) + 1
     now = labels.astype(np.int32)
@@ -168,7 +109,7 @@ def power_features(
     """
     width = min(len(K), 2 * rank if n_columns is None else n_columns)
     if width < min(rank, len(K)) or n_steps < 1:
-        raise InvalidParameterError(f"n_columns={n_columns}, n_steps={n_steps}; needed: from {rank}, and from 1")
+        raise ValueError(f"n_columns={n_columns}, n_steps={n_steps}; needed: from {rank}, and from 1")
     basis = rng.normal(size=(len(K), width))
     for _ in range(n_steps):
         basis, _ = np.linalg.qr(K @ basis)
@@ -210,10 +151,3 @@ def spectral_features(C: NDArray[Any], W: NDArray[Any], n_components: int) -> ND
     rows = B @ (vectors[:, ::-1][:, :n_components] / np.sqrt(np.maximum(values[::-1][:n_components], 1e-12)))
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms > 0, norms, 1.0)
-
-
-def _check_square(K: NDArray[Any], labels: NDArray[Any]) -> None:
-    if K.ndim != 2 or K.shape != (len(labels), len(labels)):
-        raise InvalidInputError(
-            f"a kernel matrix of {K.shape} for {len(labels)} labels; needed: ({len(labels)},) twice"
-        )

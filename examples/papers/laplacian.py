@@ -1,4 +1,4 @@
-"""Laplacian scores of features on a graph of neighbouring rows."""
+"""Features chosen by Laplacian scores on a graph of neighbouring rows; the studies compare sketches with them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working
+from streamkm.sketches import FeatureSelection
 
 N_NEIGHBORS = 5
 BATCH_ENTRIES = 1 << 22  # of differences of rows at once
+
+
+def by_laplacian_scores(X: Matrix, n_components: int) -> FeatureSelection:
+    """Keep the m features of lowest score, the first of equals; all if there are no more."""
+    kept = np.sort(np.argsort(laplacian_scores(X), kind="stable")[:n_components])
+    return FeatureSelection(kept.astype(np.int64), np.ones(len(kept)))
 
 
 def laplacian_scores(X: Matrix, *, n_neighbors: int = N_NEIGHBORS) -> NDArray[np.float64]:
@@ -46,7 +52,7 @@ def laplacian_scores(X: Matrix, *, n_neighbors: int = N_NEIGHBORS) -> NDArray[np
 
     n_rows = X.shape[0]
     if n_rows < 2 or n_neighbors < 1:
-        raise InvalidParameterError(f"{n_rows} rows and n_neighbors={n_neighbors}; needed: at least 2 and 1")
+        raise ValueError(f"{n_rows} rows and n_neighbors={n_neighbors}; needed: at least 2 and 1")
     X = as_working(X) if isinstance(X, np.ndarray) else sp.csr_array((as_working(X.data), X.indices, X.indptr), X.shape)
     graph = kneighbors_graph(X, min(n_neighbors, n_rows - 1), mode="connectivity", include_self=False)
     first, second = sp.triu(graph.maximum(graph.T), k=1, format="coo").coords  # each edge once
