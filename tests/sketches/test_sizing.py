@@ -12,17 +12,19 @@ from scipy.stats import binomtest
 from threadpoolctl import threadpool_limits
 
 from streamkm import SketchOptions, StreamKMeans
+from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.sketches import CountSketch, LeverageSampling, SignProjection
+from streamkm.sketches import CountSketch, LeverageSampling, SignProjection, TruncatedSVDSketch
+from streamkm.sketches.registry import make_sketch
 from streamkm.sketches.sizing import FORMULAS, kernel_columns, nnz_per_feature, nystroem_columns, sizing
-from streamkm.sketches.subspace import Subspace
+from streamkm.sketches.subspace import Subspace, fit_rows
 from tests import naive
 from tests.tables import cases
 
 DELTA = 0.1
 N_ROWS, N_FEATURES = 7, 300
 N_SEEDS = 100
-OBLIVIOUS = ("countsketch", "signs", "gaussian", "sparse", "sparse-jl")
+OBLIVIOUS = ("countsketch", "hadamard-countsketch", "signs", "gaussian", "sparse", "sparse-jl")
 
 
 def size(sketch, **given):
@@ -48,19 +50,9 @@ def matrices():
     }
 
 
-def explicit_map(sketch, m, n_clusters, eps, seed):
-    """The map as a matrix (300, m), as the papers define it."""
-    rng = np.random.default_rng(seed)
-    if sketch == "countsketch":
-        return CountSketch(m, seed).apply(np.eye(N_FEATURES))
-    if sketch == "signs":
-        return rng.choice([-1.0, 1.0], (N_FEATURES, m)) / math.sqrt(m)
-    if sketch == "gaussian":
-        return rng.normal(size=(N_FEATURES, m)) / math.sqrt(m)
-    if sketch == "sparse":
-        return rng.choice([-1.0, 0.0, 1.0], (N_FEATURES, m), p=[1 / 6, 2 / 3, 1 / 6]) * math.sqrt(3 / m)
-    s = nnz_per_feature(n_clusters=n_clusters, eps=eps, delta=DELTA)
-    return CountSketch(m, seed, s).apply(np.eye(N_FEATURES))
+def made(sketch, m, n_clusters, eps, seed):
+    s = nnz_per_feature(n_clusters=n_clusters, eps=eps, delta=DELTA) if sketch == "sparse-jl" else None
+    return make_sketch(sketch, m, seed, N_FEATURES, s)
 
 
 def costs_as_forms(n_clusters):
@@ -85,7 +77,7 @@ def shares_of_failures(sketch, m, n_clusters, eps):
     wanted = {name: forms @ (X @ X.T).ravel() for name, X in hard.items()}
     with threadpool_limits(1, user_api="blas"):  # products too small to share
         for seed in range(N_SEEDS):
-            stacked = np.vstack(list(hard.values())) @ explicit_map(sketch, m, n_clusters, eps, seed)
+            stacked = made(sketch, m, n_clusters, eps, seed).apply(np.vstack(list(hard.values()))).astype(float)
             for (name, X), Y in zip(hard.items(), np.split(stacked, len(hard)), strict=True):
                 got, counted = forms @ (Y @ Y.T).ravel(), wanted[name] > 1e-9 * (X**2).sum()
                 failed[name] += bool((np.abs(got[counted] / wanted[name][counted] - 1) > eps).any())
@@ -118,8 +110,8 @@ def test_singular_vectors_keep_all_costs_but_for_a_constant(n_clusters, eps):
     m = size("svd", n_clusters=n_clusters, eps=eps)
     forms = costs_as_forms(n_clusters).reshape(-1, N_ROWS**2)
     for name, X in matrices().items():
-        u, s, _ = np.linalg.svd(X, full_matrices=False)
-        Y = u[:, :m] * s[:m]
+        fit = TruncatedSVDSketch.first_round(m, n_features=N_FEATURES, seed=0)
+        Y = fit_rows(fit, X, NO_WEIGHTS).apply(X).astype(float)
         constant = (X**2).sum() - (Y**2).sum()
         wanted, got = (forms @ (rows @ rows.T).ravel() for rows in (X, Y))
         assert (np.abs(got + constant - wanted) <= eps * wanted + 1e-9 * (X**2).sum()).all(), name

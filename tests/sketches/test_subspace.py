@@ -379,19 +379,3 @@ def test_other_features_are_refused(X):
 def test_directions_are_checked(directions):
     with pytest.raises(InvalidParameterError, match="directions are"):
         TruncatedSVDSketch(directions)
-
-
-@pytest.mark.parametrize("n_clusters", [2, 3])
-@pytest.mark.parametrize("eps", [1 / 2, 1 / 4])
-def test_costs_of_all_partitions_are_kept_up_to_a_constant(n_clusters, eps):
-    # Cohen et al., theorem on ceil(k / eps) directions: cost <= sketched + |X - X V V'|^2 <= (1 + eps) cost
-    X = np.random.default_rng(0).normal(size=(7, 30))
-    m = int(np.ceil(n_clusters / eps))
-    sketch = fit_rows(TruncatedSVDSketch.first_round(m, n_features=30, seed=0), X, NO_WEIGHTS)
-    Y = sketch.apply(X)
-    lost = (X**2).sum() - (Y**2).sum()
-    partitions = naive.partitions(7, n_clusters)
-    assert len(partitions) == {2: 63, 3: 301}[n_clusters]
-    for labels in partitions:
-        cost, kept = naive.within(X, labels), naive.within(Y, labels) + lost
-        assert cost - 1e-9 <= kept <= (1 + eps) * cost
