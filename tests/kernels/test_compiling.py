@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numba as nb
 import numpy as np
@@ -29,15 +30,31 @@ from tests.limits import PROCESS_MEMORY, limited
 from tests.passes.test_passes import CountingSource
 
 JOIN = """
-import os, sys, time
+import os, sys, threading, time
 import numpy as np
 from streamkm.kernels.cluster import totals
+kernel, ended, failed = totals.row_products, threading.Event(), []
+
+def ask():
+    while not ended.is_set():
+        try:
+            kernel.typeof_pyval(type("Kind", (np.ndarray,), {})((1,)))
+        except RuntimeError as error:
+            failed.append(error)
+
+asking = [threading.Thread(target=ask) for _ in range(4)]
 open(sys.argv[1], "w").close()
 while not all(map(os.path.exists, sys.argv[1:])):
     time.sleep(0.001)
+for thread in asking:
+    thread.start()
 X = np.ones((2, 3))
-totals.row_products(X, X, np.ones(2))
-print(sum(totals.row_products.stats.cache_misses.values()))
+kernel(X, X, np.ones(2))
+ended.set()
+for thread in asking:
+    thread.join()
+assert not failed, failed[0]
+print(sum(kernel.stats.cache_misses.values()))
 """
 FIRST_FIT = """
 import json
@@ -74,6 +91,18 @@ def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(capl
         assert len(caplog.messages) == (level == "INFO")
 
 
+def test_kernels_of_a_first_fit_are_counted(monkeypatch):
+    counted = []
+    monkeypatch.setattr(COMPILATION, "announced", True)
+    progress = SimpleNamespace(count=lambda *given: counted.append(given))
+    with COMPILATION.expecting("dense float32", n_threads=1, spare_bytes=1 << 40, progress=progress):
+        compiling.kernel(totals.mean_row.py_func)(np.ones((1, 1)), np.ones(1))
+    ((name, n_held, n_wanted),) = counted
+    assert name == "kernels"
+    assert 1 <= n_held <= n_wanted
+    assert n_wanted >= len(precompile.kernels_of("dense float32"))
+
+
 FIRST_ON_A_TERMINAL = """
 import numpy as np, sys, time
 from streamkm import StreamKMeans
@@ -83,6 +112,7 @@ StreamKMeans(8, random_state=0, executor=1).fit(X)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 def test_a_first_fit_counts_its_kernels_on_a_terminal(tmp_path):
     """Bars are redrawn until the first kernels are counted; the fit is not waited for."""
@@ -124,6 +154,7 @@ def test_lists_of_kernels_name_what_first_fits_call(kind):
 
 
 def test_a_kernel_is_compiled_by_one_of_the_processes_that_need_it(tmp_path):
+    """While their threads look up types: what only compiling needs is loaded then, and adds to the table of types."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     flags = [str(tmp_path / name) for name in "ab"]
     started = [
@@ -196,38 +227,6 @@ def test_kernels_are_loaded_without_what_only_compiling_needs():
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     assert json.loads(done.stdout) == [[False] * 3, [True] * 3]
-
-
-TYPED = """
-import threading
-import numpy as np
-from streamkm.kernels.cluster import totals
-kernel, ended, failed = totals.row_products, threading.Event(), []
-
-def ask():
-    while not ended.is_set():
-        try:
-            kernel.typeof_pyval(type("Kind", (np.ndarray,), {})((1,)))
-        except RuntimeError as error:
-            failed.append(error)
-
-asking = [threading.Thread(target=ask) for _ in range(4)]
-for thread in asking:
-    thread.start()
-X = np.ones((2, 3))
-kernel(X, X, np.ones(2))
-ended.set()
-for thread in asking:
-    thread.join()
-assert not failed, failed[0]
-assert sum(kernel.stats.cache_misses.values()) == 1
-"""
-
-
-def test_types_are_found_by_some_threads_while_another_compiles(tmp_path):
-    """What only compiling needs is loaded meanwhile, and adds to the table that types are found in."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", TYPED], env=environment, check=True)
 
 
 LIMITED = """
