@@ -46,11 +46,11 @@ def kmeans(n_clusters=15, **parameters):
     return StreamKMeans(n_clusters, **{"random_state": 0, "progress": False, **parameters})
 
 
-def fit_warned(estimator, X):
+def fit_warned(estimator, X, **options):
     """The estimator, fitted, and whether it warned that more could be gained."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        estimator.fit(X)
+        estimator.fit(X, **options)
     return estimator, any(WARNED in str(warning.message) for warning in seen)
 
 
@@ -196,16 +196,15 @@ def random_rows(seed):
     return X.astype(np.float32), k
 
 
-def test_the_certificate_warns_where_the_sample_was_blind_and_only_there(monkeypatch):
-    """50 data sets, clustered by 300 uniformly sampled rows alone, against fits that see all rows."""
-    from streamkm.planning import request as fit_request
-
-    data = [random_rows(seed) for seed in range(50)]
+@pytest.mark.parametrize("seeds", [range(16), pytest.param(range(16, 50), marks=pytest.mark.slow)], ids=["16", "34"])
+def test_the_certificate_warns_where_the_sample_was_blind_and_only_there(monkeypatch, seeds):
+    """Data sets, clustered by 300 uniformly sampled rows alone, against fits that see all rows."""
+    data = [random_rows(seed) for seed in seeds]
     full = [kmeans(k).fit(X).inertia_ for X, k in data]
     monkeypatch.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", 300)
     monkeypatch.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 1)
     silent, false, n_bad = [], [], 0
-    for seed, ((X, k), best) in enumerate(zip(data, full, strict=True)):
+    for seed, (X, k), best in zip(seeds, data, full, strict=True):
         blind, warned = fit_warned(kmeans(k, coreset="uniform", refine=0), X)
         ratio = blind.inertia_ / best
         n_bad += ratio >= 1.05
@@ -213,7 +212,7 @@ def test_the_certificate_warns_where_the_sample_was_blind_and_only_there(monkeyp
             silent.append((seed, ratio, blind.possible_gain_))
         if ratio <= 1.01 and warned:
             false.append((seed, ratio, blind.possible_gain_))
-    assert n_bad >= 10
+    assert n_bad >= len(seeds) / 5
     assert not silent
     assert not false
 
@@ -326,30 +325,6 @@ def test_the_best_pass_is_kept_where_a_round_is_worse(small_sample, tmp_path, mo
     assert fitted.possible_gain_ > 0.01
 
 
-@pytest.mark.parametrize("record", ["refined", "assign-1", "assign-2"])
-def test_a_fit_stopped_after_a_worse_round_still_keeps_the_best_pass(small_sample, tmp_path, monkeypatch, record):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
-    worse_search(monkeypatch)
-    np.save(tmp_path / "x.npy", rare_rows(12_000))
-    options = {"coreset": "uniform", "chunk_bytes": 30_000, "executor": 1}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        wanted = kmeans(**options).fit(str(tmp_path / "x.npy"))
-        estimator = kmeans(**options)
-        with monkeypatch.context() as patched:
-            if record.startswith("assign"):
-                stopped_in_labels(patched, record)
-            else:
-                stopped_after(patched, record)
-            with pytest.raises(StoppedError):
-                estimator.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
-        fitted = estimator.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
-    np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
-    np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
-    assert (fitted.inertia_, fitted.n_passes_) == (wanted.inertia_, wanted.n_passes_)
-
-
 def test_rounds_give_the_same_bits_by_threads_and_processes(client, small_sample, tmp_path):
     X = rare_rows(12_000)
     np.save(tmp_path / "x.npy", X)
@@ -364,27 +339,32 @@ def test_rounds_give_the_same_bits_by_threads_and_processes(client, small_sample
             assert (other.inertia_, other.possible_gain_) == (one.inertia_, one.possible_gain_)
 
 
-@pytest.mark.parametrize("record", ["assign-0", "refined", "assign-1"])
-def test_a_fit_stopped_in_a_round_goes_on_to_the_same_bits(small_sample, tmp_path, monkeypatch, record):
+@pytest.mark.parametrize("worse", [False, True], ids=["better", "worse"])
+def test_a_fit_stopped_in_a_round_goes_on_to_the_same_bits(small_sample, tmp_path, monkeypatch, worse):
+    """Where the round is better than the pass before, and where it is worse and that pass is kept."""
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
-    X = rare_rows(12_000)
-    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "x.npy", rare_rows(12_000))
     options = {"coreset": "uniform", "chunk_bytes": 30_000, "executor": 1}
-    wanted = kmeans(**options).fit(str(tmp_path / "x.npy"))
-    estimator = kmeans(**options)
-    with monkeypatch.context() as patched:
-        if record.startswith("assign"):
-            stopped_in_labels(patched, record)
-        else:
-            stopped_after(patched, record)
-        with pytest.raises(StoppedError):
-            estimator.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
-    fitted = estimator.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
-    np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
-    np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
-    assert (fitted.inertia_, fitted.n_passes_) == (wanted.inertia_, wanted.n_passes_)
-    assert (fitted.possible_gain_, fitted.expected_inertia_) == (wanted.possible_gain_, wanted.expected_inertia_)
+    if worse:
+        worse_search(monkeypatch)
+    wanted, _ = fit_warned(kmeans(**options), str(tmp_path / "x.npy"))
+    for record in ("refined", "assign-1", "assign-2" if worse else "assign-0"):
+        given = {"checkpoint": tmp_path / record}
+        estimator = kmeans(**options)
+        with row(record=record):
+            with monkeypatch.context() as patched:
+                (stopped_in_labels if record.startswith("assign") else stopped_after)(patched, record)
+                with pytest.raises(StoppedError):
+                    estimator.fit(str(tmp_path / "x.npy"), **given)
+            fitted, _ = fit_warned(estimator, str(tmp_path / "x.npy"), **given)
+            np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
+            np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
+            assert (fitted.inertia_, fitted.n_passes_) == (wanted.inertia_, wanted.n_passes_)
+            assert (fitted.possible_gain_, fitted.expected_inertia_) == (
+                wanted.possible_gain_,
+                wanted.expected_inertia_,
+            )
 
 
 def stopped_in_labels(monkeypatch, record):
