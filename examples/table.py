@@ -4,7 +4,7 @@
     python table.py --data trips.csv    # yours: columns are told by their names
 
 On the command line the same is one line, `streamkm fit trips.csv -k 3 --id-column trip_id --categories onehot
---preprocess standardize --skip-invalid`. Parquet and Arrow files, folders of them, pandas and polars frames are read
+--preprocess standardize --invalid skip`. Parquet and Arrow files, folders of them, pandas and polars frames are read
 likewise.
 """
 
@@ -44,7 +44,7 @@ def main() -> None:
         if args.data is None:
             make(path)
         trips = {"path": path, "id_column": args.id_column, "categories": "onehot"}
-        kmeans = StreamKMeans(args.k, preprocess=["standardize"], on_invalid="skip", random_state=0).fit(trips)
+        kmeans = StreamKMeans(args.k, preprocess=["standardize"], invalid="skip", random_state=0).fit(trips)
         print(f"features: {', '.join(kmeans.feature_names_in_)}")
         print(f"{np.sum(kmeans.labels_ < 0)} rows with missing values have the label -1")
         print(kmeans.summary())

@@ -35,8 +35,8 @@ from tests.programs import forking
 SKETCH = CountSketch(300, 7)  # sparse rows stay sparse, dense ones do not
 
 
-def reader_of(X, *, chunk_bytes=20_000, metric="euclidean", on_invalid="raise"):
-    return RowReader(open_source(X), chunk_bytes, metric, on_invalid)
+def reader_of(X, *, chunk_bytes=20_000, metric="euclidean", invalid="raise"):
+    return RowReader(open_source(X), chunk_bytes, metric, invalid)
 
 
 def small_chunks():

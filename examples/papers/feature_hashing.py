@@ -11,8 +11,8 @@ shows what the paper advises: without the weight of function words, Psi and with
 fall.
 
 Three tables. `senuma2011.csv` has the paper's figures and claims beside ours, `senuma2011_cases.csv` the values of all
-seeds that decide. `feature_hashing_bound.csv` checks theorem
-4.5: for a given partition and the m that the theorem asks for, how often the objective moves by more than an addend.
+seeds that decide. `feature_hashing_bound.csv` checks theorem 4.5: for a given partition and the m that the theorem asks
+for, how often the objective moves by more than an addend.
 
 Which six groups, tokens, weights and repeats the paper does not say; groups here are from six different subjects. F_5
 counts recall 25 times: all documents in one cluster get 0.84, more than any clustering here; the adjusted Rand index,

@@ -15,6 +15,7 @@ import click
 from streamkm.cli.common import Talk, work
 from streamkm.cli.options import (
     force_option,
+    invalid_option,
     memory_option,
     overwrite_option,
     restart_option,
@@ -38,7 +39,7 @@ from streamkm.core.marks import Overwrite, check_ours, replace_marked
 )  # fmt: skip
 @click.option("-k", "--n-clusters", type=click.IntRange(1), help="Clusters to compare in.  [default: sqrt(rows) / 4]")
 @click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True, help="Of the clusters.")
-@click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
+@invalid_option("raise", "skip", text="skip: leave rows with NaN or infinity out.")
 @memory_option
 @threads_option
 @set_option
@@ -75,7 +76,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
                 keep=options["keep"],
                 memory_limit=options["memory_limit"],
                 executor=options["executor"],
-                on_invalid="skip" if options["skip_invalid"] else "raise",
+                invalid=options["invalid"],
                 checkpoint=directory,
                 progress=False if options["quiet"] else "auto",
                 random_state=options["seed"],

@@ -43,22 +43,18 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What is set most often of the section estimator, as flags; they are added to `settings`."""
-    same = ("metric", "preprocess", "memory_limit", "refine")
+    same = ("metric", "preprocess", "memory_limit", "refine", "invalid")
     return _as_settings(
         command,
-        {**{name: f"estimator.{name}" for name in same}, "seed": "estimator.random_state",
-         "skip_invalid": "estimator.on_invalid", "on_missing": "estimator.on_missing"},
+        {**{name: f"estimator.{name}" for name in same}, "seed": "estimator.random_state"},
         click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Random seed; it determines the result."),
         click.option("--metric", type=click.Choice(["euclidean", "cosine", "spherical"]), help="[default: euclidean]"),
         column_steps_option,
         click.option("--memory-limit", metavar="SIZE", help="Largest memory of the process: 1 GiB or 50%."),
         click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
         click.option(
-            "--skip-invalid", flag_value="skip", default=None, help="Rows with NaN or infinity get the label -1."
-        ),
-        click.option(
-            "--on-missing", type=click.Choice(["raise", "skip", "mean"]),
-            help="NaN: skip its rows, or fill it with means.  [default: raise]",
+            "--invalid", type=click.Choice(["raise", "skip", "mean"]),
+            help="Rows with NaN or infinity: skip gives them the label -1; mean fills NaN.  [default: raise]",
         ),
     )  # fmt: skip
 
@@ -81,6 +77,11 @@ def fit_threads_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "--threads", type=click.IntRange(1), help="Threads of this process.  [default: one for each processor]"
     )
     return _as_settings(command, {"threads": "estimator.executor"}, option)
+
+
+def invalid_option(*choices: str, text: str) -> Callable[..., Any]:
+    """Treatment of rows with NaN or infinity: `invalid`."""
+    return click.option("--invalid", type=click.Choice(choices), default="raise", show_default=True, help=text)
 
 
 FORMER_OPTIONS = {"--steps": "--preprocess"}

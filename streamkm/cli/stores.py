@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,6 +16,7 @@ from streamkm.cli.fit import fit, result_options
 from streamkm.cli.options import (
     estimator_options,
     fit_threads_option,
+    invalid_option,
     memory_option,
     overwrite_option,
     preprocess_option,
@@ -26,9 +27,6 @@ from streamkm.cli.options import (
     threads_option,
 )
 
-if TYPE_CHECKING:
-    from streamkm.passes.reader import OnInvalid
-
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="DATA...")
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Of the sketch.")
 @click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
 @preprocess_option
-@click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
+@invalid_option("raise", "skip", text="skip: keep rows with NaN or infinity as rows of NaN.")
 @memory_option
 @threads_option
 @set_option
@@ -61,7 +59,6 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
         from streamkm.stores.operations import check_store_place, write_store
         from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
 
-        on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         weights = f"{output}.tfidf.npz"
         check_store_place(output, overwrite=options["overwrite"])
         check_frequencies_target(weights)
@@ -75,7 +72,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
             reader, n_threads = reader_for_store(
                 source,
                 options["metric"],
-                on_invalid,
+                options["invalid"],
                 sketch=sketch,
                 preprocess=check_steps(options["preprocess"]),
                 memory_limit=limit,
@@ -97,7 +94,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
 @click.argument("paths", nargs=-1, required=True, metavar="MORE...")
 @click.option("--columns", is_flag=True, help="MORE... are further features of the same rows, not further rows.")
 @click.option("--first-feature", type=click.IntRange(0), help="Number of their first feature.  [default: the next]")
-@click.option("--skip-invalid", is_flag=True, help="Keep rows with NaN or infinity as rows of NaN.")
+@invalid_option("raise", "skip", text="skip: keep rows with NaN or infinity as rows of NaN.")
 @memory_option
 @threads_option
 @set_option
@@ -114,7 +111,6 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
         from streamkm.stores.operations import append_columns, append_rows
         from streamkm.stores.planned import reader_for_store
 
-        on_invalid: OnInvalid = "skip" if options["skip_invalid"] else "raise"
         with ExitStack() as stack:
             stack.enter_context(under_limit(options["memory_limit"]))
             limit, executor = options["memory_limit"], options["executor"]
@@ -122,7 +118,9 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
             if not options["columns"]:
                 source = prepared_as(StoreSource(store), source)
             metric = StoreInfo.read(store).metric
-            reader, n_threads = reader_for_store(source, metric, on_invalid, memory_limit=limit, executor=executor)
+            reader, n_threads = reader_for_store(
+                source, metric, options["invalid"], memory_limit=limit, executor=executor
+            )
             workers = stack.enter_context(open_executor(executor, n_threads))
             stage = stack.enter_context(talk.stage("append", reader))
             if options["columns"]:

@@ -11,6 +11,7 @@ import click
 from streamkm.cli.common import Talk, work
 from streamkm.cli.options import (
     column_steps_option,
+    invalid_option,
     memory_option,
     overwrite_option,
     set_option,
@@ -30,14 +31,7 @@ SWEEP_CSV, SWEEP_JSON, SWEEP_SVG = "sweep.csv", "sweep.json", "sweep.svg"
 @click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
 @click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
 @column_steps_option
-@click.option("--skip-invalid", is_flag=True, help="Leave rows with NaN or infinity out.")
-@click.option(
-    "--on-missing",
-    type=click.Choice(["raise", "skip", "mean"]),
-    default="raise",
-    show_default=True,
-    help="NaN: skip its rows, or fill it with means.",
-)
+@invalid_option("raise", "skip", "mean", text="skip: leave rows with NaN or infinity out; mean: fill NaN.")
 @memory_option
 @threads_option
 @set_option
@@ -63,8 +57,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
                 clusters_of(n_clusters),
                 metric=options["metric"],
                 preprocess=options["preprocess"],
-                on_invalid="skip" if options["skip_invalid"] else "raise",
-                on_missing=options["on_missing"],
+                invalid=options["invalid"],
                 random_state=options["random_state"],
                 memory_limit=options["memory_limit"],
                 executor=options["executor"],

@@ -1,4 +1,4 @@
-"""What errors and warnings say, in the words of the command line: ``on_invalid="skip"`` is an option of Python's.
+"""What errors and warnings say, in the words of the command line: ``invalid="skip"`` is an option of Python's.
 
 Responsible for which option of which command stands for a parameter. Prints nothing.
 """
@@ -13,7 +13,7 @@ _FITS = ("fit", "plan", "cluster")
 # parameters that commands have options for, "{}" for the value; all others are keys of the configuration
 _OPTIONS: dict[str, dict[str, str]] = {
     **{
-        command: {"n_clusters": "-k {}", "on_invalid": "--skip-invalid", "on_missing": "--on-missing {}",
+        command: {"n_clusters": "-k {}", "invalid": "--invalid {}",
                   "random_state": "--seed {}",
                   "image_shape": "--image-shape {}", "fit_on": "--set kernel.fit_on={}"}
         for command in _FITS
@@ -21,17 +21,17 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "report": {"image_shape": "--image-shape {}"},
     "sketch": {
         "n_components": "-m {}", "seed": "--seed {}", "metric": "--metric {}", "sketch": "--sketch {}",
-        "on_invalid": "--skip-invalid",
+        "invalid": "--invalid {}",
     },
     "dedupe": {
-        "n_clusters": "-k {}", "on_invalid": "--skip-invalid", "random_state": "--seed {}",
+        "n_clusters": "-k {}", "invalid": "--invalid {}", "random_state": "--seed {}",
         "threshold": "--threshold {}", "keep": "--keep {}",
     },
     "update": {"n_clusters": "-k {}"},
-    "append": {"first_feature": "--first-feature {}", "on_invalid": "--skip-invalid"},
+    "append": {"first_feature": "--first-feature {}", "invalid": "--invalid {}"},
     "sweep": {
         "n_clusters": "-k {}", "random_state": "--random-state {}", "metric": "--metric {}",
-        "on_invalid": "--skip-invalid", "on_missing": "--on-missing {}",
+        "invalid": "--invalid {}",
     },
 }  # fmt: skip
 _COLUMNS = {
@@ -63,10 +63,10 @@ def in_words_of(command: str, text: str) -> str:
 
     Examples
     --------
-    >>> in_words_of("fit", 'NaN in row 7; pass on_invalid="skip" to leave such rows out')
-    'NaN in row 7; pass --skip-invalid to leave such rows out'
-    >>> in_words_of("sketch", 'NaN in row 7; pass on_invalid="skip" to leave such rows out')
-    'NaN in row 7; pass --skip-invalid to leave such rows out'
+    >>> in_words_of("fit", 'NaN in row 7; pass invalid="skip" to leave such rows out')
+    'NaN in row 7; pass --invalid skip to leave such rows out'
+    >>> in_words_of("sketch", 'NaN in row 7; pass invalid="skip" to leave such rows out')
+    'NaN in row 7; pass --invalid skip to leave such rows out'
     """
     options = _OPTIONS.get(command, {}) | (_COLUMNS if command in _WITH_COLUMNS else {})
     options |= _MEMORY if command in _WITH_MEMORY else {}

@@ -57,10 +57,8 @@ def with_nan(X: Any) -> Any:
     return np.where(np.ma.getmaskarray(X), np.nan, X.data.astype(working_dtype(X.dtype)))
 
 
-MASKED_ROWS = 'pass X.astype(float).filled(np.nan), and on_invalid="skip" to leave such rows out'
+MASKED_ROWS = 'pass X.astype(float).filled(np.nan), and invalid="skip" to leave such rows out'
 """What to do about masked values of rows."""
-MASKED_MISSING = f'{MASKED_ROWS}, or on_missing="skip", or on_missing="mean" to fill them'
-"""The same, for an estimator that takes them as NaN."""
 
 
 def working_dtype(dtype: Any) -> np.dtype[Any]:

@@ -27,7 +27,7 @@ from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
 from streamkm.fitting.genes import find_genes
 from streamkm.passes.context import PassContext
-from streamkm.passes.reader import OnInvalid, RowReader
+from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 
@@ -47,7 +47,7 @@ def dedupe(
     memory_limit: int | float | str | Mapping[str, Any] = "auto",
     chunk_bytes: int | str = "auto",
     executor: Any = "auto",
-    on_invalid: OnInvalid = "raise",
+    invalid: Literal["raise", "skip"] = "raise",
     checkpoint: Any = None,
     progress: bool | str = "auto",
     random_state: Any = None,
@@ -71,7 +71,7 @@ def dedupe(
         "auto": a quarter of the square root of the number of rows, at most 65,536.
     keep : {"nearest", "farthest"}, default="nearest"
         Which row of near-duplicates stays: that nearest to the center, or farthest from it.
-    memory_limit, chunk_bytes, executor, on_invalid, progress, random_state
+    memory_limit, chunk_bytes, executor, invalid, progress, random_state
         As of `StreamKMeans`. Rows are compared by threads of this process, whatever the executor.
     checkpoint : path, optional
         A directory, empty or new, for the state of the run. After a kill, the same call goes on from this state. The
@@ -110,7 +110,7 @@ def dedupe(
     >>> dedupe(X, 0.99, n_clusters=2, random_state=0).n_removed
     2
     """
-    check_options(threshold, keep)
+    check_options(threshold, keep, invalid)
     source = find_genes(open_source(X), executor=executor, memory_limit=memory_limit, progress=Progress(progress))
     if not source.replayable or source.is_sketched:
         what = "holds sketched rows" if source.is_sketched else "can be walked once only"
@@ -125,7 +125,7 @@ def dedupe(
         memory_limit=memory_limit,
         chunk_bytes=chunk_bytes,
         executor=executor,
-        on_invalid=on_invalid,
+        invalid=invalid,
         progress=progress,
         random_state=random_state,
     )
@@ -142,13 +142,14 @@ def dedupe(
     return found
 
 
-def check_options(threshold: Any, keep: Any) -> None:
+def check_options(threshold: Any, keep: Any, invalid: Any) -> None:
     """Refuse what is no cosine above 0, and other rules than there are."""
     number = isinstance(threshold, Real) and not isinstance(threshold, bool)
     if not number or not 0 < float(threshold) <= 1:
         raise InvalidParameterError(f"threshold={threshold!r}; needed: a cosine above 0 and at most 1, as 0.95")
-    if keep not in ("nearest", "farthest"):
-        raise InvalidParameterError(f"keep={keep!r}; needed: one of 'nearest', 'farthest'")
+    for name, value, known in (("keep", keep, ("nearest", "farthest")), ("invalid", invalid, ("raise", "skip"))):
+        if value not in known:
+            raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, known))}")
 
 
 def default_clusters(source: RowSource) -> int:
@@ -210,7 +211,7 @@ class _Run:
         ):
             trim_heap(memory_limit_bytes(self.estimator.memory_limit))
             if not counted.done.all():
-                reader = RowReader(self.source, plan.chunk_bytes, "cosine", self.estimator.on_invalid)
+                reader = RowReader(self.source, plan.chunk_bytes, "cosine", self.estimator.invalid)
                 context = PassContext(executor=workers, reader=reader)
                 guests = Guests(near_by, plan.most_guests.copy())
                 probes = self._gathered(context, clustered, guests, bucket_of, probed, buckets)

@@ -28,7 +28,7 @@ from streamkm.estimators.validation import check_weights
 from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import check_labels_place, open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
-from streamkm.passes.reader import OnInvalid, OnMissing
+from streamkm.passes.reader import Invalid
 from streamkm.passes.table_places import SUFFIXES, check_table_place
 
 
@@ -37,8 +37,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
 
     n_clusters: int
     init: Any
-    on_invalid: OnInvalid
-    on_missing: OnMissing = "raise"
+    invalid: Invalid
     model_: Model
     counts_: NDArray[np.float64]
     assign_space_: str
@@ -235,7 +234,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = self.on_invalid == "skip" or self.on_missing != "raise"
+        tags.input_tags.allow_nan = self.invalid != "raise"
         return tags
 
     @property

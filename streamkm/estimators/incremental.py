@@ -21,7 +21,7 @@ from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.events import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.describe import DescribedKMeans
-from streamkm.estimators.input_rows import open_rows, read_missing
+from streamkm.estimators.input_rows import open_rows, read_invalid
 from streamkm.estimators.labelling import Labelling, write_label_table
 from streamkm.estimators.updating import drift_of, new_clusters, observe_rows, relabel_rows, update_rows
 from streamkm.estimators.validation import (
@@ -43,7 +43,7 @@ from streamkm.metrics.update import Update
 from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
 from streamkm.passes.observe import UpdateSizes
-from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
+from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.table_places import SUFFIXES, check_table_place
 from streamkm.preparation import STEPS, Preparation, check_steps
 from streamkm.preparation.preparation import FILL, FOUND
@@ -99,11 +99,9 @@ class IncrementalKMeans(DescribedKMeans):
         Approximate bytes of a chunk in memory; "auto": 16 MiB. The result does not depend on it.
     executor : "auto", int, or dask.distributed.Client, default="auto"
         As for `StreamKMeans`. Rows of a stream are taken in this process; centers are found by its threads.
-    on_invalid : {"raise", "skip"}, default="raise"
-        Treatment of rows with NaN or infinity: an error that names the row, or the label -1.
-    on_missing : {"raise", "skip", "mean"}, default="raise"
-        Treatment of NaN alone; as for `StreamKMeans`. "mean" fills with the means of an earlier fit: fit with it, and
-        continue with `StreamKMeans.incremental`.
+    invalid : {"raise", "skip", "mean"}, default="raise"
+        Treatment of rows with NaN or infinity; as for `StreamKMeans`. "mean" fills with the means of an earlier fit:
+        fit with it, and continue with `StreamKMeans.incremental`.
     progress : bool or "auto", default="auto"
         Bars of `predict` and the like.
     random_state : int, RandomState or None, default=None
@@ -184,8 +182,7 @@ class IncrementalKMeans(DescribedKMeans):
         memory_limit: int | float | str | Mapping[str, Any] = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
-        on_invalid: OnInvalid = "raise",
-        on_missing: OnMissing = "raise",
+        invalid: Invalid = "raise",
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
@@ -201,8 +198,7 @@ class IncrementalKMeans(DescribedKMeans):
         self.memory_limit = memory_limit
         self.chunk_bytes = chunk_bytes
         self.executor = executor
-        self.on_invalid = on_invalid
-        self.on_missing = on_missing
+        self.invalid = invalid
         self.progress = progress
         self.random_state = random_state
 
@@ -532,7 +528,7 @@ class IncrementalKMeans(DescribedKMeans):
         rows = source if self.preparation_ is None else prepared(source, self.preparation_)
         stream = self._stream_for(rows)
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
-        reader = RowReader(rows, size, self.metric, self.on_invalid, on_missing=read_missing(self))
+        reader = RowReader(rows, size, self.metric, read_invalid(self))
         n_rows = int(feed(stream, reader, weights.each, weights.factor).sum())
         weights.check_rows(n_rows, source.name)
         stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
@@ -543,13 +539,13 @@ class IncrementalKMeans(DescribedKMeans):
         """How rows are prepared: as is known already, or by steps that need no look at all rows."""
         steps = check_steps(parameters_of(self).preprocess)
         filled = (FILL, *steps)
-        if known is not None and known.steps in ((filled,) if self.on_missing == "mean" else (steps, filled)):
+        if known is not None and known.steps in ((filled,) if self.invalid == "mean" else (steps, filled)):
             return known
-        if self.on_missing == "mean":
+        if self.invalid == "mean":
             raise InvalidInputError(
-                'on_missing="mean" must see all rows before the first is filled, and a stream does not end; fit '
-                'StreamKMeans(on_missing="mean") on some rows and go on by its incremental(), which keeps the means, '
-                'or pass on_missing="skip" to leave rows with NaN out'
+                'invalid="mean" must see all rows before the first is filled, and a stream does not end; fit '
+                'StreamKMeans(invalid="mean") on some rows and go on by its incremental(), which keeps the means, '
+                'or pass invalid="skip" to leave rows with NaN out'
             )
         for step in steps:
             if step in FOUND:

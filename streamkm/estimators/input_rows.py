@@ -10,12 +10,12 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from streamkm.core.exceptions import StreamkmWarning
-from streamkm.core.matrix import MASKED_MISSING, MASKED_ROWS, check_unmasked, is_sparse, with_nan
+from streamkm.core.matrix import MASKED_ROWS, check_unmasked, is_sparse, with_nan
 from streamkm.core.progress import Progress
 from streamkm.estimators.input_errors import clear_refusals
 from streamkm.estimators.validation import is_in_memory
 from streamkm.fitting.genes import find_genes
-from streamkm.passes.reader import OnMissing
+from streamkm.passes.reader import Invalid
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.fitted_tables import options_for, table_options
@@ -24,10 +24,9 @@ from streamkm.sources.memory.frames import check_names_once, check_same_columns,
 from streamkm.sources.memory.sparse_frames import is_read_by_column
 
 
-def read_missing(estimator: Any) -> OnMissing:
-    """What becomes of NaN in rows that are prepared: filling has left none, and what a step makes is invalid."""
-    on_missing: OnMissing = estimator.on_missing
-    return "raise" if on_missing == "mean" else on_missing
+def read_invalid(estimator: Any) -> Invalid:
+    """Treatment of invalid rows that are prepared: filling has left no NaN but what later steps make."""
+    return "raise" if estimator.invalid == "mean" else estimator.invalid
 
 
 def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) -> RowSource:
@@ -35,8 +34,7 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
 
     Later tables are opened by what was said of the table of the fit. `ids`: whether their rows are to be named.
     """
-    on_missing = estimator.on_missing
-    if on_missing != "raise":
+    if estimator.invalid != "raise":
         X = with_nan(X)
     options = _options_of_fit(estimator, X, ids=ids) if reset is False else {}
     if options:
@@ -53,8 +51,8 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
     name, names = "data frame" if is_frame(X) else None, column_names(X)
     if name is not None:
         check_names_once(X, name)
-    if on_missing == "raise":
-        check_unmasked(X, name or "array", MASKED_MISSING if "on_missing" in vars(estimator) else MASKED_ROWS)
+    if estimator.invalid == "raise":
+        check_unmasked(X, name or "array", MASKED_ROWS)
     with clear_refusals(X, name or "array"):
         if reset is None:
             X = check_array(X, dtype="numeric", **checks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
@@ -41,7 +41,7 @@ from streamkm.fitting.kernel.maps import MapRule
 from streamkm.fitting.kernel.objective import exact_objective, kernel_objective
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.kernels.compiling import COMPILATION
-from streamkm.passes.reader import OnInvalid, RowReader
+from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
 from streamkm.planning.line_room import planned_line_room
@@ -110,7 +110,7 @@ class StreamKernelKMeans(BaseKMeans):
         As for `StreamKMeans`, in the space of the features. "two-step" never searches further.
     chunk_bytes : int or "auto", default="auto"
     executor : "auto", int or Dask client, default="auto"
-    on_invalid : {"raise", "skip"}, default="raise"
+    invalid : {"raise", "skip"}, default="raise"
     progress : bool or "auto", default="auto"
     random_state : int, RandomState or None, default=None
         As for `StreamKMeans`.
@@ -191,7 +191,7 @@ class StreamKernelKMeans(BaseKMeans):
         memory_limit: int | float | str | Mapping[str, Any] = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
-        on_invalid: OnInvalid = "raise",
+        invalid: Literal["raise", "skip"] = "raise",
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
@@ -211,7 +211,7 @@ class StreamKernelKMeans(BaseKMeans):
         self.memory_limit = memory_limit
         self.chunk_bytes = chunk_bytes
         self.executor = executor
-        self.on_invalid = on_invalid
+        self.invalid = invalid
         self.progress = progress
         self.random_state = random_state
 
@@ -273,7 +273,7 @@ class StreamKernelKMeans(BaseKMeans):
             COMPILATION.shown_on(progress),
             KernelContext.opened(
                 self.executor,
-                reader=RowReader(source, plan.chunk_bytes, "euclidean", self.on_invalid, may_index=True),
+                reader=RowReader(source, plan.chunk_bytes, "euclidean", self.invalid, may_index=True),
                 plan=plan,
                 settings=self._settings(sizes, seed),
                 weights=weights.each,
@@ -312,7 +312,7 @@ class StreamKernelKMeans(BaseKMeans):
         check_is_fitted(self, "model_")
         if not is_in_memory(X):
             raise InvalidInputError(f"{type(X).__name__} is no matrix in memory; pass rows as an array or CSR matrix")
-        checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": self.on_invalid == "raise"}
+        checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": self.invalid == "raise"}
         check_unmasked(X, "X", MASKED_ROWS)
         rows = validate_data(self, X, reset=False, dtype="numeric", **checks)
         n_rows = rows.shape[0]

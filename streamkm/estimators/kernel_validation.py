@@ -39,7 +39,7 @@ def check_kernel_parameters(estimator: Any) -> None:
         ("method", method.method, tuple(METHODS)),
         ("landmarks", method.landmarks, LANDMARKS),
         ("fit_on", estimator.fit_on, ("sample", "all")),
-        ("on_invalid", estimator.on_invalid, ("raise", "skip")),
+        ("invalid", estimator.invalid, ("raise", "skip")),
     ):
         if value not in known:
             raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, known))}")

@@ -34,7 +34,7 @@ from streamkm.estimators.labelling import write_label_table
 from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, is_sketch
 from streamkm.passes.label_tables import TableLabels
 from streamkm.passes.labels import check_labels_place, check_seen
-from streamkm.passes.reader import OnInvalid, OnMissing
+from streamkm.passes.reader import Invalid
 from streamkm.passes.table_places import SUFFIXES, check_table_place
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchOptions, full_options
@@ -97,7 +97,7 @@ class StreamKMeans(DescribedKMeans):
         - "unit": rows have length 1
 
         Constant features are scaled by 1. Weights of rows do not count here. Values that a step cannot use make the row
-        invalid: see `on_invalid`. Sparse rows are scaled and not shifted: distances are the same, and zeros stay.
+        invalid: see `invalid`. Sparse rows are scaled and not shifted: distances are the same, and zeros stay.
         Later rows are prepared as those of the fit. If the fit shifted dense rows, later sparse rows become dense chunk
         by chunk; if it did not, later dense rows are scaled alone. `cluster_centers_`, `inertia_` and distances are in
         prepared units; `original_centers` gives centers in the units of the data.
@@ -135,16 +135,14 @@ class StreamKMeans(DescribedKMeans):
     executor : "auto", int, or dask.distributed.Client, default="auto"
         "auto": the active Dask client, else threads; one thread inside a task of a Dask worker. An int: this many
         threads.
-    on_invalid : {"raise", "skip"}, default="raise"
-        Rows with NaN or infinity: "raise" names the row in an error, "skip" gives it the label -1.
-    on_missing : {"raise", "skip", "mean"}, default="raise"
-        NaN, masked values of NumPy arrays, and nulls of tables:
+    invalid : {"raise", "skip", "mean"}, default="raise"
+        Treatment of rows with NaN or infinity. Masked values of NumPy arrays and nulls of tables are NaN.
 
-        - "raise": an error, or what `on_invalid` says
-        - "skip": rows with NaN get the label -1; `on_invalid` is then for infinity alone
+        - "raise": an error names the row.
+        - "skip": these rows get the label -1.
         - "mean": the mean of the feature's values replaces NaN, before other steps of `preprocess`, in later rows too;
           takes one pass. A feature without values is filled with 0. In sparse rows only stored NaN is missing, and
-          entries that are not stored count as zeros.
+          entries that are not stored count as zeros. Infinity is an error.
     progress : bool or "auto", default="auto"
         Progress bars on stderr, or below the cell of a notebook. "auto": in notebooks, and if stderr is a terminal.
         True without a terminal: a line on stderr for each finished stage, unless the log has these lines.
@@ -279,8 +277,7 @@ class StreamKMeans(DescribedKMeans):
         memory_limit: int | float | str | Mapping[str, Any] = "auto",
         chunk_bytes: int | str = "auto",
         executor: Any = "auto",
-        on_invalid: OnInvalid = "raise",
-        on_missing: OnMissing = "raise",
+        invalid: Invalid = "raise",
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
@@ -297,8 +294,7 @@ class StreamKMeans(DescribedKMeans):
         self.memory_limit = memory_limit
         self.chunk_bytes = chunk_bytes
         self.executor = executor
-        self.on_invalid = on_invalid
-        self.on_missing = on_missing
+        self.invalid = invalid
         self.progress = progress
         self.random_state = random_state
 

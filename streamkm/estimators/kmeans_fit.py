@@ -14,7 +14,7 @@ from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threa
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.describe import missing_values
 from streamkm.estimators.fitted_attributes import set_fitted
-from streamkm.estimators.input_rows import read_missing
+from streamkm.estimators.input_rows import read_invalid
 from streamkm.estimators.validation import Weights, drawn_seed, given_start, parameters_of, random_streams, row_metric
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
@@ -75,7 +75,7 @@ def plan_rows(
 def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:
     """Give the steps that rows of a source go through, to be found; filling comes first. None where there are none."""
     made = Preparation.of(estimator.preprocess, source.feature_names, source.n_features, source.name)
-    made = made.after_fill() if estimator.on_missing == "mean" else made
+    made = made.after_fill() if estimator.invalid == "mean" else made
     return made if made.steps else None
 
 
@@ -156,7 +156,7 @@ def fit_rows(
         model = model_of_store(stored, fitted.model.centers)
     set_fitted(estimator, fitted, model, context, weights, seed)
     estimator.preparation_ = model.preparation
-    estimator.missing_ = missing_values(estimator) if estimator.on_missing == "mean" else None
+    estimator.missing_ = missing_values(estimator) if estimator.invalid == "mean" else None
     estimator.feature_deviations_ = fitted.deviations
 
 
@@ -185,5 +185,4 @@ def _prepared_rows(
 
 def _reader(estimator: Any, source: RowSource, plan: Plan, metric: Metric) -> RowReader:
     """Make the reader of the passes of a fit."""
-    given = (source, plan.chunk_bytes, metric, estimator.on_invalid)
-    return RowReader(*given, may_index=True, on_missing=read_missing(estimator))
+    return RowReader(source, plan.chunk_bytes, metric, read_invalid(estimator), may_index=True)

@@ -18,7 +18,7 @@ from streamkm.core.memory import memory_limit_bytes, trim_heap
 from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
 from streamkm.estimators.centers import current_model
-from streamkm.estimators.input_rows import open_rows, read_missing
+from streamkm.estimators.input_rows import open_rows, read_invalid
 from streamkm.estimators.validation import joined
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import N_VALUES, RowIds, RowNumbers, Written, write_table
@@ -62,8 +62,7 @@ class Labelling:
         chunk_bytes, n_threads, peak = sizes
         source = with_line_room(source, limit, peak, chunk_bytes, n_threads, on_cluster=on_cluster)
         self.model, self.n_columns = model, n_columns
-        on_missing = read_missing(estimator)
-        self.reader = RowReader(source, chunk_bytes, model.metric, estimator.on_invalid, on_missing=on_missing)
+        self.reader = RowReader(source, chunk_bytes, model.metric, read_invalid(estimator))
         self.progress = Progress(estimator.progress)
         self._executor, self._n_threads, self._memory_limit = executor, n_threads, limit
 
@@ -113,8 +112,7 @@ def row_values(
 
         if isinstance(source, DaskSource):
             model, width = current_model(estimator), n_columns or None
-            told = {"on_invalid": estimator.on_invalid, "on_missing": read_missing(estimator)}
-            return lazy_map(source, model, function, **told, n_columns=width)
+            return lazy_map(source, model, function, invalid=read_invalid(estimator), n_columns=width)
     return Labelling(estimator, source, n_columns).gathered(name, function, empty)
 
 

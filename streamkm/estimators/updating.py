@@ -336,4 +336,4 @@ def _writer(
         saved.discard()
 
 
-OF_UPDATES = ("tol", "metric", "preprocess", "half_life", "chunk_bytes", "on_invalid", "on_missing")
+OF_UPDATES = ("tol", "metric", "preprocess", "half_life", "chunk_bytes", "invalid")

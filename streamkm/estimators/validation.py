@@ -37,8 +37,7 @@ CHOICES = {
     "fit_on": ("sample", "all"),
     "assign_space": ("auto", "original", "sketch"),
     "metric": get_args(ClusterMetric),
-    "on_invalid": ("raise", "skip"),
-    "on_missing": ("raise", "skip", "mean"),
+    "invalid": ("raise", "skip", "mean"),
     "coreset": ("auto", "sensitivity", "lightweight", "uniform", None),
 }
 
@@ -54,7 +53,7 @@ def check_parameters(estimator: Any) -> None:
         if getattr(estimator, name) != "auto":
             check_integer(name, getattr(estimator, name), 1, or_auto=True)
     check_tol(estimator.tol)
-    for name in ("metric", "on_invalid", "on_missing", "coreset"):
+    for name in ("metric", "invalid", "coreset"):
         check_choice(name, getattr(estimator, name))
     check_sketch(full_options("sketch", estimator.sketch), spherical=estimator.metric == "spherical")
     check_preprocess(estimator.preprocess)
@@ -90,8 +89,7 @@ def check_stream_parameters(estimator: Any) -> None:
         raise InvalidParameterError(f"half_life={estimator.half_life!r}; needed: a positive number of rows, or None")
     if estimator.metric not in ("euclidean", "cosine"):
         raise InvalidParameterError(f"metric={estimator.metric!r}; needed: 'euclidean' or 'cosine'")
-    check_choice("on_invalid", estimator.on_invalid)
-    check_choice("on_missing", estimator.on_missing)
+    check_choice("invalid", estimator.invalid)
     check_steps(estimator.preprocess)
     check_init(estimator.init, fewest, estimator.n_init)
 

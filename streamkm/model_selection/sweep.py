@@ -44,7 +44,7 @@ from streamkm.metrics.silhouette import mean_silhouette
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import find_preparation, planned_rows
-from streamkm.passes.reader import OnInvalid, RowReader
+from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.memory import pca_rows
@@ -227,8 +227,7 @@ def sweep(
     sample_rows: int | str = "auto",
     memory_limit: int | float | str | Mapping[str, Any] = "auto",
     executor: Any = "auto",
-    on_invalid: OnInvalid = "raise",
-    on_missing: str = "raise",
+    invalid: Invalid = "raise",
     progress: bool | str = "auto",
     random_state: Any = None,
 ) -> SweepResult:
@@ -243,12 +242,10 @@ def sweep(
         May be an iterator that can be walked once only.
     n_clusters : int or iterable of int, default=range(2, 51)
         Every k, in any order.
-    metric, preprocess, memory_limit, executor, on_invalid, progress, random_state
+    metric, preprocess, memory_limit, executor, invalid, progress, random_state
         As of `StreamKMeans`. Scores are those of the prepared rows.
     sample_rows : int or "auto", default="auto"
         Largest number of rows to cluster and score. "auto": 200 times the largest k, from 10,000 to 50,000.
-    on_missing : {"raise", "skip", "mean"}, default="raise"
-        As of `StreamKMeans`.
 
     Returns
     -------
@@ -279,15 +276,14 @@ def sweep(
     """
     wanted = wanted_clusters(n_clusters)
     _check_choice("metric", metric, get_args(Metric))
-    _check_choice("on_invalid", on_invalid, get_args(OnInvalid))
-    _check_choice("on_missing", on_missing, ("raise", "skip", "mean"))
+    _check_choice("invalid", invalid, get_args(Invalid))
     check_preprocess(preprocess)
     n_rows = _sample_size(sample_rows, wanted[-1])
     stages = Progress(progress)
-    given = open_source(X if on_missing == "raise" else with_nan(X))
+    given = open_source(X if invalid == "raise" else with_nan(X))
     given = find_genes(given, executor=executor, memory_limit=memory_limit, progress=stages)
     preparation = Preparation.of(preprocess, given.feature_names, given.n_features, given.name)
-    preparation = preparation.after_fill() if on_missing == "mean" else preparation
+    preparation = preparation.after_fill() if invalid == "mean" else preparation
     source = planned_rows(given, preparation)
     if source.n_rows is not None:
         check_clusters(wanted[-1], source.n_rows)
@@ -300,8 +296,7 @@ def sweep(
         planned_line_room(given, memory_limit, plan),
         plan.chunk_bytes,
         metric,
-        on_invalid,
-        on_missing="skip" if on_missing == "skip" else "raise",
+        "raise" if invalid == "mean" else invalid,
     )
     seed = drawn_seed(random_state)
     sampling, sketching = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()

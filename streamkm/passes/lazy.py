@@ -17,7 +17,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
-from streamkm.passes.reader import OnInvalid, OnMissing, RowReader
+from streamkm.passes.reader import Invalid, RowReader
 from streamkm.sources.base import Rows
 from streamkm.sources.chunking import LARGEST_CHUNK_BYTES
 from streamkm.sources.dask.arrays import DaskSource
@@ -29,8 +29,7 @@ def lazy_map(
     model: Model,
     function: Callable[[Matrix, NearestCenters], NDArray[Any]],
     *,
-    on_invalid: OnInvalid,
-    on_missing: OnMissing = "raise",
+    invalid: Invalid,
     n_columns: int | None = None,
 ) -> Any:
     """Map the rows of a Dask array to values, as `predict.map_rows` does, but lazily.
@@ -41,10 +40,8 @@ def lazy_map(
     function : callable
         `predict.nearest_labels`, `predict.nearest_d2` or `predict.distances`. Takes a matrix (v, m) in the model's
         space and a NearestCenters, and returns one value or `n_columns` values for each row.
-    on_invalid : "raise" or "skip"
+    invalid : "raise" or "skip"
         "raise": computing a block with NaN or infinity raises; "skip": such rows get -1 or NaN.
-    on_missing : "raise" or "skip"
-        "skip": rows with NaN get -1 or NaN, whatever `on_invalid` says.
 
     Returns
     -------
@@ -60,7 +57,7 @@ def lazy_map(
         raise InvalidInputError(
             f"{source.name} has {source.n_features:,} features; the model was fitted on {model.n_features:,}"
         )
-    reader = RowReader(source.stand_in(), 0, model.metric, on_invalid, on_missing=on_missing)
+    reader = RowReader(source.stand_in(), 0, model.metric, invalid)
     prepare = partial(_prepared, reader, model, function)
     row = Rows(_zero_row(source.n_features, source.dtype, sparse=source.is_sparse), np.zeros(1, np.int64))
     meta = _mapped(row, prepare())[:0]

@@ -19,7 +19,7 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
-from streamkm.passes.reader import OnMissing, ValidRows
+from streamkm.passes.reader import Invalid, ValidRows
 from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import sketch_pass
 from streamkm.preparation import Preparation
@@ -44,7 +44,7 @@ def check_replayable(source: RowSource, preparation: Preparation) -> None:
     """
     if preparation.finding and not source.replayable:
         step = preparation.finding[0]
-        named = 'on_missing="mean"' if step == FILL else f"the step {step!r}"
+        named = 'invalid="mean"' if step == FILL else f"the step {step!r}"
         raise InvalidInputError(
             f"{source.name} can be walked once only, and {named} takes a pass of its own; "
             "pass a list of chunks, or a function that returns a fresh iterator"
@@ -63,7 +63,7 @@ def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
         return source
     if store_of(source) is not None:
         steps = preparation.steps
-        named = 'on_missing="mean"' if steps[0] == FILL else f"preprocess={list(steps)!r}"
+        named = 'invalid="mean"' if steps[0] == FILL else f"preprocess={list(steps)!r}"
         raise InvalidInputError(
             f"the rows of {source.name} are sketched already, and steps are for original rows; leave {named} out"
         )
@@ -89,7 +89,7 @@ def find_preparation(
     Raises
     ------
     InvalidInputError
-        If a row is invalid and `on_invalid` is "raise", or there are no rows; see `check_replayable` too.
+        If a row is invalid and `invalid` is not "skip", or there are no rows; see `check_replayable` too.
     """
     source = context.reader.source
     check_replayable(source, preparation)
@@ -97,8 +97,8 @@ def find_preparation(
         if step not in FOUND:
             continue
         rows = prepared(source, preparation.before(number)) if number else source
-        missing: OnMissing = "mean" if step == FILL else context.reader.on_missing
-        reader = replace(context.reader, source=rows, metric="euclidean", may_index=True, on_missing=missing)
+        invalid: Invalid = "mean" if step == FILL else context.reader.invalid
+        reader = replace(context.reader, source=rows, metric="euclidean", may_index=True, invalid=invalid)
         name = f"step-{number}"
         scaling = _found(replace(context, reader=reader, weights=NO_WEIGHTS), step, name, sample_rows, progress)
         columns = preparation.columns_of(number)

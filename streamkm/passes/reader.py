@@ -23,8 +23,7 @@ from streamkm.preparation import DOMAINS
 from streamkm.sources.base import IndexedRows, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
 
-OnInvalid = Literal["raise", "skip"]
-OnMissing = Literal["raise", "skip", "mean"]
+Invalid = Literal["raise", "skip", "mean"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
 ReadItem = tuple[Item, int | None, NDArray[np.float64], int, int]
 """An item, its expected number of rows, their weights, the rows before it, each if known, and the items before it."""
@@ -44,11 +43,9 @@ class RowReader:
         Decoded bytes of a chunk, about.
     metric : "euclidean" or "cosine"
         "cosine": rows are scaled to unit length as they come.
-    on_invalid : "raise" or "skip"
-        Whether rows with NaN or infinity raise InvalidInputError or are left out.
-    on_missing : "raise", "skip" or "mean"
-        What becomes of rows with NaN: as `on_invalid` says; left out whatever that says; read as they are, for a pass
-        that gathers means.
+    invalid : "raise", "skip" or "mean"
+        Whether rows with NaN or infinity raise InvalidInputError or are left out. "mean": rows with NaN are read as
+        they are, for a pass that gathers means; others raise.
     may_index : bool
         Whether a pass that needs a few rows may leave the others unread, because another pass of the run reads and
         checks all of them.
@@ -57,14 +54,8 @@ class RowReader:
     source: RowSource
     target_bytes: int
     metric: Metric
-    on_invalid: OnInvalid
+    invalid: Invalid
     may_index: bool = False
-    on_missing: OnMissing = "raise"
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether rows may be left out."""
-        return self.on_invalid == "skip" or self.on_missing == "skip"
 
     @property
     def gives_rows(self) -> bool:
@@ -105,7 +96,7 @@ class RowReader:
 
     def index_rows(self, item: Item) -> IndexedRows | None:
         """Find an item's rows without reading them; None unless `may_index` and the source can."""
-        if not self.may_index or self.leaves_out or not isinstance(item, Chunk):
+        if not self.may_index or self.invalid == "skip" or not isinstance(item, Chunk):
             return None
         return self.source.index_rows(item)
 
@@ -136,18 +127,14 @@ class RowReader:
             return ValidRows(X, places, n_read, None, None)
         d2norms = row_d2norms(X)
         valid = d2norms <= largest_d2(X)  # false for NaN too
-        if self.on_missing == "mean" and not valid.all():
+        if self.invalid == "mean" and not valid.all():
             some = np.flatnonzero(~valid)
             d2norms[some] = row_d2norms(_without_nan(X[some]))
             valid = d2norms <= largest_d2(X)
         kept = None
         if not valid.all():
-            refused = np.flatnonzero(~valid)
-            if self.on_missing == "skip":
-                refused = refused[~_has_nan(X[refused])]
-            if self.on_invalid == "raise" and len(refused):
-                row = int(refused[0])
-                raise InvalidInputError(_describe_invalid(self.source, X, d2norms, places, row))
+            if self.invalid != "skip":
+                raise InvalidInputError(_describe_invalid(self.source, X, d2norms, places, int(np.argmin(valid))))
             kept = np.flatnonzero(valid)
             X, places, d2norms = X[kept], places[kept], d2norms[kept]
         if self.metric == "cosine":
@@ -254,15 +241,6 @@ class SourceRows:
         stage.read_bytes = self.row_reader.source.take_read_bytes()
 
 
-def _has_nan(X: Matrix) -> NDArray[np.bool_]:
-    """Which rows hold NaN (v,)."""
-    if isinstance(X, np.ndarray):
-        return np.asarray(np.isnan(X).any(axis=1))
-    found = np.zeros(X.shape[0], np.bool_)
-    found[np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[np.isnan(X.data)]] = True
-    return found
-
-
 def _without_nan(X: Matrix) -> Matrix:
     """Rows with 0 in place of NaN, copied."""
     if isinstance(X, np.ndarray):
@@ -303,7 +281,7 @@ def _describe_invalid(
     source: RowSource, X: Matrix, d2norms: NDArray[np.float64], places: NDArray[np.int64], row: int
 ) -> str:
     what = what_is_invalid(X, row, float(d2norms[row]))
-    remedy = 'pass on_invalid="skip" to leave such rows out (they get the label -1)'
+    remedy = 'pass invalid="skip" to leave such rows out (they get the label -1)'
     if what.startswith("a squared norm"):
         remedy = f"divide all values by a number, or {remedy}"
     if what == "infinity":

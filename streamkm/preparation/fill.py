@@ -38,7 +38,7 @@ class Fill:
         found, given = len(self.means), X.shape[1]
         if given > found or (given < found and isinstance(X, np.ndarray)):
             raise InvalidInputError(
-                f'rows have {given:,} features; the means of on_missing="mean" are those of {found:,}: '
+                f'rows have {given:,} features; the means of invalid="mean" are those of {found:,}: '
                 "pass rows with the same features"
             )
 

@@ -21,7 +21,7 @@ TOTAL = 10_000.0
 """What the values of a row add up to after the step "total"."""
 
 FILL = "fill"
-"""The first step, where on_missing="mean" asks for it: column means in place of NaN."""
+"""The first step, where invalid="mean" asks for it: column means in place of NaN."""
 
 FOUND = (FILL, "standardize", "robust")
 """Steps that must know all rows, in a pass of their own."""

@@ -50,7 +50,7 @@ def open_work(
             "sketch": sketch.to_dict(),
             "sketch arrays": _digests(sketch.arrays()),
             "metric": reader.metric,
-            "on_invalid": reader.on_invalid,
+            "invalid": reader.invalid,
             "chunk_bytes": reader.target_bytes,
             "weights": _digest(weights),
             **({} if preparation is None else {"steps": _digests(preparation.arrays())}),

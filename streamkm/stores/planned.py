@@ -18,7 +18,7 @@ from streamkm.engine import Executor, local_threads
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import check_replayable, find_preparation
-from streamkm.passes.reader import OnInvalid, RowReader
+from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.sample_plan import plan_store
@@ -39,7 +39,7 @@ PCA_ROWS = 10_000  # that directions, and quartiles, are found on
 def reader_for_store(
     source: RowSource,
     metric: Metric,
-    on_invalid: OnInvalid,
+    invalid: Invalid,
     *,
     sketch: SketchOptions = AUTO,
     preprocess: tuple[str, ...] = (),
@@ -81,7 +81,7 @@ def reader_for_store(
     stored = StoredRows.memory
     plan = plan_store(source, planned, found_on, stored=stored, memory_limit=memory_limit, n_threads=n_threads)
     source = planned_line_room(source, memory_limit, plan)
-    return RowReader(source, plan.chunk_bytes, metric, on_invalid, may_index=True), plan.n_threads
+    return RowReader(source, plan.chunk_bytes, metric, invalid, may_index=True), plan.n_threads
 
 
 def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -> RowReader:

@@ -68,7 +68,7 @@ def methods(k: int, n_entries: int) -> dict[str, Callable[[NDArray[Any], int], N
     from streamkm import StreamKMeans
 
     def mean_filled(X: NDArray[Any], seed: int) -> NDArray[Any]:
-        labels: NDArray[Any] = StreamKMeans(k, on_missing="mean", random_state=seed, progress=False).fit(X).labels_
+        labels: NDArray[Any] = StreamKMeans(k, invalid="mean", random_state=seed, progress=False).fit(X).labels_
         return labels
 
     def theirs(imputer: Any) -> Callable[[NDArray[Any], int], NDArray[Any]]:

@@ -228,7 +228,7 @@ def test_skipped_rows(folder):
     X[7, 2] = np.nan
     np.save("nan.npy", X)
     assert "row" in run("fit", "nan.npy", "-k", 3, "-o", "out", code=2)
-    output = run("fit", "nan.npy", "-k", 3, "-o", "out", "--set", "estimator.on_invalid=skip")
+    output = run("fit", "nan.npy", "-k", 3, "-o", "out", "--set", "estimator.invalid=skip")
     assert "rows       90 (1 skipped)" in output
     assert summary()["data"]["n_skipped"] == 1
     assert np.flatnonzero(np.load("out/labels.npy") < 0).tolist() == [7]

@@ -37,8 +37,8 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (["fit", "nan.npy", "-k", 3], "; pass --skip-invalid to leave such rows out"),
-        (["sketch", "nan.npy", "-o", "s.zarr"], "; pass --skip-invalid to leave such rows out"),
+        (["fit", "nan.npy", "-k", 3], "; pass --invalid skip to leave such rows out"),
+        (["sketch", "nan.npy", "-o", "s.zarr"], "; pass --invalid skip to leave such rows out"),
         (["fit", "words.txt", "-k", 2, "--set", "data.format=lines"], "or pass --set text.decode_error=replace"),
         (["fit", "zero.svm", "-k", 2, "--set", "data.zero_based=false"], "pass --set data.zero_based=true if column"),
         (["inspect", "two.npz"], "choose one with --set data.key="),
@@ -59,7 +59,7 @@ def folder(tmp_path, monkeypatch):
 def test_of_commands(folder, arguments, wanted):
     said = run(*arguments, code=2)
     assert wanted in said
-    assert not re.search(r"\b(on_invalid|memory_limit)=\"|(?<![.\w])n_clusters=", said)
+    assert not re.search(r"\b(invalid|memory_limit)=\"|(?<![.\w])n_clusters=", said)
 
 
 def test_of_stores_and_checkpoints(folder):

@@ -44,7 +44,7 @@ def run(*args, code=0):
     return result.output
 
 
-FLAGS = ("--id-column", "trip_id", "--categories", "onehot", "--skip-invalid", "--seed", 0)
+FLAGS = ("--id-column", "trip_id", "--categories", "onehot", "--invalid", "skip", "--seed", 0)
 
 
 @pytest.mark.parametrize("path", ["trips.csv", "trips.parquet"])
@@ -54,7 +54,7 @@ def test_trips(trips, path):
     labels = np.load("out/labels.npy")
     assert np.flatnonzero(labels < 0).tolist() == [7, 300]
     given = {"path": path, "id_column": "trip_id", "categories": "onehot"}
-    kmeans = StreamKMeans(3, random_state=0, on_invalid="skip").fit(given)
+    kmeans = StreamKMeans(3, random_state=0, invalid="skip").fit(given)
     np.testing.assert_array_equal(labels, kmeans.labels_)
     names = ["distance", "fare", "payment=card", "payment=cash", "passengers"]
     assert list(StreamKMeans.load("out/model.npz").feature_names_in_) == names
@@ -87,7 +87,7 @@ def test_fields_end_where_they_did_in_the_fit(trips):
     numbers.to_csv("later.csv", index=False, header=False, sep=";")
     dialect = {"delimiter": ";", "header": False, "newlines_in_values": True}
     given = [each for name, value in dialect.items() for each in ("--set", f"data.{name}={json.dumps(value)}")]
-    run("fit", "later.csv", "-k", 3, "-o", "out", "--no-report", "--skip-invalid", "--exclude", "2", *given)
+    run("fit", "later.csv", "-k", 3, "-o", "out", "--no-report", "--invalid", "skip", "--exclude", "2", *given)
     settings = json.loads(Path("out/table.json").read_text())
     assert {name: settings.get(name) for name in dialect} == dialect
     run("assign", "out/model.npz", "later.csv", "-o", "labels.npy")
@@ -107,7 +107,7 @@ def test_plans_count_the_reading_that_finds_categories(trips, path):
     assert "(2 x " in said  # rows stay in memory behind the first pass over them
     wanted = json.loads(run("plan", path, "-k", 3, "--json", *FLAGS))
     given = {"path": path, "id_column": "trip_id", "categories": "onehot"}
-    kmeans = StreamKMeans(3, random_state=0, on_invalid="skip", preprocess=["standardize"])
+    kmeans = StreamKMeans(3, random_state=0, invalid="skip", preprocess=["standardize"])
     planned = kmeans.plan(given)
     assert "4, the first for categories and standardize" in str(planned)
     kmeans.fit(given)
@@ -125,7 +125,7 @@ def test_what_is_refused(trips):
     assert "--categories onehot" in said
     said = run("fit", "trips.csv", "-k", 3, "--columns", "distance,fare", code=2)
     assert "NaN in column 'fare', trips.csv, line 9" in said
-    assert "--skip-invalid" in said
+    assert "--invalid skip" in said
     Path("semi.csv").write_text("a;b\n1;2\n3;4\n")
     assert "seems to be separated by ';'" in run("fit", "semi.csv", "-k", 2, code=2)
     assert "rows       2" in run("fit", "semi.csv", "-k", 2, "--no-report", "--set", "data.delimiter=;")
@@ -159,7 +159,7 @@ def test_a_sweep_takes_steps_of_columns(trips):
     }  # fmt: skip
     run("sweep", "trips.csv", "-k", "2:4", "-o", "swept", *FLAGS, "--preprocess", text)
     given = {"path": "trips.csv", "id_column": "trip_id", "categories": "onehot"}
-    wanted = sweep(given, [2, 3, 4], preprocess=steps, on_invalid="skip", random_state=0, progress=False)
+    wanted = sweep(given, [2, 3, 4], preprocess=steps, invalid="skip", random_state=0, progress=False)
     found = json.loads(Path("swept/sweep.json").read_text())
     assert found["n_samples"] == wanted.n_samples
     assert [row["inertia"] for row in found["rows"]] == [row.inertia for row in wanted.rows]
@@ -175,13 +175,13 @@ def test_other_commands(trips):
     run("cluster", "x.zarr", "-k", 3, "-o", "clustered", "--no-report", "--seed", 1)
     run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", "--seed", 1, "--metric", "cosine", *columns)
     assert json.loads(Path("out/summary.json").read_text())["parameters"]["metric"] == "cosine"
-    steps = ("--preprocess", "log1p,standardize", "--metric", "cosine", "--skip-invalid", "--on-missing", "mean")
+    steps = ("--preprocess", "log1p,standardize", "--metric", "cosine", "--invalid", "skip")
     run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns, *steps)
     assert json.loads(Path("swept/sweep.json").read_text())["best"] in (2, 3, 4)
     assert "preprocess=['standardize'] out" in run(
         "sweep", "x.zarr", "-k", "2:4", "--preprocess", "standardize", code=2
     )
-    assert "leave --on-missing mean out" in run("sweep", "x.zarr", "-k", "2:4", "--on-missing", "mean", code=2)
+    assert "leave --invalid mean out" in run("sweep", "x.zarr", "-k", "2:4", "--invalid", "mean", code=2)
 
 
 def test_stores_of_prepared_rows(trips):

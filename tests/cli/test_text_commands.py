@@ -356,7 +356,7 @@ def test_rows_without_values_are_counted_by_any_number_of_threads():
     blank = np.flatnonzero(np.diff(X.indptr) == 0)
     assert len(blank) >= 100
     models = [
-        StreamKMeans(4, random_state=0, progress=False, on_invalid="skip", executor=n, chunk_bytes=2000).fit(X)
+        StreamKMeans(4, random_state=0, progress=False, invalid="skip", executor=n, chunk_bytes=2000).fit(X)
         for n in (1, 2)
     ]
     for model in models:
@@ -366,5 +366,5 @@ def test_rows_without_values_are_counted_by_any_number_of_threads():
         np.testing.assert_allclose(np.sqrt(model.profile_.blank_d2), np.where(wanted > 0, far, 0), rtol=1e-6)
         assert not np.isin([model.profile_.near_rows, model.profile_.far_rows], blank).any()  # they show nothing
         assert f"{len(blank)} rows without any value" in str(model.summary())
-    dense = StreamKMeans(4, random_state=0, progress=False, on_invalid="skip").fit(X.toarray())
+    dense = StreamKMeans(4, random_state=0, progress=False, invalid="skip").fit(X.toarray())
     assert not dense.profile_.n_blank.any()

@@ -122,7 +122,7 @@ def test_a_model_can_be_written_elsewhere(begun):
 
 
 def test_skipped_rows_and_restarts(begun):
-    begun.set_params(on_invalid="skip").save("model.npz", overwrite=True)
+    begun.set_params(invalid="skip").save("model.npz", overwrite=True)
     X = np.load("day1.npy")
     X[7] = np.nan
     np.save("nan.npy", X)

@@ -124,7 +124,7 @@ class Story:
     code: int = 0
 
 
-TRIP_FLAGS = "--id-column trip_id --categories onehot --skip-invalid --preprocess standardize --seed 0"
+TRIP_FLAGS = "--id-column trip_id --categories onehot --invalid skip --preprocess standardize --seed 0"
 TABLE = pd.DataFrame(ROWS, columns=list("abcde"))
 STORIES = {
     "trips with ids, nulls and categories": Story(

@@ -273,9 +273,9 @@ def test_runs_that_were_stopped_go_on(tmp_path, monkeypatch, record):
 def test_invalid_rows_are_not_kept(monkeypatch):
     X, found = planted(), clustered(monkeypatch)
     X[::50] = np.nan
-    with pytest.raises(InvalidInputError, match='NaN in row 0 of array; pass on_invalid="skip"'):
+    with pytest.raises(InvalidInputError, match='NaN in row 0 of array; pass invalid="skip"'):
         dedupe(X, n_clusters=5, **SETTINGS)
-    got = dedupe(X, n_clusters=5, on_invalid="skip", **SETTINGS)
+    got = dedupe(X, n_clusters=5, invalid="skip", **SETTINGS)
     assert got.n_skipped == 24
     assert not (got.rows % 50 == 0).any()
     valid = np.flatnonzero(found[-1].labels >= 0)
@@ -369,7 +369,7 @@ def test_the_command(tmp_path, monkeypatch):
     assert "--threshold 1.5; needed: a cosine" in run("dedupe", "x.npy", "--threshold", 1.5, "-o", "k.npy", code=2)
     X[7] = np.inf
     np.save("x.npy", X)
-    assert "row 7 of x.npy; pass --skip-invalid" in run(*given[:-1], "k.npy", code=2)
+    assert "row 7 of x.npy; pass --invalid skip" in run(*given[:-1], "k.npy", code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".keep.npy.streamkm", "keep.npy", "x.npy"]
-    assert "1,200 (1 skipped)" in run(*given[:-1], "k.npy", "--skip-invalid")
+    assert "1,200 (1 skipped)" in run(*given[:-1], "k.npy", "--invalid", "skip")
     assert open_source("x.npy").n_rows == 1200

@@ -27,7 +27,7 @@ SKIPPED = [0, 7, 60_000, N_ROWS - 1]
 MOST_BYTES = 2 * N_ROWS
 """That the client receives: some two kilobytes about each of 40 calls; labels alone would be twice as many."""
 SUFFIXES = (".zarr", ".csv", ".parquet")
-PARAMETERS = {"random_state": 0, "max_iter": 3, "n_init": 1, "on_invalid": "skip", "progress": False}
+PARAMETERS = {"random_state": 0, "max_iter": 3, "n_init": 1, "invalid": "skip", "progress": False}
 KMEANS = StreamKMeans(5, chunk_bytes=4 * D * 5_000, **PARAMETERS)
 
 

@@ -20,7 +20,7 @@ N_ROWS, D = 200_000, 4
 SKIPPED = [0, 7, 60_000, N_ROWS - 1]
 CHUNK_ROWS = 5_000
 KMEANS = StreamKMeans(
-    5, chunk_bytes=4 * D * CHUNK_ROWS, random_state=0, max_iter=3, n_init=1, on_invalid="skip", progress=False
+    5, chunk_bytes=4 * D * CHUNK_ROWS, random_state=0, max_iter=3, n_init=1, invalid="skip", progress=False
 )
 
 

@@ -34,7 +34,7 @@ from tests.tables import cases, slow_but
 
 GOOD = "1 1:1 2:2\n# comment\n"  # 20 bytes, so the next line is line 3 at byte 20
 N_ROWS = 40
-SKIP = 'pass on_invalid="skip" to leave such rows out'
+SKIP = 'pass invalid="skip" to leave such rows out'
 
 
 @dataclass(frozen=True)
@@ -370,13 +370,13 @@ def test_not_finite(folder, kind, value):
     place = place.format(row=23, line=24, inner=13)
     with pytest.raises(InvalidInputError, match=f"^{word} in {place}; {SKIP}"):
         StreamKMeans(3, chunk_bytes=300).fit(held)
-    skipping = StreamKMeans(3, chunk_bytes=300, on_invalid="skip", random_state=0).fit(held)
+    skipping = StreamKMeans(3, chunk_bytes=300, invalid="skip", random_state=0).fit(held)
     assert np.flatnonzero(skipping.labels_ == -1).tolist() == [23, 31]
     assert skipping.counts_.sum() == N_ROWS - 2
     np.testing.assert_array_equal(skipping.predict(held), skipping.labels_)
     either = place.replace("row 23", "row (23|31)") if kind == "Dask" else place  # lazy: blocks come in any order
     with pytest.raises(InvalidInputError, match=f"^{word} in {either}; {SKIP}"):
-        np.asarray(skipping.set_params(on_invalid="raise").predict(held))
+        np.asarray(skipping.set_params(invalid="raise").predict(held))
 
 
 # shapes and parameters
@@ -397,7 +397,7 @@ def test_fewer_distinct_rows_than_clusters(folder, kind):
         ({"n_clusters": -1}, "^n_clusters=-1; needed: an integer from 1"),
         ({"n_clusters": 2.5}, "^n_clusters=2.5; needed: an integer from 1"),
         ({"sketch": SketchOptions(n_components=0)}, '^n_components=0; needed: an integer from 1 or "auto"'),
-        ({"on_invalid": "drop"}, "^on_invalid='drop'; needed: one of 'raise', 'skip'"),
+        ({"invalid": "drop"}, "^invalid='drop'; needed: one of 'raise', 'skip'"),
     ],
 )
 @cases("X", [dense_matrix(N_ROWS), "never-opened.svm"])

@@ -94,8 +94,8 @@ def test_tags_say_what_is_taken():
         return kmeans(**parameters).__sklearn_tags__().input_tags
 
     assert (tags().sparse, tags().allow_nan) == (True, False)
-    assert tags(on_invalid="skip").allow_nan
-    assert kernel_tags(on_invalid="skip").allow_nan
+    assert tags(invalid="skip").allow_nan
+    assert kernel_tags(invalid="skip").allow_nan
     assert not kernel_tags().allow_nan
     assert not tags(sketch="pca").sparse
     assert not tags(sketch=PCASketch.fit(np.eye(6), 2, random_state=0)).sparse
@@ -501,7 +501,7 @@ def test_wrong_weights_are_refused(weights, message):
         {"sketch": "gauss"},
         {"metric": "manhattan"},
         {"assign_space": "moon"},
-        {"on_invalid": "ignore"},
+        {"invalid": "ignore"},
         {"executor": "dask"},
         {"executor": 0},
     ],
@@ -1029,7 +1029,7 @@ def test_rows_that_are_all_in_the_sample_are_labelled_as_from_a_file(tmp_path, r
 def test_invalid_rows_of_a_sample_that_has_all_others_get_no_label():
     X = np.random.default_rng(0).random((500, 40))
     X[[3, 77], 5] = np.nan
-    kmeans = StreamKMeans(4, on_invalid="skip", sketch="countsketch", random_state=0, progress=False).fit(X)
+    kmeans = StreamKMeans(4, invalid="skip", sketch="countsketch", random_state=0, progress=False).fit(X)
     assert kmeans.assign_space_ == "original"
     assert np.flatnonzero(kmeans.labels_ == -1).tolist() == [3, 77]
     assert kmeans.counts_.sum() == 498

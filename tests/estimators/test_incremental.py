@@ -196,7 +196,7 @@ def test_a_stream_after_a_fit_knows_all_rows():
     """Of the fit's rows their sums are left: totals are exact, invalid rows are not among them."""
     X, _ = rows(500)
     X[3, 1] = np.nan
-    stream = batch(on_invalid="skip").fit(X[:300]).incremental().partial_fit(X[300:]).stream_
+    stream = batch(invalid="skip").fit(X[:300]).incremental().partial_fit(X[300:]).stream_
     assert stream.n_rows == 499
     totals = stream.totals()
     assert totals.weight == 499
@@ -337,7 +337,7 @@ def test_labels_and_steps_of_the_last_call(tmp_path):
         ("n_init", "all"),
         ("tol", -1),
         ("metric", "spherical"),
-        ("on_invalid", "keep"),
+        ("invalid", "keep"),
         ("chunk_bytes", 0),
     ],
 )

@@ -150,9 +150,9 @@ def test_weights_are_repetitions(small_digits, fit_on):
 def test_invalid_rows_are_left_out(small_digits, fit_on):
     dirty = small_digits.X[:500].astype(np.float64)
     dirty[[3, 77]] = np.nan
-    with pytest.raises(InvalidInputError, match=r"NaN in row 3.*on_invalid"):
+    with pytest.raises(InvalidInputError, match=r"NaN in row 3.*invalid"):
         kernel_kmeans(fit_on=fit_on).fit(dirty)
-    fitted = kernel_kmeans(fit_on=fit_on, on_invalid="skip").fit(dirty)
+    fitted = kernel_kmeans(fit_on=fit_on, invalid="skip").fit(dirty)
     assert np.flatnonzero(fitted.labels_ == -1).tolist() == [3, 77]
     np.testing.assert_array_equal(fitted.predict(dirty), fitted.labels_)
 

@@ -1,4 +1,4 @@
-"""What `on_missing` goes with, by the table of the guide: every cell is tried."""
+"""What `invalid` goes with, by the table of the guide: every cell is tried."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ X = holed()
 FRAME = pd.DataFrame(X, columns=list("abcde"))
 
 
-def fitted(on_missing, rows=X, weights=None, **given):
-    return StreamKMeans(3, on_missing=on_missing, **QUIET, **given).fit(rows, sample_weight=weights).labels_
+def fitted(invalid, rows=X, weights=None, **given):
+    return StreamKMeans(3, invalid=invalid, **QUIET, **given).fit(rows, sample_weight=weights).labels_
 
 
 TRIED = {
     "dense rows": fitted,
-    "tables": lambda on_missing: fitted(on_missing, FRAME),
-    "sparse rows": lambda on_missing: fitted(on_missing, sp.csr_array(X)),
-    "rows that can be read once only": lambda on_missing: fitted(on_missing, iter([X])),
-    "`sample_weight`": lambda on_missing: fitted(on_missing, weights=np.arange(1.0, 401)),
-    "`preprocess`": lambda on_missing: fitted(on_missing, preprocess=["standardize", "unit"]),
-    '`metric="cosine"`': lambda on_missing: fitted(on_missing, metric="cosine"),
-    '`metric="spherical"`': lambda on_missing: fitted(on_missing, metric="spherical"),
-    'a sketch, such as `sketch="countsketch"`': lambda on_missing: fitted(on_missing, sketch="countsketch"),
-    '`coreset="sensitivity"`': lambda on_missing: fitted(on_missing, coreset="sensitivity"),
-    "`sweep`": lambda on_missing: np.zeros(sweep(X, [2, 3], on_missing=on_missing, **QUIET).n_sampled),
-    "`incremental()` of a fit": lambda on_missing: (
-        StreamKMeans(3, on_missing=on_missing, **QUIET).fit(X).incremental().partial_fit(X).labels_
+    "tables": lambda invalid: fitted(invalid, FRAME),
+    "sparse rows": lambda invalid: fitted(invalid, sp.csr_array(X)),
+    "rows that can be read once only": lambda invalid: fitted(invalid, iter([X])),
+    "`sample_weight`": lambda invalid: fitted(invalid, weights=np.arange(1.0, 401)),
+    "`preprocess`": lambda invalid: fitted(invalid, preprocess=["standardize", "unit"]),
+    '`metric="cosine"`': lambda invalid: fitted(invalid, metric="cosine"),
+    '`metric="spherical"`': lambda invalid: fitted(invalid, metric="spherical"),
+    'a sketch, such as `sketch="countsketch"`': lambda invalid: fitted(invalid, sketch="countsketch"),
+    '`coreset="sensitivity"`': lambda invalid: fitted(invalid, coreset="sensitivity"),
+    "`sweep`": lambda invalid: np.zeros(sweep(X, [2, 3], invalid=invalid, **QUIET).n_sampled),
+    "`incremental()` of a fit": lambda invalid: (
+        StreamKMeans(3, invalid=invalid, **QUIET).fit(X).incremental().partial_fit(X).labels_
     ),
-    "`IncrementalKMeans` by itself": lambda on_missing: (
-        IncrementalKMeans(3, on_missing=on_missing, **QUIET).partial_fit(X).labels_
+    "`IncrementalKMeans` by itself": lambda invalid: (
+        IncrementalKMeans(3, invalid=invalid, **QUIET).partial_fit(X).labels_
     ),
-    "`to_sql`": lambda on_missing: StreamKMeans(3, on_missing=on_missing, **QUIET).fit(FRAME).to_sql(table="t"),
+    "`to_sql`": lambda invalid: StreamKMeans(3, invalid=invalid, **QUIET).fit(FRAME).to_sql(table="t"),
 }
 
 
 def cells():
-    """The cells of the guide's table: what is named first in a row, a value of `on_missing`, and yes or no."""
-    lines = PAGE.read_text().partition("| `on_missing` |")[2].split("\n\n")[0].splitlines()
+    """The cells of the guide's table: what is named first in a row, a value of `invalid`, and yes or no."""
+    lines = PAGE.read_text().partition("| `invalid` |")[2].split("\n\n")[0].splitlines()
     names = [name.strip(' `"') for name in lines[0].strip("| ").split("|")]
     for line in lines[2:]:
         row, *answers = [cell.strip() for cell in line.strip("| ").split("|")]
@@ -67,15 +67,15 @@ def test_the_table_of_the_guide_has_these_rows():
     assert list(dict.fromkeys(row for row, _, _ in cells())) == list(TRIED)
 
 
-@pytest.mark.parametrize(("row", "on_missing", "answer"), list(cells()))
-def test_what_goes_with_missing_values(row, on_missing, answer):
+@pytest.mark.parametrize(("row", "invalid", "answer"), list(cells()))
+def test_what_goes_with_missing_values(row, invalid, answer):
     if answer == "no":
-        with pytest.raises((InvalidInputError, InvalidParameterError), match='on_missing="mean"'):
-            TRIED[row](on_missing)
+        with pytest.raises((InvalidInputError, InvalidParameterError), match='invalid="mean"'):
+            TRIED[row](invalid)
         return
     assert answer == "yes"
-    labels = TRIED[row](on_missing)
-    if on_missing == "skip" and row not in ("`sweep`", "`to_sql`"):
+    labels = TRIED[row](invalid)
+    if invalid == "skip" and row not in ("`sweep`", "`to_sql`"):
         np.testing.assert_array_equal(labels < 0, np.isnan(X).any(axis=1))
     elif row != "`to_sql`":
         assert (labels >= 0).all()

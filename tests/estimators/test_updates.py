@@ -58,7 +58,7 @@ def naive(estimator, X, ids, half_life=None, weights=None):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_what_is_told_of_all_rows_is_what_reading_them_gives(half_life, weighted):
     rng = np.random.default_rng(1)
-    kmeans = IncrementalKMeans(7, half_life=half_life, random_state=0, on_invalid="skip")
+    kmeans = IncrementalKMeans(7, half_life=half_life, random_state=0, invalid="skip")
     seen, ids, weights = [], [], []
     for X in stream_of():
         w = rng.uniform(0.5, 2, len(X)) if weighted else np.ones(len(X))

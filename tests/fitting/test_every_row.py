@@ -260,7 +260,7 @@ def test_rows_that_are_skipped_are_not_promised():
     rng = np.random.default_rng(0)
     X = (rng.normal(0, 5, (6, 8))[rng.integers(0, 6, 20_000)] + rng.normal(size=(20_000, 8))).astype(np.float32)
     X[::4, 3] = np.nan
-    fitted = kmeans(6, on_invalid="skip").fit(X)
+    fitted = kmeans(6, invalid="skip").fit(X)
     assert abs(fitted.expected_inertia_ - fitted.inertia_) <= 4 * fitted.expected_inertia_error_
 
 

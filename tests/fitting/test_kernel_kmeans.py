@@ -339,7 +339,7 @@ class TestFit:
     def test_exact_inertia_leaves_out_and_refuses(self, blobs):
         X = np.tile(blobs[0], (2, 1))
         X[7] = np.nan
-        fitted = StreamKernelKMeans(5, random_state=0, progress=False, on_invalid="skip").fit(X)
+        fitted = StreamKernelKMeans(5, random_state=0, progress=False, invalid="skip").fit(X)
         K = rbf_kernel(np.nan_to_num(X), gamma=fitted.kernel_.gamma)
         assert fitted.exact_inertia(X) == pytest.approx(kernel_objective(K, fitted.labels_), rel=1e-4)
         with pytest.raises(InvalidInputError, match="70,000 rows have 4,900,000,000 pairs"):

@@ -110,7 +110,7 @@ def test_weights_and_rows_left_out_are_respected(small_sample):
     X = rows()
     X[::97, 3] = np.nan
     weights = np.random.default_rng(3).random(len(X))
-    fitted = kmeans(on_invalid="skip").fit(X, sample_weight=weights)
+    fitted = kmeans(invalid="skip").fit(X, sample_weight=weights)
     assert fitted.plan_.reading.reads_ahead
     assert set(fitted.labels_[::97]) == {-1}
     kept = fitted.labels_ >= 0
@@ -121,7 +121,7 @@ def test_weights_and_rows_left_out_are_respected(small_sample):
 def test_where_hardly_any_row_is_valid_directions_are_found_on_a_sample_of_all(small_sample):
     X = rows()
     X[np.random.default_rng(4).random(len(X)) < 0.99] = np.nan
-    fitted = kmeans(3, sketch=PCA(20), on_invalid="skip").fit(X)
+    fitted = kmeans(3, sketch=PCA(20), invalid="skip").fit(X)
     assert fitted.plan_.reading.reads_ahead
     assert "sketch-all" in [stage.name for stage in fitted.stages_]
     assert fitted.n_passes_ == 3

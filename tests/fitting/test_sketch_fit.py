@@ -85,14 +85,14 @@ def test_singular_vectors_are_those_of_all_rows(small_sample, weighted):
     assert angle(sampled.sketch_.directions, theirs) > 1e-2
 
 
-@pytest.mark.parametrize("on_invalid", ["raise", "skip"])
-def test_principal_directions_are_those_of_all_rows(small_sample, on_invalid):
+@pytest.mark.parametrize("invalid", ["raise", "skip"])
+def test_principal_directions_are_those_of_all_rows(small_sample, invalid):
     X = wide_rows()
     theirs = PCA(5, svd_solver="full").fit(X)
     rows = X
-    if on_invalid == "skip":
+    if invalid == "skip":
         rows = np.insert(X, [0, 1000, 4000], np.nan, axis=0)
-    fitted = kmeans(sketch=SketchOptions("pca", 5, fit_on="all"), on_invalid=on_invalid).fit(rows)
+    fitted = kmeans(sketch=SketchOptions("pca", 5, fit_on="all"), invalid=invalid).fit(rows)
     assert angle(fitted.sketch_.directions, theirs.components_.T) < 1e-9
     np.testing.assert_allclose(fitted.sketch_.mean, theirs.mean_, rtol=1e-12)
     sampled = kmeans(sketch=SketchOptions("pca", 5, fit_on="sample")).fit(X)

@@ -198,7 +198,7 @@ def test_profiles_have_the_same_bits_for_any_threads(tmp_path):
 def test_profiles_leave_out_what_counts_nothing():
     X, weights = dense_rows(400).astype(np.float64), np.ones(400)
     X[7, 0], weights[9] = np.nan, 0
-    model = StreamKMeans(2, random_state=0, progress=False, on_invalid="skip").fit(X, sample_weight=weights)
+    model = StreamKMeans(2, random_state=0, progress=False, invalid="skip").fit(X, sample_weight=weights)
     profile = model.profile_
     shown = np.concatenate([profile.near_rows.ravel(), profile.far_rows.ravel()])
     assert not np.isin([7, 9], shown).any()

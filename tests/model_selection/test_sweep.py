@@ -139,7 +139,7 @@ def test_invalid_rows_are_skipped(blobs):
     X[[3, 700]] = np.nan
     with pytest.raises(InvalidInputError, match="NaN in row 3"):
         sweep(X, [2], **QUIET)
-    result = sweep(X, [2], on_invalid="skip", **QUIET)
+    result = sweep(X, [2], invalid="skip", **QUIET)
     assert result.n_samples == result.n_sampled == 1198
 
 
@@ -149,21 +149,17 @@ def test_missing_values_are_filled_or_left_out(blobs):
     X[:, 3] += 40
     some = np.isnan(X).any(axis=1)
     for steps in (None, ["standardize"]):
-        filled = sweep(X, [2, 8], on_missing="mean", preprocess=steps, **QUIET)
+        filled = sweep(X, [2, 8], invalid="mean", preprocess=steps, **QUIET)
         assert_same_scores(filled, sweep(SimpleImputer().fit_transform(X), [2, 8], preprocess=steps, **QUIET))
-        left, rest = (
-            sweep(X, [2, 8], preprocess=steps, **{name: "skip"}, **QUIET) for name in ("on_missing", "on_invalid")
-        )
+        left = sweep(X, [2, 8], preprocess=steps, invalid="skip", **QUIET)
         assert left.n_samples == np.count_nonzero(~some)
-        assert scores(left) == scores(rest)
-    masked = sweep(np.ma.masked_invalid(X), [2, 8], on_missing="mean", **QUIET)
-    assert scores(masked) == scores(sweep(X, [2, 8], on_missing="mean", **QUIET))
+    masked = sweep(np.ma.masked_invalid(X), [2, 8], invalid="mean", **QUIET)
+    assert scores(masked) == scores(sweep(X, [2, 8], invalid="mean", **QUIET))
     X[np.flatnonzero(~some)[0], 2] = np.inf
-    for on_missing in ("mean", "skip"):
-        with pytest.raises(InvalidInputError, match="infinity in"):
-            sweep(X, [2], on_missing=on_missing, **QUIET)
-    with pytest.raises(InvalidInputError, match=r'walked once only, and on_missing="mean"'):
-        sweep(iter([blobs]), [2], on_missing="mean", **QUIET)
+    with pytest.raises(InvalidInputError, match="infinity in"):
+        sweep(X, [2], invalid="mean", **QUIET)
+    with pytest.raises(InvalidInputError, match=r'walked once only, and invalid="mean"'):
+        sweep(iter([blobs]), [2], invalid="mean", **QUIET)
 
 
 def test_steps_are_done_before(blobs, tmp_path):
@@ -248,8 +244,7 @@ def test_repeatable_whatever_the_threads(blobs):
         ({"n_clusters": 2.5}, "n_clusters holds 2.5"),
         ({"n_clusters": [30], "sample_rows": 20}, "sample_rows=20 for up to 30 clusters"),
         ({"n_clusters": [3], "metric": "manhattan"}, "metric='manhattan'; needed: one of"),
-        ({"n_clusters": [3], "on_invalid": "ignore"}, "on_invalid='ignore'; needed: one of"),
-        ({"n_clusters": [3], "on_missing": "median"}, "on_missing='median'; needed: one of 'raise', 'skip', 'mean'"),
+        ({"n_clusters": [3], "invalid": "median"}, "invalid='median'; needed: one of 'raise', 'skip', 'mean'"),
     ],
 )
 def test_refused_parameters(blobs, arguments, message):

@@ -65,7 +65,7 @@ def test_columns_by_number_and_by_name(data, tmp_path):
 def test_missing_values_are_filled_before_steps_of_columns():
     holes = FRAME.copy()
     holes.loc[5, "age"] = np.nan
-    model = fitted(holes, {"standardize": ["age"], "weight": {"age": 4.0}}, on_missing="mean")
+    model = fitted(holes, {"standardize": ["age"], "weight": {"age": 4.0}}, invalid="mean")
     assert model.preparation_.apply(holes.to_numpy())[5, 1] == pytest.approx(0)
     np.testing.assert_array_equal(model.predict(holes), model.labels_)
 

@@ -53,7 +53,7 @@ def test_tables_hold_what_loops_find(suffix, kind, tmp_path):
     X, given = rows(), {"chunk_bytes": 2000}
     if kind == "skipped":
         X[[3, 499], 1] = np.nan
-        given["on_invalid"] = "skip"
+        given["invalid"] = "skip"
     if kind == "in the sketch":
         X, given = np.tile(X, 30), {"sketch": SketchOptions("signs", 8, assign_space="sketch")}
     source = sp.csr_array(X) if kind == "sparse" else X

@@ -38,7 +38,7 @@ MADE = {
     "dense": (dense_matrix, {}),
     "refined": (dense_matrix, {"refine": 2}),
     "cosine": (lambda: dense_matrix() + 1, {"metric": "cosine"}),
-    "skipped": (spoiled, {"on_invalid": "skip"}),
+    "skipped": (spoiled, {"invalid": "skip"}),
     "uint8": (lambda: dense_matrix().astype("u1"), {"sketch": SketchOptions("countsketch", 3)}),
     "csr": (sparse_matrix, {}),
     "sketch": (sparse_matrix, {"sketch": SketchOptions(n_components=9, assign_space="sketch")}),

@@ -68,7 +68,7 @@ def test_equal_to_those_in_memory(kind, metric):
     model = StreamKMeans(3, random_state=0, executor=1, metric=metric).fit(X)
     wanted = {"labels": model.predict(X), "distances": model.transform(X)}
     for name, (function, n_columns) in FUNCTIONS.items():
-        mapped = lazy_map(open_source(array), model.model_, function, on_invalid="raise", n_columns=n_columns)
+        mapped = lazy_map(open_source(array), model.model_, function, invalid="raise", n_columns=n_columns)
         assert isinstance(mapped, da.Array)
         np.testing.assert_array_equal(mapped.chunks[0], array.chunks[0])
         assert mapped.shape[1:] == (() if n_columns is None else (n_columns,))
@@ -91,7 +91,7 @@ def test_nothing_is_computed_before_it_is_asked_for_and_then_each_block_once():
     X = dense_matrix()
     model = StreamKMeans(3, random_state=0, executor=1).fit(X)
     array = da.from_array(X, chunks=(ROWS, (3, 4))).map_blocks(note, dtype="f4", meta=np.empty((0, 0), "f4"))
-    labels = lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise")
+    labels = lazy_map(open_source(array), model.model_, nearest_labels, invalid="raise")
     assert not computed
     np.testing.assert_array_equal(labels[:20].compute(scheduler="sync"), model.labels_[:20])
     assert sorted(computed) == [(0, 0), (0, 1)]
@@ -107,13 +107,13 @@ def test_invalid_rows(known):
     array = da.from_array(X, chunks=(ROWS, (3, 4)))
     source = open_source(array if known else unknown(array))
     place = "row 25 of dask array" if known else "row 5 of block 2 of dask array"
-    refused = lazy_map(source, model.model_, nearest_labels, on_invalid="raise")
-    with pytest.raises(InvalidInputError, match=f"^NaN in {place}; pass on_invalid"):
+    refused = lazy_map(source, model.model_, nearest_labels, invalid="raise")
+    with pytest.raises(InvalidInputError, match=f"^NaN in {place}; pass invalid"):
         refused.blocks[2].compute(scheduler="sync")
-    labels = lazy_map(source, model.model_, nearest_labels, on_invalid="skip").compute(scheduler="sync")
+    labels = lazy_map(source, model.model_, nearest_labels, invalid="skip").compute(scheduler="sync")
     kept = np.isfinite(X).all(axis=1)
     np.testing.assert_array_equal(labels, np.where(kept, model.labels_, -1))
-    d2 = lazy_map(source, model.model_, distances, on_invalid="skip", n_columns=3).compute(scheduler="sync")
+    d2 = lazy_map(source, model.model_, distances, invalid="skip", n_columns=3).compute(scheduler="sync")
     np.testing.assert_array_equal(np.isnan(d2).all(axis=1), ~kept)
     assert np.isfinite(d2[kept]).all()
 
@@ -121,7 +121,7 @@ def test_invalid_rows(known):
 def test_another_number_of_features():
     model = StreamKMeans(3, random_state=0, executor=1).fit(dense_matrix())
     with pytest.raises(InvalidInputError, match="dask array has 5 features; the model was fitted on 7"):
-        lazy_map(open_source(da.zeros((9, 5))), model.model_, nearest_labels, on_invalid="raise")
+        lazy_map(open_source(da.zeros((9, 5))), model.model_, nearest_labels, invalid="raise")
 
 
 def test_a_block_of_another_height():
@@ -129,7 +129,7 @@ def test_a_block_of_another_height():
     array = da.from_array(dense_matrix(), chunks=((20, 13, 20), 7)).map_blocks(
         lambda x: x[:10], meta=np.empty((0, 0), "f4")
     )
-    labels = lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise")
+    labels = lazy_map(open_source(array), model.model_, nearest_labels, invalid="raise")
     with pytest.raises(InvalidInputError, match="row 20 of dask array has 10 rows; the array says 13"):
         labels.blocks[1].compute(scheduler="sync")
 
@@ -139,14 +139,14 @@ def test_a_data_frame():
     X = dense_matrix(dtype="f8")
     frame = dd.from_pandas(pd.DataFrame(X), npartitions=3)
     model = StreamKMeans(3, random_state=0, executor=1).fit(frame)
-    labels = lazy_map(open_source(frame), model.model_, nearest_labels, on_invalid="raise")
+    labels = lazy_map(open_source(frame), model.model_, nearest_labels, invalid="raise")
     np.testing.assert_array_equal(labels.compute(scheduler="sync"), model.labels_)
 
 
 def test_on_a_cluster(client):
     array = MADE["uint8"]()
     model = StreamKMeans(3, random_state=0, executor=client).fit(array)
-    labels = lazy_map(open_source(array), model.model_, nearest_labels, on_invalid="raise")
+    labels = lazy_map(open_source(array), model.model_, nearest_labels, invalid="raise")
     np.testing.assert_array_equal(client.compute(labels).result(), model.labels_)
 
 

@@ -136,7 +136,7 @@ def test_weights_take_a_further_pass_only_where_rows_must_be_counted(told):
     source = CountingSource(X)
     if told:
         source.n_rows = len(X)
-    fitted = kmeans(on_invalid="skip").fit(source, sample_weight=np.linspace(1, 2, len(X)))
+    fitted = kmeans(invalid="skip").fit(source, sample_weight=np.linspace(1, 2, len(X)))
     assert set(source.read_rows.values()) == {2 if told else 3}
     assert fitted.n_passes_ == (2 if told else 3)
     np.testing.assert_allclose(fitted.counts_.sum(), np.delete(np.linspace(1, 2, len(X)), [3, 100]).sum())
@@ -295,7 +295,7 @@ def test_wide_rows_that_are_seen_once_get_the_sketchs_labels(sparse):
     X[7, 3] = np.nan
     X = sp.csr_array(X) if sparse else X
     chunks = (X[i : i + 30] for i in range(0, X.shape[0], 30))
-    once = kmeans(on_invalid="skip", sketch=SketchOptions(n_components=64)).fit(chunks)
+    once = kmeans(invalid="skip", sketch=SketchOptions(n_components=64)).fit(chunks)
     assert (once.n_passes_, once.assign_space_, once.cluster_centers_.shape[1]) == (1, "sketch", 64)
     assert once.labels_[7] == -1
     np.testing.assert_array_equal(once.labels_, once.predict(X))
@@ -316,7 +316,7 @@ def test_invalid_rows_are_named(sparse, value, word, row):
     X, _ = groups(dtype=np.float32)
     X[row, 2] = value
     source = CountingSource(sp.csr_array(X) if sparse else X)
-    with pytest.raises(InvalidInputError, match=rf'{word} in row {row} of counted.*on_invalid="skip"'):
+    with pytest.raises(InvalidInputError, match=rf'{word} in row {row} of counted.*invalid="skip"'):
         kmeans().fit(source)
     assert max(source.read_rows.values()) == 1  # found in the first pass
 
@@ -343,7 +343,7 @@ def test_rows_whose_squared_norms_are_too_large_are_told(dtype, value, message, 
     X = X.astype(dtype)
     X[5, 1] = value
     if skip:
-        fitted = kmeans(on_invalid="skip").fit(X)
+        fitted = kmeans(invalid="skip").fit(X)
         assert np.flatnonzero(fitted.labels_ == -1).tolist() == [5]
         return
     with pytest.raises(InvalidInputError, match=f"{message} have room for, in row 5 of .*; divide all values by a"):
@@ -386,7 +386,7 @@ def test_skipped_rows_change_nothing_for_the_others(sparse, weighted, n_componen
     dirty[bad, 1] = np.nan
     wrap = sp.csr_array if sparse else np.asarray
     init = X[[1, 2, 4]]
-    skipping = kmeans(init=init, on_invalid="skip", sketch=SketchOptions(n_components=n_components))
+    skipping = kmeans(init=init, invalid="skip", sketch=SketchOptions(n_components=n_components))
     got = skipping.fit(CountingSource(wrap(dirty)), sample_weight=weights)
     kept = None if weights is None else weights[~bad]
     wanted = kmeans(init=init, sketch=SketchOptions(n_components=n_components)).fit(wrap(X[~bad]), None, kept)
@@ -404,7 +404,7 @@ def test_skipped_rows_change_nothing_for_the_others(sparse, weighted, n_componen
 
 def test_only_invalid_rows():
     with pytest.raises(InvalidInputError, match="no valid rows"):
-        kmeans(on_invalid="skip").fit(np.full((10, 2), np.nan))
+        kmeans(invalid="skip").fit(np.full((10, 2), np.nan))
 
 
 # ---- weights

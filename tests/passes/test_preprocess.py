@@ -145,7 +145,7 @@ def test_logarithms_are_taken_back():
     for row in kmeans.summary(n_traits=6).rows:
         for trait in row.traits:
             assert trait.mean == pytest.approx(centers[row.cluster, "abcdef".index(trait.feature)], rel=1e-9)
-    mixed = StreamKMeans(4, preprocess=["robust", "log1p"], on_invalid="skip", **COMMON).fit(X)
+    mixed = StreamKMeans(4, preprocess=["robust", "log1p"], invalid="skip", **COMMON).fit(X)
     np.testing.assert_allclose(
         mixed.preparation_.apply(mixed.original_centers()), mixed.cluster_centers_, rtol=1e-9, atol=1e-12
     )
@@ -215,7 +215,7 @@ def test_invalid_rows_take_no_part():
     X = groups()
     spoilt = np.insert(X, [5, 1_000], np.nan, axis=0)
     wanted = StreamKMeans(4, preprocess=["standardize"], **COMMON).fit(X)
-    got = StreamKMeans(4, preprocess=["standardize"], on_invalid="skip", **COMMON).fit(spoilt)
+    got = StreamKMeans(4, preprocess=["standardize"], invalid="skip", **COMMON).fit(spoilt)
     assert np.flatnonzero(got.labels_ < 0).tolist() == [5, 1_001]
     np.testing.assert_allclose(got.preparation_.found[0].shift, wanted.preparation_.found[0].shift, rtol=1e-12)
     with pytest.raises(InvalidInputError, match="NaN in row 5 of"):
@@ -227,10 +227,10 @@ def test_values_that_a_step_has_no_use_for_are_named(tmp_path):
     X[17, 3] = -2
     pd.DataFrame(X, columns=list("abcdef")).to_csv(tmp_path / "x.csv", index=False)
     for step, takes in (("log1p", "values above -1"), ("total", "values of 0 and more")):
-        wanted = rf"infinity in .*x.csv, line 19 .*after {step}; pass on_invalid.*; {step} takes {takes}"
+        wanted = rf"infinity in .*x.csv, line 19 .*after {step}; pass invalid.*; {step} takes {takes}"
         with pytest.raises(InvalidInputError, match=wanted):
             StreamKMeans(2, preprocess=[step], **COMMON).fit(tmp_path / "x.csv")
-        kmeans = StreamKMeans(2, preprocess=[step], on_invalid="skip", **COMMON).fit(tmp_path / "x.csv")
+        kmeans = StreamKMeans(2, preprocess=[step], invalid="skip", **COMMON).fit(tmp_path / "x.csv")
         assert np.flatnonzero(kmeans.labels_ < 0).tolist() == [17]
 
 
@@ -422,7 +422,7 @@ class TestKindsOfRows:
 
     def test_invalid_blocks_of_a_dask_array_are_skipped(self, tmp_path):
         X = with_zeros(np.float64)
-        kmeans = StreamKMeans(6, preprocess=["standardize"], on_invalid="skip", **COMMON).fit(X)
+        kmeans = StreamKMeans(6, preprocess=["standardize"], invalid="skip", **COMMON).fit(X)
         spoilt = X.copy()
         spoilt[:170] = np.nan
         got = kmeans.predict(as_sparse_dask(spoilt, tmp_path)).compute()

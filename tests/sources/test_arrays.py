@@ -167,19 +167,26 @@ def test_an_index_out_of_range_names_the_row(bad):
 MASKED = np.ma.masked_greater(np.arange(12.0).reshape(4, 3), 9)
 
 
-@cases("rows", [MASKED, [MASKED, MASKED], list(MASKED), lambda: iter([MASKED]), from_array(MASKED, chunks=(2, 3))])
-def test_masked_values_are_refused(rows):
+@cases(
+    "rows, invalid",
+    [
+        (MASKED, "raise"),
+        ([MASKED, MASKED], "raise"),
+        (list(MASKED), "raise"),
+        (lambda: iter([MASKED]), "skip"),
+        (from_array(MASKED, chunks=(2, 3)), "skip"),
+    ],
+)
+def test_masked_values_are_refused(rows, invalid):
     """What lies behind a mask is a number that means nothing."""
-    model = StreamKMeans(2, progress=False, on_invalid="skip").fit(MASKED.data)
+    model = StreamKMeans(2, progress=False, invalid=invalid).fit(MASKED.data)
     for method in (model.fit, model.predict, model.incremental().partial_fit):
-        with pytest.raises(
-            InvalidInputError, match=r"masked values?, the first at .*filled\(np\.nan\), and on_invalid"
-        ):
+        with pytest.raises(InvalidInputError, match=r"masked values?, the first at .*filled\(np\.nan\), and invalid"):
             np.asarray(method(rows))  # of a Dask array, predict gives another, whose values are asked for here
 
 
 def test_masks_of_nothing_and_what_fills_them():
-    model = StreamKMeans(2, progress=False, random_state=0, on_invalid="skip")
+    model = StreamKMeans(2, progress=False, random_state=0, invalid="skip")
     assert (model.fit(MASKED.astype(float).filled(np.nan)).labels_ == -1).sum() == 1
     np.testing.assert_array_equal(model.fit(np.ma.masked_greater(MASKED.data, 99)).labels_, model.predict(MASKED.data))
 

@@ -187,7 +187,7 @@ class TestModels:
         monkeypatch.chdir(tmp_path)
         written("csv", tmp_path)
         for command in (
-            ["fit", "x.csv", "-k", "3", "--dates", "days", "--skip-invalid", "-o", "out", "-q"],
+            ["fit", "x.csv", "-k", "3", "--dates", "days", "--invalid", "skip", "-o", "out", "-q"],
             ["assign", "out/model.npz", "x.csv", "-o", "labels.npy", "-q"],
         ):
             if command[0] == "assign":

@@ -107,10 +107,10 @@ def test_what_is_missing_counts_as_nan(dtypes):
     X, frame = spoiled(dtypes)
     made = dd.from_pandas(frame, npartitions=4)
     with pytest.raises(
-        InvalidInputError, match=r"^NaN in column 'a', row 5 of block 0 of dask data frame; pass on_invalid"
+        InvalidInputError, match=r"^NaN in column 'a', row 5 of block 0 of dask data frame; pass invalid"
     ):
         kmeans().fit(made)
-    got, wanted = kmeans(on_invalid="skip").fit(made), kmeans(on_invalid="skip").fit(X)
+    got, wanted = kmeans(invalid="skip").fit(made), kmeans(invalid="skip").fit(X)
     np.testing.assert_array_equal(got.labels_, wanted.labels_)
     assert sorted(np.flatnonzero(got.labels_ < 0)) == [5, 30]
     np.testing.assert_array_equal(got.predict(made).compute(scheduler="sync"), wanted.labels_)

@@ -138,7 +138,7 @@ SPOILED = {
 def test_errors_on_workers_name_the_row(request, kind, where):
     make, place = SPOILED[kind]
     executor = request.getfixturevalue("client") if where == "cluster" else 2
-    with pytest.raises(InvalidInputError, match=f"^NaN in {place}; pass on_invalid"):
+    with pytest.raises(InvalidInputError, match=f"^NaN in {place}; pass invalid"):
         StreamKMeans(2, executor=executor, chunk_bytes=2_000).fit(make())
 
 

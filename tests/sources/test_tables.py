@@ -843,14 +843,14 @@ def test_fits_keep_names_and_take_columns_by_name(tmp_path):
     np.testing.assert_array_equal(loaded.predict({"path": tmp_path / "y.csv", **table}), kmeans.labels_)
 
 
-def test_nulls_follow_on_invalid(tmp_path):
+def test_nulls_follow_invalid(tmp_path):
     write_csv(tmp_path / "x.csv")
     write_parquet(tmp_path / "x.parquet")
     for name, place in (("x.csv", r"x\.csv, line 7"), ("x.parquet", r"row 5 of .*x\.parquet")):
         given = {"path": tmp_path / name, **NUMBERS}
         with pytest.raises(InvalidInputError, match=rf"NaN in column 'c', .*{place}"):
             StreamKMeans(2, random_state=0).fit(given)
-        labels = StreamKMeans(2, random_state=0, on_invalid="skip").fit(given).labels_
+        labels = StreamKMeans(2, random_state=0, invalid="skip").fit(given).labels_
         assert np.flatnonzero(labels < 0).tolist() == [5]
 
 

@@ -133,12 +133,12 @@ class TestWriting:
         X = dense(matrix(kind)).astype(np.float32)
         X[[3, 70], 5] = np.nan
         given = X if kind == "dense" else sp.csr_array(X)
-        source = do(write_store, tmp_path / "s", given, SKETCH, reader={"chunk_bytes": 3000, "on_invalid": "skip"})
+        source = do(write_store, tmp_path / "s", given, SKETCH, reader={"chunk_bytes": 3000, "invalid": "skip"})
         found = stored_rows(source)
         assert np.flatnonzero(np.isnan(found).any(axis=1)).tolist() == [3, 70]
         wanted = sketched(np.nan_to_num(X))
         np.testing.assert_array_equal(np.delete(found, [3, 70], 0), np.delete(wanted, [3, 70], 0))
-        labels = StreamKMeans(3, on_invalid="skip", random_state=0).fit(source).labels_
+        labels = StreamKMeans(3, invalid="skip", random_state=0).fit(source).labels_
         assert np.flatnonzero(labels < 0).tolist() == [3, 70]
 
     def test_cosine_rows_are_scaled_first(self, tmp_path, kind):

@@ -182,7 +182,7 @@ def write_held(context: FitContext, labelled: Labelled) -> Labelled:
         return labelled
     labels: Any
     if context.labels_to is None:
-        labels = held.count() if context.reader.leaves_out else held
+        labels = held.count() if context.reader.invalid == "skip" else held
     elif context.labels_to.suffix in SUFFIXES:  # the pass that writes the table finds them again, with distances
         labels = TableLabels(context.labels_to, held.n_rows)
     else:
