@@ -668,7 +668,7 @@ def test_centers_of_documents_may_be_written_to(fitted):
 
 def test_a_fit_of_documents_goes_on_where_it_was(tmp_path):
     X = short_texts(3000)
-    given = {"n_clusters": 8, "random_state": 0, "progress": False, "refine": 2}
+    given = {"n_clusters": 3, "random_state": 0, "progress": False, "refine": 2}
     whole = StreamKMeans(**given).fit(X, checkpoint=tmp_path / "kept")
     again = StreamKMeans(**given).fit(X, checkpoint=tmp_path / "kept")
     assert again.inertia_ == whole.inertia_
