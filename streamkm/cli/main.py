@@ -28,7 +28,6 @@ from streamkm.cli.common import Talk, parsed, print_pairs, work
 from streamkm.cli.dedupe import dedupe
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.options import (
-    FORMER_OPTIONS,
     force_option,
     image_option,
     overwrite_option,
@@ -97,8 +96,6 @@ def _codes_are_kept() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and error.option_name in FORMER_OPTIONS:
-            error.possibilities = [FORMER_OPTIONS[error.option_name]]  # type: ignore[misc]
         error.message = without_secrets(error.message)  # type: ignore[misc] # of all kinds, as click prints it
         if sys.platform != "win32":  # there is no way to ask there
             _leave(_is_closed, sys.stdout, sys.stderr)

@@ -84,9 +84,6 @@ def invalid_option(*choices: str, text: str) -> Callable[..., Any]:
     return click.option("--invalid", type=click.Choice(choices), default="raise", show_default=True, help=text)
 
 
-FORMER_OPTIONS = {"--steps": "--preprocess"}
-
-
 def preprocess_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """What is done to rows as they are read: `preprocess`."""
     return click.option(

@@ -184,12 +184,6 @@ SECTIONS: dict[str, type[_Section]] = {
     "cluster": _cluster_section(),
 }
 OPTIONAL = ("kernel",)  # there only where they are given
-FORMER = {  # keys of the estimator by their former names
-    "sketch_fit": "estimator.fit_on",
-    "spherical": "estimator.metric with the value spherical",
-    "steps": "estimator.preprocess",
-    "verbose": "estimator.progress",
-}
 
 
 def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> dict[str, _Section]:
@@ -260,8 +254,6 @@ def _explain(section: str, key: str, kind: str, given: Any) -> str:
 
 def _unknown(name: str, section: str | None) -> str:
     what = f"unknown key {section}.{name}" if section is not None else f"unknown section {name}"
-    if name in FORMER:
-        return f"{what}; use {FORMER[name]}"
     known = list(SECTIONS[section].model_fields) if section is not None else list(SECTIONS)
     elsewhere = {inner: f"{outer}.{inner}" for outer in SECTIONS for inner in SECTIONS[outer].model_fields}
     near = [elsewhere[name]] if name in elsewhere else difflib.get_close_matches(name, known, n=1)

@@ -257,8 +257,6 @@ def test_skipped_rows(folder):
         (["assign", "no.npz", "x.npy", "-o", "y.npy"], "'no.npz' does not exist"),
         (["assign", "x.svm", "x.npy", "-o", "y.npy"], "x.svm is not a saved model"),
         (["inspect", "x.npy", "--set", "estimator.tol=1"], "this command takes keys of data and text only"),
-        (["fit", "x.npy", "-k", "2", "--steps", "unit"], "Did you mean '--preprocess'?"),
-        (["sweep", "x.npy", "-k", "2:3", "--steps=unit"], "Did you mean '--preprocess'?"),
         (["sweep", "x.npy", "-k", "2:3", "--preprocess", "scale"], "there is no step 'scale'"),
         (["sketch", "x.npy", "-o", "s.zarr", "--sketch", "foo"], "--sketch foo; needed: one of 'auto'"),
         (["report", "no"], "'no' does not exist"),

@@ -221,14 +221,6 @@ def test_keys_of_the_sketch(folder, text, wanted):
         (DATA + "estimators:\n  n_clusters: 5\n", "c.yaml:3: unknown section estimators; did you mean estimator?"),
         (DATA + "n_clusters: 5\n", "c.yaml:3: unknown section n_clusters; did you mean estimator.n_clusters?"),
         (DATA + "  metric: cosine\n", "c.yaml:3: unknown key data.metric; did you mean estimator.metric?"),
-        (DATA + "estimator: {steps: [unit]}\n", "c.yaml:3: unknown key estimator.steps; use estimator.preprocess"),
-        (DATA + "estimator:\n  sketch_fit: all\n", "c.yaml:4: unknown key estimator.sketch_fit; use estimator.fit_on"),
-        (
-            DATA + "estimator:\n  spherical: true\n",
-            "c.yaml:4: unknown key estimator.spherical; use estimator.metric with the value spherical",
-        ),
-        (DATA + "estimator:\n  verbose: 1\n", "c.yaml:4: unknown key estimator.verbose; use estimator.progress"),
-        (DATA + "steps: [unit]\n", "c.yaml:3: unknown section steps; use estimator.preprocess"),
         (DATA + "zzz: 5\n", "c.yaml:3: unknown section zzz; known: data, text, estimator, kernel, output, cluster"),
         (
             DATA + "output:\n  qqq: 1\n",
@@ -338,10 +330,6 @@ def test_nested_aliases_stay_small(folder):
         (
             "estimator.n_cluster=5",
             "--set estimator.n_cluster=5: unknown key estimator.n_cluster; did you mean n_clusters?",
-        ),
-        (
-            "estimator.steps=[unit]",
-            "--set estimator.steps=[unit]: unknown key estimator.steps; use estimator.preprocess",
         ),
         ("estimators.n=5", "--set estimators.n=5: unknown section estimators; did you mean estimator?"),
         (
