@@ -118,10 +118,6 @@ class GapHistogram:
         """Weight of the rows by cluster and bin of distance (k, r)."""
         return self.weights.sum(axis=2)
 
-    def distance_edges(self) -> NDArray[np.float64]:
-        """Distances between the bins of `distances` (k, r - 1); the last bin has no upper edge."""
-        return self.scales[:, None] * np.sqrt(bins_of(len(self.scales))[0].edges())
-
     def cells(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Weights, largest squared distances and least gaps, as kernels take them."""
         return self.weights, self.farthest, self.least_gaps

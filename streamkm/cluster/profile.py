@@ -6,7 +6,6 @@ tree, so that they have the same bits for any number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -141,16 +140,8 @@ def profile_bytes(n_clusters: int) -> int:
     return (32 + 32 * n_examples(n_clusters)) * n_clusters
 
 
-def join_profiles(parts: Sequence[Profile]) -> Profile:
-    """Of all rows of the parts, whose rows follow each other; no part is changed."""
-    first = Profile(*(array.copy() for array in parts[0].arrays()))  # type: ignore[arg-type]
-    for part in parts[1:]:
-        absorb_profile(first, part)
-    return first
-
-
 def absorb_profile(first: Profile, second: Profile) -> Profile:
-    """As `join_profiles` of both, in the memory of the first."""
+    """The profile of all rows of both, those of the first in front, in the memory of the first."""
     first = first.kept_in_order()
     np.add(first.sums, second.sums, out=first.sums)
     np.add(first.n_blank, second.n_blank, out=first.n_blank)

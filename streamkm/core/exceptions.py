@@ -75,7 +75,3 @@ class StreamkmWarning(UserWarning):
 
 class IgnoredStartsWarning(StreamkmWarning, RuntimeWarning):
     """`n_init` is ignored, as initial centers were given."""
-
-
-class ManyLabelsWarning(StreamkmWarning, ResourceWarning):
-    """Labels of many rows are gathered from workers."""

@@ -18,8 +18,7 @@ def environment() -> dict[str, str]:
     package = Path(__file__).parents[1]
     code = hashlib.blake2b(digest_size=8)
     for path in sorted(package.rglob("*.py")):
-        code.update(f"{path.relative_to(package).as_posix()}\0".encode())
-        code.update(path.read_bytes())
+        code.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes())
     return {
         "Python": ".".join(platform.python_version_tuple()[:2]),
         "NumPy": ".".join(np.__version__.split(".")[:2]),

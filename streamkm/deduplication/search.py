@@ -24,7 +24,7 @@ from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.estimators.validation import check_parameters
+from streamkm.estimators.validation import check_choice, check_parameters
 from streamkm.fitting.genes import find_genes
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
@@ -147,9 +147,8 @@ def check_options(threshold: Any, keep: Any, invalid: Any) -> None:
     number = isinstance(threshold, Real) and not isinstance(threshold, bool)
     if not number or not 0 < float(threshold) <= 1:
         raise InvalidParameterError(f"threshold={threshold!r}; needed: a cosine above 0 and at most 1, as 0.95")
-    for name, value, known in (("keep", keep, ("nearest", "farthest")), ("invalid", invalid, ("raise", "skip"))):
-        if value not in known:
-            raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, known))}")
+    check_choice("keep", keep, ("nearest", "farthest"))
+    check_choice("invalid", invalid, ("raise", "skip"))
 
 
 def default_clusters(source: RowSource) -> int:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.distances import euclidean_distances
 from streamkm.core.display import displayed
 from streamkm.core.version import __version__
 from streamkm.estimators.centers import known_means
 from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.validation import plain
 from streamkm.metrics.clusters import whole
-from streamkm.metrics.silhouette import sampled_silhouette
+from streamkm.metrics.silhouette import mean_silhouette
 from streamkm.passes.excerpts import row_ids, rows_as_values
 from streamkm.passes.labels import count_skipped
 from streamkm.reports.pictures import check_image_shape, with_pictures
@@ -151,11 +152,12 @@ def _silhouette(estimator: Any) -> dict[str, Any]:
     n_rows = min(len(labels), MOST_JUDGED, max(FEWEST_JUDGED, JUDGED_PER_CLUSTER * n_clusters))
     if n_rows < JUDGED_PER_CLUSTER * n_clusters:
         return {}
-    found = sampled_silhouette(estimator.sketch_sample_, labels, sample_rows=n_rows, random_state=0)
+    drawn = np.random.RandomState(0).permutation(len(labels))[:n_rows]  # as scikit-learn draws its sample_size
+    mean, error = mean_silhouette(euclidean_distances(estimator.sketch_sample_[drawn]), labels[drawn])
     return {
-        "silhouette": found.mean,
-        "silhouette_error": found.standard_error,
-        "silhouette_rows": found.n_rows,
+        "silhouette": mean,
+        "silhouette_error": error,
+        "silhouette_rows": n_rows,
         "silhouette_sketched": not estimator.sketch_.is_identity,
     }
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from streamkm.cluster.model import Model
-from streamkm.core.exceptions import ManyLabelsWarning, StreamkmWarning
+from streamkm.core.exceptions import StreamkmWarning
 from streamkm.engine import is_on_cluster
 from streamkm.estimators.centers import hold_centers
 from streamkm.estimators.validation import Weights, centers_dtype
@@ -90,7 +90,7 @@ def gather_labels(held: HeldLabels) -> NDArray[np.int32]:
         warnings.warn(
             f"labels_ gathers the labels of {held.n_rows:,} rows from the workers into this process, 4 bytes each; "
             f"dask_labels_ leaves them there, and fit(..., labels_to=...) has the workers write them",
-            ManyLabelsWarning,
+            StreamkmWarning,
             stacklevel=4,
         )
     return held.gather()

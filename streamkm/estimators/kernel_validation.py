@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkm.cluster.seeding.init import FEW_CLUSTERS, Starts
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.estimators.validation import as_number, check_init, check_integer, check_progress, check_tol
+from streamkm.estimators.validation import as_number, check_choice, check_init, check_integer, check_progress, check_tol
 from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
 from streamkm.sketches import Kernel, full_options
 
@@ -41,8 +41,7 @@ def check_kernel_parameters(estimator: Any) -> None:
         ("fit_on", estimator.fit_on, ("sample", "all")),
         ("invalid", estimator.invalid, ("raise", "skip")),
     ):
-        if value not in known:
-            raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, known))}")
+        check_choice(name, value, known)
     gamma = estimator.gamma
     if isinstance(gamma, str) and gamma != "scale":
         raise InvalidParameterError(f'gamma={gamma!r}; needed: a finite number above 0, "scale", or None')

@@ -11,6 +11,7 @@ import numpy as np
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.centers import current_model
+from streamkm.estimators.validation import check_choice
 from streamkm.preparation import Preparation
 from streamkm.preparation.columns import WEIGHT
 from streamkm.preparation.preparation import FILL, FOUND, TOTAL
@@ -50,8 +51,7 @@ DIALECTS = {
 
 def label_query(estimator: Any, dialect: str, table: str, columns: Any, id_column: str | None) -> str:
     """Write the statement; see `DescribedKMeans.to_sql`."""
-    if dialect not in DIALECTS:
-        raise InvalidParameterError(f"dialect={dialect!r}; needed: one of {', '.join(map(repr, DIALECTS))}")
+    check_choice("dialect", dialect, DIALECTS)
     model, known = current_model(estimator), DIALECTS[dialect]
     _check(estimator, model)
     features, inputs = _features(estimator, known, columns, model.n_features)

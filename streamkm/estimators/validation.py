@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ def check_parameters(estimator: Any) -> None:
             check_integer(name, getattr(estimator, name), 1, or_auto=True)
     check_tol(estimator.tol)
     for name in ("metric", "invalid", "coreset"):
-        check_choice(name, getattr(estimator, name))
+        check_choice(name, getattr(estimator, name), CHOICES[name])
     check_sketch(full_options("sketch", estimator.sketch), spherical=estimator.metric == "spherical")
     check_preprocess(estimator.preprocess)
     check_init(estimator.init, estimator.n_clusters, estimator.n_init)
@@ -89,7 +89,7 @@ def check_stream_parameters(estimator: Any) -> None:
         raise InvalidParameterError(f"half_life={estimator.half_life!r}; needed: a positive number of rows, or None")
     if estimator.metric not in ("euclidean", "cosine"):
         raise InvalidParameterError(f"metric={estimator.metric!r}; needed: 'euclidean' or 'cosine'")
-    check_choice("invalid", estimator.invalid)
+    check_choice("invalid", estimator.invalid, CHOICES["invalid"])
     check_steps(estimator.preprocess)
     check_init(estimator.init, fewest, estimator.n_init)
 
@@ -100,9 +100,8 @@ def check_tol(tol: Any) -> None:
         raise InvalidParameterError(f"tol={tol!r}; needed: a number from 0")
 
 
-def check_choice(name: str, value: Any) -> None:
-    """Refuse what a parameter with given choices cannot be."""
-    choices = CHOICES[name]
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Refuse what is none of the choices of a parameter."""
     if value not in choices:
         raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
 
@@ -122,7 +121,7 @@ def check_sketch(options: SketchOptions, *, spherical: bool) -> None:
         if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
             raise InvalidParameterError(f"{name}={value!r}; needed: a number between 0 and 1")
     for name in ("fit_on", "assign_space"):
-        check_choice(name, getattr(options, name))
+        check_choice(name, getattr(options, name), CHOICES[name])
     if spherical and options.assign_space == "sketch":
         raise InvalidParameterError(
             'metric="spherical" keeps centers of original features at unit length; pass '

@@ -36,7 +36,7 @@ from streamkm.core.memory import trim_heap
 from streamkm.core.progress import Progress
 from streamkm.core.text_table import Lines
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
-from streamkm.estimators.validation import drawn_seed
+from streamkm.estimators.validation import check_choice, drawn_seed
 from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.genes import find_genes
 from streamkm.kernels.compiling import COMPILATION
@@ -275,8 +275,8 @@ def sweep(
     (4, 0.0)
     """
     wanted = wanted_clusters(n_clusters)
-    _check_choice("metric", metric, get_args(Metric))
-    _check_choice("invalid", invalid, get_args(Invalid))
+    check_choice("metric", metric, get_args(Metric))
+    check_choice("invalid", invalid, get_args(Invalid))
     check_preprocess(preprocess)
     n_rows = _sample_size(sample_rows, wanted[-1])
     stages = Progress(progress)
@@ -347,8 +347,7 @@ class _Scoring:
         if 2 <= n_clusters <= self.block.n_rows // 2:
             pairs = zip(cut(self.block, 2), halves, strict=True)
             agreement = float(adjusted_rand_score(*(self._labels(half, n_clusters, seed) for half, seed in pairs)))
-        judged = mean_silhouette(self.distances, labels[: len(self.distances)])
-        scores = self._inertia(labels), judged.mean, judged.standard_error, agreement
+        scores = self._inertia(labels), *mean_silhouette(self.distances, labels[: len(self.distances)]), agreement
         return SweepRow(n_clusters, *scores, time.perf_counter() - started)
 
     def _labels(self, block: Block, n_clusters: int, seed: np.random.SeedSequence) -> NDArray[np.int32]:
@@ -389,12 +388,6 @@ def _sample_size(sample_rows: Any, most_clusters: int) -> int:
             f'sample_rows={sample_rows!r} for up to {most_clusters:,} clusters; needed: as many, or "auto"'
         )
     return int(sample_rows)
-
-
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse what is none of the choices."""
-    if value not in choices:
-        raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
 
 
 def _made(planned: PlannedSketch, seed: int, sample: Sample, n_clusters: int) -> Sketch:

@@ -15,7 +15,7 @@ from sklearn.datasets import make_blobs
 
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling import sensitivity as importance
-from streamkm.cluster.sampling.coreset import CoresetRule, coreset_size, default_size
+from streamkm.cluster.sampling.coreset import CoresetRule, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.engine import Joining, open_executor
@@ -390,18 +390,11 @@ def test_only_sensitivity_finds_tiny_clusters_near_big_ones():
 
 
 def test_sizes():
-    assert coreset_size(10, 4, 0.5, 0.1, "lightweight") == int(np.ceil((40 * np.log(10) + np.log(10)) / 0.25))
-    wanted = int(np.ceil((4 * 1000 * np.log(10) + 100 * np.log(10)) / 0.25))
-    assert coreset_size(10, 4, 0.5, 0.1, "sensitivity") == wanted
     assert default_size(8) == 10_000
     assert default_size(100) == 50_000
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(InvalidParameterError, match="no size that holds for all data"):
-        coreset_size(10, 4, 0.5, 0.1, "uniform")
-    with pytest.raises(InvalidParameterError, match=r"eps=2.*between 0 and 1"):
-        coreset_size(10, 4, 2, 0.1, "lightweight")
     with pytest.raises(InvalidParameterError, match=r"size=3.*at least 4"):
         CoresetRule(3, 8, 0)
     with pytest.raises(InvalidParameterError, match="half_life=0"):

@@ -60,7 +60,7 @@ def test_edges_of_distances_part_the_rows():
     histogram = GapHistogram.empty(np.array([0.5, 1.0, 3.0]))
     histogram.add(labels, d2, gaps)
     for c in range(3):
-        own, edges = np.sqrt(d2[labels == c]), histogram.distance_edges()[c]
+        own, edges = np.sqrt(d2[labels == c]), histogram.scales[c] * np.sqrt(bins_of(3)[0].edges())
         wanted = np.bincount(np.searchsorted(edges, own, side="right"), minlength=len(edges) + 1)
         np.testing.assert_array_equal(histogram.distances()[c], wanted)
 

@@ -9,13 +9,12 @@ import scipy.stats
 import sklearn.metrics
 
 from streamkm.cluster.distances import euclidean_distances
-from streamkm.core.exceptions import InvalidInputError
-from streamkm.metrics.silhouette import sampled_silhouette
+from streamkm.metrics.silhouette import mean_silhouette
 from tests.tables import cases
 
 
-def silhouette(X, labels, **options):
-    return sampled_silhouette(X, labels, **options).mean
+def silhouette(X, labels):
+    return mean_silhouette(euclidean_distances(X), labels)[0]
 
 
 def rows(n=300, d=5, k=4, seed=0, dtype=np.float64):
@@ -32,12 +31,6 @@ def test_equals_scikit_learn(stored):
     y = y * 3 + 1  # gaps between labels
     wanted = sklearn.metrics.silhouette_score(X.astype(np.float64), y)
     assert silhouette(sp.csr_array(X) if stored == "csr" else X, y) == pytest.approx(wanted, rel=1e-12, abs=1e-12)
-
-
-def test_rows_without_a_cluster_take_no_part():
-    X, y = rows()
-    y[::5] = -1
-    assert silhouette(X, y) == pytest.approx(sklearn.metrics.silhouette_score(X[y >= 0], y[y >= 0]), rel=1e-12)
 
 
 def test_silhouette_far_from_the_origin():
@@ -60,13 +53,6 @@ def test_distances_whose_squares_float64_does_not_hold(scale):
     np.testing.assert_allclose(euclidean_distances(X * scale), euclidean_distances(X) * scale, rtol=1e-9)
 
 
-def test_silhouette_of_the_sample_that_scikit_learn_draws():
-    X, y = rows()
-    wanted = sklearn.metrics.silhouette_score(X, y, sample_size=70, random_state=3)
-    assert silhouette(X, y, sample_rows=70, random_state=3) == pytest.approx(wanted, abs=1e-12)
-    assert silhouette(sp.csr_array(X), y, sample_rows=70, random_state=3) == pytest.approx(wanted, abs=1e-12)
-
-
 def test_one_cluster_has_no_silhouette():
     X, y = rows(n=20)
     assert np.isnan(silhouette(X, np.zeros_like(y)))
@@ -80,18 +66,8 @@ def test_rows_on_their_means():
     assert silhouette(np.ones((6, 2)), y) == 0.0
 
 
-def test_the_standard_error_of_a_sampled_silhouette():
-    X, y = rows()
-    drawn = np.random.RandomState(3).permutation(len(X))[:70]  # as scikit-learn's sample_size
-    values = sklearn.metrics.silhouette_samples(X[drawn], y[drawn])
-    found = sampled_silhouette(X, y, sample_rows=70, random_state=3)
-    assert found.n_rows == 70
-    assert found.mean == pytest.approx(values.mean(), abs=1e-12)
-    assert found.standard_error == pytest.approx(scipy.stats.sem(values), abs=1e-12)
-    alone = sampled_silhouette(X[:5], np.arange(5))
-    assert np.isnan([alone.mean, alone.standard_error]).all()
-
-
-def test_silhouette_refuses_other_lengths():
-    with pytest.raises(InvalidInputError, match=r"labels have shape \(2,\); X has 300 rows"):
-        silhouette(rows()[0], [0, 1])
+def test_the_standard_error():
+    X, y = rows(n=70)
+    values = sklearn.metrics.silhouette_samples(X, y)
+    assert mean_silhouette(euclidean_distances(X), y) == pytest.approx((values.mean(), scipy.stats.sem(values)))
+    assert np.isnan(mean_silhouette(euclidean_distances(X[:5]), np.arange(5))).all()

@@ -445,7 +445,7 @@ def test_sparse_chunks_as_wide_as_their_largest_index():
     source = NarrowSource(sp.csr_array(X))
     fitted = kmeans().fit(source)
     assert fitted.n_features_in_ == 9
-    wanted = kmeans(sketch="countsketch").fit(sp.csr_array(X))
+    wanted = kmeans(sketch=SketchOptions("countsketch", fitted.n_components_)).fit(sp.csr_array(X))
     np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
     np.testing.assert_array_equal(fitted.predict(NarrowSource(sp.csr_array(X))), fitted.labels_)
     with pytest.raises(InvalidInputError, match="features"):

@@ -37,49 +37,6 @@ def default_size(n_clusters: int) -> int:
     return max(SMALLEST_SIZE, SIZE_PER_CLUSTER * n_clusters)
 
 
-def coreset_size(n_clusters: int, n_components: int, eps: float, delta: float, method: Method) -> int:
-    """Rows that the papers ask for, with their unnamed constant taken as 1.
-
-    With probability ``1 - delta``, every set of k centers then has an objective on the coreset within ``eps`` of that
-    on all rows: relatively for "sensitivity", and plus ``eps`` times the objective of the mean for "lightweight".
-    In practice far fewer do: see `default_size`.
-
-    Parameters
-    ----------
-    n_clusters, n_components : int
-        k and m.
-    eps, delta : float in (0, 1)
-    method : "sensitivity" or "lightweight"
-
-    Raises
-    ------
-    InvalidParameterError
-        For "uniform", which has no bound that holds for all data, and for numbers out of range.
-
-    References
-    ----------
-    "sensitivity", ``(m k^3 log k + k^2 log(1 / delta)) / eps^2``: Bachem, Lucic and Krause, "Practical coreset
-    constructions for machine learning", arXiv:1703.06476 (2017), section 2 on k-means.
-    "lightweight", ``(m k log k + log(1 / delta)) / eps^2``: the same, "Scalable k-means clustering via lightweight
-    coresets", KDD 2018, theorem 2.
-    """
-    if n_clusters < 1 or n_components < 1 or not 0 < eps < 1 or not 0 < delta < 1:
-        raise InvalidParameterError(
-            f"n_clusters={n_clusters}, n_components={n_components}, eps={eps}, delta={delta}; needed: integers from 1 "
-            "and numbers between 0 and 1"
-        )
-    k, m = n_clusters, n_components
-    if method == "sensitivity":
-        wanted = m * k**3 * np.log(k) + k**2 * np.log(1 / delta)
-    elif method == "lightweight":
-        wanted = m * k * np.log(k) + np.log(1 / delta)
-    else:
-        raise InvalidParameterError(
-            f'method={method!r} has no size that holds for all data; needed: "sensitivity" or "lightweight"'
-        )
-    return int(np.ceil(wanted / eps**2))
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """Rows on their way into a coreset.
