@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,7 +15,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.held_rows import HeldBlock
 from streamkm.cluster.rows import Block, add_rows, batch_rows
 from streamkm.cluster.totals import Totals
-from streamkm.engine.passes import Map
+from streamkm.engine.passes import Map, Pass
 from streamkm.kernels.cluster.totals import weighted_sum
 
 GOLDEN = 0.618033988749895  # about which share of a block two rows that follow each other in an epoch lie apart
@@ -73,34 +72,45 @@ def rows_of(block: Block, rows: NDArray[np.int64]) -> Block:
     return Block(block.X[rows], block.d2norms[rows], block.weights[rows] if len(block.weights) else block.weights)
 
 
-CsrRows = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.float64], NDArray[np.float64]]
-"""Numbers of entries, their indices and values, squared norms and weights of CSR rows: cheaper to make than a block."""
-
-
 @dataclass(frozen=True, slots=True)
-class PickedRows(Map[CsrRows]):
-    """The rows of each block of CSR rows that belong to a batch."""
+class PickedRows(Map[Block]):
+    """The rows of each block that belong to a batch."""
 
     batch: Batch
 
-    def output(self, rows: HeldBlock) -> CsrRows:
+    def output(self, rows: HeldBlock) -> Block:
         """Copy those of one block."""
-        block = rows.block
-        X: Any = block.X
-        picked = self.batch.rows(rows.place, block.n_rows)
-        starts = X.indptr[picked]
-        lengths = X.indptr[picked + 1] - starts
-        ends = np.cumsum(lengths)
-        entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
-        weights = block.weights[picked] if len(block.weights) else block.weights
-        return lengths, X.indices[entries], X.data[entries], block.d2norms[picked], weights
+        return rows_of(rows.block, self.batch.rows(rows.place, rows.block.n_rows))
 
 
-def joined(parts: Sequence[CsrRows], n_features: int) -> Block:
+@dataclass(frozen=True, slots=True)
+class EvenRows(Pass[int, Block, int]):
+    """Rows drawn evenly from each block, about one of `n_parts`; the result is their number."""
+
+    n_parts: int
+    seed: int  # below 2^64
+
+    def start(self) -> int:
+        """No rows."""
+        return 0
+
+    def step(self, state: int, rows: HeldBlock) -> tuple[int, Block]:
+        """Copy those of one block: one of its `n_parts` batches, drawn, so that small blocks are not left out."""
+        number = int(np.random.default_rng([self.seed, rows.place]).integers(self.n_parts))
+        drawn = PickedRows(Batch(number, self.n_parts, 0, self.seed)).output(rows)
+        return state + drawn.n_rows, drawn
+
+    def join(self, first: int, second: int) -> int:
+        """Add up."""
+        return first + second
+
+
+def joined(parts: Sequence[Block]) -> Block:
     """Rows that were picked of all blocks, one block after the other."""
-    lengths, indices, data, d2norms, weights = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    return Block(sp.csr_array((data, indices, indptr), shape=(len(lengths), n_features)), d2norms, weights)
+    d2norms, weights = (
+        np.concatenate(arrays) for arrays in zip(*((each.d2norms, each.weights) for each in parts), strict=True)
+    )
+    return Block(sp.vstack([part.X for part in parts], format="csr"), d2norms, weights)
 
 
 def add_batch(state: Totals | None, held: HeldBlock, table: NearestCenters, batch: Batch) -> Totals:

@@ -165,16 +165,15 @@ class Blocks:
         Parameters
         ----------
         likely : BlockLabels, optional
-            Labels that are likely right; those of the batch are written, unless workers hold them. They only save time.
+            Labels that are likely right; those of the batch are written. They only save time.
         """
         large: Large = "state" if 8 * table.centers.size * batch.n_batches > self._block_bytes else None
-        rows = self.placed(likely.handles if likely is not None and self.executor.joins_here else None, large)
+        rows = self.placed(None if likely is None else likely.handles, large)
         return run(BatchStep(table, batch), rows, self.executor, Stage(stage))
 
     def batch_block(self, batch: Batch, stage: str) -> tuple[Block, NDArray[np.int64]]:
         """A block of CSR rows in this process, and which of them are those of a batch."""
-        parts = list(outputs(PickedRows(batch), self.placed(), self.executor, Stage(stage)))
-        block = joined(parts, self.n_components)
+        block = joined(list(outputs(PickedRows(batch), self.placed(), self.executor, Stage(stage))))
         return block, np.arange(block.n_rows)
 
     def placed(self, labels: Sequence[NDArray[Any] | None] | None = None, takes_memory: Large = None) -> HeldRows:

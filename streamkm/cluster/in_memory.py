@@ -47,28 +47,15 @@ class LocalBlocks(Blocks):
     @classmethod
     def of(cls, executor: Executor, block: Block) -> LocalBlocks:
         """Cut a block."""
-        return cls(
-            executor,
-            tuple(cut(block, count_pieces(executor, block.X, ROW_PIECES))),
-            block.n_rows,
-            block.X.shape[1],
-            block.X.dtype,
-            block.total_weight(),
-            block.total_d2norm(),
-            block.largest_d2norm(),
-            isinstance(block.X, np.ndarray),
-            block,
-        )
+        X, pieces = block.X, tuple(cut(block, count_pieces(executor, block.X, ROW_PIECES)))
+        sums = block.total_weight(), block.total_d2norm(), block.largest_d2norm()
+        return cls(executor, pieces, block.n_rows, X.shape[1], X.dtype, *sums, isinstance(X, np.ndarray), block)
 
     def placed(self, labels: Sequence[NDArray[Any] | None] | None = None, takes_memory: Large = None) -> HeldRows:
         """As `Blocks.placed`: pieces that are cut by their entries alone; places count through all rows."""
         pieces = cut(self.whole, pieces_worth(self.whole.X, RUNS))
         starts = list(accumulate((piece.n_rows for piece in pieces), initial=0))
         return HeldRows(pieces, starts[:-1], labels, takes_memory)
-
-    def table(self, centers: NDArray[np.float64]) -> NearestCenters:
-        """Lay out centers (k, m) for these blocks."""
-        return NearestCenters.build(centers, self.dtype)
 
     def totals(self, centers: NDArray[np.float64], stage: str = "lloyd") -> Totals:
         """Assign every row to its nearest center; gather sums and counts."""
@@ -130,11 +117,10 @@ class LocalBlocks(Blocks):
 
 
 def row_pieces(executor: Executor, block: Block, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Some rows of a block in pieces that are worth a thread; one where threads are of another process."""
+    """Some rows of a block in pieces that are worth a thread."""
     X = block.X
     n_entries = (X.size if isinstance(X, np.ndarray) else X.nnz) * len(rows) // max(1, block.n_rows)
-    n_workers = executor.n_workers if executor.joins_here else 0
-    return np.array_split(rows, pieces_of(n_entries, ROW_PIECES * n_workers))
+    return np.array_split(rows, pieces_of(n_entries, ROW_PIECES * executor.n_workers))
 
 
 def d2norm_of(block: Block, rows: NDArray[np.int64]) -> float:

@@ -61,11 +61,6 @@ class Listener(Generic[State]):
     on_run: Callable[[Callable[[], Folded[State]]], None] | None = None
     held: bool = False
 
-    @property
-    def outputs(self) -> Outputs:
-        """Whether outputs are dropped, fetched or held."""
-        return "dropped" if self.on_output is None else "held" if self.held else "returned"
-
 
 @dataclass(frozen=True, slots=True)
 class Joining(Generic[State]):
@@ -268,8 +263,9 @@ class Executor(ABC):
         def folded() -> Folded[State]:
             return Folded(n_done, tree.levels(self._fetch))
 
+        wanted: Outputs = "dropped" if listener.on_output is None else "held" if listener.held else "returned"
         left = iter(lengths[first:])
-        for carried in self._carried(stage, step, joining, runs, listener.outputs, *shared):
+        for carried in self._carried(stage, step, joining, runs, wanted, *shared):
             for level, state in carried.states:
                 tree.add(state, level)
             n_done += sum(itertools.islice(left, carried.n_runs))

@@ -334,9 +334,8 @@ class DaskCluster(Executor):
         key = (f"{stage}-{self._token}", next(self._ids))
         where: dict[str, Any] = {} if place is None else {"workers": [place], "allow_other_workers": True}
         # Dask would run calls that are started within 100 ms in any order; neighbours are to follow each other
-        where["fifo_timeout"] = 0
         with self._explained(), _any_size():
-            return self._kept(self._client.submit(function, *args, key=key, pure=False, **where))
+            return self._kept(self._client.submit(function, *args, key=key, pure=False, fifo_timeout=0, **where))
 
     def _joiner(self, stage: str, joining: Joining[Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
         # workers keep what they made

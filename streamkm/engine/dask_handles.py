@@ -11,7 +11,7 @@ from dataclasses import fields
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter, eq
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 from streamkm.engine import dask_tasks as calls
 from streamkm.sources.chunks import Chunk
@@ -19,17 +19,10 @@ from streamkm.sources.chunks import Chunk
 FIELDS = attrgetter(*(field.name for field in fields(Chunk)))
 
 
-class Finishing(Protocol):
-    """The interface of the executor that handles need."""
-
-    def finish(self, future: Any, *, fetch: bool) -> Any:
-        """Wait for a call; return its result or its handle."""
-
-
 class Call:
     """A call on the cluster, to be waited for; its result is fetched, or stays there as a future."""
 
-    def __init__(self, cluster: Finishing, future: Any, *, fetch: bool = True):
+    def __init__(self, cluster: Any, future: Any, *, fetch: bool = True):
         self._cluster, self._future, self._fetch = cluster, future, fetch
 
     def result(self) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -63,6 +63,18 @@ def open_executor(executor: Any = "auto", most_threads: int | None = None) -> It
             yield (_ThreadsInTask if _in_task() else LocalThreads)(pool, int(n_threads))
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def alone(executor: Executor, stage: str, function: Callable[..., Any], handles: Iterable[Any] = ()) -> Any:
+    """``function(threads, values)`` on one worker of a cluster, with all its threads and what the handles stand for."""
+    return executor.each(stage, _on_all_threads, [list(handles)], executor.share(function))[0]
+
+
+def _on_all_threads(values: list[Any], function: Callable[..., Any]) -> Any:
+    from distributed import get_worker
+
+    with open_executor(get_worker().state.nthreads) as threads:
+        return function(threads, values)
 
 
 class _ThreadsInTask(LocalThreads):

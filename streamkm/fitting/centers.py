@@ -33,8 +33,9 @@ from streamkm.fitting.normalize import NormalizedRows
 from streamkm.fitting.starts import search_centers
 from streamkm.fitting.step_checkpoint import StepCheckpoint
 from streamkm.passes.sketch import Sketched
+from streamkm.planning.plan import Plan
 from streamkm.planning.plan_parts import SEARCH
-from streamkm.planning.schedule import Clustered, stored_share
+from streamkm.planning.schedule import MUCH_ROOM, Clustered, EpochRoom, stored_share
 from streamkm.sketches import Sketch
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
         counted = plan.n_rows is not None
-        on = Clustered(plan.cluster_on, sketch.needs_polishing, space, stored_share(clustered.X), counted)
+        room = epoch_room(plan, rows)
+        on = Clustered(plan.cluster_on, sketch.needs_polishing, space, stored_share(clustered.X), counted, room)
         schedule = on.schedule(rows.n_rows, context.settings)
         held = None if sample.complete else sketched.blocks
         pool = pool_of(context, held, sketched.n_valid, averaged=schedule is not None)
@@ -212,6 +214,11 @@ def pool_of(context: FitContext, blocks: Blocks | None, n_rows: int, *, averaged
         return Pool(blocks, n_rows=n_rows, averaged=averaged)
     on_worker = workers is not None and SEARCH in workers.memory
     return Pool(blocks, needs.chosen.searched_rows, needs.n_portions, n_rows, averaged, on_worker)
+
+
+def epoch_room(plan: Plan, rows: Blocks) -> EpochRoom | None:
+    """Room for epochs in one process, where workers hold the rows; plenty where the plan knows no limit of workers."""
+    return None if rows.executor.joins_here else plan.epoch_room or MUCH_ROOM
 
 
 def _block(coreset: Coreset) -> Block:

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks
+from streamkm.cluster.batches import EvenRows
+from streamkm.cluster.blocks import BlockLabels, Blocks
+from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.moving_averages import STEPS_BEFORE, Schedule, moving_averages
+from streamkm.cluster.moving_averages import STEPS_BEFORE, EpochsResult, Schedule, is_settled, moving_averages
+from streamkm.cluster.rows import Block
 from streamkm.core.progress import Stage
+from streamkm.engine import Executor
+from streamkm.engine.open import alone
+from streamkm.engine.passes import run
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.step_checkpoint import EpochCheckpoint, StepCheckpoint
 
@@ -34,9 +41,12 @@ def iterated(
 
     `accelerated` says whether steps without epochs carry means on; steps around epochs always do.
     """
+    tol, max_iter, first = context.settings.tol, context.settings.max_iter, None
     if schedule is not None:
-        return _averaged(context, rows, start, schedule)
-    tol, max_iter = context.settings.tol, context.settings.max_iter
+        first = lloyd(rows, start, max_iter=STEPS_BEFORE, tol=tol, accelerated=True)
+        if not is_settled(rows, first, schedule, context.settings.seed64("epochs")):
+            return _averaged(context, rows, first, schedule)
+        logger.info("no epochs: rows keep their clusters where centers are moved")
     with context.progress.stage("lloyd", max_iter, "steps") as stage:
         kept = StepCheckpoint(context.writer, "lloyd", stage)
         result = lloyd(
@@ -45,34 +55,60 @@ def iterated(
             max_iter=max_iter,
             tol=tol,
             on_step=kept.step,
-            begun=kept.begun,
-            accelerated=accelerated and tol > 0,
+            begun=kept.begun or first,
+            accelerated=first is not None or (accelerated and tol > 0),
         )
     return result, noted("lloyd", result)
 
 
 def _averaged(
-    context: FitContext, rows: Blocks, start: NDArray[np.float64], schedule: Schedule
+    context: FitContext, rows: Blocks, first: LloydResult, schedule: Schedule
 ) -> tuple[LloydResult, list[dict[str, Any]]]:
-    """Epochs of moving averages between exact steps; and the history of both."""
-    first = lloyd(rows, start, max_iter=STEPS_BEFORE, tol=context.settings.tol, accelerated=True)
+    """Epochs of moving averages between exact steps, the first of which is given; and the history of both."""
     with context.progress.stage("epochs", schedule.n_epochs, "epochs") as stage:
         kept = EpochCheckpoint(context.writer, stage)
-        moved = moving_averages(
-            rows,
-            first.centers,
-            schedule,
-            seed=context.settings.seed64("epochs"),
-            likely=first.labels,
-            on_batch=kept.batch,
-            begun=kept.begun,
-        )
+        moved = _epochs(context, rows, first, schedule, kept)
         kept.end(moved)
     with context.progress.stage("lloyd", schedule.n_steps, "steps") as stage:
         result, n_steps = _steps_behind(context, rows, first, moved, schedule, stage)
     n_iter = moved.n_iter + n_steps
     ended = result.converged or n_iter < context.settings.max_iter  # by the schedule, if not by `tol`
     return replace(result, n_iter=n_iter, converged=ended), [*noted("epochs", moved), *noted("lloyd", result)]
+
+
+def _epochs(
+    context: FitContext, rows: Blocks, first: LloydResult, schedule: Schedule, kept: EpochCheckpoint
+) -> EpochsResult:
+    """Epochs behind a step: where all rows are held, or on rows that workers hold, in one process."""
+    handles = rows.handles
+    options: dict[str, Any] = {"seed": context.settings.seed64("epochs"), "begun": kept.begun}
+    if not schedule.place:
+        return moving_averages(rows, first.centers, schedule, likely=first.labels, on_batch=kept.batch, **options)
+    if schedule.n_drawn is not None:
+        drawn = BlockLabels([None] * len(handles))
+        even = EvenRows(-(-rows.n_rows // schedule.n_drawn), options["seed"])
+        run(even, rows.placed(), rows.executor, Stage("draw"), sink=drawn)
+        handles = drawn.handles
+    bare: Any = replace(rows, executor=None, handles=())  # type: ignore[arg-type] # each process has one
+    moved = partial(_moved, bare, first.centers, schedule, options)
+    if schedule.place == "client":
+        return moved(context.here, list(rows.executor.values(handles)))
+    found: EpochsResult = alone(rows.executor, "epochs", moved, handles)
+    return found
+
+
+def _moved(
+    rows: Blocks,
+    centers: NDArray[np.float64],
+    schedule: Schedule,
+    options: dict[str, Any],
+    here: Executor,
+    blocks: list[Block],
+) -> EpochsResult:
+    """Epochs on blocks that came to this process, in place of all that workers hold."""
+    rows = replace(rows, executor=here, handles=blocks)
+    likely = rows.step(centers, None, "epochs")[1] if len(centers) >= FEWEST_CENTERS and rows.dense else None
+    return moving_averages(rows, centers, schedule, likely=likely, **options)
 
 
 def _steps_behind(

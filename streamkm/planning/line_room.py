@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from streamkm.core.memory import is_given, memory_limit_bytes
-from streamkm.planning.memory_budget import Projected
 from streamkm.sources.base import RowSource
 from streamkm.sources.long_lines import LineRoom
 
@@ -49,15 +48,7 @@ def with_line_room(
     return source.with_line_room(LineRoom(limit_bytes, room, n_readers))
 
 
-class Planned(Projected, Protocol):
-    """Memory and threads of a plan; see `Plan`."""
-
-    @property
-    def n_threads(self) -> int:
-        """That read."""
-
-
-def planned_line_room(source: RowSource, memory_limit: Any, plan: Planned, *, on_cluster: bool = False) -> RowSource:
+def planned_line_room(source: RowSource, memory_limit: Any, plan: Any, *, on_cluster: bool = False) -> RowSource:
     """The same for what a plan projects."""
     peak = max(plan.memory.values())
     return with_line_room(source, memory_limit, peak, plan.chunk_bytes, plan.n_threads, on_cluster=on_cluster)

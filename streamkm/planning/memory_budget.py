@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import available_memory, human_bytes, is_given, memory_limit_bytes
@@ -29,7 +29,7 @@ LARGE_CHUNKS = 1 << 20  # so many that all large states of a fold exist
 PLANNED_THREADS = 4  # that the chunks' part is shared by, however many there are: sizes do not depend on threads
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
 
-AnyPlan = TypeVar("AnyPlan", bound="Projected")
+AnyPlan = TypeVar("AnyPlan", bound=Any)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,30 +233,6 @@ def reading_of(
 def largest_chunk(source: RowSource, chunk_bytes: int) -> int:
     """Decoded bytes of the largest chunk; of a piece, where a source only streams."""
     return source.cut(chunk_bytes).largest_bytes or chunk_bytes
-
-
-class Projected(Protocol):
-    """Memory of a plan; see `Plan`."""
-
-    @property
-    def source(self) -> str:
-        """Its name."""
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Decoded bytes of a chunk."""
-
-    @property
-    def memory(self) -> dict[str, int]:
-        """Resident bytes of each stage."""
-
-    @property
-    def limit_bytes(self) -> int:
-        """What they may not exceed."""
-
-    @property
-    def base_bytes(self) -> int:
-        """What the process holds beside data."""
 
 
 def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, what: str = "fit") -> AnyPlan:

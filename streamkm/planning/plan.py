@@ -19,7 +19,7 @@ from streamkm.planning.plan_parts import (
     PlannedSketch,
     PlannedWorkers,
 )
-from streamkm.planning.schedule import Clustered, Iterations, PlannedEpochs
+from streamkm.planning.schedule import Clustered, EpochRoom, PlannedEpochs
 from streamkm.sketches.registry import sketch_class
 
 SAID = {
@@ -105,11 +105,6 @@ class Plan(Lines):
         return self.clustering.cluster_on
 
     @property
-    def why_regime(self) -> str:
-        """Reason for running on these rows, in words."""
-        return self.clustering.why_regime
-
-    @property
     def assign_space(self) -> Space | None:
         """Space that rows are assigned in; None: decided when the number of features is known."""
         return self.clustering.assign_space
@@ -158,13 +153,13 @@ class Plan(Lines):
         space, counts = self.space_for(n_features), range(self.n_threads, 1, -1)
         return next((count for count in counts if self._fits(n_features, space, count)), 1)
 
-    def with_epochs(self, asked: Iterations, *, stored: float | None) -> Plan:
+    def with_epochs(self, asked: Any, *, stored: float | None) -> Plan:
         """The same with the epochs of a fit by it, as far as they can be told before its first read.
 
         `stored` is about which share of the sketched rows' entries is stored; None: they are dense.
         """
         polished, space = sketch_class(self.sketch).needs_polishing, self.expected_space
-        on = Clustered(self.cluster_on, polished, space, stored, counted=self.n_rows is not None)
+        on = Clustered(self.cluster_on, polished, space, stored, counted=self.n_rows is not None, room=self.epoch_room)
         if self.n_rows is None:
             fewest = Schedule.fewest_rows(asked.n_clusters)
             unsettled = PlannedEpochs(None, fewest, exact=False)
@@ -177,6 +172,13 @@ class Plan(Lines):
         schedule = on.schedule(n_rows, asked)
         exact = self.knows_rows and self.cluster_on != "coreset" and stored is None
         return self._with(None if schedule is None else PlannedEpochs(schedule, n_rows, exact))
+
+    @property
+    def epoch_room(self) -> EpochRoom | None:
+        """Room for epochs in one process, where workers hold all rows; None where this process holds them."""
+        if self.workers is None or self.memory_model is None or self.cluster_on != "blocks":
+            return None
+        return self.workers.epoch_room(self.memory_model, self.limit_bytes - self.memory["cluster"])
 
     def _with(self, epochs: PlannedEpochs | None) -> Plan:
         """The same with these epochs."""
@@ -225,7 +227,7 @@ class Plan(Lines):
             ),
             ("sketch", f"{self.sketch}, {self.n_components:,} components: {self.why_sketch}"),
             ("row sample", self._sample()),
-            ("clustering", self.why_regime),
+            ("clustering", self.clustering.why_regime),
             *([] if self.clustering.epochs is None else [("epochs", str(self.clustering.epochs))]),
             ("assignment", self._assignment()),
             *([("centers", MANY_CENTERS)] if self.memory_model is not None and self.memory_model.many else []),

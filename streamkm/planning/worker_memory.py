@@ -21,6 +21,7 @@ from streamkm.passes.gathered import PICKED_ROW_BYTES, node_rows
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import FIRST_BYTES, LEAST_BYTES, MORE_LIBRARIES, STEP_BYTES
+from streamkm.planning.schedule import EpochRoom
 from streamkm.sketches.subspace import subspace_bytes
 
 BLOCK_LABEL_BYTES = 8  # of a row in a step with many centers: its last label and its new one
@@ -54,7 +55,7 @@ class WorkerModel:
         that are joined and their total.
         """
         sizes, n_rows, n_chunks = self.sizes, self.sizes.rows.n_rows, self.sizes.reading.n_chunks
-        held = self._held_bytes(cluster_on)
+        held = self.held_bytes(cluster_on)
         read = int(sizes.reading.read_factor * sizes.reading.largest_chunk) + READ_BYTES
         reading = self.n_threads * (read + sizes.maps())
         fewest_runs = self._fewest_runs(sizes.centers(sizes.width(space)).double_bytes)
@@ -77,9 +78,9 @@ class WorkerModel:
     def searching(self) -> int:
         """Bytes above the base of the worker that searches for starts: its held rows, and rows drawn from all."""
         sizes = self.sizes
-        return self._held_bytes("blocks") + sizes.searching_bytes(sizes.rows.n_rows)
+        return self.held_bytes("blocks") + sizes.searching_bytes(sizes.rows.n_rows)
 
-    def _held_bytes(self, cluster_on: ClusterOn) -> int:
+    def held_bytes(self, cluster_on: ClusterOn) -> int:
         """Of sketched rows on the worker that holds most of them."""
         if cluster_on not in ("blocks", "spilled"):
             return 0
@@ -183,10 +184,20 @@ class WorkerBudget:
 
     def stages(self, sizes: MemoryModel, cluster_on: ClusterOn, space: Space) -> dict[str, int]:
         """Resident bytes of a worker in each stage of a fit of these sizes."""
-        model = WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)
-        return model.stages(cluster_on, space, self.base_bytes)
+        return self._model(sizes).stages(cluster_on, space, self.base_bytes)
 
     def search_bytes(self, sizes: MemoryModel) -> int:
         """Resident bytes of a worker that searches for starts."""
-        model = WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)
-        return self.base_bytes + model.searching()
+        return self.base_bytes + self._model(sizes).searching()
+
+    def epoch_room(self, sizes: MemoryModel, client_bytes: int) -> EpochRoom:
+        """Rows that epochs have room for in a worker, or in these bytes of the client."""
+        centers, held = sizes.centers(sizes.rows.n_components), self._model(sizes).held_bytes("blocks")
+        work = centers.step_bytes(0, self.n_threads + ARITY + 1, in_blocks=True) + centers.double_bytes
+        room = self.limit_bytes - self.base_bytes - work
+        return EpochRoom(
+            *(max(0, free) // (8 + sizes.rows.block_row_bytes) for free in (room, room - held, client_bytes))
+        )
+
+    def _model(self, sizes: MemoryModel) -> WorkerModel:
+        return WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)

@@ -7,16 +7,21 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import StreamKMeans
-from streamkm.cluster.batches import Batch, PickedRows, joined
+from streamkm.cluster.batches import Batch, EvenRows, PickedRows, joined
 from streamkm.cluster.centers.scaled import ScaledCenters
 from streamkm.cluster.held_rows import HeldBlock
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.moving_averages import EPOCHS, MORE_EPOCHS, Schedule, moving_averages
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.engine import open_executor, saving
+from streamkm.engine.dask import DaskCluster
 from streamkm.kernels.centers.scaled import LEAST_SCALE
 from streamkm.kernels.cluster.totals import moved_towards
+from streamkm.planning.schedule import EpochRoom
+from streamkm.planning.worker_memory import WorkerBudget
 from tests import naive
+from tests.planning.test_plan import UnreadSource, plan
+from tests.planning.test_worker_memory import GIB, planned
 
 K = 70
 
@@ -131,11 +136,25 @@ def test_rows_of_a_sparse_batch_come_from_all_blocks(weighted):
     ]
     batch, places = Batch(2, 5, 1, 9), (0, 1000, 2000)
     held = [HeldBlock(part, place) for place, part in zip(places, blocks, strict=True)]
-    found = joined([PickedRows(batch).output(each) for each in held], X.shape[1])
+    found = joined([PickedRows(batch).output(each) for each in held])
     rows = [part.X[batch.rows(place, part.n_rows)] for place, part in zip(places, blocks, strict=True)]
     np.testing.assert_array_equal(found.X.toarray(), sp.vstack(rows).toarray())
     np.testing.assert_array_equal(found.d2norms, row_d2norms(found.X))
     assert len(found.weights) == (found.n_rows if weighted else 0)
+
+
+def test_rows_are_drawn_evenly_from_blocks_of_any_size():
+    sizes = [1, 3, 7, 20, 50, 1000, 100_000] * 20
+    held = [
+        HeldBlock(Block(np.zeros((n, 1), np.float32), np.zeros(n), np.empty(0)), i << 40) for i, n in enumerate(sizes)
+    ]
+    draw, total = EvenRows(30, 5), 0
+    for each in held:
+        total, drawn = draw.step(total, each)
+        assert each.block.n_rows // 30 <= drawn.n_rows <= each.block.n_rows // 30 + 1
+    assert total == pytest.approx(sum(sizes) / 30, rel=1e-3)
+    small = sum(draw.step(0, HeldBlock(held[2].block, place))[0] for place in range(3000))
+    assert small == pytest.approx(3000 * 7 / 30, rel=0.15)
 
 
 @pytest.mark.parametrize("n_rows", [1, 7, 100, 4096])
@@ -206,6 +225,78 @@ def test_threads_and_workers_give_the_same_bits(client, k, n_rows, sparse, numbe
         np.testing.assert_array_equal(one.labels_, other.labels_)
         np.testing.assert_array_equal(one.cluster_centers_, other.cluster_centers_)
         assert one.inertia_ == other.inertia_
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Stages of the calls that a cluster gets, in order."""
+    stages, submit = [], DaskCluster._submit
+
+    def counted(self, stage, *given, **where):
+        stages.append(stage)
+        return submit(self, stage, *given, **where)
+
+    monkeypatch.setattr(DaskCluster, "_submit", counted)
+    return stages
+
+
+def few_rows(monkeypatch, gathered=100, drawn=80):
+    monkeypatch.setattr("streamkm.planning.schedule.GATHERED_ROWS", gathered)
+    monkeypatch.setattr("streamkm.planning.schedule.DRAWN_ROWS", drawn)
+
+
+def on_cluster(client):
+    return StreamKMeans(K, random_state=0, executor=client, coreset=None, chunk_bytes=1 << 17, progress=False)
+
+
+def test_epochs_take_one_call_of_a_cluster(client, calls):
+    X, _ = made(30_000)
+    planned = dict(on_cluster(client).plan(X).lines())["epochs"]
+    assert ", on all rows in one worker, then at most 12 steps of Lloyd's algorithm" in planned
+    there = on_cluster(client).fit(X)
+    assert [stage for stage in calls if "epoch" in stage] == ["epochs"]
+    here = on_cluster(2).fit(X)
+    assert here.inertia_ == there.inertia_
+    np.testing.assert_array_equal(here.labels_, there.labels_)
+
+
+def test_epochs_on_drawn_rows_have_the_same_bits_in_a_worker_and_in_the_client(client, calls, monkeypatch):
+    X, weights = made(30_000)
+    few_rows(monkeypatch)
+    planned = dict(on_cluster(client).plan(X).lines())["epochs"]
+    assert "on 5,600 rows drawn evenly in one worker, then at most 12 steps of Lloyd's algorithm on all" in planned
+    there = on_cluster(client).fit(X, sample_weight=weights)
+    assert [stage for stage in calls if "epoch" in stage] == ["epochs"]
+    monkeypatch.setattr(WorkerBudget, "epoch_room", lambda *_: EpochRoom(0, 0, 10**6))
+    assert "5,600 rows drawn evenly in this process" in dict(on_cluster(client).plan(X).lines())["epochs"]
+    calls.clear()
+    here = on_cluster(client).fit(X, sample_weight=weights)
+    assert not [stage for stage in calls if "epoch" in stage]
+    assert here.inertia_ == there.inertia_ <= 1.005 * on_cluster(2).fit(X, sample_weight=weights).inertia_
+    np.testing.assert_array_equal(here.cluster_centers_, there.cluster_centers_)
+    monkeypatch.setattr(WorkerBudget, "epoch_room", lambda *_: EpochRoom(0, 0, 31 * K))
+    assert "epochs" not in dict(on_cluster(client).plan(X).lines())  # no process has room
+
+
+def test_room_for_all_rows_does_not_depend_on_the_number_of_workers():
+    source = UnreadSource(4_000_000, 64)
+    two, eight = (planned(source, n_workers=n).epoch_room for n in (2, 8))
+    assert two.gathered == eight.gathered > 4_000_000
+    assert two.drawn < eight.drawn < eight.gathered
+    assert 0 < planned(source, 4 * GIB).epoch_room.gathered < two.gathered
+    assert plan(source).epoch_room is None
+
+
+@pytest.mark.parametrize(("spread", "n_groups", "settled"), [(0.05, K, True), (0.3, 2 * K, False), (0.8, K, False)])
+def test_no_epochs_where_clusters_lie_apart(spread, n_groups, settled):
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(n_groups, 8))
+    X = (centers[rng.integers(n_groups, size=20_000)] + spread * rng.normal(size=(20_000, 8))).astype(np.float32)
+    fitted = StreamKMeans(K, random_state=0, progress=False).fit(X)
+    assert ("epochs" not in [stage.name for stage in fitted.stages_]) == settled
+    if settled:
+        assert fitted.inertia_ == pytest.approx(20_000 * 8 * spread**2, rel=0.02)
+        assert fitted.converged_
 
 
 def test_epochs_end_lower_than_steps_alone():

@@ -571,7 +571,7 @@ def test_a_stream_that_cannot_be_replayed_gets_one_pass():
     assert (got.passes, got.cluster_on, got.assign_space, got.sketch) == (1, "spilled", "original", "identity")
     wide = plan(once(5000))
     assert (wide.passes, wide.cluster_on, wide.assign_space, wide.sketch) == (1, "spilled", "sketch", "countsketch")
-    assert "walked once only" in wide.why_regime
+    assert "walked once only" in wide.clustering.why_regime
     for impossible in ({"refine": 1}, {"sketch": "pca"}, {"sketch": SketchOptions(assign_space="original")}):
         with pytest.raises(InvalidInputError, match=r"walked once only, and .* needs another pass; pass a list"):
             plan(once(5000), **impossible)

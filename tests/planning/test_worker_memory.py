@@ -66,7 +66,7 @@ def test_workers_that_are_too_small_take_the_coreset(n_features):
     source = UnreadSource(256_000_000 // n_features, n_features)
     few = planned(source, 800 * MIB)
     assert few.cluster_on == "coreset"
-    assert "workers' memory" in few.why_regime
+    assert "workers' memory" in few.clustering.why_regime
     assert few.workers.peak_bytes <= few.workers.limit_bytes == int(HELD_SHARE * 800 * MIB)
     assert planned(source, 800 * MIB, n_workers=8).cluster_on == "blocks"
 

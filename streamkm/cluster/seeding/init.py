@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ from streamkm.cluster.seeding.search_set import (
 from streamkm.cluster.seeding.two_level import two_level_plusplus
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.engine import Executor, open_executor
+from streamkm.engine import Executor
+from streamkm.engine.open import alone
 
 FEW_CLUSTERS = 10  # which one start may miss, however it is searched
 FEWEST_STARTS, MOST_STARTS = 4, 10  # of so few clusters, where rows are many
@@ -151,11 +153,9 @@ def start_centers(
     else:
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
     if pool.on_worker and pool.blocks is not None and isinstance(init, str):
-        workers = pool.blocks.executor
         asked = _Search(searched, n_clusters, init, n_init, streams, replace(pool, blocks=None))
-        (found,) = workers.each("search", _searched, [0], workers.share(asked))
-        return found
-    return _best(executor, _Search(searched, n_clusters, init, n_init, streams, pool))
+        return alone(pool.blocks.executor, "search", partial(_best, asked))
+    return _best(_Search(searched, n_clusters, init, n_init, streams, pool), executor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +170,7 @@ class _Search:
     pool: Pool
 
 
-def _searched(_: int, asked: _Search) -> NDArray[np.float64]:
-    """The best start, found on one thread of a worker."""
-    with open_executor(1) as here:
-        return _best(here, asked)
-
-
-def _best(executor: Executor, asked: _Search) -> NDArray[np.float64]:
+def _best(asked: _Search, executor: Executor, _: Sequence[Any] = ()) -> NDArray[np.float64]:
     """The best start (at most k, m)."""
     block, shift = centered(executor, asked.rows)
     init = asked.init

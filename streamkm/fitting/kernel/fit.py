@@ -22,7 +22,7 @@ from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import trim_heap
 from streamkm.engine import Executor
-from streamkm.fitting.centers import check_clusters, pool_of, seeded
+from streamkm.fitting.centers import check_clusters, epoch_room, pool_of, seeded
 from streamkm.fitting.clustering import Clustering, SampleView
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.iterations import iterated
@@ -34,6 +34,7 @@ from streamkm.fitting.kmeans import Fit
 from streamkm.fitting.labelling.rounds import assign_found, warn_of_gain
 from streamkm.fitting.settings import Settings
 from streamkm.passes.gathered import Gathered
+from streamkm.passes.sizes import ClusterOn
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.planning.kernel_memory import VIEW_ROWS
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES
@@ -169,7 +170,8 @@ def _find(context: KernelContext) -> KernelClustering:
             gathered = Gathered(SampleRule(1, 0, np.inf))  # the sample is known
             passed = sketch_pass(context, gathered, stage, sketch=features, chunk_rows=chunk_rows)
             blocks = passed.blocks or blocks
-    clustered_on = Clustered("blocks" if settings.all_rows else "sample", needs_polishing=False, space="sketch")
+    on: ClusterOn = "blocks" if settings.all_rows else "sample"
+    clustered_on = Clustered(on, needs_polishing=False, space="sketch", room=epoch_room(plan, blocks))
     schedule = clustered_on.schedule(blocks.n_rows, settings)
     with progress.stage("seed"):
         held = None if sample.complete or not settings.all_rows else blocks
