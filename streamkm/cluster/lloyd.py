@@ -169,6 +169,14 @@ def _accelerated(
     return state if state.means is None else replace(state, centers=state.means)
 
 
+def filled(blocks: Blocks, centers: NDArray[np.float64], n_clusters: int) -> NDArray[np.float64]:
+    """Centers, made up to `n_clusters` by the rows farthest from them: fewer only if no other row is distinct."""
+    places = np.arange(len(centers), n_clusters)
+    if not len(places):
+        return centers
+    return _refill(blocks, centers, np.concatenate([centers, np.zeros((len(places), centers.shape[1]))]), places)
+
+
 def _refill(
     blocks: Blocks, centers: NDArray[np.float64], updated: NDArray[np.float64], empty: NDArray[np.intp]
 ) -> NDArray[np.float64]:

@@ -163,13 +163,7 @@ def check_clusters(n_clusters: int, n_rows: int) -> None:
 
 
 def seeded(
-    context: FitContext,
-    sampled: Block,
-    rows: Matrix,
-    sketch: Sketch,
-    *,
-    frame: Normalization = WHOLE,
-    pool: Pool,
+    context: FitContext, sampled: Block, rows: Matrix, sketch: Sketch, *, frame: Normalization = WHOLE, pool: Pool
 ) -> NDArray[np.float64]:
     """Centers to start from (k, m), or those that an earlier run found.
 
@@ -195,13 +189,7 @@ def seeded(
         start = placed(settings.init)
     else:
         start = search_centers(
-            context.here,
-            sampled,
-            settings,
-            settings.n_clusters,
-            lambda: frame.original_rows(rows),
-            placed,
-            pool=pool,
+            context.here, sampled, settings, settings.n_clusters, lambda: frame.original_rows(rows), placed, pool=pool
         )
     context.writer.save("seed", start)
     return start

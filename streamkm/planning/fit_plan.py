@@ -77,13 +77,7 @@ def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources)
 
 
 def _plan(
-    asked: FitRequest,
-    choice: Choice,
-    budget: MemoryBudget,
-    why_regime: str,
-    *,
-    counts_first: bool,
-    reads_ahead: bool,
+    asked: FitRequest, choice: Choice, budget: MemoryBudget, why_regime: str, *, counts_first: bool, reads_ahead: bool
 ) -> Plan:
     """The plan of a choice."""
     source, memory_model, cluster_on = asked.source, choice.memory_model, choice.cluster_on

@@ -22,6 +22,7 @@ SPARE = 1.5  # rows expected for each that is kept, where the objective is what 
 MOST_PARTS = 64  # draws that wait: more take longer to send than their rows
 SLACK = 1.25  # rows that may wait for each that is kept, before the highest keys are dropped
 ROWS_PER_CLUSTER, FEWEST_ROWS = 40, 4096
+NO_OBJECTIVE = 1e-100  # expected of rows that lie on centers: all that do not are drawn before them
 DRAW_BYTES = 4 << 20  # of the rows that one call may hold
 
 
@@ -87,8 +88,7 @@ class DrawRule:
     @classmethod
     def of(cls, size: int, seed: int, total_weight: float, objective: float) -> DrawRule:
         """Draw about as many by weight as by share of the objective, if that is what is expected here."""
-        by_d2 = size / 2 / objective if objective > 0 else 0.0
-        return cls(size, seed, size / 2 / total_weight, by_d2)
+        return cls(size, seed, size / 2 / total_weight, size / 2 / max(objective, NO_OBJECTIVE))
 
     def draw(
         self, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64], d2: NDArray[np.float64]

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import LloydResult, lloyd
+from streamkm.cluster.lloyd import LloydResult, filled, lloyd
 from streamkm.cluster.rows import Block
 from streamkm.cluster.search.nearby_search import PROMISED, search_nearby
 from streamkm.cluster.search.recombine import recombined
 from streamkm.cluster.search.split_merge import split_merge
-from streamkm.cluster.seeding.kmeans_plusplus import random_rows, seedings
+from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows, seedings
 from streamkm.cluster.seeding.ls_plusplus import ls_plusplus
 from streamkm.cluster.seeding.portions import search_portions
 from streamkm.cluster.seeding.search_set import (
@@ -139,9 +139,11 @@ def start_centers(
     Returns
     -------
     centers : float64 (at most k, m)
+        Fewer than k only if there are fewer distinct rows among all that are held.
     """
     drawn = init if not isinstance(init, str) else None
-    pool = replace(pool, n_rows=pool.n_rows or (sampled if pool.blocks is None else pool.blocks).n_rows)
+    held = pool.blocks or LocalBlocks.of(executor, sampled)
+    pool = replace(pool, n_rows=pool.n_rows or held.n_rows)
     if init == "random" or drawn is not None:
         searched = prefix(sampled, search_rows(n_clusters))
     elif pool.n_portions > 1 and pool.blocks is not None and is_many(n_clusters, sampled):
@@ -149,13 +151,15 @@ def start_centers(
         def search(portion: Block, n_wanted: int) -> NDArray[np.float64]:
             return best_start(executor, portion, n_wanted, init=init, n_init=n_init, streams=streams, pool=pool)
 
-        return search_portions(sampled, n_clusters, pool, search, streams.search)
+        return filled(held, search_portions(sampled, n_clusters, pool, search, streams.search), n_clusters)
     else:
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
+    asked = _Search(searched, n_clusters, init, n_init, streams, pool)
     if pool.on_worker and pool.blocks is not None and isinstance(init, str):
-        asked = _Search(searched, n_clusters, init, n_init, streams, replace(pool, blocks=None))
-        return alone(pool.blocks.executor, "search", partial(_best, asked))
-    return _best(_Search(searched, n_clusters, init, n_init, streams, pool), executor)
+        found = alone(held.executor, "search", partial(_best, replace(asked, pool=replace(pool, blocks=None))))
+    else:
+        found = _best(asked, executor)
+    return filled(held, found, n_clusters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,8 @@ def best_start(
     unsearched = init == "random" or drawn is not None
     starts = _starts(n_init, n_clusters, block, pool, unsearched=unsearched)
     n_drawn = search_rows(n_clusters) // 2
-    if starts in (SEARCHES, FEWER_SEARCHES) and init == "k-means++" and block.n_rows > DRAWN_TIMES * n_drawn:
+    is_large = init == "k-means++" and block.n_rows > DRAWN_TIMES * n_drawn
+    if is_large and starts in (SEARCHES, FEWER_SEARCHES) and _shows_clusters(block, n_clusters):
         apart = SEARCHES_APART if starts == SEARCHES else FEWER_APART
         return _best_apart(executor, pieces, n_clusters, n_drawn, apart, streams)
     alone = unsearched and starts.most == 1  # it is compared with none
@@ -218,6 +223,7 @@ def best_start(
             centers = seeded.pop(0)
         if init == "ls++":
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
+        centers = filled(pieces, centers, n_clusters)
         result = lloyd(pieces, centers, max_iter=n_steps, tol=START_TOL, accelerated=True)
         if init == "k-means++":
             if best is not None and n_clusters < FEWEST_CENTERS:
@@ -233,6 +239,12 @@ def best_start(
     return best
 
 
+def _shows_clusters(block: Block, n_clusters: int) -> bool:
+    """Whether the first rows, which drawing goes by, have k distinct rows; else hardly any row tells clusters apart."""
+    some = prefix(block, rough_rows(n_clusters))
+    return len(kmeans_plusplus(some, n_clusters, rng=np.random.default_rng(0))) == n_clusters
+
+
 def _best_apart(
     executor: Executor, pieces: LocalBlocks, n_clusters: int, n_drawn: int, searches: Starts, streams: Streams
 ) -> NDArray[np.float64]:
@@ -246,7 +258,7 @@ def _best_apart(
     while best is None or searches.go_on(inertias):
         drawn = drawn_set(executor, some, pieces, n_clusters, n_drawn, streams.search)
         around, shift = centered(executor, drawn)
-        centers = best_start(executor, around, n_clusters, **options) + shift
+        centers = filled(pieces, best_start(executor, around, n_clusters, **options) + shift, n_clusters)
         result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)
         best = result if best is None else min(best, result, key=_by_quality)
         inertias.append(result.inertia)

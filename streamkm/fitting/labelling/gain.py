@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import densified
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
-from streamkm.cluster.lloyd import LloydResult, lloyd
+from streamkm.cluster.lloyd import LloydResult, filled, lloyd
 from streamkm.cluster.model import Model
 from streamkm.cluster.normalization import Normalization
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
@@ -146,6 +146,19 @@ class GlobalSearch:
         """Means of halves, in the frame and around `shift`, where centers may be (2, m)."""
         return placed_in(self.frame)(halves + shift) - shift if self.spherical else halves
 
+    def filled(self, n_clusters: int) -> NDArray[np.float64]:
+        """Centers made up to `n_clusters` by drawn rows: fewer only if all rows lie on a center."""
+        centers = self.model.centers
+        if self.drawn is None or self.totals.d2 <= 0:
+            return centers
+        # rows that were not drawn lie on centers
+        both = self._with_means(replace(self.drawn, X=as_block_matrix(self.drawn.X, sketched=False)), centers)
+        block, centers, shift = self._framed(both.X, both.weights, centers)
+        pieces = LocalBlocks.of(self.here, block)
+        result = lloyd(pieces, filled(pieces, centers, n_clusters), max_iter=POLISH_STEPS, tol=POLISH_TOL)
+        result = local_search(block, pieces, result, rng=np.random.default_rng(n_clusters))
+        return self.frame.originals(result.centers + shift)
+
     def next_centers(
         self,
         sample: Sample,
@@ -168,7 +181,9 @@ class GlobalSearch:
             Of the data.
         """
         start = self.totals.means(fallback=self.model.centers)
-        both = self._with_means(self._joined(sample, own_weights), start)
+        both = self._joined(sample, own_weights)
+        weights = both.weights * (self.totals.counts.sum() / both.weights.sum())
+        both = self._with_means(replace(both, weights=weights), start)
         if both.n_rows < ROWS_PER_CLUSTER * len(start):
             return self.swapped(found)
         framed = not self._is_sketched(both.X)
@@ -217,8 +232,7 @@ class GlobalSearch:
         A cluster of few rows near their mean has hardly a share of the objective: without its mean, the search would
         not see it and would move its center elsewhere.
         """
-        counts = self.totals.counts
-        weights = drawn.weights * (counts.sum() / drawn.weights.sum())
+        counts, weights = self.totals.counts, drawn.weights
         labels = nearest_in(self.here, drawn.X, self.model.table(), "search")
         missing = counts - np.bincount(labels, weights, minlength=len(counts))
         unseen = np.flatnonzero(missing > 0)
@@ -279,12 +293,7 @@ class GlobalSearch:
         return np.zeros(self.model.centers.shape[1])
 
     def _splits(
-        self,
-        half: Block,
-        labels: NDArray[np.int32],
-        d2: NDArray[np.float64],
-        n_clusters: int,
-        rng: np.random.Generator,
+        self, half: Block, labels: NDArray[np.int32], d2: NDArray[np.float64], n_clusters: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What splitting each cluster gains (k,), and the halves (k, 2, m); of wide sparse rows in the sketch."""
         if self._is_sketched(half.X):

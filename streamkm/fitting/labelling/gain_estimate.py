@@ -103,10 +103,7 @@ def first_half(places: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def gained_by(
-    block: Block,
-    assigned: tuple[NDArray[np.int32], NDArray[np.float64]],
-    split: int,
-    halves: NDArray[np.float64],
+    block: Block, assigned: tuple[NDArray[np.int32], NDArray[np.float64]], split: int, halves: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """What every row gains, by its weight, if one cluster is split in these halves (r,).
 

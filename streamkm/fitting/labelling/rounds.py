@@ -112,8 +112,9 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
         That holds all rows: they are labelled in place of the source's.
     """
     rows, model, plan = found.chunk_rows, found.model(context.reader.metric), context.plan
-    spherical = context.settings.spherical
-    history, n_asked, most_rounds = list(found.history), context.settings.n_refinements, _most_rounds(context)
+    spherical, n_clusters = context.settings.spherical, context.settings.n_clusters
+    history, n_asked = list(found.history), context.settings.n_refinements
+    most_rounds = plan.reading.more_passes if context.settings.searches else 0  # beyond those asked for
     index = n_rounds = 0
     best: _Best | None = None
     begun = context.writer.load("refined", _Begun)
@@ -128,18 +129,21 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
             history.append({"stage": "refine", "iteration": index, "inertia": assigned.totals.d2})
         best = _Best.after(best, model.centers, assigned.totals.d2)
         centers = None
+        frame = found.look.frame if model.columns is None else model.columns.frame(found.look.frame)
+        after = GlobalSearch(context.here, model, frame, assigned.totals, rule, assigned.drawn, spherical)
         if best.centers is not model.centers:
             centers = best.centers
+            n_rounds += index >= n_asked
+        elif len(model.centers) < n_clusters and len(more := after.filled(n_clusters)) > len(model.centers):
+            centers = more
             n_rounds += index >= n_asked
         elif index < n_asked and not best.is_final:
             centers = assigned.totals.means(fallback=model.centers)
         elif plan.sampling.drawn_rows or most_rounds:
-            frame = found.look.frame if model.columns is None else model.columns.frame(found.look.frame)
-            after = GlobalSearch(context.here, model, frame, assigned.totals, rule, assigned.drawn, spherical)
             most = 0 if best.is_final else most_rounds
             gain, centers = _looked_further(context, found, after, promise, n_rounds, most)
-            del after
             n_rounds += centers is not None
+        del after
         if centers is None:
             break
         if spherical and centers is not best.centers:
@@ -162,13 +166,16 @@ def _one_pass(
     """Label all rows once; draw some of them by what the sample promises of the objective, where the plan says so."""
     promise = rule = None
     tabled = model.with_table()
-    if context.plan.sampling.drawn_rows and index >= context.settings.n_refinements:
+    n_missing = context.settings.n_clusters - len(model.centers)
+    n_drawn = context.plan.sampling.drawn_rows
+    if n_missing > 0:  # every row that lies on no center is drawn before those that do
+        rule = DrawRule.of(n_drawn or n_missing, context.settings.seed64("draws") ^ index, total_weight, 0.0)
+    elif n_drawn and index >= context.settings.n_refinements:
         looked = found.look.originals()
         own = context.weights[looked.rows] if len(context.weights) else NO_WEIGHTS
         promise = estimate_inertia(context.here, looked, own, tabled, total_weight)
         del looked
-        seed = context.settings.seed64("draws") ^ index
-        rule = DrawRule.of(context.plan.sampling.drawn_rows, seed, total_weight, promise.inertia)
+        rule = DrawRule.of(n_drawn, context.settings.seed64("draws") ^ index, total_weight, promise.inertia)
     assigned = label_once(context, tabled, found.chunk_rows, index, sample, rule)
     if promise is not None:  # rows that were skipped count nothing
         promise = promise.times(float(assigned.totals.counts.sum()) / total_weight)
@@ -203,11 +210,6 @@ def warn_of_gain(gain: float | None, refine: int | str) -> None:
         StreamkmWarning,
         stacklevel=5,
     )
-
-
-def _most_rounds(context: FitContext) -> int:
-    """Passes that may be made beyond those asked for; none where the start was given or drawn at random."""
-    return context.plan.reading.more_passes if context.settings.searches else 0
 
 
 def _looked_further(

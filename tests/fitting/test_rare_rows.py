@@ -1,0 +1,84 @@
+"""Clusters of rare rows: fewer than k centers are found only where all rows together have fewer distinct ones."""
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from streamkm import SketchOptions, StreamKMeans
+from streamkm.estimators.fitted_attributes import FewClustersWarning
+
+K = 12
+
+
+def rare(n_rows, n_features, *, n_rare=60, copies=1):
+    """Rows of zeros, and a few others at the end."""
+    X = np.zeros((n_rows, n_features))
+    X[-n_rare * copies :] = np.repeat(np.random.default_rng(0).normal(size=(n_rare, n_features)), copies, axis=0)
+    return X
+
+
+def fitted(X, n_clusters=K, *, weights=None, seed=1, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FewClustersWarning)
+        return StreamKMeans(n_clusters, random_state=seed, **options).fit(X, sample_weight=weights)
+
+
+def objective_apart(X, n_clusters=K):
+    """The objective where all rows of zeros have one cluster of their own."""
+    others = X[np.any(X != 0, axis=1)]
+    return StreamKMeans(n_clusters - 1, random_state=0).fit(others).inertia_
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rare_rows_get_their_clusters(seed):
+    X = rare(40_000, 6)
+    found = fitted(X, seed=seed)
+    assert len(found.cluster_centers_) == K
+    assert found.inertia_ <= 1.03 * objective_apart(X)
+
+
+def test_rare_rows_that_repeat_count_by_their_number():
+    X = rare(60_000, 4, n_rare=20, copies=25)
+    found = fitted(X)
+    assert len(found.cluster_centers_) == K
+    assert found.inertia_ <= 1.01 * objective_apart(X)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "one feature", "weights", "far", "float32"])
+def test_rare_rows_of_each_kind(kind):
+    X = rare(40_000, 1 if kind == "one feature" else 5)
+    weights = np.where(np.arange(len(X)) % 2, 1.0, 3.0) if kind == "weights" else None
+    rows = {"sparse": sp.csr_array(X), "far": X + 1e6, "float32": X.astype(np.float32)}.get(kind, X)
+    found = fitted(rows, weights=weights)
+    assert len(found.cluster_centers_) == K
+    if weights is None:
+        assert found.inertia_ <= 1.05 * objective_apart(X)
+
+
+@pytest.mark.parametrize("coreset", ["uniform", "sensitivity", "lightweight"])
+@pytest.mark.parametrize("refine", [0, "auto"])
+def test_a_coreset_that_missed_them_is_made_up_for_by_all_rows(coreset, refine):
+    X = rare(200_000, 3, n_rare=20)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the objective could be")  # rows that were added last were not searched
+        found = fitted(X, refine=refine, coreset=coreset)
+    assert len(found.cluster_centers_) == K
+    assert np.bincount(found.labels_, minlength=K).min() > 0
+    assert found.inertia_ <= 1.5 * objective_apart(X)
+
+
+def test_rows_that_a_sketch_maps_to_one_are_told_apart():
+    X = sp.csr_array(np.repeat(np.eye(40), 50, axis=0))
+    found = fitted(X, 40, sketch=SketchOptions("countsketch", n_components=8))
+    assert len(found.cluster_centers_) == 40
+    assert found.inertia_ <= 1e-12
+
+
+def test_fewer_centers_are_told_where_no_other_row_is_distinct():
+    X = np.zeros((50_000, 5))
+    X[7] = 1
+    with pytest.warns(FewClustersWarning, match="found 2 clusters instead of 5: the data have only 2 distinct rows"):
+        found = StreamKMeans(5, random_state=0).fit(X)
+    assert found.inertia_ == 0
