@@ -77,12 +77,7 @@ def exact_kernel_kmeans(
 
 
 def power_features(
-    K: NDArray[Any],
-    rank: int,
-    *,
-    n_columns: int | None = None,
-    n_steps: int = POWER_STEPS,
-    rng: np.random.Generator,
+    K: NDArray[Any], rank: int, *, n_columns: int | None = None, n_steps: int = POWER_STEPS, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Features (n, rank) whose inner products approach the best approximation of K of that rank.
 

@@ -211,11 +211,7 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         source = with_line_room(source, memory_limit, peak, target_bytes, local_threads(executor))
     reader = RowReader(source.counting_words(), target_bytes, "euclidean", "raise")
     n_chunks = source.n_chunks(target_bytes)
-    with (
-        under_limit(memory_limit),
-        open_executor(executor) as workers,
-        Progress().stage("idf", n_chunks) as stage,
-    ):
+    with under_limit(memory_limit), open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
         trim_heap(limit_bytes)
         context = PassContext(executor=workers, reader=reader)
         counted = context.run(CountFeatures(fit), stage)

@@ -50,6 +50,7 @@ CARRIED_ON = 0.6  # share of their way that means are carried on by, where nothi
 MOST_SWAPS = 256  # looked at
 FEWEST_CLUSTERS = 3  # of which one may be split and two others merge
 CERTAIN = 0.9  # probability from which a row is in both halves of what was drawn
+ULP = float(np.finfo(np.float64).eps)
 ROWS_PER_CLUSTER = 50  # without so many, centers are not moved to means of drawn rows, which would fit these rows
 
 
@@ -82,17 +83,21 @@ class GlobalSearch:
     drawn: Drawn | None
     spherical: bool = False
 
-    def outlook(self, promise: InertiaEstimate | None) -> GainEstimate:
+    def outlook(self, promise: InertiaEstimate | None, n_rows: int) -> GainEstimate:
         """Estimate from below what another round could gain. O(r * m * k) for r drawn rows.
 
         One half of the drawn rows says which clusters to split and which to give up; the other half, which had no part
         in that, says what it gains. Rows that were sure to be drawn stand for no others: both halves have them. What
-        clusters gain by moving to their means is known exactly. Where the promise is kept, nothing was missed.
+        clusters gain by moving to their means is known exactly. Where the promise is kept, nothing was missed. A gain below
+        the rounding of the means of `n_rows` rows is none.
         """
         model, totals, drawn, rule = self.model, self.totals, self.drawn, self.rule
         if totals.d2 <= 0:
             return GainEstimate(0.0)
         means, by_moving = self._moved()
+        # sums of n values of one sign lose up to n / 4 units of their last place, and means with them
+        lost = float(weighted_sum(totals.counts, squares(model.centers))) * (n_rows * ULP / 4) ** 2 / totals.d2
+        by_moving *= by_moving > lost
         if rule is None or drawn is None or (promise is not None and promise.is_kept(totals.d2)):
             return GainEstimate(by_moving)
         block, centers, shift = self._framed(drawn.X, rule.unbiased(drawn), model.centers)
@@ -125,6 +130,8 @@ class GlobalSearch:
             if lower > best:
                 best, n_best = lower, n_swaps
         by_swaps = best / self.frame.scale / self.frame.scale / totals.d2
+        if by_swaps <= lost:
+            return GainEstimate(by_moving)
         kept = tuple(swaps[:n_best])
         return GainEstimate(by_moving, by_swaps, kept, tuple(halves[split] for split, _ in kept))
 

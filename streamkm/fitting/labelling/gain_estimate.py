@@ -45,7 +45,7 @@ class GainEstimate:
     @property
     def gain(self) -> float:
         """The larger share."""
-        return max(self.by_moving, self.by_swaps)
+        return min(1.0, max(self.by_moving, self.by_swaps))
 
 
 @dataclass(frozen=True, slots=True)

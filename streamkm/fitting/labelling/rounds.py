@@ -231,7 +231,7 @@ def _looked_further(
     """
     plan = context.plan
     trim_heap(plan.limit_bytes)
-    outlook = after.outlook(promise)
+    outlook = after.outlook(promise, int(found.chunk_rows.sum()))
     trim_heap(plan.limit_bytes)
     seen = f"at least {outlook.gain:.2%}" if outlook.gain >= LEAST_TOLD else f"below {LEAST_TOLD:.2%}"
     logger.info("objective %.6g; to gain by one split and merge: %s", after.totals.d2, seen)
