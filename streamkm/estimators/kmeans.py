@@ -96,11 +96,11 @@ class StreamKMeans(DescribedKMeans):
         - "total": the values of a row add up to 10,000, for counts
         - "unit": rows have length 1
 
-        Constant features are scaled by 1. Weights of rows do not count here. Values that a step cannot use make the row
-        invalid: see `invalid`. Sparse rows are scaled and not shifted: distances are the same, and zeros stay.
-        Later rows are prepared as those of the fit. If the fit shifted dense rows, later sparse rows become dense chunk
-        by chunk; if it did not, later dense rows are scaled alone. `cluster_centers_`, `inertia_` and distances are in
-        prepared units; `original_centers` gives centers in the units of the data.
+        Features that are constant but for rounding are scaled by 1. Weights of rows do not count here. Values that a
+        step cannot use make the row invalid: see `invalid`. Sparse rows are scaled and not shifted: distances are
+        the same, and zeros stay. Later rows are prepared as those of the fit. If the fit shifted dense rows, later
+        sparse rows become dense chunk by chunk; if it did not, later dense rows are scaled alone. `cluster_centers_`,
+        `inertia_` and distances are in prepared units; `original_centers` gives centers in the units of the data.
 
         A mapping names the columns of each step, by name or number, or None for all; its order is that of the steps:
         ``{"log1p": ["fare"], "standardize": ["fare", "age"], "weight": {"age": 2.0}}``. The name of a category stands

@@ -122,7 +122,7 @@ def _found(context: PassContext, step: str, record: str, sample_rows: int, progr
             rule = SampleRule.of(sample_rows, SAMPLE_SEED, source.estimated_rows, NO_WEIGHTS)
             found = quartile_scaling(sketch_pass(context, Gathered(rule), stage).sample.X)
         else:
-            fit = FillFit() if step == FILL else MomentsFit(centers=not source.is_sparse)
+            fit = FillFit() if step == FILL else MomentsFit(not source.is_sparse, source.dtype)
             sums = Sums(fit, source.name, source.n_features)
             sums_record = None if n_chunks is None else f"{record}-sums"
             found, stage.rows = context.run(sums, stage, record=sums_record)

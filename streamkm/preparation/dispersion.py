@@ -29,7 +29,9 @@ def normalized_dispersions(means: NDArray[np.float64], variances: NDArray[np.flo
     dispersions = np.full(len(means), np.nan)
     np.divide(variances, means, out=dispersions, where=(means > 0) & (variances > 0))
     dispersions = np.log(dispersions)
-    bins = _bins(np.log1p(means))
+    logs = np.log1p(means)
+    edges = np.linspace(logs.min(), logs.max(), N_BINS + 1)
+    bins = np.clip(np.searchsorted(edges, logs, side="left") - 1, 0, N_BINS - 1)  # on an edge: the bin below
     varies = ~np.isnan(dispersions)
     number, values = bins[varies], dispersions[varies]
     sizes = np.bincount(number, minlength=N_BINS)
@@ -48,9 +50,3 @@ def largest(scores: NDArray[np.float64], n_wanted: int) -> NDArray[np.int64]:
     """Numbers of the largest scores, rising; NaN comes last, and of equal scores the first is taken."""
     order = np.argsort(-np.where(np.isnan(scores), -np.inf, scores), kind="stable")
     return np.sort(order[:n_wanted])
-
-
-def _bins(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The bin of each value; one on an edge belongs to the bin below."""
-    edges = np.linspace(values.min(), values.max(), N_BINS + 1)
-    return np.clip(np.searchsorted(edges, values, side="left") - 1, 0, N_BINS - 1)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.preparation import moments as kernels
 from streamkm.preparation.fill import Fill
-from streamkm.preparation.scaling import Scaling
+from streamkm.preparation.scaling import Scaling, rounding_of
 
 SUM_BYTES = 24
 """Of the sums of a feature."""
@@ -32,6 +32,7 @@ class MomentsFit:
     """
 
     centers: bool
+    dtype: Any = np.float64  # of the rows, whose rounding is no deviation
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
         """Add rows, each once, whatever it weighs. O(nnz).
@@ -60,9 +61,14 @@ class MomentsFit:
         return joined
 
     def finish(self, state: NDArray[np.float64]) -> Scaling:
-        """Means, and one over standard deviations, by n; 1 for features whose values are all the same."""
-        deviations = np.sqrt(_variances(state))
-        factor = np.divide(1.0, deviations, out=np.ones_like(deviations), where=deviations > 0)
+        """Means, and one over standard deviations, by n; 1 for features whose values are equal but for rounding.
+
+        For float64 that is what scikit-learn takes for constant: a variance up to ``n eps var + (n eps mean)^2``.
+        """
+        n_rows, lost, variances = state[0, 0], state[0, 0] * np.finfo(np.float64).eps, _variances(state)
+        rounding = max(lost, rounding_of(self.dtype)) * state[1, 1:] * state[0, 1:] / n_rows
+        varies = variances > lost * variances + np.square(rounding)
+        factor = 1.0 / np.sqrt(np.where(varies, variances, 1.0))
         return Scaling(state[1, 1:].copy() if self.centers else np.empty(0), factor)
 
 
@@ -76,8 +82,7 @@ def _variances(state: NDArray[np.float64]) -> NDArray[np.float64]:
     """Variances by the number of rows (d,), of a state of `MomentsFit`."""
     n_rows, (counts, means, squares) = state[0, 0], state[:, 1:]
     # the values that are not stored are zeros
-    variances: NDArray[np.float64] = (squares + means * means * counts * ((n_rows - counts) / n_rows)) / n_rows
-    return variances
+    return np.asarray((squares + means * means * counts * ((n_rows - counts) / n_rows)) / n_rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.matrix import Matrix
+from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.preparation import rows as kernels
 from streamkm.preparation.columns import StepColumns
 
@@ -56,6 +56,11 @@ class Scaling:
         width = X.shape[1]
         shift = self.shift if len(self.shift) else np.zeros(width)
         kernels.scale_dense(X, shift, lengthened(self.factor, width, 1.0), out)
+
+
+def rounding_of(dtype: Any) -> float:
+    """Share of a value by which equal ones may differ: 128 units of the last place in the dtype of computing."""
+    return 128 * float(np.finfo(working_dtype(np.dtype(dtype))).eps)
 
 
 def weighting(columns: StepColumns) -> Scaling:

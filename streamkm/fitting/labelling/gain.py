@@ -88,8 +88,8 @@ class GlobalSearch:
 
         One half of the drawn rows says which clusters to split and which to give up; the other half, which had no part
         in that, says what it gains. Rows that were sure to be drawn stand for no others: both halves have them. What
-        clusters gain by moving to their means is known exactly. Where the promise is kept, nothing was missed. A gain below
-        the rounding of the means of `n_rows` rows is none.
+        clusters gain by moving to their means is known exactly. Where the promise is kept, nothing was missed. A gain
+        below the rounding of the means of `n_rows` rows is none.
         """
         model, totals, drawn, rule = self.model, self.totals, self.drawn, self.rule
         if totals.d2 <= 0:

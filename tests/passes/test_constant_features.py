@@ -1,0 +1,55 @@
+"""Features that are constant but for rounding are not scaled up."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.preprocessing import StandardScaler
+
+from streamkm import StreamKMeans
+from streamkm.preparation.moments import MomentsFit
+from streamkm.preparation.quartiles import quartile_scaling
+
+
+def totals(n_rows, kind):
+    """Shares that add up to 1 but for rounding, and sums near 0.3 beside two features that vary."""
+    rng = np.random.default_rng(0)
+    shares = rng.dirichlet([0.6] * 5, n_rows).astype(kind)
+    tenths = np.where(np.arange(n_rows) % 2, kind(0.1) + kind(0.2), kind(0.3))
+    varied = rng.normal(size=(n_rows, 2)) * [1, 1e-3] + [5, 5]
+    return np.column_stack([varied, shares.sum(axis=1), tenths, -1e6 * shares.sum(axis=1)]).astype(kind)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("n_rows", [40, 1500])
+@pytest.mark.parametrize("step", ["standardize", "robust"])
+def test_constant_but_for_rounding_is_constant(kind, n_rows, step):
+    found = StreamKMeans(2, preprocess=[step], random_state=0).fit(totals(n_rows, kind))
+    factor = found.preparation_.found[0].factor
+    np.testing.assert_array_equal(factor[2:], 1)
+    assert 0.5 < factor[0] < 2
+    assert factor[1] > 500
+
+
+@pytest.mark.parametrize("step", ["standardize", "robust"])
+def test_sparse_features_too(step):
+    X = sp.csr_array(totals(2000, np.float64))
+    factor = StreamKMeans(2, preprocess=[step], random_state=0).fit(X).preparation_.found[0].factor
+    np.testing.assert_array_equal(factor[2:], 1)
+
+
+def test_the_bound_is_that_of_scikit_learn():
+    rng = np.random.default_rng(1)
+    widths = np.logspace(-16, -8, 60)
+    X = 1 + widths * rng.normal(size=(2000, 60))
+    fit = MomentsFit(True)
+    np.testing.assert_allclose(
+        1 / fit.finish(fit.step(None, X, np.empty(0))).factor, StandardScaler().fit(X).scale_, 1e-2
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_small_numbers_that_vary_are_scaled(scale):
+    X = np.random.default_rng(2).normal(size=(500, 3)) * scale
+    np.testing.assert_allclose(quartile_scaling(X).factor * scale, 0.74, rtol=0.2)
+    fit = MomentsFit(True)
+    np.testing.assert_allclose(fit.finish(fit.step(None, X, np.empty(0))).factor * scale, 1, rtol=0.2)
