@@ -1,7 +1,6 @@
-"""Row l: a Dask cluster of processes, against local threads, against itself with fewer workers, against dask-ml.
+"""Row u: a Dask cluster of processes, against local threads, against itself with fewer workers, against dask-ml.
 
-Scheduler and workers are started from the command line, so that the scheduler's processor time and the client's memory
-are their own. What is measured runs in a fresh process each.
+Scheduler and workers are started from the command line. What is measured runs in a fresh process each.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import data
-from tests.benchmarks.cluster_runs import ITERATIONS
 from tests.benchmarks.measure import MissingPeerError, Row, Settings, run_child
 
-MOST_CLIENT_BYTES = 500e6
 SPEEDUP, OVERHEAD, AGAINST_DASK_ML = 1.7, 1.15, 30
 THREADS = "1 local thread"
 MINUTE_ROWS = 8_100_000
@@ -28,29 +25,12 @@ OUR_SETTINGS = {
 
 
 def run(settings: Settings) -> list[Row]:
-    """Row l: the graph of many chunks, two workers and one, one worker and a thread, dask-ml."""
-    return [_graph(settings), *_speed(settings), *_peer(settings)]
+    """Row u: two workers and one, one worker and a thread, dask-ml."""
+    return [*_speed(settings), *_peer(settings)]
 
 
 def _call(name: str, *, limit_s: float | None = None, **arguments: Any) -> dict[str, Any]:
     return run_child("call", limit_s=limit_s, function=f"cluster_runs:{name}", **arguments)
-
-
-def _graph(settings: Settings) -> Row:
-    n_chunks = 400 if settings.quick else 20_000
-    found = _call("graph_of", n_chunks=n_chunks)
-    tasks = ", ".join(f"{name} {count:,}" for name, count in found["tasks"].items())
-    return Row(
-        "u",
-        f"fit of {n_chunks:,} chunks on 2 workers, {ITERATIONS} iterations",
-        "client",
-        f"{found['client_bytes'] / 1e6:.0f} MB",
-        target=f"client < {MOST_CLIENT_BYTES / 1e6:.0f} MB",
-        met=None if settings.quick else found["client_bytes"] < MOST_CLIENT_BYTES,
-        note=f"tasks: {tasks}; {found['scheduler_us']:.0f} us of the scheduler's processor time a task; "
-        f"{found['seconds']:.1f} s; the client's resident memory at most",
-        figures=found,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +88,7 @@ def _against_one(settings: Settings, minute: Minute, *, overhead: bool = False) 
     names = {"1 worker": 1, "2 workers": 2, **({THREADS: 0} if overhead else {})}
     runs = {name: minute.on(n_workers) for name, n_workers in names.items()}
     took = {name: run["seconds"] for name, run in runs.items()}
-    note = "; ".join(f"{name} {run['seconds']:.1f} s{_shares(run)}" for name, run in runs.items())
+    note = "; ".join(f"{name} {run['seconds']:.1f} s" for name, run in runs.items())
     speedup = took["1 worker"] / took["2 workers"]
     pairs = [("2 workers", "1 worker", speedup, f">= {SPEEDUP} x faster", speedup >= SPEEDUP)]
     if overhead:
@@ -119,19 +99,6 @@ def _against_one(settings: Settings, minute: Minute, *, overhead: bool = False) 
             met=None if settings.quick else met)
         for what, peer, ratio, target, met in pairs
     ]  # fmt: skip
-
-
-def _shares(run: dict[str, Any]) -> str:
-    """Where the time of a fit on workers went, in words."""
-    if "busy" not in run:
-        return ""
-    busy, processor = (
-        "+".join(f"{seconds:.1f}" for seconds in run[name]) for name in ("busy", "worker_processor")
-    )  # fmt: skip
-    return (
-        f" (workers busy {busy} s, processor {processor} s; scheduler {run['scheduler_processor']:.1f} s, "
-        f"client {run['client_processor']:.1f} s of a processor)"
-    )
 
 
 def _peer(settings: Settings) -> list[Row]:

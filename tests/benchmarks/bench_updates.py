@@ -10,7 +10,6 @@ tenth row. Figures are medians over seeds. What an update of few new rows takes 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
@@ -19,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.benchmarks import data
-from tests.benchmarks.found_changes import judge
 from tests.benchmarks.make_embeddings import Embeddings, write
 from tests.benchmarks.measure import MissingPeerError, Row, Settings, missing, run_child
 from tests.benchmarks.moving_groups import MovingGroups, Step
@@ -36,7 +34,6 @@ from tests.benchmarks.update_methods import (
     updated,
 )
 
-KINDS = ("born", "died", "split", "joined")
 LEAST_WEIGHT = 1e-9
 QUICK_STEP = {"n_steps": 4, "n_rows": 2000}
 NEW_SHARE, N_UPDATES = 0.01, 3
@@ -57,7 +54,9 @@ def run(settings: Settings) -> list[Row]:
             _child("refit", seed=seed, world=world, half_life=options["half_life"], ks=run["ks"])
             for seed, run in zip(seeds, ours, strict=True)
         ]
-        rows += _compared(f"updates, {name}", ours, fits)
+        what, ratios = f"updates, {name}", [_ratios(run, fit) for run, fit in zip(ours, fits, strict=True)]
+        figures = {"ours": ours, "fits": fits}
+        rows.append(_against(what, "StreamKMeans of all rows, matched", ours, fits, ratios, figures))
         if options["n_clusters"] == K:
             rows += _peers(settings, world, seeds, fits)
     return rows + [_update_and_fit(settings, kind) for kind in ("dense", "sparse")]
@@ -65,23 +64,6 @@ def run(settings: Settings) -> list[Row]:
 
 def _child(function: str, **arguments: Any) -> dict[str, Any]:
     return run_child("call", function=f"bench_updates:{function}", **arguments)
-
-
-def _compared(what: str, ours: Sequence[dict[str, Any]], fits: Sequence[dict[str, Any]]) -> list[Row]:
-    """Lines of our updates: against fits of all rows, and the changes that were found."""
-    ratios = [_ratios(run, fit) for run, fit in zip(ours, fits, strict=True)]
-    seen, found = Counter[str](), Counter[str]()
-    for run in ours:
-        seen.update(run["changes"]["visible"])
-        found.update(run["changes"]["found"])
-    told, false = (sum(run["changes"][name] for run in ours) for name in ("told", "false"))
-    parts = ", ".join(f"{kind} {found[kind]} of {seen[kind]}" for kind in KINDS)
-    figures = {"ours": list(ours), "fits": list(fits)}
-    note = f"{what}: {parts}; {told} events, {false} of them false; k at the end {[run['ks'][-1] for run in ours]}"
-    return [
-        _against(what, "StreamKMeans of all rows, matched", ours, fits, ratios, figures),
-        Row("B", f"{what}: changes found", ratio=f"{found.total()} of {seen.total()}", note=note),
-    ]
 
 
 def _peers(settings: Settings, world: dict[str, int], seeds: range, fits: Sequence[dict[str, Any]]) -> Iterator[Row]:
@@ -126,7 +108,7 @@ def _against(
 
 
 def follow(seed: int, world: dict[str, int], n_clusters: Any, half_life: float, tol: float) -> dict[str, Any]:
-    """Updates of one stream, and the changes that they found."""
+    """Updates of one stream."""
     given = n_clusters if isinstance(n_clusters, int) else tuple(n_clusters)
     return _followed(world, seed, half_life, lambda: updated(seed, given, half_life, tol))
 
@@ -164,7 +146,6 @@ def _followed(world: dict[str, int], seed: int, half_life: float, method: Any) -
         "objectives": objectives,
         "ks": [len(answer.centers) for answer in answers],
         "agreement": adjusted_rand_score(np.concatenate(groups), np.concatenate(labels)),
-        "changes": judge(steps, answers),
     }
 
 

@@ -1,27 +1,22 @@
 """Many digits from few: MNIST images, each turned, sheared, scaled, shifted and with noise on its strokes.
 
-    python -m tests.benchmarks.make_digits MNIST.h5 OUT --rows 8100000
-        [--format h5|zarr|svmlight] [--chunk 8192] [--seed 0]
-
-MNIST.h5 has the images as ``X`` (rows of 28 x 28 uint8) and the digits as ``y``; the first 60,000, MNIST's training
-set, are used. OUT holds uint8 (rows, 784) with values 0-255; svmlight holds them divided by 255. 8,100,000 rows are
-6.35 GB before compression. A part of 10,000 rows depends on the images and (seed, part) only, so a data set of fewer
-rows is the beginning of one of more. The digits are in ``OUT.labels.npy``.
+An HDF5 file has the images as ``X`` (rows of 28 x 28 uint8) and the digits as ``y``; the first 60,000, MNIST's training
+set, are used. Rows are uint8 (784,). 8,100,000 rows are 6.35 GB before compression. A part of 10,000 rows depends on
+the images and (seed, part) only, so a data set of fewer rows is the beginning of one of more.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import h5py
 import numpy as np
 import scipy.sparse as sp
-
-from tests.benchmarks.storage import write_dense, write_svmlight
+import zarr
 
 PART_ROWS = 10_000
+CHUNK_ROWS = 8192  # of a storage chunk
 GROUP_ROWS = 50  # rows that share a deformation
 TRAINING_ROWS = 60_000
 SIDE = 28
@@ -105,29 +100,13 @@ class Digits:
             yield X[: n_rows - start], y[: n_rows - start]
 
 
-def write(path: str, digits: Digits, n_rows: int, *, kind: str = "zarr", chunk_rows: int = 8192) -> np.ndarray:
-    """Write `n_rows` rows to `path` and their digits to ``path.labels.npy``; return the digits."""
-    parts = digits.parts(n_rows)
-    if kind == "svmlight":
-        labels = write_svmlight(path, ((X / np.float32(255), y) for X, y in parts))
-    else:
-        labels = write_dense(path, parts, (n_rows, N_PIXELS), chunk_rows, kind=kind)
-    np.save(f"{path}.labels.npy", labels)
-    return labels
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mnist")
-    parser.add_argument("out")
-    parser.add_argument("--rows", type=int, default=8_100_000)
-    parser.add_argument("--format", choices=("h5", "zarr", "svmlight"), default="zarr")
-    parser.add_argument("--chunk", type=int, default=8192, help="rows a storage chunk")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(argv)
-    write(args.out, Digits.open(args.mnist, args.seed), args.rows, kind=args.format, chunk_rows=args.chunk)
-
-
-if __name__ == "__main__":
-    main()
+def write(path: str, digits: Digits, n_rows: int) -> None:
+    """Write `n_rows` rows to a Zarr array at `path` and their digits to ``path.labels.npy``."""
+    chunks = (min(CHUNK_ROWS, n_rows), N_PIXELS)
+    stored = zarr.create_array(path, overwrite=True, shape=(n_rows, N_PIXELS), dtype="u1", chunks=chunks)
+    labels, start = [], 0
+    for X, y in digits.parts(n_rows):
+        labels.append(y)
+        stored[start : start + len(X)] = X
+        start += len(X)
+    np.save(f"{path}.labels.npy", np.concatenate(labels))

@@ -1,30 +1,23 @@
 """Sparse topics data like TF-IDF text, of any number of rows.
 
-    python -m tests.benchmarks.make_topics OUT --rows 200000 --features 47236 --topics 50
-        [--format svmlight|npz|h5|zarr] [--sorted] [--seed 0]
-
 A row belongs to one topic. Of its words, 75 on average (Poisson), 60 % come from a background that all topics share,
 where word j has probability proportional to (j + 1)^-1.1, and 40 % from the topic's own 400 words, of which the first
 few are frequent (a Pareto tail). Counts become 1 + log(count), weighted by inverse document frequency, scaled to unit
 length: about 57 stored values a row. A part of 10,000 rows depends on (seed, part) only, so a data set of fewer rows is
-the beginning of one of more. `--sorted` puts the rows of a part in order of topic.
-
-svmlight has the topic as its target; every format also gets ``OUT.labels.npy``.
+the beginning of one of more.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 
-from tests.benchmarks.storage import write_csr, write_npz, write_svmlight
-
 PART_ROWS = 10_000
+TEXT_ROWS = 2_000
 MEAN_WORDS = 75
 MIN_WORDS = 5
 TOPIC_SHARE = 0.4
@@ -100,49 +93,46 @@ class Topics:
         X.data = (X.data / np.repeat(norms, np.diff(X.indptr))).astype(np.float32)
         return X, y
 
-    def parts(self, n_rows: int, *, sort: bool = False) -> Iterator[tuple[sp.csr_array, np.ndarray]]:
-        """Yield the first `n_rows` rows part by part; `sort` orders each part by topic."""
+    def parts(self, n_rows: int) -> Iterator[tuple[sp.csr_array, np.ndarray]]:
+        """Yield the first `n_rows` rows part by part."""
         for part, start in enumerate(range(0, n_rows, PART_ROWS)):
             X, y = self.part(part)
-            X, y = X[: n_rows - start], y[: n_rows - start]
-            if sort:
-                order = np.argsort(y, kind="stable")
-                X, y = X[order], y[order]
-            yield X, y
+            yield X[: n_rows - start], y[: n_rows - start]
 
-    def matrix(self, n_rows: int, *, sort: bool = False) -> tuple[sp.csr_array, np.ndarray]:
+    def matrix(self, n_rows: int) -> tuple[sp.csr_array, np.ndarray]:
         """Return the first `n_rows` rows at once."""
-        matrices, labels = zip(*self.parts(n_rows, sort=sort), strict=True)
+        matrices, labels = zip(*self.parts(n_rows), strict=True)
         return sp.vstack(matrices, format="csr"), np.concatenate(labels)
 
 
-def write(path: str, topics: Topics, n_rows: int, *, kind: str = "svmlight", sort: bool = False) -> np.ndarray:
-    """Write `n_rows` rows to `path` and their topics to ``path.labels.npy``; return the topics."""
-    parts = topics.parts(n_rows, sort=sort)
-    if kind == "svmlight":
-        labels = write_svmlight(path, parts)
-    elif kind == "npz":
-        labels = write_npz(path, parts)
+def write(path: str, topics: Topics, n_rows: int, *, kind: str) -> None:
+    """Write `n_rows` rows to `path`, svmlight or npz, and their topics to ``path.labels.npy``."""
+    if kind == "npz":
+        X, labels = topics.matrix(n_rows)
+        sp.save_npz(path, X, compressed=False)
     else:
-        labels = write_csr(path, parts, topics.n_features, kind=kind)
+        labels = _write_svmlight(path, topics.parts(n_rows))
     np.save(f"{path}.labels.npy", labels)
-    return labels
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out")
-    parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--features", type=int, default=Topics.n_features)
-    parser.add_argument("--topics", type=int, default=Topics.n_topics)
-    parser.add_argument("--format", choices=("svmlight", "npz", "h5", "zarr"), default="svmlight")
-    parser.add_argument("--sorted", action="store_true", help="order the rows of each part by topic")
-    parser.add_argument("--seed", type=int, default=Topics.seed)
-    args = parser.parse_args(argv)
-    topics = Topics(args.features, args.topics, args.seed)
-    write(args.out, topics, args.rows, kind=args.format, sort=args.sorted)
+def _write_svmlight(path: str, parts: Iterable[tuple[sp.csr_array, np.ndarray]]) -> np.ndarray:
+    """Write one-based text with six significant digits, with topics as targets; return the topics."""
+    labels = []
+    with open(path, "w", encoding="ascii") as file:
+        for X, y in parts:
+            labels.append(y)
+            for start in range(0, X.shape[0], TEXT_ROWS):
+                file.write(_svmlight_text(X[start : start + TEXT_ROWS], y[start : start + TEXT_ROWS]))
+    return np.concatenate(labels)
 
 
-if __name__ == "__main__":
-    main()
+def _svmlight_text(X: sp.csr_array, y: np.ndarray) -> str:
+    """Return the lines of some rows."""
+    cells = np.empty(2 * X.nnz, object)
+    cells[0::2] = X.indices + 1
+    cells[1::2] = X.data
+    ends = 2 * X.indptr
+    return "".join(
+        f"{label}{' %d:%.6g' * ((stop - start) // 2) % tuple(cells[start:stop])}\n"
+        for label, start, stop in zip(y, ends[:-1], ends[1:], strict=True)
+    )

@@ -1,4 +1,4 @@
-"""Rows that keep coming, of normal groups that move, are born, die, split and join, with the truth of every row."""
+"""Rows that keep coming, of normal groups that move, are born, die, split and join, with the group of every row."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-
-from streamkm.cluster.tracking.events import Kind
 
 NOISE = -1
 FIRST_CHANGES = 2  # number of the step before which groups only move
@@ -34,26 +32,6 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What became of a group at the beginning of a step.
-
-    Attributes
-    ----------
-    step : int
-    kind : "born", "died", "split" or "joined"
-    group : int
-        The one that was born, died, came out of a split, or was joined to another.
-    other : int or None
-        The group that it was split from or joined to.
-    """
-
-    step: int
-    kind: Kind
-    group: int
-    other: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     """Rows that come together.
 
@@ -62,12 +40,10 @@ class Step:
     X : float32 (n, d)
     groups : int32 (n,)
         The group of each row; -1: it belongs to none, and may lie anywhere.
-    changes : tuple of Change
     """
 
     X: NDArray[np.float32]
     groups: NDArray[np.int32]
-    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +79,10 @@ class MovingGroups:
         n_named = self.n_groups
         for step in range(self.n_steps):
             groups = {number: self._moved(group, rng) for number, group in groups.items()}
-            changes: list[Change] = []
             for _ in range(self.n_changes if step >= FIRST_CHANGES else 0):
-                changes += self._change(groups, n_named, step, rng)
+                self._change(groups, n_named, rng)
                 n_named += 2
-            yield Step(*self._rows(groups, rng), tuple(changes))
+            yield Step(*self._rows(groups, rng))
 
     def _new(self, rng: np.random.Generator) -> Group:
         center = SPREAD * rng.normal(size=self.n_features)
@@ -117,7 +92,7 @@ class MovingGroups:
         center = group.center + self.move * group.deviations * rng.normal(size=self.n_features)
         return replace(group, center=center, size=group.size * np.exp(0.05 * rng.normal()))
 
-    def _change(self, groups: dict[int, Group], name: int, step: int, rng: np.random.Generator) -> list[Change]:
+    def _change(self, groups: dict[int, Group], name: int, rng: np.random.Generator) -> None:
         """Let a group die, one be born, one split and one join its nearest; new ones are `name` and the next number."""
         dead = int(rng.choice(list(groups)))
         del groups[dead]
@@ -134,12 +109,6 @@ class MovingGroups:
         nearest = min((number for number in groups if number != one), key=far.__getitem__)
         smaller, larger = sorted((one, nearest), key=lambda number: groups[number].size)
         groups[larger] = replace(groups[larger], size=groups[larger].size + groups.pop(smaller).size)
-        return [
-            Change(step, "died", dead),
-            Change(step, "born", name),
-            Change(step, "split", half, parent),
-            Change(step, "joined", smaller, larger),
-        ]
 
     def _rows(
         self, groups: dict[int, Group], rng: np.random.Generator

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
-from streamkm.cluster.moving_averages import Schedule
-from tests.benchmarks import bench_curves, bench_missing, bench_schedule
+from tests.benchmarks import bench_curves
 from tests.benchmarks.__main__ import BENCHMARKS, main
 from tests.benchmarks.methods import METHODS
 from tests.benchmarks.raw_rows import read
@@ -51,35 +50,3 @@ def test_curves_have_a_row_for_each_effort_and_objectives_of_their_labels(tmp_pa
     text = out.read_text()
     bench_curves.main(given)
     assert out.read_text() == text
-
-
-def test_a_point_of_the_grid_is_the_schedule_of_a_fit():
-    assert bench_schedule.Point(4, 8, 0.4).schedule(20_000, 100) == Schedule.of(20_000, 100, 100)
-
-
-@pytest.mark.benchmark
-def test_schedules_have_a_row_for_each_look_and_are_not_measured_again(tmp_path, caplog):
-    given = [str(tmp_path), "--reduced", str(tmp_path), "--data", "embeddings", "USPS", "--seeds", "0"]
-    with caplog.at_level(logging.INFO):
-        bench_schedule.main(given)
-    assert "USPS is left out" in caplog.text
-    out = tmp_path / "schedule_grid.csv"
-    rows = read(out)
-    assert {tuple(row) for row in rows} == {bench_schedule.COLUMNS}
-    assert "" not in {value for row in rows for value in row.values()}
-    looks = [(int(row["epochs"]), int(row["steps"])) for row in rows]
-    assert looks == [(0, 12), (0, 25), (0, 100), (4, 2), (4, 4), (4, 12)]
-    objectives = [float(row["objective"]) for row in rows]
-    assert objectives[:3] == sorted(objectives[:3], reverse=True)
-    assert objectives[3:] == sorted(objectives[3:], reverse=True)
-    text = out.read_text()
-    bench_schedule.main(given)
-    assert out.read_text() == text
-
-
-@pytest.mark.benchmark
-def test_missing_values_have_a_line_for_each_share_and_method(tmp_path):
-    bench_missing.main(["--quick", "--out", str(tmp_path / "missing.csv")])
-    lines = read(tmp_path / "missing.csv")
-    assert len(lines) == 4 * len(bench_missing.SHARES)
-    assert all(float(line["rand_index"]) <= 1 <= float(line["objective"]) + 1e-3 for line in lines)

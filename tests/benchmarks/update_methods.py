@@ -52,12 +52,10 @@ class Answer:
     labels : int (n,)
         Of the new rows.
     centers : float64 (k, d)
-    events : tuple of streamkm's Event
     """
 
     labels: NDArray[Any]
     centers: NDArray[np.float64]
-    events: tuple[Any, ...] = ()
 
 
 def updated(seed: int, n_clusters: int | tuple[int, int], half_life: float, tol: float) -> Callable[[Seen], Answer]:
@@ -67,8 +65,8 @@ def updated(seed: int, n_clusters: int | tuple[int, int], half_life: float, tol:
     kmeans = IncrementalKMeans(n_clusters, half_life=half_life, tol=tol, random_state=seed, progress=False)
 
     def take(seen: Seen) -> Answer:
-        update = kmeans.update(seen.new)
-        return Answer(kmeans.labels_, np.asarray(kmeans.cluster_centers_, np.float64), update.events)
+        kmeans.update(seen.new)
+        return Answer(kmeans.labels_, np.asarray(kmeans.cluster_centers_, np.float64))
 
     return take
 
