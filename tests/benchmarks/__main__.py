@@ -36,15 +36,15 @@ from tests.benchmarks.measure import Row, Settings, machine, table, to_json, ver
 
 BENCHMARKS: dict[str, tuple[str, Callable[[Settings], list[Row]]]] = {
     "svmlight": ("ab", bench_svmlight.run),
-    "sketch": ("cd", bench_sketch.run),
+    "sketch": ("c", bench_sketch.run),
     "topics": ("ef", bench_topics.run),
     "digits": ("g", bench_digits.run),
-    "file": ("hi", bench_file.run),
+    "file": ("h", bench_file.run),
     "memory": ("t", bench_memory.run),
     "start": ("k", bench_start.run),
     "stream": ("p", bench_stream.run),
     "sketches": ("lmno", bench_sketches.run),
-    "kernel": ("qr", bench_kernel.run),
+    "kernel": ("q", bench_kernel.run),
     "cluster": ("u", bench_cluster.run),
     "nearest": ("w", bench_nearest.run),
     "dedupe": ("A", bench_dedupe.run),

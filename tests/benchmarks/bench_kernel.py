@@ -1,4 +1,4 @@
-"""Rows l and m: kernel k-means of MNIST against scikit-learn's Nystroem and KMeans; features against their products."""
+"""Row q: kernel k-means of MNIST against scikit-learn's Nystroem and KMeans."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ import numpy as np
 from tests.benchmarks import data as benchmark_data
 from tests.benchmarks.measure import Row, Settings, paired, ratio_of, run_child
 
-FASTER, SHARE = 5, 0.7
+FASTER = 5
 CLUSTERS, LANDMARKS, RANK = 10, 800, 100
-RATE_ROWS = 16_384
 
 
 def run(settings: Settings) -> list[Row]:
-    """Rows l, with the peer's truncated SVD and without it, and m."""
+    """Row q, with the peer's truncated SVD and without it."""
     path = settings.folder / "mnist.npz"
     if not path.exists():
         if settings.mnist is None and not settings.quick:
             return [Row("q", "kernel k-means of MNIST", note="not measured: pass --mnist with an HDF5 file")]
         _write(path, settings)
-    return [*(_contest(path, settings, svd) for svd in (True, False)), _rate(settings)]
+    return [_contest(path, settings, svd) for svd in (True, False)]
 
 
 def _contest(path: Path, settings: Settings, svd: bool) -> Row:
@@ -50,26 +49,6 @@ def _contest(path: Path, settings: Settings, svd: bool) -> Row:
         f"data in memory to labels, first fit of a process, {first:.2f} s to {peer:.2f} s; later fits {later:.2f} s; "
         f"NMI are means of {len(our_runs)} and {len(their_runs)} seeds",
         {"ratio": ratio, "ours": our_runs, "theirs": their_runs},
-    )
-
-
-def _rate(settings: Settings) -> Row:
-    repeats = 2 if settings.quick else max(5, settings.runs)
-    took = run_child("call", function="bench_kernel:rates", repeats=repeats)
-    share = median(gemm / ours for gemm, ours in zip(took["products"], took["features"], strict=True))
-    rows, products = (RATE_ROWS / median(took[name]) for name in ("features", "products"))
-    return Row(
-        "r",
-        f"feature rows, 784 features, {LANDMARKS} landmarks, rank {RANK}, one thread",
-        "the two matrix products alone",
-        f"{share:.0%} of the rate",
-        "",
-        "",
-        f">= {SHARE:.0%}",
-        None if settings.quick else share >= SHARE,
-        f"{rows:,.0f} rows/s to {products:,.0f} rows/s; whole numbers of one byte "
-        f"{RATE_ROWS / median(took['bytes']):,.0f} rows/s",
-        took,
     )
 
 
@@ -113,37 +92,6 @@ def theirs(data: Path, seed: int, n_landmarks: int, rank: int, svd: bool) -> dic
     fitted = KMeans(CLUSTERS, random_state=seed).fit(features)
     seconds = time.perf_counter() - started
     return {"seconds": seconds, "nmi": float(normalized_mutual_info_score(y, fitted.labels_))}
-
-
-def rates(repeats: int) -> dict[str, list[float]]:
-    """Seconds of features of float32 rows, of bytes, and of the same matrix products alone, by turns, one thread."""
-    from threadpoolctl import threadpool_limits
-
-    from streamkm.sketches import Kernel, KernelMap
-    from streamkm.sketches.kernel_columns import BATCH_ROWS
-
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (RATE_ROWS, 784)).astype(np.uint8)
-    X = images.astype(np.float32)
-    sketch = KernelMap.of(Kernel("rbf", 1e-7), X[:LANDMARKS].copy(), rng.normal(size=(LANDMARKS, RANK)))
-    table = np.ascontiguousarray(X[:LANDMARKS].T)
-    values, out = np.empty((BATCH_ROWS, LANDMARKS), np.float32), np.empty((BATCH_ROWS, RANK), np.float32)
-
-    def products() -> None:
-        for start in range(0, RATE_ROWS, BATCH_ROWS):
-            np.matmul(X[start : start + BATCH_ROWS], table, out=values)
-            np.matmul(values, sketch.projection, out=out)
-
-    ways = {"features": lambda: sketch.apply(X), "bytes": lambda: sketch.apply(images), "products": products}
-    took: dict[str, list[float]] = {name: [] for name in ways}
-    with threadpool_limits(1):
-        for run in range(repeats + 1):
-            for name, work in ways.items():
-                started = time.perf_counter()
-                work()
-                if run:  # the first compiles
-                    took[name].append(time.perf_counter() - started)
-    return took
 
 
 def _read(data: Path) -> tuple[Any, Any]:

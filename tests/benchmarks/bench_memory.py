@@ -1,16 +1,12 @@
 """Memory: peaks of fresh processes under a limit, against the projection, and what the limit costs in objective.
 
 Rows are those of the promise, not of a race: nothing is compared with a peer. Large data are looked for in the folder
-and left out where they are missing, because making them takes longer than all that is measured.
+and left out where they are missing: `make_digits.write` and `make_topics.write` take longer than all that is measured.
 """
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from tests.benchmarks import data
 from tests.benchmarks.measure import Row, Settings, run_child
@@ -20,11 +16,11 @@ LARGE = (("digits8100k.zarr", 10), ("topics5m.svm", 50), ("topics5m.svm", 1000))
 
 
 def run(settings: Settings) -> list[Row]:
-    """A row for every job, and one for what is refused."""
+    """A row for every job."""
     jobs = [(data.digits(settings), 20 if settings.quick else 100), (data.topics(settings, kind="svmlight"), 50)]
     if not settings.quick:
         jobs += [(settings.folder / name, k) for name, k in LARGE if (settings.folder / name).exists()]
-    return [*(_fitted(path, k, settings) for path, k in jobs), _refused()]
+    return [_fitted(path, k, settings) for path, k in jobs]
 
 
 def _fitted(path: Path, k: int, settings: Settings) -> Row:
@@ -49,18 +45,3 @@ def _fitted(path: Path, k: int, settings: Settings) -> Row:
         f"{tight['cluster_on']}, assigned in the {tight['space']} space ({free['cluster_on']}, {free['space']})",
         {"tight": tight, "free": free},
     )
-
-
-def _refused() -> Row:
-    """A dense float64 dataset in one storage chunk larger than the limit."""
-    import h5py
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "one_chunk.h5"
-        with h5py.File(path, "w") as file:
-            shape = (150_000, 1000)  # 1.2 GB, none of it written
-            file.create_dataset("X", shape, np.float64, chunks=shape)
-        said: dict[str, Any] = run_child("refused", data=path, limit=LIMIT)
-    named = path.name in said["message"] and "chunks of" in said["message"]
-    return Row("t", "one storage chunk above the limit", "-", said["error"], "", "", "refused by name", named,
-               said["message"], said)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rows c and d: CountSketch of CSR against scipy's product, and of dense rows against one reading of the array."""
+"""Row c: CountSketch of CSR against scipy's product."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ import scipy.sparse as sp
 from tests.benchmarks import data
 from tests.benchmarks.measure import Row, Settings, run_child
 
-FASTER, RATE, DENSE_TIMES = 15, 140e6, 4
-COMPONENTS, DENSE_COMPONENTS = 512, 256
+FASTER, RATE = 15, 140e6
+COMPONENTS = 512
 CHUNK_ROWS = 12_500  # the fits sketch chunk by chunk
 SEED = 7
 
 
 def run(settings: Settings) -> list[Row]:
-    """Rows c and d."""
-    path, images = data.topics(settings), data.digits(settings)
+    """Row c."""
+    path = data.topics(settings)
     repeats = 1 if settings.quick else max(5, settings.runs)
     sparse = run_child("call", function="bench_sketch:sketch_csr", data=path, repeats=repeats)
-    dense = run_child("call", function="bench_sketch:sketch_dense", data=images, repeats=repeats)
     ratio = median(peer / ours for ours, peer in zip(sparse["ours"], sparse["scipy"], strict=True))
     rate = sparse["nnz"] / median(sparse["ours"])
-    times = median(ours / peer for ours, peer in zip(dense["ours"], dense["numpy"], strict=True))
     product, whole, full = (sparse["nnz"] / median(sparse[name]) / 1e6 for name in ("product", "scipy", "to_dense"))
     return [
         Row("c", f"CountSketch of CSR, {sparse['nnz_per_row']:.0f} values a row, m={COMPONENTS}, one thread",
@@ -36,9 +34,6 @@ def run(settings: Settings) -> list[Row]:
             None if settings.quick else ratio >= FASTER and rate >= RATE,
             f"ours gives sparse rows, as fits use them; scipy {product:.0f} M nnz/s for the product alone, {whole:.0f} "
             f"with toarray; ours into dense rows {full:.0f} M nnz/s", sparse),
-        Row("d", f"CountSketch of dense float32 {dense['shape']}, m={DENSE_COMPONENTS}, one thread", "numpy.sum",
-            f"{times:.2f} x its time", "", "", f"<= {DENSE_TIMES}", None if settings.quick else times <= DENSE_TIMES,
-            f"{median(dense['ours']):.3f} s to {median(dense['numpy']):.3f} s", dense),
     ]  # fmt: skip
 
 
@@ -65,19 +60,6 @@ def sketch_csr(data: str, repeats: int) -> dict[str, Any]:
         "nnz_per_row": X.nnz / X.shape[0],
         "same": "equal sketch" if equal else "OTHER SKETCH",
     }
-
-
-def sketch_dense(data: str, repeats: int) -> dict[str, Any]:
-    """Seconds of each run of ours and of numpy.sum, over the same float32 array."""
-    import zarr
-
-    from streamkm.sketches import CountSketch
-
-    X = zarr.open_array(data, mode="r")[:].astype(np.float32)
-    sketch = CountSketch(DENSE_COMPONENTS, SEED)
-    chunks = [X[start : start + CHUNK_ROWS] for start in range(0, X.shape[0], CHUNK_ROWS)]
-    took = _by_turns({"ours": sketch.apply, "numpy": np.sum}, chunks, repeats)
-    return {**took, "shape": f"{X.shape[0]:,} x {X.shape[1]}"}
 
 
 def _by_turns(ways: dict[str, Callable[[Any], Any]], chunks: list[Any], repeats: int) -> dict[str, list[float]]:

@@ -1,4 +1,4 @@
-"""Row l: an endless stream: memory as rows pass by, objective of the stream shuffled and sorted, small chunks.
+"""Row p: an endless stream: memory as rows pass by, objective of the stream shuffled and sorted.
 
     python -m tests.benchmarks stream --data FOLDER
 
@@ -24,7 +24,6 @@ MARKS = (1_000_000, 5_000_000, 10_000_000, 20_000_000)
 QUICK = 100  # times fewer rows in quick runs
 PEER_ROWS = 5_000_000
 CHUNK_ROWS, JUDGED_ROWS = 10_000, 200_000
-SMALL_CHUNKS = {1: 200_000, 100: 2_000_000, 10_000: 2_000_000}  # rows of a chunk: rows of the stream
 GROWTH_MOST, SORTED_MOST = 1.25, 1.02
 MIB = 1 << 20
 
@@ -82,23 +81,21 @@ class Mixture:
 
 
 def run(settings: Settings) -> list[Row]:
-    """Row l."""
+    """Row p."""
     n_rows = N_ROWS // QUICK if settings.quick else N_ROWS
     peer_rows = PEER_ROWS // QUICK if settings.quick else PEER_ROWS
     ours = {order: _child("ours", rows=n_rows, in_order=order) for order in (False, True)}
     shorter = {order: _child("ours", rows=peer_rows, in_order=order) for order in (False, True)}
     theirs = {order: _child("minibatch", rows=peer_rows, in_order=order) for order in (False, True)}
-    small = _child("small_chunks", factor=QUICK if settings.quick else 1)
     marks = ours[False]["marks"]
     growth = marks[-1]["rss_mib"] / marks[0]["rss_mib"]
     ratio = ours[True]["objective"] / ours[False]["objective"]
     what = f"stream of {n_rows / 1e6:g} million rows x {N_FEATURES}, k={K}"
     seen = ", ".join(f"{mark['rows'] / 1e6:g} million rows {mark['rss_mib']:.0f} MiB" for mark in marks)
-    rates = ", ".join(f"chunks of {size} rows {rate:,.0f} rows/s" for size, rate in small["rates"].items())
     rows = [
         Row("p", f"{what}: resident memory, last over first mark", ratio=f"{growth:.2f}", target=f"<= {GROWTH_MOST}",
             met=None if settings.quick else growth <= GROWTH_MOST, figures=ours[False],
-            note=f"{seen}; peak {ours[False]['peak_mib']:.0f} MiB; {ours[False]['rate']:,.0f} rows/s; {rates}"),
+            note=f"{seen}; peak {ours[False]['peak_mib']:.0f} MiB; {ours[False]['rate']:,.0f} rows/s"),
         Row("p", f"{what}: sorted by cluster", "the same shuffled", f"{ratio:.4f}", f"{ours[True]['objective']:.4f}",
             f"{ours[False]['objective']:.4f}", f"<= {SORTED_MOST}", None if settings.quick else ratio <= SORTED_MOST,
             f"the true centers: {ours[False]['true']:.4f}; clustering the state takes {ours[False]['cluster_s']:.1f} s",
@@ -152,20 +149,6 @@ def minibatch(rows: int, in_order: bool) -> dict[str, Any]:
     fitted = MiniBatchKMeans(K, n_init=3, random_state=0)
     rate = _reader(mixture, in_order, fitted.partial_fit, lambda done: None)
     return {"rate": rate, "objective": mixture.objective(fitted.cluster_centers_)}
-
-
-def small_chunks(factor: int) -> dict[str, Any]:
-    """Rows a second in chunks of few rows."""
-    rates = {}
-    X = Mixture(CHUNK_ROWS).chunk(0, in_order=False)
-    for size, rows in SMALL_CHUNKS.items():
-        stream = _stream()
-        started = time.perf_counter()
-        for first in range(0, rows // factor, size):
-            at = first % CHUNK_ROWS
-            stream.add(X[at : at + size])
-        rates[size] = rows // factor / (time.perf_counter() - started)
-    return {"rates": rates}
 
 
 def _stream() -> Any:

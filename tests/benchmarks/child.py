@@ -133,17 +133,6 @@ def limited(data: Path, k: int, limit: str) -> dict[str, Any]:
     }
 
 
-def refused(data: Path, limit: str) -> dict[str, Any]:
-    """What a fit says that cannot be done within a limit."""
-    from streamkm import StreamKMeans
-
-    try:
-        StreamKMeans(8, memory_limit=limit).fit(data)
-    except MemoryError as error:
-        return {"error": type(error).__name__, "message": str(error)}
-    return {"error": "none", "message": ""}
-
-
 def call(function: str, **arguments: Any) -> Any:
     """A function of another module of this package, as ``module:name``, with its arguments."""
     module, name = function.split(":")
@@ -180,9 +169,7 @@ def _whole() -> float:
     return time.time() - float(os.environ.get("BENCHMARK_SPAWNED", "nan"))
 
 
-METHODS = {
-    method.__name__: method for method in (fit, seeds, peer, parse, parse_sklearn, limited, refused, call, first_fits)
-}
+METHODS = {method.__name__: method for method in (fit, seeds, peer, parse, parse_sklearn, limited, call, first_fits)}
 
 
 def main() -> None:

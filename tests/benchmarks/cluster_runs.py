@@ -13,24 +13,21 @@ import numpy as np
 from tests.benchmarks.quality import objective
 
 
-def fit_on(path: str, k: int, n_workers: int, warm: str, **parameters: Any) -> dict[str, Any]:
-    """A fit on so many workers of one thread, after one of `warm`; 0: on one thread of this process."""
+def fit_on(path: str, k: int, n_workers: int, **parameters: Any) -> dict[str, Any]:
+    """A fit on so many workers of one thread, after another."""
     from streamkm import StreamKMeans
     from tests.dask_processes import cluster_of
 
-    def timed(executor: Any, rows: str) -> dict[str, Any]:
+    def timed(executor: Any) -> dict[str, Any]:
         started = time.perf_counter()
-        fitted = StreamKMeans(k, random_state=0, executor=executor, progress=False, **parameters).fit(rows)
+        fitted = StreamKMeans(k, random_state=0, executor=executor, progress=False, **parameters).fit(path)
         took = time.perf_counter() - started
         stages = {stage.name: stage.seconds for stage in fitted.stages_}
         return {"seconds": took, "inertia": fitted.inertia_, "passes": fitted.n_passes_, "stages": stages}
 
-    if n_workers == 0:
-        timed(1, warm)
-        return timed(1, path)
     with tempfile.TemporaryDirectory() as folder, cluster_of(Path(folder), n_workers) as (_, client):
-        timed(client, warm)
-        return timed(client, path)
+        timed(client)
+        return timed(client)
 
 
 def dask_ml_on(path: str, k: int, n_workers: int, oversampling: int) -> dict[str, Any]:

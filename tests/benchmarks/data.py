@@ -16,14 +16,11 @@ from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.measure import Settings
 
 FEATURES, QUICK_FEATURES = Topics.n_features, 5000
-NARROW_FEATURES, NARROW_GROUPS = 16, 20
 
 
-def topics(
-    settings: Settings, n_topics: int = 50, *, kind: str = "npz", large: bool = False, n_rows: int | None = None
-) -> Path:
-    """Sparse rows like text: 200,000 in memory or as svmlight text, or 2,000,000 or `n_rows` as text."""
-    n_rows = n_rows or (2_000_000 if large else 200_000)
+def topics(settings: Settings, n_topics: int = 50, *, kind: str = "npz", large: bool = False) -> Path:
+    """Sparse rows like text: 200,000 in memory or as svmlight text, or 2,000,000 as text."""
+    n_rows = 2_000_000 if large else 200_000
     if settings.quick:
         n_rows //= 50
     suffix = "" if n_topics == Topics.n_topics else f"_{n_topics}"
@@ -77,23 +74,6 @@ def embeddings(settings: Settings, n_rows: int = 300_000) -> Path:
     path = settings.folder / f"embeddings-{n_rows}.npy"
     if not path.exists():
         make_embeddings.write(path, Embeddings(), n_rows)
-    return path
-
-
-def narrow(settings: Settings, n_rows: int) -> Path:
-    """Dense rows of 16 features around 20 points, float32, .npy; made piece by piece."""
-    path = settings.folder / f"narrow{n_rows // 1000}k.npy"
-    if not path.exists():
-        rng = np.random.default_rng(0)
-        points = 3 * rng.normal(size=(NARROW_GROUPS, NARROW_FEATURES)).astype(np.float32)
-        part = path.with_suffix(".part")
-        out = np.lib.format.open_memmap(part, "w+", np.float32, (n_rows, NARROW_FEATURES))
-        for start in range(0, n_rows, 1 << 18):
-            rows = out[start : start + (1 << 18)]
-            rows[:] = points[rng.integers(NARROW_GROUPS, size=len(rows))]
-            rows += rng.standard_normal(rows.shape, np.float32)
-        out.flush()
-        part.rename(path)
     return path
 
 
