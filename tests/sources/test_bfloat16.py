@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 
-from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources import open_source
 from streamkm.sources.bfloat16 import as_float32
@@ -49,39 +48,11 @@ class TestWords(SourceContract):
         return Opened(open_source(X, dtype="bfloat16"), dense_matrix())
 
 
-class TestTensor(SourceContract):
-    @pytest.fixture
-    def opened(self):
-        torch = pytest.importorskip("torch")
-        return Opened(open_source(torch.tensor(dense_matrix(), requires_grad=True).bfloat16()), dense_matrix())
-
-
 def test_every_word_is_the_upper_half_of_a_float():
     every = np.arange(1 << 16, dtype=np.uint16)
     values = as_float32(every)
     np.testing.assert_array_equal(values.view(np.uint32), every.astype(np.uint32) << 16)
     assert as_float32(np.array([0x3F80, 0xC000, 0x7F80], np.uint16)).tolist() == [1.0, -2.0, np.inf]
-
-
-def test_tensors_are_clustered_as_their_values():
-    torch = pytest.importorskip("torch")
-    X = torch.tensor(np.random.default_rng(0).normal(size=(300, 8))).bfloat16()
-    options = {"n_clusters": 5, "random_state": 0, "progress": False}
-    fitted, wanted = StreamKMeans(**options).fit(X), StreamKMeans(**options).fit(X.float().numpy())
-    np.testing.assert_array_equal(fitted.labels_, wanted.labels_)
-    np.testing.assert_array_equal(fitted.cluster_centers_, wanted.cluster_centers_)
-    np.testing.assert_array_equal(fitted.predict(X), wanted.labels_)
-    chunks = [X[:100], X[100:]]
-    np.testing.assert_array_equal(fitted.predict(chunks), wanted.labels_)
-
-
-def test_arrays_of_ml_dtypes_are_told_by_the_name_of_their_type():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    X = dense_matrix().astype(ml_dtypes.bfloat16)
-    source = open_source(X)
-    assert source.dtype == np.float32
-    np.testing.assert_array_equal(next(source.stream(1 << 20)).X, dense_matrix())
-    assert StreamKMeans(2, progress=False).fit(X).labels_.shape == (53,)
 
 
 class JaxArray:

@@ -68,14 +68,6 @@ def test_any_partition_in_any_cut(X, cuts, target_bytes, dense):
     np.testing.assert_array_equal(np.concatenate([rows.places for rows in got]), np.arange(X.shape[0]))
 
 
-def test_an_iterator_is_read_once():
-    source = open_source(iter(pieces(dense_matrix())))
-    assert not source.replayable
-    list(source.stream(300))
-    with pytest.raises(InvalidInputError, match="read once only; pass a list, or a callable"):
-        list(source.stream(300))
-
-
 def test_the_first_pass_makes_every_chunk_once():
     made = []
 
@@ -214,28 +206,8 @@ class TestLoader(RowSourceContract):
         return Opened(open_source(Loader(batches)), X)
 
 
-class TestTorch(RowSourceContract):
-    @pytest.fixture(params=["batches of rows and labels", "batches of rows"])
-    def opened(self, request):
-        torch = pytest.importorskip("torch", reason="its own loaders; TestLoader has objects of the same shape")
-        data, X = torch.utils.data, dense_matrix()
-        rows = torch.from_numpy(X.copy())
-        both = data.TensorDataset(rows, torch.zeros(len(X)))
-        return Opened(open_source(data.DataLoader(both if "labels" in request.param else rows, batch_size=10)), X)
-
-
-def test_tensors_that_belong_to_a_gradient():
-    torch = pytest.importorskip("torch", reason="its own tensors; TestLoader has objects of the same shape")
-    X = dense_matrix()
-    np.testing.assert_array_equal(next(open_source(torch.tensor(X, requires_grad=True)).stream(1 << 20)).X, X)
-
-
 def test_a_loader_that_shuffles_is_refused():
     loader = Loader([(dense_matrix(), None)])
     loader.sampler = RandomSampler()
     with pytest.raises(InvalidInputError, match=r"a Loader that shuffles: .* make it with shuffle=False"):
         open_source(loader)
-    torch = pytest.importorskip("torch", reason="its own loaders, beside the object of the same shape above")
-    data = torch.utils.data
-    with pytest.raises(InvalidInputError, match="a DataLoader that shuffles"):
-        open_source(data.DataLoader(data.TensorDataset(torch.zeros(9, 2)), batch_size=3, shuffle=True))
