@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 
 import h5py
@@ -18,7 +17,6 @@ from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources import open_source
 from streamkm.sources.binary.column_names import unique_names
-from tests.cli.test_cli import run
 from tests.sources.matrices import sparse_matrix, write_csr
 
 anndata = pytest.importorskip("anndata", reason="writes and opens the files")
@@ -128,6 +126,8 @@ def test_features_of_10x(tmp_path):
         file["GRCh38/barcodes"] = np.zeros(53, "S9")
         file["GRCh38/genes"], file["GRCh38/gene_names"] = np.array(NAMES, "S9"), np.array(SYMBOLS, "S20")
     assert open_source(tmp_path / "v2.h5").feature_names == UNIQUE_SYMBOLS
+    (rows,) = open_source(tmp_path / "v2.h5").stream(1 << 20)
+    np.testing.assert_array_equal(rows.X.toarray(), X.toarray())
     assert open_source(tmp_path / "v2.h5", var_column="genes").feature_names == NAMES
 
 
@@ -191,11 +191,3 @@ class TestFits:
             kmeans.predict(adata[:, ::-1])
         with pytest.raises(InvalidInputError, match="without 'GENE30'"):
             kmeans.predict(anndata.AnnData(adata.X, var=pd.DataFrame(index=[*NAMES[:30], "other"])))
-
-    def test_on_the_command_line(self, path, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        arguments = ["fit", f"{path}:/X", "-k", "3", "--set", "data.var_column=symbol", "-o", "out", "-q"]
-        run(*arguments)
-        summary = (tmp_path / "out" / "summary.json").read_text("utf-8")
-        assert re.search(r'"(symbol \d+|CD3(-1)?)"', summary)
-        run("assign", "out/model.npz", f"{path}:/X", "-o", "labels.npy", "--set", "data.var_column=symbol", "-q")

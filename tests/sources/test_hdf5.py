@@ -144,23 +144,6 @@ def test_every_storage_chunk_is_read_once_a_pass(tmp_path, monkeypatch):
     assert set(counts.values()) == {1}
 
 
-def test_every_storage_chunk_of_a_csr_group_is_read_once_a_pass(tmp_path, monkeypatch):
-    X = sparse_matrix(500, 40)
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        write_csr(file.create_group("X"), X, chunk=64, compression="gzip")
-    counts = Counter()
-    read = hdf5_direct.DirectChunks._stored_chunk
-
-    def count(self, file, i, j):
-        counts[self.name, i] += 1
-        return read(self, file, i, j)
-
-    monkeypatch.setattr(hdf5_direct.DirectChunks, "_stored_chunk", count)
-    list(open_source(tmp_path / "x.h5").stream(2_000))
-    assert len(counts) == 2 * -(-X.nnz // 64) + -(-501 // 64)
-    assert set(counts.values()) == {1}
-
-
 def test_a_source_pickles_as_a_path(tmp_path):
     source = open_source(write(tmp_path / "x.h5", dense_matrix(5_000)))
     list(source.stream(1 << 20))
@@ -252,18 +235,6 @@ class TestChoosing:
             file["y"] = np.arange(4)
         with pytest.raises(InvalidInputError, match=r"no matrix.*/y \(4,\) int64"):
             open_source(tmp_path / "x.h5")
-
-    def test_10x_of_the_first_version(self, tmp_path):
-        X = sparse_matrix()
-        with h5py.File(tmp_path / "x.h5", "w") as file:
-            group = file.create_group("GRCh38")
-            for name in ("data", "indices", "indptr"):
-                group[name] = getattr(X, name)
-            group["shape"] = X.shape[::-1]
-            group["barcodes"] = np.array([b"x"] * 53)
-            group["genes"] = group["gene_names"] = np.array([b"x"] * 31)
-        (rows,) = open_source(tmp_path / "x.h5").stream(1 << 20)
-        np.testing.assert_array_equal(rows.X.toarray(), X.toarray())
 
 
 @cases(
@@ -361,16 +332,6 @@ class TestDamage:
         for dataset in ("X", "S"):
             with suppress(StreamkmError):
                 list(open_source(path, dataset=dataset).stream(1_000))
-
-    def test_a_file_that_changes_while_it_is_read(self, tmp_path):
-        path = write(tmp_path / "x.h5", dense_matrix(100), chunks=(10, 7), compression="gzip")
-        source = open_source(path)
-        first, second, *_ = source.chunks(280)
-        source.read(first)
-        with open(path, "ab") as file:
-            file.write(b"more")
-        with pytest.raises(SourceError, match="changed while it was in use"):
-            source.read(second)
 
     def test_a_filter_that_is_not_installed(self, tmp_path, monkeypatch):
         hdf5plugin = pytest.importorskip("hdf5plugin")

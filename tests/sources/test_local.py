@@ -193,20 +193,7 @@ def overwrite(kind, path):
         opened.write(bytes([byte ^ 1]))
 
 
-def append(kind, path):
-    with last_file(path).open("ab") as opened:
-        opened.write(b"\n0 1:1\n")
-
-
-def cut(kind, path):
-    file = last_file(path)
-    os.truncate(file, file.stat().st_size // 2)
-
-
-CHANGES = [replace, overwrite, *(pytest.param(change, marks=pytest.mark.slow) for change in (append, cut))]
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", [replace, overwrite], ids=lambda change: change.__name__)
 def test_a_file_that_changes_between_two_passes(kind, change, tmp_path):
     path = tmp_path / kind.name
     kind.write(path, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import h5py
@@ -15,10 +14,10 @@ import scipy.sparse as sp
 import zarr
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
-from streamkm.sources import ChunkedSource, open_source
+from streamkm.sources import open_source
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.memory.iterables import IterableSource
-from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
+from tests.sources.matrices import dense_matrix
 from tests.tables import cases
 
 X = dense_matrix()
@@ -157,31 +156,11 @@ class TestObjects:
         assert isinstance(open_source(iter([X])), IterableSource)
         assert isinstance(open_source(lambda: iter([X])), IterableSource)
 
-    def test_sparse_of_the_package_sparse(self):
-        sparse = pytest.importorskip("sparse")
-        np.testing.assert_array_equal(all_rows(open_source(sparse.COO.from_numpy(X))), X)
-
     def test_open_files(self, folder):
         with h5py.File(folder / "x.h5") as file:
             for value in (file, file["X"]):
                 np.testing.assert_array_equal(all_rows(open_source(value)), X)
         np.testing.assert_array_equal(all_rows(open_source(zarr.open(folder / "x.zarr"))), X)
-
-
-class TestAnnData:
-    @pytest.mark.parametrize("values", [X, sparse_matrix()])
-    def test_its_X(self, values):
-        given = types.SimpleNamespace(X=values, obs=None, var=None)
-        wanted = values.toarray() if sp.issparse(values) else values
-        np.testing.assert_array_equal(all_rows(open_source(given)), wanted)
-
-    def test_backed_by_a_file(self, tmp_path):
-        S = sparse_matrix()
-        with h5py.File(tmp_path / "x.h5ad", "w") as file:
-            write_csr(file.create_group("X"), S)
-        with h5py.File(tmp_path / "x.h5ad") as file:
-            backed = types.SimpleNamespace(X=types.SimpleNamespace(group=file["X"]), obs=None, var=None)
-            np.testing.assert_array_equal(all_rows(open_source(backed)), S.toarray())
 
 
 def test_readers_are_imported_when_they_are_needed():
@@ -191,8 +170,3 @@ def test_readers_are_imported_when_they_are_needed():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_every_kind_of_file_can_be_read_in_any_order(folder):
-    for name in FILES[:-1]:
-        assert isinstance(open_source(folder / name), ChunkedSource)
