@@ -82,12 +82,6 @@ def test_columns_of_several_types_with_missing_values(kind):
     np.testing.assert_array_equal(whole(source), [[1, 1, 0.5], [np.nan, 0, 1.5], [3, 1, 2.5]])
 
 
-@cases("make", [pl.DataFrame, pa.table, pd.DataFrame])
-def test_a_column_of_text_is_named(make):
-    with pytest.raises(InvalidInputError, match=r"column 'word' of data frame contains text \('x' in row 0\)"):
-        open_source(make({"n": [1, 2], "word": ["x", "y"]}))
-
-
 @cases("kind", FRAMES)
 def test_a_fitted_model_knows_its_columns(kind):
     rng = np.random.default_rng(0)

@@ -159,13 +159,3 @@ def test_labels_are_a_column_of_the_frame():
         np.testing.assert_array_equal(together["cluster"], fitted.labels_)
         chosen = frame[frame.assign(cluster=labels)["cluster"] == 1].compute(scheduler="sync")
         assert len(chosen) == np.count_nonzero(fitted.labels_ == 1)
-
-
-def test_on_a_cluster(client):
-    X = dense_matrix(dtype="f8")
-    for made in (frame_of(X), data_array_of(X)):
-        got, wanted = kmeans().set_params(executor=client).fit(made), kmeans().fit(made)
-        np.testing.assert_array_equal(got.labels_, wanted.labels_)
-        np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
-        assert got.inertia_ == wanted.inertia_
-        np.testing.assert_array_equal(client.compute(got.predict(made)).result(), wanted.labels_)

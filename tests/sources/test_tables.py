@@ -33,7 +33,6 @@ from streamkm.sources import open_source
 from streamkm.sources.arrow_values import decimal_values
 from streamkm.sources.registry import file_format
 from streamkm.sources.tables import csv_tables
-from streamkm.sources.tables.arrow_files import batch_rows
 from streamkm.sources.tables.csv_format import NULLS
 from streamkm.sources.tables.csv_tables import CsvTable
 from streamkm.sources.tables.parquet import OpenGroups, ParquetTable
@@ -683,12 +682,6 @@ class TestDamagedFiles:
         with pytest.raises(SourceError, match=rf"{named}.* cannot be read.*checksum"):
             whole(opened())
 
-    def test_rows_of_batches_are_those_of_pyarrow(self, tmp_path):
-        write_arrow(tmp_path / "x.arrow")
-        with ipc.open_file(tmp_path / "x.arrow") as reader:
-            wanted = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
-        assert batch_rows(str(tmp_path / "x.arrow")) == wanted
-
 
 class TestChunks:
     def test_row_groups_are_joined_and_cut_by_bytes(self, tmp_path):
@@ -754,6 +747,9 @@ def test_remote_tables(tmp_path):
         assert source.in_process
 
 
+MARKET = "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 1\n"
+
+
 @cases("name, write, wanted", [
         ("x.csv", write_csv, "csv"), ("x.TSV", write_csv, "csv"), ("x", write_parquet, "parquet"),
         ("x", write_arrow, "arrow"),
@@ -761,24 +757,12 @@ def test_remote_tables(tmp_path):
         ("x.csv.gz", lambda path: path.write_bytes(gzip.compress(b"a\n1\n")), "csv"),
         ("x.svm.gz", lambda path: path.write_bytes(gzip.compress(b"1 1:1\n")), "compressed"),
         ("x.txt", lambda path: path.write_text("1 1:1\n"), "svmlight"),
+        ("x", lambda path: path.write_text(MARKET), "mtx"),
+        ("x.mtx.gz", lambda path: path.write_bytes(gzip.compress(MARKET.encode())), "mtx"),
     ])  # fmt: skip
 def test_bytes_tell_before_suffixes(tmp_path, name, write, wanted):
     write(tmp_path / name)
     assert file_format(str(tmp_path / name)) == wanted
-
-
-@cases("name", ["x.mtx", "x.mtx.gz", "data"])
-def test_matrix_market(tmp_path, name):
-    import scipy.sparse as sp
-    from scipy.io import mmwrite
-
-    for matrix in (sp.random_array((40, 7), density=0.2, rng=np.random.default_rng(0)), X[:, :2], np.eye(3, dtype=int)):
-        text = io.BytesIO()
-        mmwrite(text, matrix)
-        (tmp_path / name).write_bytes(gzip.compress(text.getvalue()) if name.endswith("gz") else text.getvalue())
-        source = open_source(tmp_path / name)
-        np.testing.assert_array_equal(whole(source), matrix.toarray() if sp.issparse(matrix) else matrix)
-        assert source.is_sparse == sp.issparse(matrix)
 
 
 def test_ids_are_given_on_request(tmp_path):
