@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import pickle
-import subprocess
-import sys
-import warnings
 from dataclasses import fields
 from functools import cache
 from itertools import pairwise
@@ -38,9 +34,8 @@ from streamkm import IncrementalKMeans, SketchOptions, StreamKernelKMeans, Strea
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.sketches import PCASketch
 from streamkm.sketches.registry import sketch_names
-from streamkm.sketches.sizing import FORMULAS, sizing
+from streamkm.sketches.sizing import FORMULAS
 from tests import naive
-from tests.benchmarks.make_topics import Topics
 from tests.dask_processes import watched
 from tests.tables import cases, row, slow_but
 
@@ -113,19 +108,6 @@ def test_scikit_learn_checks_of_sparse_rows(estimator, check):
     check("StreamKMeans", estimator)
 
 
-@pytest.mark.slow
-def test_scikit_learn_exempts_its_own_kmeans_alike():
-    """In a process of its own: importing scikit-learn's list needs SCIPY_ARRAY_API before anything else."""
-    code = (
-        "from sklearn.cluster import KMeans\n"
-        "from sklearn.utils._test_common.instance_generator import PER_ESTIMATOR_XFAIL_CHECKS\n"
-        "print(*PER_ESTIMATOR_XFAIL_CHECKS[KMeans])"
-    )
-    environment = {**os.environ, "SCIPY_ARRAY_API": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert set(done.stdout.split()) >= EXPECTED_FAILURES.keys()
-
-
 def test_pipeline_clone_and_grid_search():
     X, _ = blobs()
     pipeline = make_pipeline(StandardScaler(), kmeans()).fit(X)
@@ -171,16 +153,6 @@ def test_a_subclass_may_take_fewer_parameters():
     X, _ = blobs()
     np.testing.assert_array_equal(Quick(5).fit(X).labels_, kmeans(max_iter=3).fit(X).labels_)
     assert len(clone(Quick(5)).fit(X).incremental().cluster_centers_) == 5
-
-
-def test_parameters_are_left_as_given():
-    X, _ = blobs()
-    init = X[:5].copy()
-    estimator = kmeans(init=init)
-    before = estimator.get_params()
-    estimator.fit(X)
-    assert all(estimator.get_params()[name] is value for name, value in before.items())
-    np.testing.assert_array_equal(init, X[:5])
 
 
 @cases("options", [{}, {"sketch": SketchOptions(n_components=3, assign_space="sketch")}])
@@ -278,7 +250,7 @@ ASSIGNMENTS = (
 
 @pytest.mark.parametrize(
     ("kind", "weighted"),
-    slow_but([("float32", False), ("csr", True)], itertools.product([*KINDS, "uint8"], [False, True])),
+    [("float32", False), ("csr", True), pytest.param("uint8", True, marks=pytest.mark.slow)],
 )
 @cases("options", ASSIGNMENTS)
 def test_attributes_are_exact(options, kind, weighted):
@@ -343,9 +315,7 @@ def test_sparse_rows_on_the_border_get_one_label_whatever_comes_along():
     "options",
     [{}, {"metric": "cosine"}, {"sketch": SketchOptions("countsketch", 64)}, {"sketch": SketchOptions("pca", 256)}],
 )
-@pytest.mark.parametrize(
-    ("sparse", "weighted"), slow_but([(False, True), (True, False)], itertools.product([False, True], [False, True]))
-)
+@pytest.mark.parametrize(("sparse", "weighted"), [(False, True), (True, False)])
 def test_distortion_is_what_sketching_all_rows_gives(small_topics, options, sparse, weighted):
     projected = "sketch" in options and options["sketch"].sketch == "pca"
     if sparse and projected:
@@ -463,6 +433,10 @@ def test_few_weighted_rows_among_very_many():
         (np.full(600, np.nan), r"sample_weight\[0\] is nan"),
         (np.arange(600.0) - 5, r"sample_weight\[0\] is -5"),
         (np.zeros(600), "zero"),
+        (np.ones(601), "sample_weight has 601 values; .* has 600 rows"),
+        (0, "zero"),
+        (-1, "sample_weight is -1"),
+        (np.nan, "is nan"),
     ],
 )
 def test_wrong_weights_are_refused(weights, message):
@@ -498,6 +472,8 @@ def test_wrong_weights_are_refused(weights, message):
         {"init": "kmeans"},
         {"init": np.zeros((4, 6))},
         {"init": np.zeros(5)},
+        {"init": np.full((5, 6), np.nan)},
+        {"init": np.full((5, 6), np.inf)},
         {"sketch": "gauss"},
         {"metric": "manhattan"},
         {"assign_space": "moon"},
@@ -511,18 +487,9 @@ def test_wrong_parameters_are_refused_by_name(parameters):
     if name in {field.name for field in fields(SketchOptions)}:
         parameters = {"sketch": SketchOptions(**parameters)}
     with pytest.raises(InvalidParameterError, match=name) as caught:
-        kmeans(**parameters).fit(blobs()[0])
+        kmeans(**parameters).fit(blobs()[0] if name == "executor" else "never-opened.svm")
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, StreamkmError)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_init_must_be_finite(value):
-    X, _ = blobs()
-    init = X[:5].copy()
-    init[2, 3] = value
-    with pytest.raises(StreamkmError, match="init"):
-        kmeans(init=init).fit(X)
 
 
 def starts(X):
@@ -654,26 +621,10 @@ def test_init_of_another_width():
         kmeans(init=np.zeros((5, 7))).fit(blobs()[0])
 
 
-@cases("method", ["predict", "transform", "score"])
-@cases("width", [5, 7])
-def test_other_widths_are_refused(method, width):
-    fitted = kmeans().fit(blobs()[0])
-    rows = np.zeros((3, width))
-    with pytest.raises(ValueError, match=f"{width} features"):
-        getattr(fitted, method)(rows)
-    with pytest.raises(ValueError, match=f"{width} features"):
-        getattr(fitted, method)(iter([rows]))
-
-
 @cases("method", ["predict", "transform", "score", "save"])
 def test_not_fitted(method, tmp_path):
     with pytest.raises(NotFittedError):
         getattr(kmeans(), method)(tmp_path / "m" if method == "save" else np.zeros((3, 6)))
-
-
-def test_more_clusters_than_rows():
-    with pytest.raises(InvalidInputError, match="n_samples=4 should be >= n_clusters=5"):
-        kmeans().fit(np.eye(4))
 
 
 @cases("kind", KINDS)
@@ -738,13 +689,6 @@ def test_saved_models_predict_alike(tmp_path, options, kind):
     for name, value in loaded.get_params().items():
         if name not in ("executor", "random_state"):
             np.testing.assert_array_equal(value, fitted.get_params()[name])
-
-
-def test_saving_takes_numpy_numbers(tmp_path):
-    X, _ = blobs()
-    fitted = kmeans(np.int64(5), tol=np.float32(1e-3), sketch=SketchOptions(n_components=np.int32(4))).fit(X)
-    fitted.save(tmp_path / "m")
-    assert StreamKMeans.load(tmp_path / "m").n_clusters == 5
 
 
 def test_a_model_with_parameters_that_are_not_known_is_refused(tmp_path):
@@ -813,29 +757,6 @@ def test_a_stream_on_a_cluster_gives_the_same_bits(inputs, client):
     np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
 
 
-def test_the_same_seed_gives_the_same_bits_and_another_seed_another_start(inputs):
-    first, again, other = (kmeans(10, random_state=seed).fit(inputs["csr"]) for seed in (3, 3, 4))
-    np.testing.assert_array_equal(first.labels_, again.labels_)
-    np.testing.assert_array_equal(first.cluster_centers_, again.cluster_centers_)
-    assert first.sketch_ != other.sketch_
-
-
-@pytest.mark.parametrize(
-    ("sparse", "n_components"), slow_but([(False, "auto"), (True, 8)], itertools.product([False, True], ["auto", 8]))
-)
-def test_chunk_sizes_give_the_same_clusters(sparse, n_components):
-    X, y = blobs(n=400, k=6, d=20, cluster_std=0.5)
-    X = sp.csr_array(X) if sparse else X
-    fits = [
-        kmeans(6, sketch=SketchOptions(n_components=n_components), chunk_bytes=size).fit(X)
-        for size in (1 << 30, 30_000, 2_000, 1)
-    ]
-    for other in fits[1:]:
-        np.testing.assert_array_equal(other.labels_, fits[0].labels_)
-        np.testing.assert_allclose(other.inertia_, fits[0].inertia_, rtol=1e-9)
-    np.testing.assert_allclose(fits[0].inertia_, naive.within(X, y), rtol=1e-9)
-
-
 @cache
 def whole_fit(sparse, n_components):
     X, _ = blobs(n=300, k=4, cluster_std=0.5)
@@ -877,21 +798,9 @@ def test_order_of_topics_is_no_matter(small_topics):
     assert_order_is_no_matter(small_topics.X, small_topics.y, 10, 0.01)
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_order_of_blobs_is_no_matter(sparse):
-    X, y = blobs(n=3000, k=12, d=10, cluster_std=3.0)
-    assert_order_is_no_matter(sp.csr_array(X) if sparse else X, y, 12, 0.01)
-
-
 def test_order_of_more_rows_than_the_sample_holds_is_no_matter():
     X, y = blobs(n=60_000, k=20, d=6, cluster_std=1.5)
     assert_order_is_no_matter(X.astype(np.float32), y, 20, 0.01)
-
-
-@pytest.mark.slow
-def test_order_of_many_topics_is_no_matter(reduced):
-    X, y = Topics(n_features=20_000, n_topics=30, seed=1).matrix(70_000 if reduced else 200_000)
-    assert_order_is_no_matter(X, y, 30, 0.01)
 
 
 def best_of_scikit_learn(X, n_clusters):
@@ -903,17 +812,11 @@ def test_quality_on_topics(small_topics):
     assert quality(small_topics.X, kmeans(10, n_init="auto").fit(small_topics.X)) <= 1.002 * best
 
 
-@pytest.fixture(scope="module")
-def best_on_digits():
-    return best_of_scikit_learn(load_digits().data, 10)
-
-
-@pytest.mark.parametrize("seed", slow_but([0], range(3)))
-def test_quality_on_digits(seed, best_on_digits):
-    X, best = load_digits().data, best_on_digits
-    fitted = kmeans(10, n_init="auto", random_state=seed).fit(X)
-    assert fitted.inertia_ <= 1.002 * best
-    assert quality(X, kmeans(10, n_init="auto", random_state=seed).fit(sp.csr_array(X))) <= 1.002 * best
+def test_quality_on_digits():
+    X = load_digits().data
+    best = best_of_scikit_learn(X, 10)
+    assert kmeans(10, n_init="auto").fit(X).inertia_ <= 1.002 * best
+    assert quality(X, kmeans(10, n_init="auto").fit(sp.csr_array(X))) <= 1.002 * best
 
 
 def test_quality_of_an_image_like_sketch(small_digits):
@@ -922,23 +825,6 @@ def test_quality_of_an_image_like_sketch(small_digits):
         quality(small_digits.X, kmeans(10, n_init="auto", sketch=SketchOptions(n_components=24)).fit(small_digits.X))
         <= 1.002 * best
     )
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", ["dense", "csr"])
-def test_quality_far_from_the_origin(kind, dtype):
-    """As good as where the data lie around the origin, as far as the dtype can tell rows apart."""
-    X, _ = blobs(n=1000, k=8, d=5, cluster_std=2.0)
-    X = (10 * X + 1e6).astype(dtype)
-    best = best_of_scikit_learn(X.astype(np.float64), 8)
-    fitted = kmeans(8, n_init="auto").fit(sp.csr_array(X) if kind == "csr" else X)
-    assert quality(X, fitted) <= 1.002 * best
-
-
-def test_no_warnings_on_plain_data():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        kmeans().fit(blobs()[0])
 
 
 @cases("name", sketch_names())
@@ -970,24 +856,15 @@ def test_every_sketch_of_narrow_rows(name, sparse):
     assert fitted.n_components_ == 7
 
 
-def test_components_by_a_theorem():
-    X = sp.random_array((300, 100_000), density=1e-4, format="csr", rng=np.random.default_rng(0))
-    fitted = kmeans(3, sketch=SketchOptions(eps=0.5, delta=0.2)).fit(X)
-    asked = sizing("countsketch", n_clusters=3, eps=0.5, delta=0.2, n_rows=300, n_features=100_000)
-    assert fitted.n_components_ == asked.n_components
-    assert "eps=0.5" in fitted.plan_.why_sketch
-
-
-@pytest.mark.parametrize("seed", slow_but([0], range(3)))
 @cases("sparse", [False, True])
-def test_a_bound_of_as_many_components_as_features_takes_rows_as_they_are(sparse, seed):
-    # eleven rows of nine features of their own: a map to 99 components kept the objective in none of the seeds
+def test_a_bound_of_as_many_components_as_features_takes_rows_as_they_are(sparse):
+    # eleven rows of nine features of their own: a map to 99 components keeps the objective for no seed
     X = np.kron(np.eye(11), np.ones(9))
     given = sp.csr_array(X) if sparse else X
     for sketch in ("auto", *FORMULAS):
         if sparse and sketch == "pca":
             continue
-        kmeans = StreamKMeans(10, sketch=SketchOptions(sketch, eps=0.1), random_state=seed, progress=False)
+        kmeans = StreamKMeans(10, sketch=SketchOptions(sketch, eps=0.1), random_state=0, progress=False)
         plan, fitted = kmeans.plan(given), kmeans.fit(given)
         assert (plan.sketch, plan.n_components) == (fitted.sketch_.kind, fitted.n_components_)
         # eleven rows have eleven singular vectors, which keep the objective too
@@ -1003,9 +880,7 @@ def test_a_bound_beyond_what_a_sketch_can_have_is_refused_by_the_plan(tmp_path):
         StreamKMeans(30, sketch=SketchOptions("countsketch", eps=0.001), progress=False).plan(path)
 
 
-@pytest.mark.parametrize(
-    ("refine", "sparse"), slow_but([(0, True), (2, False)], itertools.product([0, 2], [False, True]))
-)
+@pytest.mark.parametrize(("refine", "sparse"), [(0, True), (2, False)])
 def test_rows_that_are_all_in_the_sample_are_labelled_as_from_a_file(tmp_path, refine, sparse):
     rng = np.random.default_rng(0)
     X = np.where(rng.random((900, 900)) < 0.05, rng.random((900, 900)), 0) + np.eye(6, 900)[rng.integers(0, 6, 900)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import json
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
 from sklearn.base import clone
 from sklearn.datasets import dump_svmlight_file, make_blobs, make_circles
 from sklearn.metrics import adjusted_rand_score
@@ -29,7 +27,7 @@ from streamkm.fitting.kernel.objective import kernel_objective
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, METHODS
 from tests.estimators.test_estimators import EXPECTED_FAILURES
 from tests.passes.test_passes import CountingSource
-from tests.tables import cases, slow_but
+from tests.tables import cases
 
 
 def kernel_kmeans(n_clusters=10, **parameters):
@@ -59,10 +57,7 @@ def test_passes_are_those_of_the_plan(inputs, fit_on, passes):
 
 
 @cases("method", METHODS)
-@pytest.mark.parametrize(
-    ("fit_on", "weighted"),
-    slow_but([("sample", False), ("all", True)], itertools.product(["sample", "all"], [False, True])),
-)
+@pytest.mark.parametrize(("fit_on", "weighted"), [("sample", False), ("all", True)])
 def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     source = CountingSource(small_digits.X[:300])  # which does not say how many rows it has
     weights = np.arange(300) + 1.0 if weighted else None
@@ -74,14 +69,15 @@ def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     assert fitted.plan_.reading.counts_first == weighted
 
 
-OPTIONS = ({}, {"fit_on": "all"}, {"method": "signs"}, {"method": "ros"}, {"method": Nystroem("kmeans")})
-EACH_ONCE = list(zip(["csr", "dense", "dense", "csr", "dense"], OPTIONS, strict=True))
-
-
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(
-    ("inputs", "options"), slow_but(EACH_ONCE, itertools.product(["dense", "csr"], OPTIONS)), indirect=["inputs"]
-)
+    ("inputs", "options"),
+    [
+        ("csr", {}), ("dense", {"fit_on": "all"}), ("dense", {"method": "signs"}), ("csr", {"method": "ros"}),
+        ("dense", {"method": Nystroem("kmeans")}),
+    ],
+    indirect=["inputs"],
+)  # fmt: skip
 def test_threads_and_processes_give_the_same_bits(inputs, client, options):
     inputs = inputs[:600]
     given = {"chunk_bytes": 20_000, "max_iter": 5, **options}
@@ -126,12 +122,6 @@ def test_a_callable_cannot_be_saved(small_digits, tmp_path):
 
 def product(X, landmarks):
     return X.astype(float) @ landmarks.T.astype(float) / 1e4
-
-
-def test_digits_are_found(small_digits):
-    fitted = kernel_kmeans(n_init="auto").fit(small_digits.X)
-    assert adjusted_rand_score(small_digits.y, fitted.labels_) > 0.99
-    assert 0 < fitted.trace_residual_ < len(small_digits.y)
 
 
 @pytest.mark.parametrize("fit_on", ["sample", "all"])
@@ -185,13 +175,12 @@ def test_sketch_stores_are_refused(small_digits, tmp_path):
         kernel_kmeans().fit(tmp_path / "x.zarr")
 
 
-@pytest.mark.parametrize("n_rows", slow_but(["4_000"], ["4_000", "20_000"]))
-def test_the_example_of_the_tour(capsys, n_rows):
+def test_the_example_of_the_tour(capsys):
     text = (Path(__file__).parents[2] / "examples" / "README.md").read_text()
     start = text.index("from sklearn.datasets import make_circles")
     code = text[start : text.index("```", start)]
     assert "make_circles(20_000, " in code
-    exec(code.replace("make_circles(20_000, ", f"make_circles({n_rows}, "))
+    exec(code.replace("make_circles(20_000, ", "make_circles(4_000, "))
     plain, kernel, inertia, residual, exact = map(float, capsys.readouterr().out.split())
     assert abs(plain) < 0.01
     assert kernel == 1
@@ -208,28 +197,18 @@ def test_sources_on_disk(small_digits, tmp_path):
     ]  # fmt: skip
 
 
-SOURCES = ("h5", "zarr", "svm", "npz", "dask", "dask csr", "chunks", "function", "csr")
-
-
-@pytest.mark.parametrize("kind", slow_but(["h5", "svm", "dask csr", "chunks", "function"], SOURCES))
+@pytest.mark.parametrize("kind", ["h5", "svm", "dask csr", "chunks", "function"])
 def test_every_source(small_digits, tmp_path, kind):
     X = small_digits.X[:500].astype(np.float32)
     if kind == "h5":
         with h5py.File(tmp_path / "x.h5", "w") as file:
             file["X"] = X
-    elif kind == "zarr":
-        zarr.create_array(tmp_path / "x.zarr", data=X, chunks=(100, 64))
     elif kind == "svm":
         dump_svmlight_file(X, np.zeros(len(X)), str(tmp_path / "x.svm"))
-    elif kind == "npz":
-        np.savez(tmp_path / "x.npz", X=X)
-    rows = da.from_array(X, chunks=(90, 64))
     given = {
-        "dask": rows,
-        "dask csr": rows.map_blocks(sp.csr_array),
+        "dask csr": da.from_array(X, chunks=(90, 64)).map_blocks(sp.csr_array),
         "chunks": [X[:200], X[200:]],
         "function": lambda: (X[start : start + 70] for start in range(0, 500, 70)),
-        "csr": sp.csr_array(X),
     }.get(kind, tmp_path / f"x.{kind}")
     firsts = X[[np.flatnonzero(small_digits.y == label)[0] for label in range(10)]]
     options = {"gamma": 1e-6, "fit_on": "all", "init": firsts, "n_landmarks": 500}  # no rows are drawn
@@ -271,6 +250,9 @@ def test_refuses_what_does_not_fit_in_memory(small_digits):
         ({"init": np.zeros((3, 2))}, "n_clusters=10"),
         ({"init": np.full((10, 2), np.nan)}, "finite centers"),
         ({"tol": -1}, "tol=-1"),
+        ({"refine": -1}, "refine="),
+        ({"refine": 0.5}, "refine="),
+        ({"refine": "all"}, "refine="),
     ],
 )
 def test_refuses_parameters(small_digits, parameters, message):
@@ -287,28 +269,17 @@ def test_refuses_more_clusters_than_rows_and_negative_values(small_digits):
         kernel_kmeans(init=np.zeros((10, 3))).fit(small_digits.X)
 
 
-def test_models_of_the_other_estimator_are_refused(small_digits, tmp_path):
-    StreamKMeans(3, progress=False).fit(small_digits.X).save(tmp_path / "model.npz")
-    with pytest.raises(InvalidParameterError, match="saved by another estimator"):
-        StreamKernelKMeans.load(tmp_path / "model.npz")
-
-
 def rings(n=600):
     """Two rings, and which row is of which."""
     return make_circles(n, noise=0.03, factor=0.3, random_state=0)
 
 
-PRECOMPUTED = itertools.product(["dense", "csr", "float32", "file"], ["nystroem", "two-step"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "method"), slow_but([("csr", "nystroem"), ("file", "nystroem"), ("dense", "two-step")], PRECOMPUTED)
-)
+@pytest.mark.parametrize(("kind", "method"), [("csr", "nystroem"), ("file", "nystroem"), ("dense", "two-step")])
 def test_precomputed_values_are_those_of_the_kernel(tmp_path, kind, method):
     X, y = rings()
     K = rbf_kernel(X, gamma=5.0)
     np.save(tmp_path / "K.npy", K)
-    given = {"dense": K, "csr": sp.csr_array(K), "float32": K.astype(np.float32), "file": tmp_path / "K.npy"}[kind]
+    given = {"dense": K, "csr": sp.csr_array(K), "file": tmp_path / "K.npy"}[kind]
     options = {"n_landmarks": "auto", "rank": "auto", "method": method}
     wanted = kernel_kmeans(2, gamma=5.0, **options).fit(X)
     fitted = kernel_kmeans(2, kernel="precomputed", **options).fit(given)

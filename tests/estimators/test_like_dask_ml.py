@@ -56,12 +56,6 @@ def test_as_good_as_in_memory(blobs, init):
     assert got.n_iter_ >= 1
 
 
-@pytest.mark.parametrize("init", [CENTERS[:2], CENTERS[:, :1], "invalid", 2])
-def test_starts_that_do_not_fit(blobs, init):
-    with pytest.raises(ValueError, match="init"):
-        StreamKMeans(3, init=init).fit(blobs)
-
-
 def test_kinds_of_input():
     X = np.random.default_rng(0).uniform(size=(100, 4))
     wanted = StreamKMeans(3, random_state=0).fit(X)
@@ -91,12 +85,6 @@ def test_empty_blocks():
     assert got.compute().shape == (100, 2)
 
 
-def test_fewer_rows_than_clusters_are_refused():
-    frame = dd.from_pandas(pd.DataFrame({"A": [1, 2, 3, 4, 5], "B": [6, 7, 8, 9, 10]}), npartitions=2)
-    with pytest.raises(ValueError, match="n_samples=5 should be >= n_clusters=8"):
-        StreamKMeans().fit(frame)
-
-
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_types(dtype):
     X = da.random.default_rng(0).uniform(size=(100, 2), chunks=(50, 2)).astype(dtype)
@@ -116,25 +104,6 @@ def test_given_starts_keep_their_order(blobs, init):
     got = StreamKMeans(3, init=init, random_state=0).fit(blobs)
     np.testing.assert_allclose(got.cluster_centers_, CENTERS, atol=0.2)
     np.testing.assert_array_equal(got.labels_, np.abs(blobs.compute()[:, :1] - CENTERS[:, 0]).argmin(axis=1))
-
-
-@pytest.mark.parametrize("init", ["k-means++", "random"])
-def test_one_seed_is_one_result(blobs, init):
-    first, again = (StreamKMeans(3, init=init, random_state=4).fit(blobs) for _ in range(2))
-    np.testing.assert_array_equal(first.cluster_centers_, again.cluster_centers_)
-    drawn, state = (StreamKMeans(3, init=init, random_state=np.random.RandomState(4)).fit(blobs) for _ in range(2))
-    np.testing.assert_array_equal(drawn.cluster_centers_, state.cluster_centers_)
-    recorded = StreamKMeans(3, init=init, random_state=drawn.seed_).fit(blobs)
-    np.testing.assert_array_equal(drawn.cluster_centers_, recorded.cluster_centers_)
-
-
-def test_blocks_are_no_matter(blobs):
-    """Of rows or of columns: one block, many, and a NumPy array give the same centers."""
-    wanted = StreamKMeans(3, random_state=0, chunk_bytes=1000).fit(blobs.compute())
-    for chunks in ((600, 2), (7, 2), (150, 1)):
-        got = StreamKMeans(3, random_state=0, chunk_bytes=1000).fit(blobs.rechunk(chunks))
-        np.testing.assert_allclose(got.cluster_centers_, wanted.cluster_centers_, rtol=1e-9)
-        np.testing.assert_array_equal(np.asarray(got.labels_), wanted.labels_)
 
 
 @pytest.mark.parametrize("weights", [None, np.ones(600), da.ones(600, chunks=150)])

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
-from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances, v_measure_score
 
 from streamkm import IncrementalKMeans, StreamKMeans
@@ -78,16 +76,6 @@ def test_one_step_is_a_step_of_lloyd(matrix):
     assert fitted.n_iter_ == 1
 
 
-@pytest.mark.parametrize("tol", [1e-2, 1e-8, 0])
-def test_from_the_same_centers_it_ends_where_scikit_learn_does(matrix, tol):
-    """At a fixed point of Lloyd's; which one it is may differ where steps are accelerated."""
-    theirs = KMeans(3, init=CENTERS, n_init=1, tol=tol).fit(X)
-    ours = kmeans(init=CENTERS, tol=tol).fit(matrix(X))
-    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
-    np.testing.assert_allclose(ours.cluster_centers_, theirs.cluster_centers_, rtol=1e-6, atol=1e-6)
-    assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-6)
-
-
 def test_without_tolerance_it_stops_at_a_fixed_point(matrix):
     fitted = kmeans(5, tol=0, max_iter=300, init="random", n_init=1).fit(matrix(HARD))
     assert fitted.n_iter_ < 300
@@ -112,16 +100,6 @@ def test_found_centers_stay_where_they_are(matrix):
     second = kmeans(tol=0, init=first.cluster_centers_).fit(matrix(X))
     np.testing.assert_allclose(second.cluster_centers_, first.cluster_centers_, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(second.labels_, first.labels_)
-
-
-@pytest.mark.parametrize("init", ["distinct rows", "k-means++", "random"])
-def test_fewer_distinct_rows_than_clusters(matrix, init):
-    """It stops, warns, and keeps as many centers as there are distinct rows; scikit-learn keeps all k."""
-    rows = np.array([[0, 0], [1, 1], [1, 1], [1, 0], [0, 1.0]])
-    with pytest.warns(ConvergenceWarning, match="found 4 clusters instead of 5"):
-        fitted = kmeans(5, init=rows if init == "distinct rows" else init).fit(matrix(rows))
-    assert set(fitted.labels_) == set(range(4))
-    assert fitted.inertia_ == pytest.approx(0, abs=1e-9)
 
 
 # ---- where it starts
@@ -160,11 +138,6 @@ def test_more_steps_are_no_worse():
     assert found[0] < found[1] < found[2]
 
 
-def test_given_centers_are_one_start():
-    with pytest.warns(RuntimeWarning, match="a single start"):
-        kmeans(init=CENTERS, n_init=10).fit(X)
-
-
 @cases("init", ["k-means++", "random", "ls++"])
 def test_rows_without_weight_are_no_start(init):
     """As many clusters as rows that count: each of them is a center."""
@@ -184,22 +157,6 @@ def test_weights_decide_where_it_starts(init):
 
 
 # ---- weights
-
-
-def test_weights_are_repetitions(matrix):
-    weights = np.random.default_rng(0).integers(1, 5, len(X))
-    weighted = kmeans(init=CENTERS, tol=0).fit(matrix(X), sample_weight=weights)
-    repeated = kmeans(init=CENTERS, tol=0).fit(matrix(np.repeat(X, weights, axis=0)))
-    np.testing.assert_array_equal(np.repeat(weighted.labels_, weights), repeated.labels_)
-    np.testing.assert_allclose(weighted.cluster_centers_, repeated.cluster_centers_, rtol=1e-6, atol=1e-6)
-    assert weighted.inertia_ == pytest.approx(repeated.inertia_)
-
-
-@pytest.mark.parametrize("weights", [np.ones(len(X)), np.ones(len(X), np.float32), [1] * len(X), 1, 1.0])
-def test_ones_are_no_weights(matrix, weights):
-    none, ones = (kmeans(init="random", n_init=1).fit(matrix(X), sample_weight=given) for given in (None, weights))
-    np.testing.assert_array_equal(ones.labels_, none.labels_)
-    np.testing.assert_array_equal(ones.cluster_centers_, none.cluster_centers_)
 
 
 def test_a_common_factor_of_the_weights_is_no_matter(matrix):
@@ -251,19 +208,6 @@ def test_whole_numbers(matrix, dtype, init):
     assert incremental(2).partial_fit(matrix(rows)).cluster_centers_.dtype == np.float64
 
 
-def test_single_precision_is_as_good(matrix):
-    """And the centers have the precision of the rows."""
-    fits = {dtype: kmeans(n_init=1).fit(as_dtype(matrix(X), dtype)) for dtype in (np.float32, np.float64)}
-    single, double = fits.values()
-    for dtype, fitted in fits.items():
-        assert fitted.cluster_centers_.dtype == dtype
-        assert fitted.transform(as_dtype(matrix(X), dtype)).dtype == dtype
-        assert incremental().partial_fit(as_dtype(matrix(X), dtype)).cluster_centers_.dtype == dtype
-    np.testing.assert_array_equal(single.labels_, double.labels_)
-    np.testing.assert_allclose(single.cluster_centers_, double.cluster_centers_, rtol=1e-4, atol=1e-4)
-    assert single.inertia_ == pytest.approx(double.inertia_, rel=1e-4)
-
-
 # ---- what a fitted model does
 
 
@@ -290,18 +234,6 @@ def test_distances(matrix, dtype):
     )
 
 
-def test_fit_transform_is_fit_and_transform(matrix):
-    rows = matrix(X)
-    np.testing.assert_array_equal(kmeans().fit_transform(rows), kmeans().fit(rows).transform(rows))
-
-
-@pytest.mark.parametrize("make", [kmeans, incremental])
-def test_names_of_distances(make):
-    fitted = make().fit(X)
-    name = type(fitted).__name__.lower()
-    assert fitted.get_feature_names_out().tolist() == [f"{name}{c}" for c in range(3)]
-
-
 def test_prediction_leaves_centers_alone(matrix, tmp_path):
     """They may be a memory map that cannot be written."""
     fitted = kmeans().fit(matrix(X))
@@ -310,29 +242,7 @@ def test_prediction_leaves_centers_alone(matrix, tmp_path):
     np.testing.assert_array_equal(fitted.predict(matrix(X)), fitted.labels_)
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_the_number_of_threads_is_no_matter():
-    fits = [kmeans(5, executor=n_threads).fit(HARD) for n_threads in (1, 2, 4)]
-    for fitted in fits[1:]:
-        np.testing.assert_array_equal(fitted.labels_, fits[0].labels_)
-
-
 # ---- what is refused
-
-
-@cases(
-    "parameters, message",
-    [
-        ({"n_clusters": len(X) + 1}, "n_samples=120 should be >= n_clusters=121"),
-        ({"init": X[:2]}, r"init has shape \(2, 4\); needed: \(n_clusters=3"),
-        ({"init": lambda X, n_clusters, random_state: X[:2]}, r"init has shape \(2, 4\); needed: \(n_clusters=3"),
-        ({"init": X[:3, :2]}, "init has 2 features; the data have 4"),
-        ({"init": lambda X, n_clusters, random_state: X[:3, :2]}, r"\(3, 2\); needed: \(n_clusters=3, features=4\)"),
-    ],
-)
-def test_parameters_that_do_not_fit_the_rows(parameters, message):
-    with pytest.raises(ValueError, match=message):
-        kmeans().set_params(**parameters).fit(X)
 
 
 # ---- streams, as MiniBatchKMeans
@@ -346,17 +256,3 @@ def test_a_stream_keeps_its_centers_apart():
     for start in range(0, 100, 10):
         stream.partial_fit(rows[start : start + 10])
     assert (np.abs(stream.cluster_centers_) > 1e-9).any(axis=1).sum() >= 19
-
-
-def test_a_stream_is_counted_and_labelled(matrix):
-    rows = matrix(X)
-    stream = incremental().partial_fit(rows[:50]).partial_fit(rows[50:])
-    assert stream.n_steps_ == 2
-    np.testing.assert_array_equal(stream.labels_, stream.predict(rows[50:]))
-
-
-def test_a_fit_goes_on_as_a_stream(matrix):
-    rows = matrix(X)
-    fitted = kmeans().fit(rows).incremental().partial_fit(rows[:5])
-    assert fitted.n_samples_seen_ == 125
-    assert v_measure_score(Y, fitted.predict(rows)) == 1

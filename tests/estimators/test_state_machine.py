@@ -1,4 +1,4 @@
-"""Streams and stores in any order of what can be done with them, against plain NumPy.
+"""Stores in any order of what can be done with them, against plain NumPy.
 
 Rows are whole numbers, so that sums are exact in any order. Appends are killed in processes of their own.
 """
@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from sklearn.base import clone
 
-from streamkm import IncrementalKMeans, StreamKMeans
+from streamkm import StreamKMeans
 from streamkm.core.exceptions import CheckpointError, StoreError
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
@@ -30,7 +30,6 @@ from tests.naive import countsketch_matrix, dense
 from tests.programs import forking
 
 D, K = 12, 3
-FIRST_ROWS = 1 << 20  # between the numbers of rows of streams that may be merged
 SKETCHED = countsketch_matrix(SKETCH.seed, D, SKETCH.n_components)
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 900)
@@ -46,14 +45,6 @@ def nearest(X, centers):
     """Labels and the sum of squared distances, by all pairs."""
     d2 = ((X.astype(np.float64)[:, None] - centers[None]) ** 2).sum(axis=2)
     return d2.argmin(axis=1), d2.min(axis=1).sum()
-
-
-class Followed:
-    """A stream, and all rows that it has taken."""
-
-    def __init__(self, number):
-        self.kmeans = IncrementalKMeans(K, random_state=0, first_row=number * FIRST_ROWS, executor=1, progress=False)
-        self.rows = np.empty((0, D), np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +64,8 @@ def killer():
 
 
 class Machine(RuleBasedStateMachine):
-    """Streams that take rows, are merged, saved and loaded; a store that takes rows and is killed while it does."""
+    """A store that takes rows, is killed while it does, and is clustered."""
 
-    streams = Bundle("streams")
     kill = None
 
     def __init__(self):
@@ -87,7 +77,7 @@ class Machine(RuleBasedStateMachine):
             ("engine.saving", "INTERVAL_S", 0.0), ("engine.saving", "SHARE", 1.0),
         ):  # fmt: skip
             self.patched.setattr(f"streamkm.{module}.{name}", value)
-        self.n_files = self.n_streams = 0
+        self.n_files = 0
         self.stored = np.empty((0, D), np.float32)
         self.pending = None  # rows and file of an append that was killed before it was done
         self.done = []  # files that are in the store
@@ -95,57 +85,6 @@ class Machine(RuleBasedStateMachine):
     def teardown(self):
         self.patched.undo()
         shutil.rmtree(self.folder)
-
-    # ---- streams
-
-    @rule(target=streams)
-    def new_stream(self):
-        self.n_streams += 1
-        return Followed(self.n_streams)
-
-    @rule(stream=streams, seed=seeds, n_rows=sizes)
-    def partial_fit(self, stream, seed, n_rows):
-        X = whole_rows(seed, n_rows)
-        stream.kmeans.partial_fit(X)
-        stream.rows = np.concatenate([stream.rows, X])
-        self.check_stream(stream)
-
-    @rule(stream=streams, other=consumes(streams))
-    def merge(self, stream, other):
-        if stream is other or not len(stream.rows) or not len(other.rows):
-            return
-        stream.kmeans.merge(other.kmeans)
-        stream.rows = np.concatenate([stream.rows, other.rows])
-        other.rows = other.rows[:0]  # its rows are in one stream only
-        other.kmeans = Followed(0).kmeans
-        self.check_stream(stream)
-
-    @rule(stream=streams)
-    def save_and_load(self, stream):
-        if len(stream.rows) < K:
-            return
-        path = self.folder / "model.npz"
-        stream.kmeans.save(path, overwrite=True)
-        loaded = IncrementalKMeans.load(path)
-        labels, inertia = nearest(stream.rows, stream.kmeans.cluster_centers_)
-        np.testing.assert_array_equal(loaded.predict(stream.rows), labels)
-        np.testing.assert_array_equal(loaded.counts_, stream.kmeans.counts_)
-        np.testing.assert_allclose(loaded.score(stream.rows), -inertia, rtol=1e-6)
-        assert loaded.seed_ == 0
-        stream.kmeans = loaded
-        self.check_stream(stream)
-
-    def check_stream(self, stream):
-        """Sums and sizes are those of all rows; the coreset has all of them, so counts and objective are exact."""
-        totals = stream.kmeans.stream_.totals()
-        assert (stream.kmeans.n_samples_seen_, totals.n_rows, totals.weight) == (len(stream.rows),) * 3
-        np.testing.assert_array_equal(totals.sums, stream.rows.sum(axis=0, dtype=np.float64))
-        if len(np.unique(stream.rows, axis=0)) >= K:
-            labels, inertia = nearest(stream.rows, stream.kmeans.cluster_centers_)
-            np.testing.assert_allclose(stream.kmeans.counts_, np.bincount(labels, minlength=K))
-            np.testing.assert_allclose(stream.kmeans.inertia_, inertia, rtol=1e-6)
-
-    # ---- a store
 
     def file(self, X):
         self.n_files += 1

@@ -235,8 +235,3 @@ class Updates(RuleBasedStateMachine):
 
 def test_updates_in_any_order():
     run_state_machine_as_test(Updates, settings=settings(max_examples=20, stateful_step_count=12))
-
-
-@pytest.mark.slow
-def test_long_walks():
-    run_state_machine_as_test(Updates, settings=settings(max_examples=60, stateful_step_count=25))
