@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import pytest
-
 from streamkm.engine.dask_handles import Held, HeldParts, HeldValues
 
 
@@ -42,21 +40,3 @@ def test_handles_that_moved_stay_where_they_are_now():
     assert places(handles) == [*wanted[:3], (first, (3,)), wanted[4]]
     handles.append(Held(first, 5))
     assert places(handles)[-1] == (first, (5,))
-
-
-def test_values_that_are_no_handles_are_kept_as_they_are():
-    handles = HeldValues()
-    handles.extend(["a", "b", Held("f"), Held("f")])
-    assert handles[:2] == ["a", "b"]
-    assert places(handles[2:]) == [("f", ()), ("f", ())]
-
-
-def test_handles_are_only_added():
-    handles = HeldValues()
-    handles.append(Held("f", 0))
-    with pytest.raises(TypeError, match="replaced"):
-        handles[0] = Held("f", 1)
-    with pytest.raises(TypeError, match="removed"):
-        del handles[0]
-    with pytest.raises(IndexError, match="at the end"):
-        handles.insert(0, Held("f", 1))

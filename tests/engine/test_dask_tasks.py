@@ -47,10 +47,6 @@ def in_task(client, function, *args):
     return client.submit(function, *args, pure=False).result(timeout=SECONDS)
 
 
-def test_a_fit(busy, X, wanted):
-    assert_same_bits(in_task(busy, KMEANS.fit, X), wanted)
-
-
 def test_as_many_fits_as_threads_and_more(busy, X, wanted):
     futures = [busy.submit(clone(KMEANS).fit, X, pure=False) for _ in range(4)]
     for got in busy.gather(futures):

@@ -181,29 +181,6 @@ def test_workers_hold_the_same_share_however_fast_they_are(client, tmp_path):
     assert max(held.values()) - min(held.values()) <= 100 * -(-39 // SHARDS)  # one call
 
 
-@pytest.mark.parametrize("n_items", NUMBERS)
-def test_fold_is_bit_identical(n_items, client):
-    totals, orders = [], []
-    for chosen in (1, 2, 4, client):
-        outputs = []
-        with open_executor(chosen) as executor:
-            factor = executor.share(3.0)
-            total = executor.fold(
-                "test",
-                add_step,
-                joining(add_combine),
-                range(n_items),
-                n_items,
-                factor,
-                listener=executors.Listener(outputs.append),
-            )
-        totals.append(total)
-        orders.append(outputs)
-    assert len(set(totals)) == 1
-    np.testing.assert_allclose(totals[0], sum(3 / (1 + i) ** 1.5 for i in range(n_items)), rtol=1e-12)
-    assert all(outputs == list(range(n_items)) for outputs in orders)
-
-
 def keep_step(state, item):
     return (state or 0) + item, np.full(3, item)
 
@@ -513,36 +490,31 @@ def test_a_client_that_cannot_work_is_refused(client, tmp_path):
 
 
 LATE = """
-import atexit, logging, sys, threading
+import logging, threading
 import numpy as np, zarr
 from streamkm import StreamKMeans
 from streamkm.sources import open_source
 
 X = np.random.default_rng(0).normal(size=(3000, 6)).astype("f4") + 9
-zarr.create_array(f"{sys.argv[1]}.zarr", shape=X.shape, chunks=(500, 6), dtype=X.dtype)[:] = X
-sources = [open_source(X), open_source(f"{sys.argv[1]}.zarr")]  # zarr opens nothing any more by then
+zarr.create_array("x.zarr", shape=X.shape, chunks=(500, 6), dtype=X.dtype)[:] = X
+sources = [open_source(X), open_source("x.zarr")]  # zarr opens nothing any more by then
 logging.basicConfig(level=logging.WARNING)
 logging.getLogger("streamkm").setLevel(logging.WARNING)
 wanted = [StreamKMeans(3, random_state=0).fit(source).inertia_ for source in sources]
 
 def late():
-    if sys.argv[1] == "thread":
-        threading.main_thread().join()
+    threading.main_thread().join()
     for n_threads in (1, 2):
         found = [StreamKMeans(3, random_state=0, executor=n_threads).fit(source).inertia_ for source in sources]
         print(n_threads, found == wanted, flush=True)
 
-if sys.argv[1] == "thread":
-    threading.Thread(target=late).start()
-else:
-    atexit.register(late)
+threading.Thread(target=late).start()
 """
 
 
-@pytest.mark.parametrize("when", ["thread", pytest.param("atexit", marks=pytest.mark.slow)])
-def test_fits_after_the_main_thread_has_ended_take_one_thread(tmp_path, when):
+def test_fits_after_the_main_thread_has_ended_take_one_thread(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", LATE, when], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(TOP)},
+        [sys.executable, "-c", LATE], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(TOP)},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.stdout == "1 True\n2 True\n", done.stderr

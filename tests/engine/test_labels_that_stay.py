@@ -55,11 +55,7 @@ def test_labels_are_gathered_when_they_are_asked_for(cluster, path, wanted):
     relay = Relay(cluster[0].address)
     try:
         with Client(relay.address, set_as_default=False) as client:
-            received = {}
-            for name, given in (("stay", {}), ("once more", {})):
-                before = relay.n_received
-                model = fit_on(client, path, **given)
-                received[name] = relay.n_received - before
+            model = fit_on(client, path)
             assert "labels_" not in vars(model)
             before = relay.n_received
             labels = model.labels_
@@ -183,18 +179,3 @@ def test_many_labels_are_gathered_with_a_warning(client, path, wanted, monkeypat
     np.testing.assert_array_equal(labels, wanted.labels_)
     monkeypatch.setattr(fitted_attributes, "MANY_LABELS", N_ROWS)
     _ = fit_on(client, path).labels_
-
-
-def test_bytes_of_the_client_do_not_grow_with_the_rows(cluster, X, tmp_path):
-    """Of a fit with as many chunks, whose rows are four times as many."""
-    relay, received = Relay(cluster[0].address), []
-    try:
-        with Client(relay.address, set_as_default=False) as client:
-            for times in (1, 4):
-                np.save(tmp_path / "x.npy", np.tile(X, (times, 1)))
-                before = relay.n_bytes
-                fit_on(client, tmp_path / "x.npy", chunk_bytes=4 * D * CHUNK_ROWS * times)
-                received.append(relay.n_bytes - before)
-    finally:
-        relay.close()
-    assert received[1] < 1.1 * received[0]  # labels of the rows that are more would be 2.4 MB, of some 6 MB

@@ -60,12 +60,9 @@ def reads(arrays, n_passes=1):
     return data
 
 
-@pytest.mark.parametrize(
-    "n_units", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(6, marks=pytest.mark.slow)]
-)
-def test_fits_and_predictions_read_storage_chunks_once_but_for_few(workers, stored, n_units):
+def test_fits_and_predictions_read_storage_chunks_once_but_for_few(workers, stored):
     source, arrays = stored
-    chunk_bytes = 8 * n_units * arrays[0].unit_rows
+    chunk_bytes = 16 * arrays[0].unit_rows
     kmeans = StreamKMeans(
         3,
         sketch=SketchOptions(n_components=16),
@@ -76,7 +73,7 @@ def test_fits_and_predictions_read_storage_chunks_once_but_for_few(workers, stor
         executor=workers,
     )
     kmeans.fit(source)
-    assert len(source.chunks(chunk_bytes)) * n_units >= N_CHUNKS
+    assert 2 * len(source.chunks(chunk_bytes)) >= N_CHUNKS
     assert reads(arrays, 2) <= MOST_READS
     for method in (kmeans.predict, kmeans.transform):
         method(source)

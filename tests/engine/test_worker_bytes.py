@@ -140,19 +140,6 @@ def test_labels_of_many_clusters_stay_on_the_workers(counted, tmp_path):
 
 
 @pytest.mark.slow
-def test_calls_of_an_iteration_do_not_depend_on_the_chunks(counted, tmp_path):
-    """Of a fit with the default `tol`, whose steps are accelerated."""
-    relay, client = counted
-    k, m, n_rows = 100, 16, 257_000
-    path = tmp_path / "rows.npy"
-    np.save(path, np.random.default_rng(0).random((n_rows, m), np.float32))
-    counts = per_iteration(relay, client, path, n_rows, k=k, n_chunks=257, coreset=None)
-    n_calls = 24 + 3 + 1 + 1
-    assert counts.n_calls <= n_calls
-    assert counts.through <= 2 * N_WORKERS * 8 * k * m + n_calls * CALL_BYTES
-
-
-@pytest.mark.slow
 def test_bytes_of_a_search_on_rows_drawn_from_all_do_not_depend_on_the_rows(counted, tmp_path):
     """Distances and what is not drawn stay on the workers, and one of them searches."""
     relay, client = counted
