@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -14,7 +12,6 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.changed_share import ChangedShare, GapError
 from streamkm.cluster.gap_histogram import GapHistogram, histogram_scales
 from streamkm.cluster.rows import row_d2, row_d2norms
-from streamkm.engine.records import pack, unpack
 from tests import naive
 
 
@@ -105,30 +102,6 @@ def test_it_holds_for_small_moves_of_float32_rows(offset, spread):
     assert stream.bound.share < 0.4
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 10_000))
-def test_gaps_of_moved_rows_are_the_least_of_all_points_that_they_may_be(seed):
-    rng = np.random.default_rng(seed)
-    before = rng.normal(size=(2, 2))
-    after = before + rng.choice([0.05, 0.5]) * rng.normal(size=(2, 2))
-    row = before[0] + rng.normal(size=2) * 0.6
-    own, other = naive.d2_matrix(row[None], before)[0]
-    if other < own:
-        return
-    bound = ChangedShare.empty(before)
-    bound.rows.add(np.zeros(1, np.int32), np.array([own]), np.array([other - own]))
-    moved = bound.moved(before, after, np.arange(2))
-    angles, radii = np.meshgrid(np.linspace(0, 2 * np.pi, 4001), np.sqrt(own) * np.linspace(0, 1, 41))
-    points = before[0] + np.stack([radii * np.cos(angles), radii * np.sin(angles)], axis=-1).reshape(-1, 2)
-    d2 = naive.d2_matrix(points, before)
-    d2 = naive.d2_matrix(points[d2[:, 1] - d2[:, 0] >= other - own], after)
-    least = (d2[:, 1] - d2[:, 0]).min(initial=np.inf)
-    if moved.changed:
-        assert least < 0.02  # points of a grid miss the least one by no more
-    else:
-        assert least - 0.02 <= moved.rows.least_gaps.min() <= least
-
-
 @pytest.mark.parametrize("kind", ["dense", "csr", "lifted"])
 @pytest.mark.parametrize("offset", [0.0, 50.0])
 def test_errors_of_float32_products_are_bounded(kind, offset):
@@ -155,25 +128,6 @@ def test_errors_of_float32_products_are_bounded(kind, offset):
         found = ChangedShare.empty(centers).labelled(histogram, error).rows
         assert found.least_gaps.min() <= true_gaps[i]
         assert found.farthest.max() >= exact[i, 0]
-
-
-@pytest.mark.parametrize("n_clusters", [1, 2, 6])
-def test_nothing_changes_when_nothing_moves(n_clusters):
-    rng = np.random.default_rng(0)
-    stream = Stream(np.repeat(rng.normal(size=(n_clusters, 3)), 2, axis=0))  # each center twice: all gaps are 0
-    stream.label(rng.normal(size=(200, 3)).astype(np.float32), np.ones(200))
-    places = rng.permutation(2 * n_clusters)
-    stream.move(stream.centers[np.argsort(places)], places)
-    assert stream.bound.share == 0
-
-
-def test_one_center_keeps_all_rows_however_far_it_goes():
-    stream = Stream(np.zeros((1, 2)))
-    stream.label(np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32), np.ones(50))
-    stream.move(np.array([[100.0, 0.0]]), np.array([0]))
-    assert stream.bound.share == 0
-    stream.move(np.array([[100.0, 0.0], [0.0, 0.0]]), np.array([0]))
-    assert stream.bound.share == stream.share == 1
 
 
 def test_rows_of_a_center_that_is_gone_have_changed_and_no_others():
@@ -210,27 +164,3 @@ def test_it_fades_and_joins():
     before = joined.rows.farthest.copy()
     joined.joined(first.bound).moved(after, centers, np.arange(6))
     np.testing.assert_array_equal(joined.rows.farthest, before)  # it is a value
-
-
-def test_it_is_saved_as_a_record_and_has_no_rows_at_first():
-    stream = Stream(np.random.default_rng(0).normal(size=(4, 2)))
-    assert stream.bound.share == 0
-    stream.label(np.random.default_rng(1).normal(size=(40, 2)).astype(np.float32), np.ones(40))
-    stream.move(stream.centers[:3] + 1, np.array([0, 1, 2, -1]))
-    restored = unpack(ChangedShare, pack(stream.bound))
-    assert restored.share == stream.bound.share > 0
-    for field in fields(GapHistogram):
-        np.testing.assert_array_equal(getattr(restored.rows, field.name), getattr(stream.bound.rows, field.name))
-
-
-def test_what_does_not_agree_is_an_error():
-    centers = np.zeros((3, 2))
-    bound = ChangedShare.empty(centers)
-    with pytest.raises(ValueError, match="expected 3 clusters"):
-        bound.labelled(GapHistogram.empty(np.ones(2)), GapError())
-    with pytest.raises(ValueError, match="expected 3 clusters"):
-        bound.moved(centers[:2], centers, np.arange(2))
-    with pytest.raises(ValueError, match="2 features before and 1 after"):
-        bound.moved(centers, centers[:, :1], np.arange(3))
-    with pytest.raises(ValueError, match="-1 or below 3"):
-        bound.moved(centers, centers, np.array([0, 1, 3]))

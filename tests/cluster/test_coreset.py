@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import ks_2samp
 from sklearn.datasets import make_blobs
 
 from streamkm.cluster.rows import NO_WEIGHTS
@@ -18,14 +16,12 @@ from streamkm.cluster.sampling import sensitivity as importance
 from streamkm.cluster.sampling.coreset import CoresetRule, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.engine import Joining, open_executor
 from streamkm.fitting.streams.coreset_centers import StreamSettings, cluster_coreset
 from streamkm.kernels.cluster.balancing import balance
 from tests import naive
 from tests.tables import cases
 
 METHODS = ("sensitivity", "lightweight", "uniform")
-DRAWN = METHODS[:2]
 
 
 def rng(seed=0):
@@ -208,18 +204,6 @@ def test_the_objective_of_any_centers_is_unbiased(method, weighted):
         assert found.std() < 0.5 * truth
 
 
-@pytest.mark.parametrize("method", DRAWN)
-def test_merges_are_free_of_order_in_distribution(method):
-    X, centers = rows(600), [rows(600)[:4].astype(float)]
-    forward = estimates(method, NO_WEIGHTS, centers, 100, X)[:, 0]
-    perm = rng(4).permutation(600)
-    shuffled = estimates(method, NO_WEIGHTS, centers, 100, X[perm])[:, 0]
-    by_cluster = estimates(method, NO_WEIGHTS, centers, 100, X[np.argsort(X[:, 0], kind="stable")])[:, 0]
-    assert ks_2samp(forward, shuffled).pvalue > 0.001
-    # sorted rows are easier: clusters of a part are tighter, so the spread may only be smaller
-    assert by_cluster.std() < 1.3 * forward.std()
-
-
 # ---- the same whatever the order, the cuts and the workers
 
 
@@ -250,64 +234,6 @@ def test_uniform_keeps_the_lowest_keys():
     order = sorted(range(300), key=lambda place: naive.splitmix64(word, place))
     assert set(coreset.places) == set(order[:30])
     np.testing.assert_array_equal(coreset.weights, np.full(30, 10.0))
-
-
-@given(split=st.integers(0, 7), method=st.sampled_from(METHODS))
-def test_trees_of_two_machines_join_to_the_tree_of_one(split, method):
-    X, rule = rows(400), CoresetRule(40, 4, 3, method)
-    cuts = [(i, slice(50 * i, 50 * i + 50)) for i in range(8)]
-    trees = []
-    for part in (cuts[:split], cuts[split:], cuts):
-        tree = CoresetTree(rule)
-        for index, rows_ in part:
-            tree.add(index, X[rows_], np.arange(400)[rows_], NO_WEIGHTS)
-        trees.append(tree)
-    for joined in (trees[0].merged(trees[1]), trees[1].merged(trees[0]), join_trees(trees[:2])):
-        assert joined.nodes.keys() == trees[2].nodes.keys() == {(3, 0)}
-        assert_same(rule.finish(joined.part()), rule.finish(trees[2].part()))
-
-
-def join_trees(trees, *_shared):
-    return reduce(CoresetTree.merged, trees)
-
-
-def add_item(tree, item, rule):
-    index, X = item
-    tree = CoresetTree(rule) if tree is None else tree
-    tree.add(index, X, np.arange(10 * index, 10 * index + 10), NO_WEIGHTS)
-    return tree, None
-
-
-def fold(executor, rule, X):
-    items = [(i, X[10 * i : 10 * i + 10]) for i in range(40)]
-    return rule.finish(executor.fold("coreset", add_item, Joining(join_trees), items, 40, rule).part())
-
-
-@pytest.mark.usefixtures("small_pieces")
-def test_threads_and_a_cluster_fold_the_same_coreset(client):
-    X, rule = rows(400), CoresetRule(50, 4, 3)
-    wanted = coreset_of(rule, X, 40)
-    with open_executor(3) as threads, open_executor(client) as cluster:
-        for executor in (threads, cluster):
-            assert_same(fold(executor, rule, X), wanted)
-
-
-def test_a_part_that_comes_twice_counts_twice():
-    X, rule = rows(100), CoresetRule(30, 4, 3)
-    tree = tree_of(rule, X, [0, 50, 100])
-    both = rule.finish(tree.merged(tree).part())
-    np.testing.assert_allclose(both.weights.sum(), 200)
-    assert both.n_rows == 200
-    assert len(both.weights) <= 30
-
-
-def test_memory_grows_with_the_logarithm_of_the_parts():
-    rule, tree, most = CoresetRule(20, 4, 0), CoresetTree(CoresetRule(20, 4, 0)), 0
-    for index in range(200):
-        tree.insert(rule.part(rows(40, seed=index), np.arange(40 * index, 40 * index + 40), NO_WEIGHTS), index)
-        most = max(most, sum(len(part.places) for part in tree.nodes.values()))
-    assert most <= 20 * 8
-    assert tree.n_bytes <= 20 * 8 * (3 * 8 + 8 + 8)
 
 
 # ---- weights that decay

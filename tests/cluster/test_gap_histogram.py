@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.gap_histogram import FINE, FINE_BYTES, GapHistogram, bins_of, histogram_bytes, histogram_scales
-from streamkm.cluster.rows import row_d2
-from streamkm.engine.records import pack, unpack
 from tests import naive
 
 MANY = 5000  # clusters that have coarse bins
@@ -55,16 +52,6 @@ def test_cells_are_those_of_a_loop_over_rows(n_clusters, weighted):
     np.testing.assert_array_equal(histogram.distances(), wanted.weights.sum(axis=2))
 
 
-def test_edges_of_distances_part_the_rows():
-    labels, d2, gaps, _ = made(3)
-    histogram = GapHistogram.empty(np.array([0.5, 1.0, 3.0]))
-    histogram.add(labels, d2, gaps)
-    for c in range(3):
-        own, edges = np.sqrt(d2[labels == c]), histogram.scales[c] * np.sqrt(bins_of(3)[0].edges())
-        wanted = np.bincount(np.searchsorted(edges, own, side="right"), minlength=len(edges) + 1)
-        np.testing.assert_array_equal(histogram.distances()[c], wanted)
-
-
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 700), max_size=5), st.integers(0, 1000))
 def test_parts_joined_are_the_whole(cuts, seed):
@@ -80,25 +67,6 @@ def test_parts_joined_are_the_whole(cuts, seed):
         joined = joined.absorb(part)
     for found, expected in zip(joined.cells(), whole.cells(), strict=True):
         np.testing.assert_array_equal(found, expected)
-
-
-def test_a_state_that_cannot_be_written_is_copied():
-    first, second = GapHistogram.empty(np.ones(2)), GapHistogram.empty(np.ones(2))
-    second.add(np.array([1], np.int32), np.array([2.0]), np.array([3.0]))
-    for array in first.cells():
-        array.flags.writeable = False
-    assert first.absorb(second).weights.sum() == 1
-    assert first.weights.sum() == 0
-    assert second.absorb(first) is second
-
-
-def test_histograms_are_saved_as_records():
-    histogram = GapHistogram.empty(np.ones(3))
-    histogram.add(*made(3)[:3])
-    restored = unpack(GapHistogram, pack(histogram))
-    for found, expected in zip(restored.cells(), histogram.cells(), strict=True):
-        np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(restored.scales, histogram.scales)
 
 
 @pytest.mark.parametrize("n_clusters", [1, 50, 2000, 10_000])
@@ -119,15 +87,3 @@ def test_scales_are_half_the_distances_to_the_nearest_centers():
     np.testing.assert_allclose(histogram_scales(centers), wanted, rtol=1e-14)
     np.testing.assert_array_equal(histogram_scales(centers[:1]), 1.0)
     np.testing.assert_array_equal(histogram_scales(np.zeros((3, 2))), 1.0)
-
-
-def test_no_gap_of_rows_is_below_that_of_their_cell():
-    rng = np.random.default_rng(5)
-    X, centers = rng.normal(size=(3000, 6)).astype(np.float32), rng.normal(size=(12, 6))
-    table, gaps = NearestCenters.build(centers, np.float32), np.empty(3000)
-    labels = table.labels(X, gaps=gaps)
-    histogram = GapHistogram.empty(histogram_scales(centers))
-    histogram.add(labels, row_d2(X, labels, table), gaps)
-    assert histogram.weights.sum() == 3000
-    assert histogram.farthest.max() == row_d2(X, labels, table).max()
-    assert histogram.least_gaps.min() == gaps.min()

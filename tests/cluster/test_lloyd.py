@@ -10,7 +10,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
 from streamkm.cluster import in_memory
@@ -88,18 +87,6 @@ def stored(X, sparse):
 
 
 # ---- seeding
-
-
-@cases("sparse", [False, True])
-@cases("dtype", FLOATS)
-def test_kmeans_plusplus_picks_distinct_rows(sparse, dtype):
-    X = stored(rng().normal(size=(200, 4)).astype(dtype), sparse)
-    for seed in range(5):
-        centers = kmeans_plusplus(one_block(X), 50, rng=rng(seed))
-        assert centers.shape == (50, 4)
-        assert len(np.unique(centers, axis=0)) == 50
-        rows = {tuple(row) for row in naive.dense(X)}
-        assert rows.issuperset(tuple(row) for row in centers)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -191,18 +178,6 @@ def test_lloyd_is_the_naive_twin(executor, sparse, dtype, weighted, n_blocks):
     np.testing.assert_array_equal(start, X[:7])
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_lloyd_is_scikit_learns_from_the_same_start(executor, sparse, dtype):
-    X, _ = blobs(n=800, k=10, cluster_std=3.0, dtype=dtype)
-    start = X[:10].astype(np.float64)
-    got = lloyd(in_blocks(executor, stored(X, sparse)), start, max_iter=300, tol=0)
-    wanted = KMeans(10, init=start, n_init=1, tol=0).fit(X.astype(np.float64))
-    assert got.converged
-    np.testing.assert_allclose(got.centers, wanted.cluster_centers_, rtol=1e-6)
-    np.testing.assert_allclose(got.inertia, wanted.inertia_, rtol=1e-6)
-
-
 def test_lloyd_history_never_rises_and_tol_stops_it(executor):
     X, _ = blobs(n=2000, k=30, cluster_std=4.0)
     blocks, start = in_blocks(executor, X), X[:30]
@@ -219,28 +194,6 @@ def test_lloyd_history_never_rises_and_tol_stops_it(executor):
     assert tuple(step.inertia for step in steps) == cut_off.history == exact.history[:4]
 
 
-def test_lloyd_goes_on_from_any_step(executor):
-    X, _ = blobs(n=2000, k=30, cluster_std=4.0)
-    steps = []
-    whole = lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, on_step=steps.append)
-    assert len(steps) > 4
-    for begun in (steps[0], steps[3], steps[-1]):
-        again = lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, begun=begun)
-        np.testing.assert_array_equal(again.centers, whole.centers)
-        assert (again.history, again.n_iter, again.converged) == (whole.history, whole.n_iter, whole.converged)
-
-
-def test_lloyd_does_not_depend_on_threads():
-    X = rng().normal(size=(3000, 6)).astype(np.float32)
-    found = []
-    for n_threads in (1, 2, 4):
-        with open_executor(n_threads) as executor:
-            found.append(lloyd(in_blocks(executor, X, 20), X[:25].astype(np.float64), max_iter=15, tol=0))
-    for other in found[1:]:
-        np.testing.assert_array_equal(other.centers, found[0].centers)
-        assert other.history == found[0].history
-
-
 def test_lloyd_on_sketched_rows_whose_entries_meet(executor):
     X = sp.random_array((300, 500), density=0.02, format="csr", rng=rng(), dtype=np.float32)
     sketched = CountSketch(300, 0).apply(X)
@@ -253,19 +206,6 @@ def test_lloyd_on_sketched_rows_whose_entries_meet(executor):
     centers, history = naive.lloyd(merged, start, max_iter=5)
     np.testing.assert_allclose(got.centers, centers, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(got.history, history, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_far_from_the_origin(executor, dtype):
-    """Float32 holds 1e6 to 0.06: clusters ten units apart are still told apart, as scikit-learn does in float64."""
-    centers = rng(3).uniform(-200, 200, (8, 5))
-    X = (1e6 + centers[rng(4).integers(0, 8, 1000)] + rng(5).normal(size=(1000, 5))).astype(dtype)
-    start = start_centers(executor, one_block(X), 8, init="k-means++", n_init=1, streams=streams())
-    got = lloyd(in_blocks(executor, X), start, max_iter=100, tol=0)
-    best = KMeans(8, n_init=10, random_state=0).fit(X.astype(np.float64)).inertia_
-    labels, _ = naive.nearest(X, got.centers)
-    assert naive.within(X, labels) <= best * (1 + 1e-6)
-    np.testing.assert_allclose(got.inertia, best, rtol=1e-2)
 
 
 def test_joined_totals_are_those_of_all_rows_in_the_memory_of_the_first(executor):
@@ -296,17 +236,6 @@ def test_an_empty_cluster_moves_to_the_farthest_row(executor, sparse, n_blocks):
     assert got.inertia == 0
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("n_blocks", [1, 5])
-def test_several_empty_clusters_move_to_different_rows(executor, sparse, n_blocks):
-    X = rng().normal(size=(100, 3))
-    start = np.concatenate([X[:1], X[:1] + 1000 + np.arange(9)[:, None]])
-    got = lloyd(in_blocks(executor, stored(X, sparse), n_blocks), start, max_iter=100, tol=0)
-    assert got.centers.shape == (10, 3)
-    labels, _ = naive.nearest(X, got.centers)
-    assert len(np.unique(labels)) == 10
-
-
 def test_empty_clusters_move_to_the_same_rows_however_these_are_cut(executor):
     X = rng().normal(size=(400, 3))
     start = np.concatenate([X[:1], X[:1] + 1000 + np.arange(9)[:, None]])
@@ -328,17 +257,6 @@ def test_farthest_rows_that_are_equal_fill_one_cluster_and_leave_rows_for_the_ot
     got = lloyd(in_blocks(executor, stored(X, sparse), n_blocks), start, max_iter=50, tol=0)
     assert len(got.centers) == 4
     assert len(np.unique(naive.nearest(X, got.centers)[0])) == 4
-
-
-@cases("sparse", [False, True])
-@cases("dtype", FLOATS)
-@cases("offset", [0.0, 1.1e3])
-def test_fewer_distinct_rows_than_clusters(executor, sparse, dtype, offset):
-    X = np.repeat(np.array([[1.3, 2, 0], [4, 0.7, 0], [0, 0, 3.1]]) + offset, 20, axis=0).astype(dtype)
-    start = np.concatenate([X[:1], X[20:21], X[40:41], X[:1] + 1000, X[20:21] + 1000, X[:1]]).astype(np.float64)
-    got = lloyd(in_blocks(executor, stored(X, sparse)), start, max_iter=20, tol=0)
-    assert len(got.centers) == 3
-    np.testing.assert_allclose(np.unique(got.centers, axis=0), np.unique(X, axis=0), rtol=1e-6)
 
 
 def test_empty_cluster_rule_passes_over_rows_without_weight(executor):
@@ -541,32 +459,6 @@ def test_recombined_centers_have_what_either_found(executor, sparse):
     assert sorted(nearest) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("n_clusters", "n_init", "steps"), [(6, 2, [10, 10]), (6, 1, [1]), (5, 1, [10])])
-def test_random_starts_that_are_compared_take_all_steps(executor, monkeypatch, n_clusters, n_init, steps):
-    """Of 200 rows: a single start takes one step where there are fewer than 40 a cluster."""
-    taken = []
-
-    def counted(*given, max_iter, **options):
-        taken.append(max_iter)
-        return lloyd(*given, max_iter=max_iter, **options)
-
-    monkeypatch.setattr(init, "lloyd", counted)
-    X = one_block(rng().random((200, 4)))
-    start_centers(executor, X, n_clusters, init="random", n_init=n_init, streams=streams())
-    assert taken == steps
-
-
-@pytest.mark.parametrize("n_init", [2, "auto"])
-def test_start_centers_do_not_depend_on_threads(n_init):
-    X = rng().normal(size=(2000, 6)).astype(np.float32)
-    found = []
-    for n_threads in (1, 2, 4):
-        with open_executor(n_threads) as executor:
-            found.append(start_centers(executor, one_block(X), 20, init="k-means++", n_init=n_init, streams=streams()))
-    np.testing.assert_array_equal(found[1], found[0])
-    np.testing.assert_array_equal(found[2], found[0])
-
-
 # ---- the row sample
 
 
@@ -662,25 +554,6 @@ def test_the_weighted_sample_does_not_depend_on_chunks():
     np.testing.assert_array_equal(one.weights, many.weights)
 
 
-def test_few_weighted_rows_all_come_with_their_own_weights():
-    weights = np.zeros(1000)
-    weights[[3, 500, 999]] = [1, 2, 3]
-    sample = weighted_sample(0, weights, 100)
-    assert sample.complete
-    assert sorted(zip(sample.rows, sample.weights, strict=True)) == [(3, 1), (500, 2), (999, 3)]
-
-
-def test_every_row_is_sampled_equally_often():
-    counts = np.zeros(200)
-    for seed in range(1500):
-        rule = SampleRule.of(20, seed, None, NO_WEIGHTS)
-        collector = SampleCollector(20)
-        collector.add(rule.candidates(np.zeros((200, 1)), np.arange(200), np.arange(200), NO_WEIGHTS), 0)
-        counts[collector.sample(1, 200, NO_WEIGHTS).rows] += 1
-    # binomial(1500, 0.1): standard deviation 11.6
-    assert np.abs(counts - 150).max() < 5 * 11.6
-
-
 def test_an_estimate_of_the_rows_that_is_far_too_high_leaves_candidates():
     rule, places = SampleRule.of(100, 0, 10**9, NO_WEIGHTS), np.arange(1000)
     picked, keys = rule.picks(places, NO_WEIGHTS)
@@ -719,15 +592,6 @@ def test_about_as_many_weighted_rows_are_candidates_as_wanted(scale):
     limit = SampleRule.of(400, 0, None, weights).limit
     wanted = row_sample.SPARE * 400
     assert 0.998 * wanted <= (1 - np.exp(-weights * limit)).sum() <= wanted
-
-
-def test_a_sample_of_everything_is_complete():
-    rule, X = SampleRule.of(100, 0, 50, NO_WEIGHTS), np.arange(50.0)[:, None]
-    collector = SampleCollector(100)
-    collector.add(rule.candidates(X, np.arange(50), np.arange(50), NO_WEIGHTS), 0)
-    sample = collector.sample(1, 50, NO_WEIGHTS)
-    assert sample.complete
-    assert sorted(sample.rows) == list(range(50))
 
 
 # ---- one block, worked on by threads
@@ -777,16 +641,6 @@ def test_threads_are_given_what_is_worth_their_while(executor, monkeypatch):
     assert len(whole.handles) == 1
     np.testing.assert_array_equal(whole.labels(centers), pieces.labels(centers))
     np.testing.assert_array_equal(whole.totals(centers).sums, pieces.totals(centers).sums)
-
-
-def test_sums_of_one_block_do_not_depend_on_threads():
-    X, _ = blobs(3000, k=8, dtype=np.float32)
-    labels = rng().integers(0, 300, 3000).astype(np.int32)
-    found = []
-    for n_threads in (1, 2, 5):
-        with open_executor(n_threads) as opened:
-            found.append(label_sums(opened, X, NO_WEIGHTS, labels, 300).sums)
-    assert all(np.array_equal(found[0], other) for other in found[1:])
 
 
 def overlapping(n_rows=3000, n_features=6, seed=0):
@@ -855,15 +709,6 @@ def test_an_accelerated_run_refills_clusters_that_lost_their_rows(executor):
     found = lloyd(in_blocks(executor, X, 2), start, max_iter=100, tol=1e-6, accelerated=True)
     assert found.centers.shape == (7, 6)
     assert len(np.unique(naive.nearest(X, found.centers)[0])) == 7
-
-
-def test_rows_without_weight_get_no_cluster_that_lost_its_rows(executor):
-    X = np.array([[0.0], [1], [10], [100]])
-    blocks = in_blocks(executor, X, 2, weights=np.array([1.0, 1, 1, 0]))
-    start = np.array([[0.5], [10], [500]])
-    assert lloyd(blocks, start, max_iter=1, tol=0).centers.max() == 10
-    found = lloyd(blocks, start, max_iter=20, tol=0)
-    np.testing.assert_array_equal(np.sort(found.centers[:, 0]), [0, 1, 10])
 
 
 # ---- polishing

@@ -13,10 +13,8 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding import init as starting
-from streamkm.cluster.seeding.init import Streams, start_centers
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows
 from streamkm.cluster.seeding.ls_plusplus import TRIALS, ls_plusplus
-from streamkm.engine import open_executor
 from tests import naive
 from tests.tables import cases
 
@@ -110,13 +108,3 @@ def test_every_estimator_has_it(estimator, sparse, monkeypatch):
     labels = fitted.fit_predict(sp.csr_array(X) if sparse else X)
     assert steps == [4 * 30]
     assert adjusted_rand_score(y, labels) > 0.9
-
-
-def test_is_a_start():
-    X, _ = make_blobs(2000, centers=30, n_features=5, cluster_std=0.3, random_state=2)
-    block = block_of(X.astype(np.float32))
-    with open_executor(2) as here:
-        streams = [Streams(np.random.default_rng(0), np.random.default_rng(1)) for _ in range(2)]
-        found = start_centers(here, block, 30, init="ls++", n_init=1, streams=streams[0])
-        searched = start_centers(here, block, 30, init="k-means++", n_init=1, streams=streams[1])
-    assert cost(X, found) <= 1.1 * cost(X, searched)

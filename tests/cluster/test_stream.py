@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.cluster import MiniBatchKMeans
 from sklearn.datasets import make_blobs
 
 from streamkm.cluster.rows import NO_WEIGHTS
@@ -79,11 +76,6 @@ def test_the_state_is_the_same_however_rows_are_cut(method, sparse, cuts):
     one, other = cut.totals(), whole.totals()
     assert (one.n_rows, one.weight, one.last_place) == (other.n_rows, other.weight, other.last_place)
     np.testing.assert_array_equal(one.sums, other.sums)
-
-
-def test_single_rows_and_one_chunk():
-    X = data(333)
-    assert_same(fed(Stream(rule(60)), X, 1), fed(Stream(rule(60)), X))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -166,14 +158,6 @@ def test_weights_decay(first_row):
     np.testing.assert_allclose(stream.coreset().weights.sum(), decay.sum())
 
 
-def test_a_drifting_stream_is_followed():
-    old, new = data(3000, seed=1), data(3000, seed=5) + np.float32(100)
-    forgetful = fed(fed(Stream(rule(200, half_life=200.0)), old), new)
-    faithful = fed(fed(Stream(rule(200)), old), new)
-    assert forgetful.clusters(search(2)).centers.min() > 50
-    assert faithful.clusters(search(2)).centers.min() < 50
-
-
 def test_memory_grows_with_the_logarithm_of_the_rows():
     stream, X = Stream(rule(100)), data(500)
     for chunk in range(1, 41):
@@ -194,16 +178,6 @@ def test_chunks_are_copied():
 
 
 # ---- centers
-
-
-def test_centers_come_from_any_number_of_rows():
-    stream, X = Stream(rule(100, k=5)), data(400)
-    for n in (1, 2, 3, 50, 344):
-        stream.add(X[stream.next_row : stream.next_row + n])
-        found = stream.clusters(search(5))
-        assert len(found.centers) == min(5, stream.next_row)
-        np.testing.assert_allclose(found.counts.sum(), stream.next_row)
-    assert stream.next_row == 400
 
 
 def test_clusters_are_kept_until_rows_come():
@@ -231,13 +205,6 @@ def test_inertia_and_counts_are_those_of_the_coreset():
     np.testing.assert_allclose(found.counts, np.bincount(labels, coreset.weights))
 
 
-def test_given_centers_are_the_start():
-    X, y = make_blobs(1000, 3, centers=4, random_state=0)
-    start = np.stack([X[y == c].mean(axis=0) for c in range(4)])
-    found = fed(Stream(rule(200)), X).clusters(search(init=start))
-    np.testing.assert_allclose(found.centers, start, atol=0.5)
-
-
 @pytest.mark.parametrize("kind", ["wide dense", "wide sparse"])
 def test_wide_rows_are_searched_in_a_sketch(kind):
     X, y = make_blobs(1200, 600, centers=6, cluster_std=2.0, random_state=0)
@@ -246,28 +213,6 @@ def test_wide_rows_are_searched_in_a_sketch(kind):
         X = sp.csr_array(np.pad(np.where(rng(1).random(X.shape) < 0.2, X, 0), ((0, 0), (0, 2400))))
     found = fed(Stream(rule(600, k=6)), X, 100).clusters(search(6))
     assert naive.nearest(X, found.centers)[1].sum() <= 1.03 * naive.within(X, y)
-
-
-def test_sorted_rows_are_as_good_as_shuffled_ones():
-    """Means of s of n rows add k (1/s - 1/n), 1 percent, to the objective in the mean, here at most twice that.
-
-    The peer's means are of all rows where these are shuffled; where they are sorted it fails.
-    """
-    X, y = make_blobs(6_000, 8, centers=12, random_state=0)
-    X = X.astype(np.float32)
-    objective, peer = {}, {}
-    for name, order in (("shuffled", rng().permutation(6_000)), ("sorted", np.argsort(y, kind="stable"))):
-        stream, other = Stream(rule(1000, k=12)), MiniBatchKMeans(12, random_state=0, n_init=3)
-        for start in range(0, 6_000, 300):
-            stream.add(X[order[start : start + 300]])
-            other.partial_fit(X[order[start : start + 300]])
-        objective[name] = naive.nearest(X, stream.clusters(search(12)).centers)[1].sum()
-        peer[name] = naive.nearest(X, other.cluster_centers_)[1].sum()
-    best = naive.within(X, y)
-    assert objective["sorted"] <= 1.02 * objective["shuffled"]
-    assert objective["sorted"] <= 1.02 * best
-    assert objective["shuffled"] <= 1.02 * peer["shuffled"]
-    assert 2 * objective["sorted"] <= peer["sorted"]
 
 
 # ---- sources
@@ -291,46 +236,7 @@ def test_sources_are_fed_chunk_by_chunk(sparse, tmp_path):
             feed(Stream(rule()), RowReader(open_source(X), 1000, "euclidean", "raise"), NO_WEIGHTS)
 
 
-def test_rows_of_a_cosine_stream_have_unit_length():
-    stream = Stream(rule())
-    feed(stream, RowReader(open_source(data(300)), 1000, "cosine", "raise"), NO_WEIGHTS)
-    np.testing.assert_allclose((stream.coreset().X ** 2).sum(axis=1), 1, rtol=1e-5)
-
-
-@pytest.mark.parametrize("count", [299, 301])
-def test_weights_must_be_as_many_as_rows(count):
-    for source in (open_source(data(300)), open_source(iter([data(100), data(200)]))):
-        with pytest.raises(InvalidInputError, match=f"sample_weight has {count} values"):
-            feed(Stream(rule()), RowReader(source, 1000, "euclidean", "raise"), np.ones(count))
-
-
 # ---- files
-
-
-def through_npz(stream):
-    arrays, header = stream.state()
-    file = io.BytesIO()
-    np.savez(file, header=np.array(json.dumps(header, allow_nan=False)), **arrays)
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as stored:
-        return Stream.restored({name: stored[name] for name in stored.files}, json.loads(str(stored["header"])))
-
-
-@cases("method", METHODS)
-@cases("sparse", [False, True])
-@cases("half_life", [np.inf, 100.0])
-def test_a_restored_stream_goes_on_as_if_nothing_had_been(method, sparse, half_life):
-    X = data(900)
-    X = sp.csr_array(X) if sparse else X
-    kind = rule(100, method=method, half_life=half_life)
-    one, stopped = Stream(kind), Stream(kind)
-    for start in range(0, 900, 230):
-        one.add(X[start : start + 230])
-        stopped = through_npz(stopped)
-        stopped.add(X[start : start + 230])
-    assert_same(stopped, one)
-    np.testing.assert_array_equal(stopped.totals().sums, one.totals().sums)
-    assert stopped.rule == one.rule
 
 
 @cases(

@@ -930,8 +930,13 @@ def test_every_protocol_of_pickle():
     """skops and other tools ask for the first ones, which take no class with slots and nothing to pickle them by."""
     X = blobs()[0]
     stream = incremental().partial_fit(X)
-    kernel = StreamKernelKMeans(3, random_state=0, progress=False)
-    for fitted in (kmeans().fit(X), kmeans(sketch="pca", preprocess=["standardize"]).fit(X), stream, kernel.fit(X)):
+    kernel = StreamKernelKMeans(3, random_state=0, progress=True)
+    for fitted in (
+        kmeans(progress=True).fit(X),
+        kmeans(sketch="pca", preprocess=["standardize"]).fit(X),
+        stream,
+        kernel.fit(X),
+    ):
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             with row(protocol=protocol):
                 copy = pickle.loads(pickle.dumps(fitted, protocol))

@@ -357,7 +357,7 @@ def test_gamma_by_scale_is_scikit_learns(kernel, make):
     assert same.kernel_.gamma == pytest.approx(1 / (4 * 3 / 16))
 
 
-@cases("options", [{}, {"kernel": "laplacian"}, {"kernel": "polynomial"}, {"gamma": "scale"}])
+@cases("options", [{}, *({"kernel": name} for name in ("laplacian", "polynomial", "sigmoid")), {"gamma": "scale"}])
 @cases("make", [np.asarray, sp.csr_array])
 def test_gamma_sees_weights(options, make):
     rng = np.random.default_rng(0)

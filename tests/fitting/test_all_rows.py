@@ -114,10 +114,7 @@ def test_all_rows_in_the_sample_get_the_whole_algorithm():
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize(
     ("kind", "sparse", "coreset"),
-    [
-        *((kind, sparse, None) for kind, sparse in KINDS),
-        *(pytest.param(*each, "sensitivity", marks=[pytest.mark.slow] * (each not in KINDS[:2])) for each in KINDS),
-    ],
+    [(*each, coreset) for coreset, kinds in ((None, KINDS), ("sensitivity", KINDS[:2])) for each in kinds],
 )
 def test_threads_and_processes_give_the_same_bits(client, small_sample, kind, sparse, coreset):
     X = np.random.default_rng(0).normal(size=(1000, 30)).astype(np.float32)

@@ -13,7 +13,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.moving_averages import EpochsResult, Schedule
 from streamkm.engine import saving
 from streamkm.engine.checkpoint import load_record
-from streamkm.engine.records import pack, unpack
+from streamkm.engine.records import unpack
 from streamkm.fitting import iterations
 from streamkm.fitting.step_checkpoint import EPOCHS
 from streamkm.kernels.cluster import totals
@@ -135,15 +135,6 @@ def test_labels_that_an_index_uses_are_not_needed_to_go_on(tmp_path, saved_alway
     assert len(guesses) >= 2 * n_batches + 2
     fitted.fit(X, checkpoint=tmp_path / "state")
     assert_same_fit(outcome(fitted), wanted)
-
-
-def test_a_record_of_epochs_has_their_bits():
-    rng = np.random.default_rng(0)
-    state = EpochsResult(rng.normal(size=(3, 2)), 0.3, 2, False, (0.1 + 0.2, 0.3), n_batches=5, partial=1 / 3)
-    again = unpack(EpochsResult, pack(state))
-    np.testing.assert_array_equal(again.centers, state.centers)
-    for name in ("inertia", "n_iter", "history", "n_batches", "partial"):
-        assert getattr(again, name) == getattr(state, name)
 
 
 # ---- the best of two

@@ -196,15 +196,14 @@ def random_rows(seed):
     return X.astype(np.float32), k
 
 
-@pytest.mark.parametrize("seeds", [range(16), pytest.param(range(16, 50), marks=pytest.mark.slow)], ids=["16", "34"])
-def test_the_certificate_warns_where_the_sample_was_blind_and_only_there(monkeypatch, seeds):
+def test_the_certificate_warns_where_the_sample_was_blind_and_only_there(monkeypatch):
     """Data sets, clustered by 300 uniformly sampled rows alone, against fits that see all rows."""
-    data = [random_rows(seed) for seed in seeds]
+    data = [random_rows(seed) for seed in range(16)]
     full = [kmeans(k).fit(X).inertia_ for X, k in data]
     monkeypatch.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", 300)
     monkeypatch.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 1)
     silent, false, n_bad = [], [], 0
-    for seed, (X, k), best in zip(seeds, data, full, strict=True):
+    for seed, ((X, k), best) in enumerate(zip(data, full, strict=True)):
         blind, warned = fit_warned(kmeans(k, coreset="uniform", refine=0), X)
         ratio = blind.inertia_ / best
         n_bad += ratio >= 1.05
@@ -212,7 +211,7 @@ def test_the_certificate_warns_where_the_sample_was_blind_and_only_there(monkeyp
             silent.append((seed, ratio, blind.possible_gain_))
         if ratio <= 1.01 and warned:
             false.append((seed, ratio, blind.possible_gain_))
-    assert n_bad >= len(seeds) / 5
+    assert n_bad >= 4
     assert not silent
     assert not false
 
@@ -282,14 +281,13 @@ def rows_with_single_far_ones(n):
     return X
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("sample_of_10_000")
-def test_further_rounds_keep_clusters_of_single_far_rows(seed):
+def test_further_rounds_keep_clusters_of_single_far_rows():
     X = rows_with_single_far_ones(12_000)
     best = min(kmeans(20, random_state=each).fit(X).inertia_ for each in range(4))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is left to gain
-        fitted = kmeans(20, random_state=seed, coreset="lightweight").fit(X)
+        fitted = kmeans(20, coreset="lightweight").fit(X)
     assert fitted.n_passes_ > 2
     passes = [entry["inertia"] for entry in fitted.history_ if entry["stage"] == "refine"]
     assert fitted.inertia_ <= min(passes)
@@ -427,17 +425,14 @@ def heavy_rows(tail, seed, n=6000, d=4):
     return (rng.normal(size=(n, d)) * (1 + rng.pareto(tail, size=(n, 1)))).astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    "tail", [pytest.param(1.5, marks=pytest.mark.slow), 2.0, pytest.param(3.0, marks=pytest.mark.slow)]
-)
-def test_intervals_cover_or_are_not_told_on_heavy_tails(monkeypatch, tail):
+def test_intervals_cover_or_are_not_told_on_heavy_tails(monkeypatch):
     """Of 60 intervals that cover with probability 0.9, fewer than 48 do with probability below 0.01."""
     monkeypatch.setattr(fit_request, "SMALLEST_SAMPLE_ROWS", 2000)
     monkeypatch.setattr(fit_request, "SAMPLE_ROWS_PER_CLUSTER", 1)
     n_right = 0
     for seed in range(60):
         estimator = kmeans(8, coreset="uniform", refine=0, n_init=1, random_state=seed)
-        fitted, _ = fit_warned(estimator, heavy_rows(tail, seed // 10))
+        fitted, _ = fit_warned(estimator, heavy_rows(2.0, seed // 10))
         told = fitted.expected_inertia_ is not None
         assert told == (fitted.expected_inertia_error_ is not None)
         n_right += not told or abs(fitted.inertia_ - fitted.expected_inertia_) <= 1.96 * fitted.expected_inertia_error_
@@ -452,27 +447,18 @@ def test_what_few_rows_decide_is_logged_and_not_told(caplog):
     assert "is not told: too few of its rows decide it" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "weighting",
-    [pytest.param("none", marks=pytest.mark.slow), "pareto", pytest.param("by cluster", marks=pytest.mark.slow)],
-)
-def test_the_error_is_that_of_many_samples(weighting):
+def test_the_error_is_that_of_many_samples():
     """Estimates minus the truth, over their errors, have mean 0 and deviation 1."""
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 4, 30_000)
     X = (np.array([1.0, 1.0, 2.0, 3.0])[groups, None] * rng.normal(size=(30_000, 4))).astype(np.float32)
     X[:, 0] += 100 * groups
-    weights = {
-        "none": np.empty(0),
-        "pareto": 1 + rng.pareto(1.5, len(X)),
-        "by cluster": np.array([0.1, 1.0, 5.0, 20.0])[groups],
-    }[weighting]
+    weights = 1 + rng.pareto(1.5, len(X))
     centers = np.zeros((4, 4))
     centers[:, 0] = 100 * np.arange(4)
     model = Model(centers, 4, "euclidean", "original", IdentitySketch(4)).with_table()
     d2 = np.square(X - centers[groups]).sum(axis=1, dtype=np.float64)
-    total = float(weights.sum()) if len(weights) else float(len(X))
-    truth = float(d2 @ weights) if len(weights) else float(d2.sum())
+    total, truth = float(weights.sum()), float(d2 @ weights)
     scores = []
     with open_executor(1) as here:
         for seed in range(120):
@@ -481,8 +467,7 @@ def test_the_error_is_that_of_many_samples(weighting):
             places = np.arange(len(X))
             collector.add(rule.candidates(X, places, places, weights), 0)
             sample = collector.sample(4, len(X), weights)
-            own = weights[sample.rows] if len(weights) else weights
-            promise = estimate_inertia(here, sample, own, model, total)
+            promise = estimate_inertia(here, sample, weights[sample.rows], model, total)
             assert not promise.few_decide
             scores.append((promise.inertia - truth) / promise.error)
     assert abs(np.mean(scores)) <= 4 / np.sqrt(120)

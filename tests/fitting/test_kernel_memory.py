@@ -22,10 +22,9 @@ reads_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="
 FIT = """
 import json, sys
 path, k, limit, options = sys.argv[1:5]
-from streamkm import Nystroem, StreamKernelKMeans
-options = json.loads(options)
-options["method"] = Nystroem(options.pop("landmarks", "uniform"))
-fitted = StreamKernelKMeans(int(k), memory_limit=limit, progress=False, random_state=0, **options).fit(path)
+from streamkm import StreamKernelKMeans
+options = {"memory_limit": limit, "progress": False, "random_state": 0} | json.loads(options)
+fitted = StreamKernelKMeans(int(k), **options).fit(path)
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 plan = fitted.plan_
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024, "projected": plan.peak_bytes,
@@ -44,22 +43,9 @@ def check(got, data_bytes):
 
 
 @reads_proc
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"n_landmarks": 200, "rank": 40},
-        pytest.param(
-            {"n_landmarks": 100, "rank": 20, "landmarks": "kmeans", "fit_on": "all", "max_iter": 5},
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_dense_rows_are_clustered_within_the_limit(disk_path, options):
-    n_rows = 160_000
-    check(
-        fit(images(disk_path / "x.zarr", n_rows, chunk_rows=2048), 20, "406 MiB, process 300 MiB", **options),
-        n_rows * 784,
-    )
+def test_dense_rows_are_clustered_within_the_limit(disk_path):
+    path = images(disk_path / "x.zarr", 160_000, chunk_rows=2048)
+    check(fit(path, 20, "406 MiB, process 300 MiB", n_landmarks=200, rank=40), 160_000 * 784)
 
 
 @reads_proc
@@ -76,11 +62,10 @@ def test_text_is_clustered_within_the_limit(disk_path, options):
 
 
 @reads_proc
-@pytest.mark.parametrize("n_threads", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_matrices_of_many_landmarks_are_counted(disk_path, n_threads):
+def test_matrices_of_many_landmarks_are_counted(disk_path):
     """They take more than the rows: what finds the leading directions of 1,600 columns above all."""
     np.save(disk_path / "x.npy", np.random.default_rng(0).random((1800, 64)))
-    got = fit(disk_path / "x.npy", 10, "4 GiB", n_landmarks=1600, rank=200, executor=n_threads)
+    got = fit(disk_path / "x.npy", 10, "4 GiB", n_landmarks=1600, rank=200, executor=2)
     assert got["peak"] <= got["projected"]
 
 

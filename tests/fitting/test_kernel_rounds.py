@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from streamkm import KernelOptions, StreamKernelKMeans
-from streamkm.core.exceptions import InvalidParameterError
 
 N_ROWS, FAR_ROWS = 60_000, 12
 
@@ -83,9 +82,3 @@ def test_plans_say_what_rounds_take(rows):
     assert not none.sampling.keeps_sample
     assert set(auto.memory) - set(none.memory) == {"search"}
     assert auto.memory["assign"] > none.memory["assign"]  # the sample is kept
-
-
-@pytest.mark.parametrize("refine", [-1, 0.5, "all"])
-def test_refine_is_a_number_or_auto(rows, refine):
-    with pytest.raises(InvalidParameterError, match="refine="):
-        fitted(rows[:1000], refine=refine)

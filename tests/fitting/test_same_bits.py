@@ -154,8 +154,8 @@ def test_threads_change_no_bit(fitted, name):
     assert_same_bits(fitted(name, 3, far=True), fitted(name, 1, far=True))
 
 
-@pytest.mark.parametrize("name", ["sample, CSR f4", pytest.param("blocks, drawn from", marks=pytest.mark.slow)])
-def test_a_cluster_finds_the_bits_of_a_thread(fitted, client, name):
+def test_a_cluster_finds_the_bits_of_a_thread(fitted, client):
+    name = "sample, CSR f4"
     assert_same_bits(fitted(name, client, far=True), fitted(name, 1, far=True))
 
 
@@ -169,14 +169,12 @@ def test_two_workers_find_2048_clusters_with_the_bits_of_a_thread(client, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.full), 1])
-@pytest.mark.parametrize("far", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", CASES)
-def test_no_executor_changes_a_bit(fitted, client, one_worker, reduced, name, far, seed):
-    wanted = fitted(name, 1, far=far, seed=seed)
+def test_no_executor_changes_a_bit(fitted, client, one_worker, reduced, name):
+    wanted = fitted(name, 1, far=False, seed=1)
     for executor in (7, one_worker) if reduced else (2, 3, 4, 7, one_worker, client):
         with row(executor=executor):
-            assert_same_bits(fitted(name, executor, far=far, seed=seed), wanted)
+            assert_same_bits(fitted(name, executor, far=False, seed=1), wanted)
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError
-from streamkm.engine import saving
 from streamkm.sketches.registry import DATA_DEPENDENT
-from tests.children import StoppedError, stopped_after
 from tests.limits import limited
 from tests.passes.test_passes import CountingSource, StreamedSource, groups
 from tests.tables import cases
@@ -164,33 +162,6 @@ def test_sketches_that_need_no_rows_take_no_pass():
     fitted = kmeans(sketch=SketchOptions("countsketch", 3, fit_on="all")).fit(source)
     assert fitted.n_passes_ == 2
     assert set(source.read_rows.values()) == {2}
-
-
-def test_a_saved_model_predicts_alike(tmp_path):
-    X = wide_rows(500)
-    for kind in DATA_DEPENDENT:
-        fitted = kmeans(sketch=SketchOptions(kind, 5, fit_on="all", assign_space="sketch")).fit(X)
-        fitted.save(tmp_path / "m.npz", overwrite=True)
-        loaded = StreamKMeans.load(tmp_path / "m.npz")
-        assert loaded.sketch == fitted.sketch
-        np.testing.assert_array_equal(loaded.predict(X), fitted.labels_)
-
-
-def test_directions_that_were_found_are_not_found_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
-    X = wide_rows(2000)
-    wanted = kmeans(sketch=SketchOptions("svd", 5, fit_on="all"), chunk_bytes=100_000).fit(X)
-    again = kmeans(sketch=SketchOptions("svd", 5, fit_on="all"), chunk_bytes=100_000)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "directions")
-        with pytest.raises(StoppedError):
-            again.fit(X, checkpoint=tmp_path / "state")
-    again.fit(X, checkpoint=tmp_path / "state")
-    assert "directions" not in [stage.name for stage in again.stages_]
-    np.testing.assert_array_equal(again.sketch_.directions, wanted.sketch_.directions)
-    np.testing.assert_array_equal(again.labels_, wanted.labels_)
-    assert again.inertia_ == wanted.inertia_
 
 
 def test_what_cannot_be():

@@ -146,12 +146,6 @@ def test_labels_of_a_sketch_are_refused():
         spherical(sketch=SketchOptions(assign_space="sketch")).fit(directions(50))
 
 
-def test_other_metrics_are_refused_with_those_there_are():
-    message = "metric='sphere'; needed: one of 'euclidean', 'cosine', 'spherical'"
-    with pytest.raises(InvalidParameterError, match=message):
-        spherical(metric="sphere").fit(directions(50))
-
-
 def test_streams_are_refused():
     with pytest.raises(InvalidParameterError, match="metric='spherical'"):
         spherical().fit(directions(50)).incremental()

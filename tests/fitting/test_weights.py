@@ -8,10 +8,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.datasets import dump_svmlight_file, make_blobs
-from sklearn.utils.estimator_checks import (
-    check_sample_weight_equivalence_on_dense_data,
-    check_sample_weight_equivalence_on_sparse_data,
-)
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
@@ -99,18 +95,3 @@ def test_equal_weights_of_a_stream_are_counted(rows):
     given = rows if isinstance(rows, np.ndarray) else iter(rows)
     with pytest.raises(InvalidInputError, match=r"sample_weight has 49 values; .* has 50 rows"):
         IncrementalKMeans(3).partial_fit(given, sample_weight=np.ones(49))
-
-
-@cases("weight, message", [(0, "zero"), (-1, "sample_weight is -1"), (np.nan, "is nan")])
-def test_numbers_that_are_no_weight(weight, message):
-    with pytest.raises(InvalidInputError, match=message):
-        StreamKMeans(3).fit(X, sample_weight=weight)
-
-
-@pytest.mark.parametrize(
-    "check", [check_sample_weight_equivalence_on_dense_data, check_sample_weight_equivalence_on_sparse_data]
-)
-def test_scikit_learns_checks_of_weights(check):
-    """As far as they can hold: from given centers. Whole weights there are repeated rows, and zeros missing ones."""
-    init = np.random.RandomState(3).rand(3, 30)
-    check("StreamKMeans", StreamKMeans(3, init=init, tol=0, progress=False))

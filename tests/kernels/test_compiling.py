@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +16,6 @@ import pytest
 
 from streamkm import StreamKernelKMeans, StreamKMeans, sweep
 from streamkm.core.exceptions import MemoryLimitError
-from streamkm.core.memory import memory_limit_bytes
 from streamkm.core.progress import Progress
 from streamkm.engine import under_limit
 from streamkm.kernels import compiling, precompile
@@ -101,40 +98,6 @@ def test_kernels_of_a_first_fit_are_counted(monkeypatch):
     assert name == "kernels"
     assert 1 <= n_held <= n_wanted
     assert n_wanted >= len(precompile.kernels_of("dense float32"))
-
-
-FIRST_ON_A_TERMINAL = """
-import numpy as np, sys, time
-from streamkm import StreamKMeans
-X = np.random.default_rng(0).normal(size=(20_000, 16)).astype("f4")
-print(f"called at {time.monotonic()} ", flush=True)
-StreamKMeans(8, random_state=0, executor=1).fit(X)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-def test_a_first_fit_counts_its_kernels_on_a_terminal(tmp_path):
-    """Bars are redrawn until the first kernels are counted; the fit is not waited for."""
-    ours, theirs = os.openpty()
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", FIRST_ON_A_TERMINAL]
-    with subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
-        shown, said_at, counted = "", 0.0, None
-        try:
-            while counted is None or int(counted[1]) < 2:
-                shown += os.read(ours, 1 << 16).decode(errors="replace")
-                text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
-                if "compiling kernels, once" in text and not said_at:
-                    said_at = time.monotonic()
-                counted = re.search(r"kernels[^/\n]* (\d+)/(\d+)[^\n]*$", text)
-        finally:
-            process.kill()
-            os.close(theirs)
-            os.close(ours)
-    assert said_at - float(re.search(r"called at (\S+)", text)[1]) < 1
-    assert text.count("compiling kernels, once") == 1
-    assert int(counted[2]) >= len(precompile.kernels_of("dense float32"))
 
 
 @pytest.mark.parametrize(
@@ -230,24 +193,17 @@ def test_kernels_are_loaded_without_what_only_compiling_needs():
 
 
 LIMITED = """
-import json, sys
+import json
 import numpy as np
-from streamkm import StreamKMeans
 from streamkm.engine import under_limit
-from streamkm.kernels import precompile, compiling
+from streamkm.kernels import compiling
 from streamkm.kernels.cluster import totals
-rows = np.random.default_rng(0).normal(size=(1000, 8)).astype("f4")
-if sys.argv[2] == "fit":
-    StreamKMeans(5, memory_limit=sys.argv[1], progress=False, random_state=0, executor=1).fit(rows)
-    kernels = [name for name, _ in precompile.kernels_of("dense float32")]
-else:
-    kernels = ["cluster.totals.row_products", "cluster.totals.mean_row"]
-    with under_limit(sys.argv[1]):
-        totals.row_products(np.ones((2, 3)), np.ones((2, 3)), np.ones(2))
-        compiling.COMPILATION._compiler.kill()  # another is started
-        compiling.COMPILATION._compiler.wait()
-        totals.mean_row(np.ones((2, 3)), np.ones(3))
-found = [precompile.dispatcher(name) for name in dict.fromkeys(kernels)]
+with under_limit("1 GiB"):
+    totals.row_products(np.ones((2, 3)), np.ones((2, 3)), np.ones(2))
+    compiling.COMPILATION._compiler.kill()  # another is started
+    compiling.COMPILATION._compiler.wait()
+    totals.mean_row(np.ones((2, 3)), np.ones(3))
+found = [totals.row_products, totals.mean_row]
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024,
                   "loaded": [sum(one.stats.cache_hits.values()) for one in found],
@@ -257,14 +213,13 @@ print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024,
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
-@pytest.mark.parametrize(("what", "limit"), [("two", "1 GiB"), pytest.param("fit", "308 MiB", marks=pytest.mark.slow)])
-def test_kernels_are_compiled_by_another_process_where_a_limit_has_no_room_for_that(tmp_path, what, limit):
+def test_kernels_are_compiled_by_another_process_where_a_limit_has_no_room_for_that(tmp_path):
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", LIMITED, limit, what]
+    command = [sys.executable, "-c", LIMITED]
     told = json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
     assert told["asked"] >= 2
     assert told["loaded"] == told["held"]  # none was compiled here
-    assert told["peak"] <= memory_limit_bytes(limit)
+    assert told["peak"] <= 1 << 30
 
 
 class Watched(CountingSource):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from streamkm.kernels.intrinsics import hashing
 from streamkm.kernels.sketch.countsketch import sketch_csr
@@ -114,44 +113,3 @@ def test_ranges_are_the_single_features(start):
     buckets, signs = CountSketch(1000, 99).hash(start, start + 7)
     wanted = [kernel_hash(99, start + i, 1000) for i in range(7)]
     assert list(zip(buckets.tolist(), signs.tolist(), strict=True)) == wanted
-
-
-@cases("n_components", [1, 7, 512, 3000])
-@cases("seed", [0, 1, 2**63])
-@cases("start", [0, 2**62])
-def test_buckets_are_uniform(n_components, seed, start):
-    n = 100_000
-    buckets, _ = CountSketch(n_components, seed).hash(start, start + n)
-    counts = np.bincount(buckets, minlength=n_components)
-    assert len(counts) == n_components
-    if n_components > 1:
-        assert 1e-4 < stats.chisquare(counts).pvalue < 1 - 1e-4
-
-
-@cases("seed", [0, 1, 2**63])
-def test_signs_are_fair_and_independent_of_buckets(seed):
-    n = 100_000
-    buckets, signs = CountSketch(50, seed).hash(0, n)
-    assert set(signs.tolist()) == {-1.0, 1.0}
-    assert abs(signs.sum()) < 4 * np.sqrt(n)
-    table = np.stack([np.bincount(buckets[signs == sign], minlength=50) for sign in (-1, 1)])
-    assert stats.chi2_contingency(table).pvalue > 1e-4
-    # of a feature and of its neighbour
-    assert abs((signs[1:] * signs[:-1]).sum()) < 4 * np.sqrt(n)
-    pairs = np.bincount(buckets[1:] * 50 + buckets[:-1], minlength=2500)
-    assert stats.chisquare(pairs).pvalue > 1e-4
-
-
-def test_seeds_give_unrelated_hashes():
-    (first, first_signs), (second, second_signs) = (CountSketch(50, seed).hash(0, 50_000) for seed in (0, 1))
-    agree = (first == second).sum()
-    assert abs(agree - 1000) < 4 * np.sqrt(1000)
-    assert abs((first_signs * second_signs).sum()) < 4 * np.sqrt(50_000)
-
-
-def test_priorities_of_places_are_uniform_and_not_negative():
-    values = priorities(3, range(100_000))
-    assert values.min() >= 0
-    assert len(np.unique(values)) == len(values)
-    assert stats.kstest(values / 2**63, "uniform").pvalue > 1e-4
-    assert priorities(3, [2**63 - 1])[0] >= 0

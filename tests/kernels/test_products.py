@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from fractions import Fraction
 
 import numba as nb
@@ -95,23 +92,6 @@ def test_outer_products():
     rows, sums = rng.integers(-9, 10, (250, 130)).astype(float), np.ones((130, 130))
     add_outer_products(rows, sums)
     np.testing.assert_array_equal(np.tril(sums), np.tril(1 + rows.T @ rows))
-
-
-def test_products_without_compilation(tmp_path):
-    """What the kernels say in Python, where a part of a panel's columns is multiplied by itself, too."""
-    X, matrices = rng.normal(size=(100, 40)), [rng.normal(size=(40, n_columns)) for n_columns in (3, 25, 70)]
-    np.savez(tmp_path / "given.npz", X, *matrices)
-    program = """
-import sys
-import numpy as np
-from streamkm.kernels.intrinsics.panels import Panels
-X, *matrices = np.load(sys.argv[1]).values()
-np.savez(sys.argv[2], *(Panels.of(matrix).product(X) for matrix in matrices))
-"""
-    command = [sys.executable, "-c", program, str(tmp_path / "given.npz"), str(tmp_path / "products.npz")]
-    subprocess.run(command, check=True, env={**os.environ, "NUMBA_DISABLE_JIT": "1"})
-    for matrix, product in zip(matrices, np.load(tmp_path / "products.npz").values(), strict=True):
-        np.testing.assert_allclose(product, X @ matrix, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

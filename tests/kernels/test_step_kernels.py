@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba.core import event
 
 from streamkm.core.matrix import rows_between
-from streamkm.kernels.centers import nearest
 from streamkm.kernels.cluster import ordering, rows, totals
-from streamkm.kernels.intrinsics import nonzeros
 from streamkm.kernels.seeding import splitting, trials
 from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
 from streamkm.kernels.sketch.scattering import add_square, scatter_columns, turn_square
@@ -175,39 +171,3 @@ def test_rows_between_are_those_of_a_slice_without_a_copy(start, stop):
         assert np.shares_memory(found.data, X.data)
         assert np.shares_memory(found.indices, X.indices)
     assert np.shares_memory(rows_between(dense, 2, 5), dense)
-
-
-@pytest.mark.slow
-def test_copied_rows_compile_no_text_of_errors():
-    """``out[i] = X[j]`` of arrays of any length compiles a message with both shapes: 25 functions, 20 MiB, 2 s."""
-    compiled = []
-
-    class Listener(event.Listener):
-        def on_start(self, event):
-            compiled.append(event.data["dispatcher"].py_func.__module__)
-
-        def on_end(self, event):
-            pass
-
-    X, places, weights = np.ones((3, 4)), np.arange(3), np.empty(0)
-    csr, table = sp.csr_array(X), (np.ones(64), 16, np.zeros(16))  # a table, its width and bias
-    arrays = (csr.indptr, csr.indices, csr.data)
-    products = (np.zeros((1, 80), np.float32), np.empty((3, 5), np.float32))
-    found = (np.empty(3), np.empty(3), np.empty(3, np.bool_))
-    clusters = (places, np.array([0, 3]), np.array([0]))  # order, starts, and those to split
-    split = (*clusters, X[:, 0], np.zeros((1, 2, 2)), 1, np.empty(1), np.empty((1, 2, 4)))
-    with event.install_listener("numba:compile", Listener()):
-        for kernel, arguments in (
-            (rows.place_dense_rows, (X.view(np.uint8), places, places, X.copy().view(np.uint8))),
-            (ordering.lowest_first, (X[0].view(np.uint64), np.empty(4, np.int64), np.empty(4, np.int64))),
-            (totals.row_products, (X, X, np.empty(3))),
-            (splitting.split_dense, (X, weights, places, places[:2], 1, np.empty((2, 4)))),
-            (splitting.split_each_csr, (*arrays, weights, *split)),
-            (trials.all_trials, (*arrays, X[:, 0], weights, 0, np.zeros((2, 2)), 0.0, *table[::2], np.empty((2, 4)))),
-            (nearest.scores_csr, (*arrays, *table, np.empty((3, 16)))),
-            (nonzeros.products_of_nonzeros, (X.astype(np.float32), np.ones((1, 4, 80), np.float32), *products)),
-            (nearest.nearest_csr, (*arrays, weights, *table, 15, 1.0, 0.0, np.empty(3, np.int32), *found, weights)),
-        ):
-            nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
-    assert compiled
-    assert not [module for module in compiled if "unicode" in module]

@@ -20,7 +20,6 @@ from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.engine import saving
-from streamkm.kernels.preparation import rows as kernels
 from streamkm.preparation import Preparation
 from streamkm.preparation.fill import Fill
 from streamkm.preparation.moments import FillFit
@@ -95,16 +94,6 @@ def test_means_of_sparse_rows_are_those_of_scikit_learn(cuts, kind, joins):
     width = 1 + X.indices.max()
     np.testing.assert_allclose(found.means, imputer.statistics_[:width], rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(found.missing, np.isnan(X.toarray()).mean(axis=0)[:width], atol=1e-15)
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_filling_is_a_loop_over_entries(kind):
-    X, means = holed(50, kind), np.arange(5.0)
-    out = np.empty_like(X)
-    kernels.fill_dense(X, means, out)
-    for i in range(len(X)):
-        for j in range(5):
-            assert out[i, j] == (means[j] if np.isnan(X[i, j]) else X[i, j])
 
 
 # ---- fits

@@ -410,13 +410,6 @@ def test_only_invalid_rows():
 # ---- weights
 
 
-@cases("n_weights", [0, 1, 209, 211])
-def test_as_many_weights_as_rows(n_weights):
-    X, _ = groups()
-    with pytest.raises(InvalidInputError, match=r"sample_weight|sample_weight has"):
-        kmeans().fit(CountingSource(X), sample_weight=np.ones(n_weights))
-
-
 @pytest.mark.parametrize("streamed", [False, True])
 def test_weights_go_with_their_rows(streamed):
     X, _ = groups()

@@ -103,9 +103,6 @@ PASS_OF = {
 NARROW, WIDE, FEWER = (1_500_000, 16), (100_000, 784), (60_000, 784)
 FEW = 1000
 SAMPLED = {"sketch", "seed", "lloyd", "polish", "assign"}
-FULL = (pytest.mark.slow, pytest.mark.full)
-LIKE_OTHERS = {"more rows"}
-"""Cases that have more rows than one that every run has."""
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +154,8 @@ def measured(rows, held, out, program, shape, limit, **given):
         pytest.param(FIT, FEWER, "1 GiB", {"n_clusters": 20}, SAMPLED, id="fit"),
         pytest.param(PREDICT, NARROW, "1 GiB", {"method": "predict"}, {"predict"}, id="predict"),
         *(
-            pytest.param(*case, id=name, marks=FULL if name in LIKE_OTHERS else pytest.mark.slow)
+            pytest.param(*case, id=name, marks=pytest.mark.slow)
             for name, *case in [
-                ("more rows", FIT, WIDE, "1 GiB", {"n_clusters": 20}, SAMPLED),
                 (
                     "more clusters", FIT, FEWER, "1 GiB", {"n_clusters": 200, "max_iter": 3},
                     SAMPLED | {"sketch-all"},
