@@ -82,17 +82,6 @@ def killed_at(moment, function, *args):
     return function(*args)
 
 
-def serve_kills(told):
-    """Do to stores what comes from `told`, a connection, each in a process that is killed at a moment: was it?"""
-    while (work := told.recv()) is not None:
-        moment, *arguments = work
-        child = os.fork()
-        if child == 0:
-            killed_at(moment, run, *arguments)
-            os._exit(0)
-        told.send(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL)
-
-
 def hold(directory, fingerprint, ready, seconds=60):
     """Hold a checkpoint."""
     with checkpoint.Checkpoint.open(directory, fingerprint):

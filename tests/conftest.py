@@ -28,6 +28,7 @@ from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
 from streamkm.cluster import in_memory
+from streamkm.engine import saving
 from streamkm.planning import request as fit_request
 from streamkm.planning.memory_budget import MemoryBudget
 from tests.benchmarks.make_topics import Topics
@@ -119,6 +120,23 @@ class Labelled(NamedTuple):
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows do not stay in memory for a second pass: each reads them."""
     monkeypatch.setattr(MemoryBudget, "room_for_rows", lambda *_: 0)
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that stops a fit behind the save of a record; whatever can be saved is, at once, by later fits too."""
+    from tests.children import StoppedError, stopped_after
+
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+
+    def fit_and_stop(kmeans, X, checkpoint, record: str, times: int = 1) -> None:
+        with monkeypatch.context() as patched:
+            stopped_after(patched, record, times)
+            with pytest.raises(StoppedError):
+                kmeans.fit(X, checkpoint=checkpoint)
+
+    return fit_and_stop
 
 
 @pytest.fixture(scope="session")

@@ -256,20 +256,6 @@ def test_weights_decay_by_half(method, first):
     assert (coreset.places - first >= 200).sum() > (coreset.places - first < 200).sum()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_decayed_objectives_are_unbiased(method):
-    X = rows(400)
-    decay = 0.5 ** ((399 - np.arange(400)) / 80)
-    centers = X[:3].astype(float)
-    truth = float(decay @ naive.nearest(X, centers)[1])
-    found = []
-    for seed in range(150):
-        coreset = coreset_of(CoresetRule(50, 4, seed, method, half_life=80.0), X, 4)
-        found.append(coreset.weights @ naive.nearest(coreset.X, centers)[1])
-    allowed = 4 * np.std(found) / np.sqrt(150) + (truth / 50 if method == "uniform" else 0)
-    assert abs(np.mean(found) - truth) <= allowed
-
-
 @cases("method", METHODS)
 def test_a_half_life_of_one_row_keeps_the_newest(method):
     coreset = coreset_of(CoresetRule(50, 4, 0, method, half_life=1.0), rows(4000), 3)

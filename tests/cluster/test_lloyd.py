@@ -12,7 +12,6 @@ import pytest
 import scipy.sparse as sp
 from sklearn.datasets import make_blobs
 
-from streamkm.cluster import in_memory
 from streamkm.cluster.blocks import Blocks, assigned
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
@@ -372,16 +371,6 @@ def test_starts_go_on_until_four_in_a_row_gained_nothing(inertias, more):
     assert Starts(5, 8).go_on(inertias) is more
 
 
-def test_far_groups_need_few_starts(executor):
-    """The seeding stream tells how many there were."""
-    X, states = blobs(n=600, k=3, d=4, cluster_std=0.05)[0], []
-    for n_init in (Starts(10, 16), 10):
-        drawn = streams()
-        start_centers(executor, one_block(X), 3, init="k-means++", n_init=n_init, streams=drawn)
-        states.append(drawn.seeding.bit_generator.state)
-    assert states[0] == states[1]
-
-
 @pytest.mark.parametrize(("n_clusters", "n_starts"), [(10, 4), (11, 1)])
 def test_starts_that_take_long_are_few(executor, monkeypatch, n_clusters, n_starts):
     X = rng().random((600, 8))
@@ -627,20 +616,6 @@ def test_one_block_takes_the_steps_of_many(executor, sparse):
     assert one.n_iter == many.n_iter
     np.testing.assert_allclose(one.centers, many.centers, rtol=1e-12)
     np.testing.assert_allclose(one.history, many.history, rtol=1e-10)
-
-
-def test_threads_are_given_what_is_worth_their_while(executor, monkeypatch):
-    """A few rows stay in one piece; the labels and sums of many are those of any pieces."""
-    monkeypatch.setattr(in_memory, "PIECE_ENTRIES", 1 << 15)
-    small, large = (one_block(np.random.default_rng(0).random((n_rows, 8))) for n_rows in (300, 40_000))
-    assert len(LocalBlocks.of(executor, small).handles) == 1
-    pieces = LocalBlocks.of(executor, large)
-    assert len(pieces.handles) == min(in_memory.ROW_PIECES * executor.n_workers, 40_000 * 8 >> 15)
-    monkeypatch.setattr(in_memory, "PIECE_ENTRIES", 1 << 30)
-    whole, centers = LocalBlocks.of(executor, large), large.X[:5]
-    assert len(whole.handles) == 1
-    np.testing.assert_array_equal(whole.labels(centers), pieces.labels(centers))
-    np.testing.assert_array_equal(whole.totals(centers).sums, pieces.totals(centers).sums)
 
 
 def overlapping(n_rows=3000, n_features=6, seed=0):

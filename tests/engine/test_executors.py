@@ -232,17 +232,6 @@ def test_what_nobody_counted_runs_alone():
     assert list(runs.runs_of(iter("abc"), [2, 3])) == [["a", "b"], ["c"]]
 
 
-def test_joins_are_never_wide():
-    with open_executor(1) as executor:
-        shape = executor.fold("t", trace_step, joining(trace_combine), range(5000), 5000)
-    depth = deepest = 0
-    for character in shape:
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        deepest = max(deepest, depth)
-    # 336 runs: a leaf passes at most 7 additions on each of 3 levels, and 2 at the end of each
-    assert deepest <= 3 * (runs.ARITY - 1) + 3
-
-
 class CountedState:
     """A state that says how many of its kind are alive."""
 

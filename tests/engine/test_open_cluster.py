@@ -105,22 +105,6 @@ def test_a_report_of_what_ran(tmp_path):
     assert "double" in page.read_text()
 
 
-def fail(item):
-    raise KeyError(item)
-
-
-def test_a_report_of_what_failed(tmp_path):
-    pytest.importorskip("bokeh")
-    page = tmp_path / "report.html"
-    with (
-        pytest.raises(KeyError),
-        open_cluster(ClusterSettings(workers=1, report=str(page))) as client,
-        open_executor(client) as executor,
-    ):
-        list(executor.map("failing", fail, range(3)))
-    assert page.exists()
-
-
 def killing(process):
     """Items for ever, of which the third kills a process."""
     for item in itertools.count():

@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import psutil
 import pytest
-from distributed import Client
 from sklearn.base import clone
 
 from streamkm import SketchOptions, StreamKMeans
@@ -25,7 +24,7 @@ from streamkm.engine import open_executor, saving
 from streamkm.engine.dask import DaskCluster
 from streamkm.passes import labels as labelling
 from streamkm.sources import open_source
-from tests.dask_processes import N_WORKERS, Relay, assert_same_bits, cluster_of, write_rows
+from tests.dask_processes import N_WORKERS, assert_same_bits, cluster_of, write_rows
 
 PARAMETERS = {"random_state": 0, "max_iter": 4, "tol": 0, "chunk_bytes": 20_000, "progress": False}
 FIT_SECONDS = 120  # for what takes some three; workers that were just started import everything first
@@ -142,24 +141,6 @@ def test_workers_killed_that_held_labels_to_be_written(cluster, at, data, wanted
     got.labels_ = got.labels_[:]
     assert_same_bits(got, wanted)
     assert not list((tmp_path / "labels.zarr").rglob("*.partial"))
-
-
-@pytest.mark.slow
-@pytest.mark.full
-@pytest.mark.parametrize("stage", ["sketch", "lloyd-2"])
-def test_a_worker_added(cluster, at, data, wanted, stage):
-    started, client = cluster
-
-    def add():
-        started.add()
-        client.wait_for_workers(N_WORKERS + 1, timeout=60)
-
-    seen = at(stage, 5, add)
-    try:
-        assert_same_bits(StreamKMeans(10, executor=client, **PARAMETERS).fit(data), wanted)
-    finally:
-        started.kill(started.living()[-1])
-    assert seen[stage] > 5
 
 
 @pytest.mark.slow
@@ -297,24 +278,6 @@ def test_a_fit_goes_on_without_its_scheduler(tmp_path, at, cluster, data, wanted
     assert_same_bits(kmeans.set_params(executor=2).fit(data, checkpoint=state), wanted)
     assert not state.exists()
     assert_same_bits(kmeans.set_params(executor=cluster[1]).fit(data, checkpoint=tmp_path / "copy"), wanted)
-
-
-@pytest.mark.slow
-def test_a_connection_that_is_cut(tmp_path, at, processes, cluster, data, wanted, saved_at_once):
-    """The cluster lives on, and does not work for nobody: a new client goes on."""
-    started, client = cluster
-    relay = Relay(started.address)
-    try:
-        kmeans = StreamKMeans(10, **PARAMETERS)
-        with Client(relay.address, set_as_default=False, timeout="10s") as through:
-            at("lloyd-3", 5, relay.cut)
-            began = time.monotonic()
-            with pytest.raises(ClusterError, match=r"lost the scheduler tcp://.*" + KEPT):
-                kmeans.set_params(executor=through).fit(data, checkpoint=tmp_path / "state")
-            assert time.monotonic() < began + 60
-    finally:
-        relay.close()
-    assert_same_bits(kmeans.set_params(executor=client).fit(data, checkpoint=tmp_path / "state"), wanted)
 
 
 def end_worker(item):

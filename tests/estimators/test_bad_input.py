@@ -6,7 +6,6 @@ A storage chunk that a Zarr store does not hold is no error: by the format it ho
 
 from __future__ import annotations
 
-import gzip
 import os
 import warnings
 from collections.abc import Callable
@@ -52,19 +51,6 @@ def text(content: str | bytes, name: str = "x.svm") -> Callable[[], Any]:
 def line(content: str | bytes) -> Callable[[], Any]:
     """A bad line behind `GOOD`."""
     return text(GOOD.encode() + (content.encode() if isinstance(content, str) else content) + b"\n1 1:1\n")
-
-
-def line_of_200_mb() -> None:
-    piece = b" 1:1" * (1 << 18)
-    with open("x.svm", "wb") as file:
-        file.write(GOOD.encode() + b"1")
-        for _ in range(200):
-            file.write(piece)
-
-
-def truncated_gzip() -> None:
-    packed = gzip.compress(b"".join(b"1 1:%d 2:%d\n" % (i * 7919 % 1000, i) for i in range(5000)))
-    Path("x.svm.gz").write_bytes(packed[: len(packed) // 2])
 
 
 def hdf5(values: Any, **options: Any) -> Callable[[], Any]:
@@ -133,10 +119,7 @@ BYTE_20 = r"^x.svm, line 3 \(byte "
 CASES = {
     "missing file": Case(text(GOOD, "y.svm"), r"^x.svm does not exist \(did you mean y.svm\?\)", FileNotFoundError),
     "directory": Case(lambda: Path("x.svm").mkdir(), r"^x.svm is a directory.*pass a glob such as x.svm/\*", OSError),
-    "empty file": Case(text(""), "^x.svm: empty, 0 bytes; svmlight text with at least one row is needed"),
     "only comments": Case(text("# a\n\n  # b\n"), "^x.svm has no rows; needed: at least 1"),
-    "index without value": Case(line("1 1:2 3"), BYTE_20 + r"26\): .*the colon and the value are missing, got '3'"),
-    "value without index": Case(line("1 :2"), BYTE_20 + r"22\): .*a non-negative integer for its index, got ':2'"),
     "index 0 in one-based text": Case(
         text("1 1:1\n" * 180_000 + "1 0:1\n"),
         r"^x.svm, line 180,001 \(byte 1,080,002\): .*taken to be one-based.*pass zero_based=True",
@@ -145,19 +128,6 @@ CASES = {
         line("1 0:1"), BYTE_20 + r"22\): an index 0, but the input is one-based", options={"zero_based": False}
     ),
     "decreasing indices": Case(line("1 3:1 2:1"), BYTE_20 + r"26\): .*must increase within a row; sort them"),
-    "negative index": Case(line("1 -3:2"), BYTE_20 + r"22\): .*must not be negative, got '-3:2'"),
-    "index over 2^63-1": Case(line("1 9223372036854775808:2"), BYTE_20 + r"22\): .*not exceed 9223372036854775807"),
-    "text in a value": Case(line("1 1:abc"), BYTE_20 + r"22\): a value must be a number.*, got '1:abc'"),
-    "200 MB line": Case(line_of_200_mb, BYTE_20 + r"20\): a line is longer than [\d,]+ bytes"),
-    "NUL byte": Case(line("1 1:\0"), BYTE_20 + r"22\): .*holds a NUL byte: is this a binary or UTF-16 file\?"),
-    "UTF-16": Case(
-        text(("\ufeff" + GOOD).encode("utf-16-le")), r"^x.svm, line 1 \(byte 0\): UTF-16 text.*convert it to UTF-8"
-    ),
-    "UTF-16 without a mark": Case(text(GOOD.encode("utf-16-le")), r"^x.svm, line 1 \(byte 0\): .*or UTF-16 file\?"),
-    "truncated gzip": Case(
-        truncated_gzip, r"^x.svm.gz: truncated or corrupt gzip file, behind byte [\d,]+ of its text", OSError,
-        "x.svm.gz",
-    ),
     "HDF5 without the dataset": Case(
         hdf5(dense_matrix()), r"^x.h5 has no /Y \(did you mean /X\?\); it holds /X", FileNotFoundError, "x.h5:/Y"
     ),
@@ -166,20 +136,10 @@ CASES = {
     "dataset of strings": Case(
         hdf5(np.array([[b"a", b"b"]] * 3)), r"^x.h5:/X holds strings .*must be real numbers", path="x.h5:/X"
     ),
-    "dataset of 1 dimension": Case(
-        hdf5(np.ones(9)), r"^x.h5:/X has 1 dimensions \(9,\); .*reshape it to \(n, 1\)", path="x.h5:/X"
-    ),
-    "dataset of 3 dimensions": Case(
-        hdf5(np.ones((9, 2, 2))), r"^x.h5:/X has 3 dimensions .*reshape each sample to one row", path="x.h5:/X"
-    ),
     "no dataset of rows at all": Case(hdf5(np.ones(9)), "^x.h5:/ holds no matrix: .*it holds /X", path="x.h5"),
     "Zarr with a corrupt chunk": Case(
         corrupt_zarr, "^x.zarr, rows 0-39, cannot be read or decoded .*a storage chunk of these rows is damaged",
         OSError, "x.zarr",
-    ),
-    "Zarr that is none": Case(
-        lambda: (Path("x.zarr").mkdir(), Path("x.zarr/zarr.json").write_text("{")), "^x.zarr is no Zarr store", OSError,
-        "x.zarr",
     ),
     "indptr too short": Case(
         csr_hdf5(indptr=lambda p: p[:-1]), "^x.h5:/X/indptr has 40 entries; 40 rows need 41", path="x.h5"
@@ -202,9 +162,6 @@ CASES = {
     "files of different widths": Case(
         npy_files(7, 8), r"^part 1 \(part1.npy\) has 8 features and part 0 \(part0.npy\) 7", path="part*.npy"
     ),
-    "binary of no known format": Case(
-        text(b"\x7fELF\0\0", "x.bin"), "^x.bin is binary and of no format", OSError, "x.bin"
-    ),
     "pickle": Case(
         lambda: np.save("x.npy", np.array([[{}]]), allow_pickle=True),
         "^x.npy holds Python objects .*must be real numbers",
@@ -226,9 +183,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     for name in ("labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html"):
         (tmp_path / "out" / name).write_bytes(f"{name} of an earlier run".encode())
-    yield tmp_path
-    if (tmp_path / "x.svm").is_file():  # it may be large
-        (tmp_path / "x.svm").unlink()
+    return tmp_path
 
 
 def contents(directory: str = "out") -> dict[str, tuple[bytes, int]]:

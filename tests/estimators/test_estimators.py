@@ -36,7 +36,7 @@ from streamkm.sketches import PCASketch
 from streamkm.sketches.registry import sketch_names
 from streamkm.sketches.sizing import FORMULAS
 from tests import naive
-from tests.dask_processes import watched
+from tests.dask_processes import assert_same_bits, watched
 from tests.tables import cases, row, slow_but
 
 RANDOM_ROWS = (
@@ -450,40 +450,29 @@ def test_wrong_weights_are_refused(weights, message):
 # ---- wrong input
 
 
-@cases(
-    "parameters",
-    [
-        {"n_clusters": 0},
-        {"n_clusters": 2.0},
-        {"n_clusters": "8"},
-        {"n_clusters": True},
-        {"n_components": 0},
-        {"n_components": "many"},
-        {"eps": 1.0},
-        {"delta": None},
-        {"fit_on": "some"},
-        {"max_iter": 0},
-        {"tol": -1e-3},
-        {"tol": np.nan},
-        {"tol": "small"},
-        {"refine": -1},
-        {"chunk_bytes": 0},
-        {"n_init": 0},
-        {"init": "kmeans"},
-        {"init": np.zeros((4, 6))},
-        {"init": np.zeros(5)},
-        {"init": np.full((5, 6), np.nan)},
-        {"init": np.full((5, 6), np.inf)},
-        {"sketch": "gauss"},
-        {"metric": "manhattan"},
-        {"assign_space": "moon"},
-        {"invalid": "ignore"},
-        {"executor": "dask"},
-        {"executor": 0},
-    ],
-)
-def test_wrong_parameters_are_refused_by_name(parameters):
-    (name,) = parameters
+WRONG = {
+    "n_clusters": [0, 2.0, "8", True],
+    "n_components": [0, "many"],
+    "eps": [1.0],
+    "delta": [None],
+    "fit_on": ["some"],
+    "max_iter": [0],
+    "tol": [-1e-3, np.nan, "small"],
+    "refine": [-1],
+    "chunk_bytes": [0],
+    "n_init": [0],
+    "init": ["kmeans", np.zeros((4, 6)), np.zeros(5), np.full((5, 6), np.nan), np.full((5, 6), np.inf)],
+    "sketch": ["gauss"],
+    "metric": ["manhattan"],
+    "assign_space": ["moon"],
+    "invalid": ["ignore"],
+    "executor": ["dask", 0],
+}
+
+
+@cases("name, value", [(name, value) for name, values in WRONG.items() for value in values])
+def test_wrong_parameters_are_refused_by_name(name, value):
+    parameters = {name: value}
     if name in {field.name for field in fields(SketchOptions)}:
         parameters = {"sketch": SketchOptions(**parameters)}
     with pytest.raises(InvalidParameterError, match=name) as caught:
@@ -725,10 +714,7 @@ def test_threads_and_processes_give_the_same_bits(inputs, client, kind, refined)
         for executor in (1, 2, 4, client)
     ]
     for other in fits[1:]:
-        np.testing.assert_array_equal(other.labels_, fits[0].labels_)
-        np.testing.assert_array_equal(other.cluster_centers_, fits[0].cluster_centers_)
-        np.testing.assert_array_equal(other.cluster_means_, fits[0].cluster_means_)
-        assert other.inertia_ == fits[0].inertia_
+        assert_same_bits(other, fits[0])
         assert other.distortion_ == fits[0].distortion_
     np.testing.assert_array_equal(clone_of(fits[0], executor=client).predict(X), fits[0].labels_)
 

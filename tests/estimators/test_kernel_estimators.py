@@ -25,6 +25,7 @@ from streamkm.estimators.fit_summary import summarize
 from streamkm.estimators.validation import plain
 from streamkm.fitting.kernel.objective import kernel_objective
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, METHODS
+from tests.dask_processes import assert_same_bits
 from tests.estimators.test_estimators import EXPECTED_FAILURES
 from tests.passes.test_passes import CountingSource
 from tests.tables import cases
@@ -83,9 +84,7 @@ def test_threads_and_processes_give_the_same_bits(inputs, client, options):
     given = {"chunk_bytes": 20_000, "max_iter": 5, **options}
     fits = [kernel_kmeans(executor=executor, **given).fit(inputs) for executor in (1, 3, client)]
     for fitted in fits[1:]:
-        np.testing.assert_array_equal(fitted.labels_, fits[0].labels_)
-        np.testing.assert_array_equal(fitted.cluster_centers_, fits[0].cluster_centers_)
-        assert fitted.inertia_ == fits[0].inertia_
+        assert_same_bits(fitted, fits[0])
 
 
 @cases("method", METHODS)
@@ -406,9 +405,7 @@ def test_the_constructor_takes_19_parameters():
 
 
 def same_fit(got, wanted):
-    np.testing.assert_array_equal(got.labels_, wanted.labels_)
-    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
-    assert got.inertia_ == wanted.inertia_
+    assert_same_bits(got, wanted)
     assert got.kernel_ == wanted.kernel_
 
 

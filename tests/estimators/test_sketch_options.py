@@ -12,7 +12,6 @@ from sklearn.base import clone
 
 from streamkm import PCA, CountSketch, SketchOptions, StreamKMeans
 from streamkm.core.exceptions import CheckpointError, InvalidParameterError
-from streamkm.engine import saving
 from streamkm.estimators.fit_summary import summarize
 from streamkm.estimators.validation import plain
 from streamkm.sketches import (
@@ -23,7 +22,7 @@ from streamkm.sketches import (
     SparseProjection,
     SubsampledHadamard,
 )
-from tests.children import StoppedError, stopped_after
+from tests.dask_processes import assert_same_bits
 from tests.tables import cases
 
 D = 90
@@ -48,9 +47,7 @@ def kmeans(sketch, **parameters):
 
 
 def same_fit(got, wanted):
-    np.testing.assert_array_equal(got.labels_, wanted.labels_)
-    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
-    assert got.inertia_ == wanted.inertia_
+    assert_same_bits(got, wanted)
     assert got.sketch_.to_dict() == wanted.sketch_.to_dict()
 
 
@@ -148,14 +145,9 @@ def test_parameters_go_round(name, tmp_path):
 
 
 @cases("name", WRITTEN)
-def test_a_checkpoint_is_of_one_sketch(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
+def test_a_checkpoint_is_of_one_sketch(name, tmp_path, stop):
     sketch, state = WRITTEN[name], tmp_path / "state"
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "found")
-        with pytest.raises(StoppedError):
-            kmeans(sketch).fit(rows(), checkpoint=state)
+    stop(kmeans(sketch), rows(), state, "found")
     with pytest.raises(CheckpointError, match="sketch"):
         kmeans(SketchOptions("gaussian", 16)).fit(rows(), checkpoint=state)
     same_fit(kmeans(sketch).fit(rows(), checkpoint=state), kmeans(sketch).fit(rows()))

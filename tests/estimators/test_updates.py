@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 
 import numpy as np
 import pandas as pd
@@ -155,19 +154,6 @@ def test_threads_chunks_and_files_change_nothing(tmp_path, kind):
     for other in told[1:]:
         for one, two in zip(told[0], other, strict=True):
             np.testing.assert_allclose(one, two, rtol=1e-12 if kind != "csr" else 1e-9)
-
-
-def test_rows_of_partial_fit_are_counted_as_the_coreset_tells():
-    first, second, *_ = stream_of()
-    kmeans = IncrementalKMeans(7, random_state=0)
-    kmeans.update(first)
-    kmeans.partial_fit(second[:700])
-    told = kmeans.cluster_ids_, kmeans.counts_
-    assert abs(told[1].sum() - 2200) < 1e-6
-    kmeans.update(second[700:])
-    assert abs(kmeans.counts_.sum() - 3000) < 1e-6
-    assert kmeans.inertia_error_ >= 0
-    assert kmeans.n_samples_seen_ == 3000
 
 
 def test_a_fit_goes_on():
@@ -327,38 +313,6 @@ def test_merged_clusters_that_both_gave_ids_alone_get_other_ids(tmp_path):
     np.testing.assert_allclose(loaded.counts_.sum(), 2 * 4000 + 3000, **EXACT)
 
 
-def test_merged_clusters_of_two_that_began_apart_are_other_clusters():
-    first, second, *_ = stream_of()
-    one, other = (IncrementalKMeans(7, random_state=0) for _ in range(2))
-    one.update(first)
-    other.update(second + 100)
-    ids = np.concatenate([one.labels_, other.labels_ + 7])
-    one.merge(other)
-    assert one.cluster_ids_.tolist() == list(range(14))
-    counts, means, inertia = naive(one, np.concatenate([first, second + 100]), ids)
-    np.testing.assert_allclose(one.counts_, counts, **EXACT)
-    np.testing.assert_allclose(one.cluster_means_, means, rtol=1e-6)
-    np.testing.assert_allclose(one.inertia_, inertia, rtol=1e-6)
-    one.update(second)
-    assert len(one.cluster_ids_) == 7
-    np.testing.assert_allclose(one.counts_.sum(), 4500, **EXACT)
-
-
-@pytest.mark.parametrize("followed_first", [True, False])
-def test_merged_rows_of_partial_fit_wait_for_the_next_update(followed_first):
-    first, second, third, _ = stream_of()
-    followed = IncrementalKMeans(7, random_state=0)
-    followed.update(first)
-    waiting = IncrementalKMeans(7, random_state=0).partial_fit(second)
-    one, other = (followed, waiting) if followed_first else (waiting, followed)
-    one.merge(other)
-    np.testing.assert_allclose(one.counts_.sum(), 3000, **EXACT)
-    one.update(third)
-    assert one.n_samples_seen_ == 4500
-    np.testing.assert_allclose(one.counts_.sum(), 4500, **EXACT)
-    assert one.inertia_error_ >= 0
-
-
 @pytest.mark.parametrize("half_life", [None, 30_000.0])
 def test_the_weight_of_rows_from_before_the_first_update_is_exact(half_life):
     first, second, *_ = stream_of(n_rows=25_000)
@@ -367,23 +321,6 @@ def test_the_weight_of_rows_from_before_the_first_update_is_exact(half_life):
     ages = np.arange(50_000)
     total = 50_000 if half_life is None else np.exp2(-ages / half_life).sum()
     np.testing.assert_allclose(kmeans.counts_.sum(), total, **EXACT)
-
-
-def test_a_loaded_model_gives_ids():
-    """Not the numbers of its centers, which it has where no update comes first."""
-    rng = np.random.default_rng(0)
-    centers = 10 * rng.normal(size=(5, 4))
-    kmeans = IncrementalKMeans((2, 6), half_life=300, tol=1e-3, random_state=0)
-    kmeans.update(groups(rng, centers[:3], 900)[0])
-    for _ in range(12):
-        kmeans.update(groups(rng, centers[2:], 900)[0])
-    X = groups(rng, centers[2:], 100)[0]
-    assert kmeans.cluster_ids_.tolist() != [*range(len(kmeans.cluster_ids_))]
-    with tempfile.TemporaryDirectory() as folder:
-        kmeans.save(f"{folder}/model.npz")
-        loaded = IncrementalKMeans.load(f"{folder}/model.npz")
-    np.testing.assert_array_equal(loaded.predict(X), kmeans.predict(X))
-    assert loaded.n_clusters == (2, 6)
 
 
 def test_drift_after_a_fit_rests_on_rows():

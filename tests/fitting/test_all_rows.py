@@ -10,10 +10,10 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster import spill
-from streamkm.engine import saving
 from streamkm.planning.process import AUTO_BYTES
 from streamkm.sketches.registry import DATA_DEPENDENT
-from tests.children import StoppedError, chunks_read, stopped_after
+from tests.children import chunks_read
+from tests.dask_processes import assert_same_bits
 from tests.fitting.test_sketch_fit import wide_rows
 from tests.limits import limited
 from tests.passes.test_passes import CountingSource, StreamedSource, groups
@@ -122,9 +122,7 @@ def test_threads_and_processes_give_the_same_bits(client, small_sample, kind, sp
     options = {"sketch": SketchOptions(kind, 6), "coreset": coreset, "chunk_bytes": 26_000, "max_iter": 3, "n_init": 2}
     one, *others = (kmeans(executor=executor, **options).fit(X) for executor in (1, 4, client))
     for other in others:
-        np.testing.assert_array_equal(other.labels_, one.labels_)
-        np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)
-        assert other.inertia_ == one.inertia_
+        assert_same_bits(other, one)
 
 
 @pytest.mark.parametrize("kind", ["pca", "svd"])
@@ -194,48 +192,33 @@ def test_rows_that_nobody_counts_go_to_disk_when_memory_is_full(written, coreset
 
 
 @pytest.mark.parametrize("record", ["sketch", "directions", "seed", "lloyd", "found"])
-def test_a_fit_goes_on_from_every_record(tmp_path, monkeypatch, record):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
+def test_a_fit_goes_on_from_every_record(tmp_path, stop, record):
     source = tmp_path / "x.npy"
     np.save(source, wide_rows(4000))
     how = "all" if record == "directions" else "sample"
     estimator = kmeans(sketch=SketchOptions("pca", 5, fit_on=how), chunk_bytes=100_000, n_init=2)
     wanted = clone(estimator).fit(str(source))
-    with monkeypatch.context() as patched:
-        stopped_after(patched, record)
-        with pytest.raises(StoppedError):
-            estimator.fit(str(source), checkpoint=tmp_path / "state")
+    stop(estimator, str(source), tmp_path / "state", record)
     estimator.fit(str(source), checkpoint=tmp_path / "state")
-    np.testing.assert_array_equal(estimator.labels_, wanted.labels_)
-    np.testing.assert_array_equal(estimator.cluster_centers_, wanted.cluster_centers_)
-    assert estimator.inertia_ == wanted.inertia_
-    assert estimator.history_ == wanted.history_
+    assert_same_bits(estimator, wanted)
 
 
 @pytest.mark.parametrize(("sketch", "record"), [("identity", "sketch"), ("pca", "sketch-all")])
-def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, sketch, record):
+def test_the_pass_of_a_coreset_goes_on_in_the_middle(tmp_path, monkeypatch, stop, sketch, record):
     """What was read for a coreset is not read again."""
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
     path = tmp_path / "x.npy"
     np.save(path, wide_rows(24_000)[:, :40])  # more than a coreset has
     size = "auto" if sketch == "identity" else 5
     estimator = kmeans(4, sketch=SketchOptions(sketch, size), coreset="sensitivity", chunk_bytes=800_000)
     wanted = clone(estimator).fit(str(path))
     assert wanted.plan_.cluster_on == "coreset"
-    with monkeypatch.context() as patched:
-        stopped_after(patched, record, 4)
-        with pytest.raises(StoppedError):
-            estimator.fit(str(path), checkpoint=tmp_path / "state")
+    stop(estimator, str(path), tmp_path / "state", record, 4)
     read = chunks_read(monkeypatch)
     estimator.fit(str(path), checkpoint=tmp_path / "state")
     n_chunks = wanted.plan_.n_chunks
     assert n_chunks > 6
     assert len(read) == 2 * n_chunks - 3  # the rest of that pass, and the last one
-    np.testing.assert_array_equal(estimator.labels_, wanted.labels_)
-    np.testing.assert_array_equal(estimator.cluster_centers_, wanted.cluster_centers_)
-    assert estimator.inertia_ == wanted.inertia_
+    assert_same_bits(estimator, wanted)
 
 
 def topic_rows(n_rows=2000, n_features=3000):
@@ -269,6 +252,4 @@ def test_the_plain_pipeline_gives_the_same_bits_on_threads_and_on_a_cluster(clie
     assert "as asked for" in dict(here.plan_.lines())["clustering"]
     assert [stage.name for stage in here.stages_] == ["sketch", "seed", "lloyd", "polish", "assign"]
     there = kmeans(**given | {"executor": client}).fit(X)
-    np.testing.assert_array_equal(there.labels_, here.labels_)
-    np.testing.assert_array_equal(there.cluster_centers_, here.cluster_centers_)
-    assert there.inertia_ == here.inertia_
+    assert_same_bits(there, here)

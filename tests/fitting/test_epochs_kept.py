@@ -11,13 +11,12 @@ from streamkm import StreamKMeans
 from streamkm.cluster.centers.index import is_worth
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.moving_averages import EpochsResult, Schedule
-from streamkm.engine import saving
 from streamkm.engine.checkpoint import load_record
 from streamkm.engine.records import unpack
 from streamkm.fitting import iterations
 from streamkm.fitting.step_checkpoint import EPOCHS
 from streamkm.kernels.cluster import totals
-from tests.children import StoppedError, assert_same_fit, fit_killed_within_epochs, outcome, stopped_after
+from tests.children import assert_same_fit, fit_killed_within_epochs, outcome
 from tests.programs import forking
 
 N_ROWS, K, MANY = 20_000, 70, 520
@@ -41,12 +40,6 @@ def path(tmp_path_factory):
 def wanted(path):
     """Fits that nothing happened to, by the number of clusters."""
     return {k: StreamKMeans(progress=False, **options_of(k)).fit(str(path)) for k in (K, MANY)}
-
-
-@pytest.fixture
-def saved_always(monkeypatch):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
 
 
 @pytest.fixture
@@ -81,36 +74,28 @@ def test_a_fit_that_is_killed_within_an_epoch_goes_on_with_the_same_bits(
     assert_same_fit(outcome(resumed), wanted[k])
 
 
-def test_a_fit_that_stops_behind_its_epochs_repeats_none(path, wanted, tmp_path, saved_always, monkeypatch, batches):
+def test_a_fit_that_stops_behind_its_epochs_repeats_none(path, wanted, tmp_path, stop, batches):
     fitted = StreamKMeans(progress=False, **options_of(K))
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "lloyd", times=3)
-        with pytest.raises(StoppedError):
-            fitted.fit(str(path), checkpoint=tmp_path / "state")
+    stop(fitted, str(path), tmp_path / "state", "lloyd", times=3)
     batches.clear()
     fitted.fit(str(path), checkpoint=tmp_path / "state")
     assert not batches
     assert_same_fit(outcome(fitted), wanted[K])
 
 
-def test_a_fit_that_stops_within_an_epoch_goes_on_in_a_worker_with_the_bits_of_threads(
-    path, client, tmp_path, saved_always, monkeypatch
-):
+def test_a_fit_that_stops_within_an_epoch_goes_on_in_a_worker_with_the_bits_of_threads(path, client, tmp_path, stop):
     """The checkpoint says nothing of what holds the rows. Epochs in a worker are one call, which saves their end."""
     np.save(tmp_path / "x.npy", np.load(path)[:6000])
     wanted = StreamKMeans(progress=False, **options_of(K)).fit(str(tmp_path / "x.npy"))
     n_batches = Schedule.of(6000, K, 100).n_batches
     fitted = StreamKMeans(progress=False, executor=2, **options_of(K))
-    with monkeypatch.context() as patched:
-        stopped_after(patched, EPOCHS, times=n_batches + 2)
-        with pytest.raises(StoppedError):
-            fitted.fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
+    stop(fitted, str(tmp_path / "x.npy"), tmp_path / "state", EPOCHS, times=n_batches + 2)
     assert unpack(EpochsResult, load_record(tmp_path / "state", EPOCHS)).n_batches == 2
     fitted.set_params(executor=client).fit(str(tmp_path / "x.npy"), checkpoint=tmp_path / "state")
     assert_same_fit(outcome(fitted), wanted)
 
 
-def test_labels_that_an_index_uses_are_not_needed_to_go_on(tmp_path, saved_always, monkeypatch):
+def test_labels_that_an_index_uses_are_not_needed_to_go_on(tmp_path, monkeypatch, stop):
     """A run that goes on has those of the step before epochs only, which give the index other guesses."""
     assert is_worth(MANY, 192, guessed=True)
     rng = np.random.default_rng(0)
@@ -128,10 +113,7 @@ def test_labels_that_an_index_uses_are_not_needed_to_go_on(tmp_path, saved_alway
         return lowest(table, rows, likely)
 
     monkeypatch.setattr(NearestCenters, "lowest", guessed)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, EPOCHS, times=2 * n_batches + 2)
-        with pytest.raises(StoppedError):
-            fitted.fit(X, checkpoint=tmp_path / "state")
+    stop(fitted, X, tmp_path / "state", EPOCHS, times=2 * n_batches + 2)
     assert len(guesses) >= 2 * n_batches + 2
     fitted.fit(X, checkpoint=tmp_path / "state")
     assert_same_fit(outcome(fitted), wanted)
@@ -148,17 +130,14 @@ def worse(path, schedule):
 
 @pytest.mark.parametrize("resumes", [False, True])
 def test_epochs_that_end_higher_are_left_out_though_steps_would_mend_them(
-    path, tmp_path, saved_always, monkeypatch, caplog, resumes
+    path, tmp_path, monkeypatch, stop, caplog, resumes
 ):
     """The first step behind them tells, and it is the only one that they cost."""
     monkeypatch.setattr(iterations, "moving_averages", lambda rows, centers, schedule, **_: worse(path, schedule))
     fitted = StreamKMeans(progress=False, **options_of(K))
     with caplog.at_level("INFO", "streamkm"):
         if resumes:
-            with monkeypatch.context() as patched:
-                stopped_after(patched, "lloyd-again", times=2)
-                with pytest.raises(StoppedError):
-                    fitted.fit(str(path), checkpoint=tmp_path / "state")
+            stop(fitted, str(path), tmp_path / "state", "lloyd-again", times=2)
         fitted.fit(str(path), checkpoint=tmp_path / "state")
     assert "epochs did not lower the objective" in caplog.text
     lloyd = [step["inertia"] for step in fitted.history_ if step["stage"] == "lloyd"]

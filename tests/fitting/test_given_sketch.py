@@ -148,8 +148,3 @@ def test_memory_counts_the_entries_that_are_kept():
 def test_what_does_not_fit_is_refused(sketch, message):
     with pytest.raises(InvalidParameterError, match=message):
         kmeans(sketch).fit(rows()[0])
-
-
-def test_principal_directions_are_for_dense_rows():
-    with pytest.raises(InvalidParameterError, match=r'sketch="pca" takes dense rows'):
-        kmeans(SKETCHES["pca"]).fit(sp.csr_array(rows()[0]))

@@ -10,9 +10,8 @@ import pytest
 
 from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError
-from streamkm.engine import saving
 from streamkm.sources.dense import DenseSource
-from tests.children import StoppedError, assert_same_fit, killed_until_done, outcome, started_fit, stopped_after
+from tests.children import assert_same_fit, killed_until_done, outcome, started_fit
 from tests.tables import cases
 
 OPTIONS = {"kernel": "rbf", "n_clusters": 10, "random_state": 3, "n_init": 2, "tol": 0, "max_iter": 30}
@@ -52,13 +51,6 @@ def test_killed_fits_end_with_the_same_bits(folder, wanted, tmp_path):
     assert not (tmp_path / "state").exists()  # of no more use
 
 
-@pytest.fixture
-def eager(monkeypatch):
-    """Save whatever can be saved, at once."""
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
-
-
 @pytest.mark.parametrize(
     ("name", "record", "first", "last"),
     [  # how often the run that continues reads the first chunk and the last
@@ -76,15 +68,11 @@ def eager(monkeypatch):
         ("sample", "found", 1, 1),
     ],
 )
-@pytest.mark.usefixtures("eager")
-def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, name, record, first, last):
+def test_a_fit_goes_on_from_every_record(folder, wanted, tmp_path, monkeypatch, stop, name, record, first, last):
     file, options = CASES[name]
     path = str(folder / file)
     kmeans = StreamKernelKMeans(progress=False, executor=1, **(OPTIONS | options))
-    with monkeypatch.context() as patched:
-        stopped_after(patched, record, 2 if record == "sketch" else 1)  # the first is empty
-        with pytest.raises(StoppedError):
-            kmeans.fit(path, checkpoint=tmp_path / "state")
+    stop(kmeans, path, tmp_path / "state", record, 2 if record == "sketch" else 1)  # the first is empty
     read, original = Counter(), DenseSource.read
     monkeypatch.setattr(DenseSource, "read", lambda self, chunk: (read.update([chunk.index]), original(self, chunk))[1])
     kmeans.fit(path, checkpoint=tmp_path / "state")
@@ -125,13 +113,10 @@ def of_any_map(folder):
     ],
 )
 @cases("record", ["landmarks", "map", "found"])
-def test_every_map_is_kept(of_any_map, tmp_path, monkeypatch, eager, options, record):
+def test_every_map_is_kept(of_any_map, tmp_path, stop, options, record):
     X, given, whole = of_any_map(options)
     kmeans = StreamKernelKMeans(progress=False, **given)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, record)
-        with pytest.raises(StoppedError):
-            kmeans.fit(X, checkpoint=tmp_path / "state")
+    stop(kmeans, X, tmp_path / "state", record)
     kmeans.fit(X, checkpoint=tmp_path / "state")
     assert_same_fit(outcome(kmeans), whole)
     assert kmeans.trace_residual_ == whole.trace_residual_
@@ -143,26 +128,20 @@ def product(X, landmarks):
 
 
 @pytest.mark.parametrize("record", ["landmarks", "gram", "map", "found"])
-def test_a_function_is_given_again(folder, tmp_path, monkeypatch, eager, record):
+def test_a_function_is_given_again(folder, tmp_path, stop, record):
     X = np.load(folder / "x.npy")[:2000].astype(np.float64)
     options = {"kernel": product, "fit_on": "all", "n_landmarks": 40, "rank": 8, "chunk_bytes": 10_000}
     kmeans = StreamKernelKMeans(progress=False, **(OPTIONS | options))
-    with monkeypatch.context() as patched:
-        stopped_after(patched, record)
-        with pytest.raises(StoppedError):
-            kmeans.fit(X, checkpoint=tmp_path / "state")
+    stop(kmeans, X, tmp_path / "state", record)
     kmeans.fit(X, checkpoint=tmp_path / "state")
     assert kmeans.sketch_.kernel is product
     assert_same_fit(outcome(kmeans), StreamKernelKMeans(progress=False, **(OPTIONS | options)).fit(X))
 
 
-def test_other_settings_are_refused_by_name(folder, tmp_path, monkeypatch, eager):
+def test_other_settings_are_refused_by_name(folder, tmp_path, stop):
     X = np.load(folder / "x.npy")[:2000]
     kmeans = StreamKernelKMeans(5, n_landmarks=50, progress=False, random_state=0)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "map")
-        with pytest.raises(StoppedError):
-            kmeans.fit(X, checkpoint=tmp_path)
+    stop(kmeans, X, tmp_path, "map")
     for changed, name in (
         ({"kernel": KernelOptions(gamma_factor=2.0)}, r"kernel\.gamma_factor"),
         ({"kernel": "laplacian"}, r"kernel\.kernel"),
@@ -180,13 +159,10 @@ def test_other_settings_are_refused_by_name(folder, tmp_path, monkeypatch, eager
     kmeans.fit(X, checkpoint=tmp_path)
 
 
-def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch, eager):
+def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, stop):
     X = np.load(folder / "x.npy")[:2000]
     kmeans = StreamKernelKMeans(5, n_landmarks=50, progress=False)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "landmarks")
-        with pytest.raises(StoppedError):
-            kmeans.fit(X, checkpoint=tmp_path / "state")
+    stop(kmeans, X, tmp_path / "state", "landmarks")
     with np.load(tmp_path / "state" / "landmarks.npz") as record:
         landmarks = record["array_value.map.landmarks"]
     np.testing.assert_array_equal(kmeans.fit(X, checkpoint=tmp_path / "state").sketch_.landmarks, landmarks)

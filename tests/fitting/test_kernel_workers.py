@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from streamkm import StreamKernelKMeans
-from streamkm.engine import saving
 from streamkm.engine.dask import DaskCluster
 from streamkm.fitting.kernel import fit as fitting
-from tests.children import StoppedError, stopped_after
 from tests.dask_processes import N_WORKERS, assert_same_bits, write_rows
 
 PARAMETERS = {"fit_on": "all", "n_landmarks": 80, "rank": 20, "tol": 0, "max_iter": 3, "chunk_bytes": 20_000}
@@ -40,14 +38,9 @@ def assert_same(got, wanted):
     assert got.trace_residual_ == wanted.trace_residual_
 
 
-def test_what_a_cluster_began_goes_on_elsewhere(cluster, monkeypatch, tmp_path, data, wanted):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
+def test_what_a_cluster_began_goes_on_elsewhere(cluster, stop, tmp_path, data, wanted):
     kmeans = kernel_kmeans(executor=cluster[1])
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "gram")
-        with pytest.raises(StoppedError):
-            kmeans.fit(data, checkpoint=tmp_path / "state")
+    stop(kmeans, data, tmp_path / "state", "gram")
     assert_same(kmeans.set_params(executor=2).fit(data, checkpoint=tmp_path / "state"), wanted)
 
 

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from streamkm import PCA, CountSketch, StreamKMeans
-from streamkm.engine import saving
 from streamkm.sources import open_source
-from tests.children import StoppedError, stopped_after
 
 D, PER_CHUNK = 300, 20
 pytestmark = pytest.mark.filterwarnings("ignore:the objective could be")  # no look at more rows
@@ -91,16 +89,11 @@ def test_threads_and_workers_give_the_same_bits(client, small_sample, tmp_path):
         np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)
 
 
-def test_a_fit_goes_on_from_the_directions(small_sample, tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
+def test_a_fit_goes_on_from_the_directions(small_sample, tmp_path, stop):
     source, whole = in_file(tmp_path / "x.h5", rows()), kmeans(chunk_bytes=100_000)
     wanted = whole.fit(source).labels_
     part = kmeans(chunk_bytes=100_000)
-    with monkeypatch.context() as patch:
-        stopped_after(patch, "directions")
-        with pytest.raises(StoppedError):
-            part.fit(source, checkpoint=tmp_path / "c")
+    stop(part, source, tmp_path / "c", "directions")
     fitted = part.fit(source, checkpoint=tmp_path / "c")
     assert "ahead" not in [stage.name for stage in fitted.stages_]
     np.testing.assert_array_equal(fitted.labels_, wanted)

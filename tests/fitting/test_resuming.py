@@ -22,6 +22,7 @@ from streamkm.sources.memory.arrays import ArraySource
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.children import StoppedError, assert_same_fit, killed_until_done, started_fit, stopped_after
+from tests.dask_processes import assert_same_bits
 from tests.tables import cases
 
 CASES = {
@@ -145,62 +146,38 @@ def wait_for(path):
     ],
 )
 @pytest.mark.usefixtures("sample_of_10_000")
-def test_a_fit_goes_on_from_every_record(
-    small_folder, wanted_of_small, tmp_path, monkeypatch, name, record, read_again
-):
+def test_a_fit_goes_on_from_every_record(small_folder, wanted_of_small, tmp_path, stop, name, record, read_again):
     wanted = wanted_of_small(name)
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES[name]
     kmeans = StreamKMeans(progress=False, **options)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, record)
-        with pytest.raises(StoppedError):
-            kmeans.fit(str(small_folder / file), checkpoint=tmp_path / "state")
+    stop(kmeans, str(small_folder / file), tmp_path / "state", record)
     kmeans.fit(str(small_folder / file), checkpoint=tmp_path / "state")
     names = [stage.name for stage in kmeans.stages_]
     assert ("sketch" in names and kmeans.stages_[0].seconds > 0) == (read_again or record in ("seed", "polish"))
-    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
-    np.testing.assert_array_equal(kmeans.cluster_centers_, wanted.cluster_centers_)
-    assert kmeans.inertia_ == wanted.inertia_
-    assert kmeans.history_ == wanted.history_
+    assert_same_bits(kmeans, wanted)
 
 
 @pytest.mark.parametrize("record", ["sketch", "seed", "polish", "found", "refined"])
-def test_a_fit_of_rows_in_memory_goes_on_from_every_record(tmp_path, monkeypatch, record):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
+def test_a_fit_of_rows_in_memory_goes_on_from_every_record(tmp_path, stop, record):
     rng = np.random.default_rng(0)
     X = rng.random((2000, 300)) + 3 * np.eye(8, 300)[rng.integers(0, 8, 2000)]
     kmeans = StreamKMeans(8, sketch="countsketch", refine=2, random_state=0, progress=False)
     assert kmeans.plan(X).sample_rows >= 2000  # all rows are labelled in the sample
     wanted = clone(kmeans).fit(X)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, record)
-        with pytest.raises(StoppedError):
-            kmeans.fit(X, checkpoint=tmp_path / "state")
+    stop(kmeans, X, tmp_path / "state", record)
     kmeans.fit(X, checkpoint=tmp_path / "state")
-    np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)
-    np.testing.assert_array_equal(kmeans.cluster_centers_, wanted.cluster_centers_)
-    np.testing.assert_array_equal(kmeans.cluster_means_, wanted.cluster_means_)
-    assert kmeans.inertia_ == wanted.inertia_
-    assert kmeans.history_ == wanted.history_
+    assert_same_bits(kmeans, wanted)
 
 
-def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder, tmp_path, monkeypatch):
+def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder, tmp_path, monkeypatch, stop):
     """The plan depends on what the process holds, so the run keeps what that was; another run has a plan of its own."""
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
     held = resident_bytes()
     monkeypatch.setattr(process, "resident_bytes", lambda: held)
     path, limit = str(folder / "x.npy"), f"{(held >> 20) + 600} MiB"
     options = CASES["dense"][1] | {"progress": False, "memory_limit": limit}
     kmeans = StreamKMeans(**options)
     begun = kmeans.plan(path)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "assign-1")
-        with pytest.raises(StoppedError):
-            kmeans.fit(path, checkpoint=tmp_path / "state")
+    stop(kmeans, path, tmp_path / "state", "assign-1")
     monkeypatch.setattr(process, "resident_bytes", lambda: held + (200 << 20))  # as of a process with more in memory
     assert kmeans.plan(path).process_memory >= begun.process_memory + (100 << 20)
     kmeans.fit(path, checkpoint=tmp_path / "state")
@@ -215,15 +192,10 @@ def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder
 
 @pytest.mark.parametrize("removed", ["labels.npy", "found.npz", "refined.npz"])
 @pytest.mark.usefixtures("sample_of_10_000")
-def test_a_state_of_which_a_part_is_gone_does_no_harm(small_folder, wanted_of_small, tmp_path, monkeypatch, removed):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
+def test_a_state_of_which_a_part_is_gone_does_no_harm(small_folder, wanted_of_small, tmp_path, stop, removed):
     file, options = CASES["dense"]
     kmeans = StreamKMeans(progress=False, **options)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "assign-1")
-        with pytest.raises(StoppedError):
-            kmeans.fit(str(small_folder / file), checkpoint=tmp_path / "state")
+    stop(kmeans, str(small_folder / file), tmp_path / "state", "assign-1")
     (tmp_path / "state" / removed).unlink()
     kmeans.fit(str(small_folder / file), checkpoint=tmp_path / "state")
     wanted = wanted_of_small("dense")
@@ -253,11 +225,9 @@ def test_a_folder_of_the_users_is_refused_before_it_is_read(tmp_path, monkeypatc
     assert {path: path.read_bytes() for path in (tmp_path / "dl").iterdir()} == before
 
 
-def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch, no_room):
+def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch, stop, no_room):
     from streamkm.sources.svmlight.source import SvmlightSource
 
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
     file, options = CASES["text"]
     kmeans = StreamKMeans(progress=False, executor=1, **options)
     read = []
@@ -268,10 +238,7 @@ def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch, no_room):
         return original(self, chunk)
 
     monkeypatch.setattr(SvmlightSource, "read", counting)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "assign-0", times=1)
-        with pytest.raises(StoppedError):
-            kmeans.fit(str(folder / file), checkpoint=tmp_path / "state")
+    stop(kmeans, str(folder / file), tmp_path / "state", "assign-0", times=1)
     n_chunks = max(read) + 1
     assert len(read) > n_chunks
     read.clear()
@@ -280,15 +247,10 @@ def test_chunks_done_are_not_read_again(folder, tmp_path, monkeypatch, no_room):
     assert read[0] > 0
 
 
-def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
+def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, stop):
     X = np.load(folder / "x.npy")[:5000]
     kmeans = StreamKMeans(20, init="random", n_init=1, progress=False)
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "seed")
-        with pytest.raises(StoppedError):
-            kmeans.fit(X, checkpoint=tmp_path / "state")
+    stop(kmeans, X, tmp_path / "state", "seed")
     with np.load(tmp_path / "state" / "seed.npz") as record:
         start = record["array_value"]
     kmeans.max_iter = 100
@@ -297,14 +259,9 @@ def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, monkeypatch):
     np.testing.assert_array_equal(kmeans.labels_, again.labels_)
 
 
-def test_other_data_or_settings_are_refused_by_name(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
+def test_other_data_or_settings_are_refused_by_name(folder, tmp_path, stop):
     X = np.load(folder / "x.npy")[:5000]
-    with monkeypatch.context() as patched:
-        stopped_after(patched, "seed")
-        with pytest.raises(StoppedError):
-            StreamKMeans(5, progress=False, random_state=0).fit(X, checkpoint=tmp_path)
+    stop(StreamKMeans(5, progress=False, random_state=0), X, tmp_path, "seed")
     with pytest.raises(CheckpointError, match=r"n_clusters"):
         StreamKMeans(6, progress=False, random_state=0).fit(X, checkpoint=tmp_path)
     with pytest.raises(CheckpointError, match=r"source"):

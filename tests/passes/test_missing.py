@@ -19,11 +19,10 @@ from sklearn.preprocessing import StandardScaler
 from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.engine import saving
 from streamkm.preparation import Preparation
 from streamkm.preparation.fill import Fill
 from streamkm.preparation.moments import FillFit
-from tests.children import StoppedError, stopped_after
+from tests.dask_processes import assert_same_bits
 from tests.naive import folded
 
 COMMON = {"random_state": 0, "chunk_bytes": 20_000, "progress": False}
@@ -54,9 +53,7 @@ def holed_sparse(n_rows=2_000, kind=np.float64):
 
 
 def same_fit(got, wanted):
-    np.testing.assert_array_equal(got.labels_, wanted.labels_)
-    np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
-    assert got.inertia_ == wanted.inertia_
+    assert_same_bits(got, wanted)
 
 
 # ---- means
@@ -343,14 +340,9 @@ def test_the_command_line_fills_means(tmp_path):
     np.testing.assert_array_equal(np.load(out / "labels.npy") < 0, frame.isna().any(axis=1))
 
 
-def test_a_fit_that_was_stopped_goes_on_with_the_means(tmp_path, monkeypatch):
+def test_a_fit_that_was_stopped_goes_on_with_the_means(tmp_path, stop):
     X = holed()
     wanted = StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X)
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
     for record in ("step-0", "step-1-sums"):
-        with monkeypatch.context() as patched:
-            stopped_after(patched, record)
-            with pytest.raises(StoppedError):
-                StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X, checkpoint=tmp_path / record)
+        stop(StreamKMeans(3, preprocess=["standardize"], **FILLED), X, tmp_path / record, record)
         same_fit(StreamKMeans(3, preprocess=["standardize"], **FILLED).fit(X, checkpoint=tmp_path / record), wanted)

@@ -264,18 +264,13 @@ def test_damaged_models_are_refused():
             Preparation.restored(steps, stored, 6)
 
 
-def test_a_fit_goes_on_after_it_has_found_its_steps(tmp_path, monkeypatch):
+def test_a_fit_goes_on_after_it_has_found_its_steps(tmp_path, stop):
     X = groups()
     np.save(tmp_path / "x.npy", X)
-    monkeypatch.setattr("streamkm.engine.saving.INTERVAL_S", 0.0)
-    monkeypatch.setattr("streamkm.engine.saving.SHARE", 1.0)
     given = {"preprocess": ["standardize", "robust"], **COMMON}
     wanted = StreamKMeans(4, **given).fit(tmp_path / "x.npy")
     for stops in ("step-0-sums", "step-0", "step-1", "found"):
-        with monkeypatch.context() as patch:
-            children.stopped_after(patch, stops)
-            with pytest.raises(children.StoppedError):
-                StreamKMeans(4, **given).fit(tmp_path / "x.npy", checkpoint=tmp_path / stops)
+        stop(StreamKMeans(4, **given), tmp_path / "x.npy", tmp_path / stops, stops)
         got = StreamKMeans(4, **given).fit(tmp_path / "x.npy", checkpoint=tmp_path / stops)
         children.assert_same_fit(children.outcome(got), wanted)
         assert ("standardize" in [stage.name for stage in got.stages_]) == (stops == "step-0-sums")

@@ -30,12 +30,10 @@ from streamkm.core.exceptions import (
     ModelFileError,
     OutputError,
 )
-from streamkm.engine import saving
 from streamkm.fitting.documents import weight_rows
 from streamkm.passes.predict import nearest_labels
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from tests import naive
-from tests.children import StoppedError, stopped_after
 from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.fresh import run_compiled
 from tests.sources.matrices import sparse_matrices, sparse_matrix
@@ -659,17 +657,12 @@ def test_documents_of_which_a_part_is_read_whole_have_centers_of_all_features(tm
 
 @pytest.mark.parametrize(("record", "times"), [("sketch", 3), ("found", 1)])
 @pytest.mark.usefixtures("sample_of_10_000")
-def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, monkeypatch, record, times):
-    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
-    monkeypatch.setattr(saving, "SHARE", 1.0)
+def test_a_fit_of_more_documents_than_the_sample_goes_on_where_it_was(tmp_path, stop, record, times):
     X = short_texts(MANY_TEXTS)
     kmeans = StreamKMeans(8, coreset="uniform", refine=1, chunk_bytes=60_000, **ONE_THREAD)
     wanted = clone(kmeans).fit(X)
     assert wanted.plan_.n_chunks > 6
-    with monkeypatch.context() as patched:
-        stopped_after(patched, record, times)
-        with pytest.raises(StoppedError):
-            kmeans.fit(X, checkpoint=tmp_path / "state")
+    stop(kmeans, X, tmp_path / "state", record, times)
     kmeans.fit(X, checkpoint=tmp_path / "state")
     np.testing.assert_array_equal(kmeans.model_.columns.occurring, wanted.model_.columns.occurring)
     np.testing.assert_array_equal(kmeans.labels_, wanted.labels_)

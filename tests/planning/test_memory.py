@@ -424,24 +424,6 @@ def test_plans_count_what_a_process_holds_that_reads_rows_of_a_kind(disk_path, f
     assert got["peak"] <= got["projected"]
 
 
-TWICE = """
-import json, sys
-import numpy as np
-from streamkm import StreamKMeans
-
-limit = "400 MiB, process 298 MiB"
-fits = [StreamKMeans(20, memory_limit=limit, progress=False, random_state=0).fit(sys.argv[1])]
-held = np.ones(60_000_000)  # what else the process holds is none of the plan's business
-fits.append(StreamKMeans(20, memory_limit=limit, progress=False, random_state=0).fit(sys.argv[1]))
-print(json.dumps({"same": [bool((fit.labels_ == fits[0].labels_).all()) for fit in fits],
-                  "plans": len({repr(fit.plan_) for fit in fits})}))
-"""
-
-
-def test_the_same_call_gives_the_same_labels_whatever_the_process_holds(text):
-    assert run_compiled(TWICE, [str(text(50_000))]) == {"same": [True] * 2, "plans": 1}
-
-
 @pytest.mark.parametrize("k", [3, 3000])
 def test_pieces_of_a_stream_wait_one_a_call(k):
     """Not in runs: all of a run would lie in memory. Neither where sums are smaller than a piece nor where larger."""

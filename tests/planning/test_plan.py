@@ -142,13 +142,6 @@ def test_identity_needs_the_number_of_features(tmp_path):
         plan(open_source(tmp_path / "x.svm"), sketch="identity")
 
 
-@cases("refine", [0, 1, 5])
-def test_passes(refine):
-    got = plan(UnreadSource(1000, 20), refine=refine)
-    assert got.passes == 2 + refine
-    assert got.stored_bytes == 12_345
-
-
 @cases("n_rows", [10, 10_000, 1_000_000])
 def test_chunks_depend_on_the_data_alone(n_rows):
     source = UnreadSource(n_rows, 100)
@@ -393,17 +386,6 @@ def test_chunks_that_a_program_makes_take_memory_twice():
     X = np.zeros((50_000, 100), np.float32)
     made, listed = (plan(open_source(chunks)).memory for chunks in (lambda: iter([X]), [X]))
     assert made["sketch"] - listed["sketch"] >= 2 * X.nbytes
-
-
-def test_projection_covers_what_must_be_held():
-    n, d, k = 1_000_000, 400, 100
-    got = plan(UnreadSource(n, d), n_clusters=k)
-    assert got.cluster_on == "blocks"
-    assert got.memory["cluster"] >= n * d * 4 + 2 * k * d * 8
-    assert got.memory["assign"] >= n * 4 + 2 * k * d * 8 + got.chunk_bytes
-    assert got.memory["sketch"] >= got.memory["cluster"] * 0.5
-    wide = plan(UnreadSource(n, d, dtype=np.float64), n_clusters=k)
-    assert wide.memory["cluster"] >= n * d * 8
 
 
 @cases("dtype", [np.float32, np.float64])
@@ -828,9 +810,3 @@ def test_epochs_of_rows_that_are_not_counted_yet(tmp_path):
     assert dict(estimator.set_params(coreset="auto").plan(tmp_path / "x.csv").lines())["epochs"].startswith(
         "about 8 of "
     )
-
-
-def test_the_command_tells_of_epochs(tmp_path):
-    np.save(tmp_path / "x.npy", rows_of_groups(20_000))
-    printed = CliRunner().invoke(main, ["plan", str(tmp_path / "x.npy"), "-k", "100"]).output
-    assert "4 of 25 batches of 800 rows, then at most 12 steps of Lloyd's algorithm" in printed

@@ -168,16 +168,6 @@ def test_uncounted_rows_on_a_cluster(client):
     assert_same_bits(there, StreamKMeans(executor=2, **settings).fit(lambda: iter(chunks)))
 
 
-def test_the_default_plan_gives_the_same_bits_on_threads_and_workers(client, tmp_path):
-    path = tmp_path / "rows.npy"
-    np.save(path, np.random.default_rng(0).normal(size=(120_000, 8)).astype(np.float32))
-    there = StreamKMeans(12, executor=client, random_state=0, progress=False).fit(path)
-    here = StreamKMeans(12, executor=2, random_state=0, progress=False).fit(path)
-    assert there.plan_.cluster_on == here.plan_.cluster_on == "blocks"
-    assert there.plan_.workers.n_workers == 2
-    assert_same_bits(there, here)
-
-
 def test_the_scheduler_tells_the_memory_of_workers(client):
     found = cluster_memory(client)
     told = client.scheduler_info()["workers"].values()
