@@ -25,7 +25,7 @@ from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding import init
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows, seedings
-from streamkm.cluster.seeding.search_set import SAMPLED, Pool
+from streamkm.cluster.seeding.search_set import SAMPLED
 from streamkm.cluster.totals import Totals, absorb_totals
 from streamkm.core.matrix import matrix_bytes
 from streamkm.engine import open_executor
@@ -377,16 +377,6 @@ def test_starts_that_take_long_are_few(executor, monkeypatch, n_clusters, n_star
     for work in ("START_WORK", "SEARCH_WORK"):
         monkeypatch.setattr(init, work, X.size * n_clusters - 1)
     assert makes_as_many(executor, X, n_clusters, n_starts)
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "n_clusters", "n_starts"),
-    [(100_001, 10, 6), (100_001, 11, Starts(2, 6, 1)), (100_000, 10, Starts(5, 20)), (100_000, 11, Starts(5, 20))],
-)
-def test_starts_on_rows_that_stand_for_many_are_few(executor, monkeypatch, n_rows, n_clusters, n_starts):
-    X = rng().random((600, 8))
-    monkeypatch.setattr(init, "START_WORK", 6 * X.size * n_clusters)
-    assert makes_as_many(executor, X, n_clusters, n_starts, Pool(n_rows=n_rows))
 
 
 def test_many_narrow_rows_are_searched_by_parts_of_them(executor, monkeypatch):

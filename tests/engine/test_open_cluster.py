@@ -39,17 +39,6 @@ def test_processes_of_this_machine():
     assert client.status == "closed"
 
 
-@pytest.mark.parametrize("reported", [False, True])
-def test_processes_that_are_started_are_profiled_for_a_report_alone(tmp_path, reported):
-    if reported:
-        pytest.importorskip("bokeh")
-    report = str(tmp_path / "report.html") if reported else None
-    with open_cluster(ClusterSettings(workers=1, report=report)) as client:
-        profiled = client.run(dask.config.get, "distributed.worker.profile.enabled")
-        callbacks = client.run(lambda dask_worker: "profile" in dask_worker.periodic_callbacks)
-    assert list(profiled.values()) == list(callbacks.values()) == [reported]
-
-
 def test_a_scheduler_that_runs(tmp_path):
     with cluster_of(tmp_path, 1) as (started, _):
         with open_cluster(ClusterSettings(scheduler=started.address)) as client:

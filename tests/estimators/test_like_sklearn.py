@@ -1,7 +1,7 @@
 """What users of scikit-learn's KMeans rely on, in the order in which they meet it.
 
-Each behaviour that scikit-learn tests of its own estimator, on data and in code of our own. What is not here is not
-like there: `LIKE_PEERS.md` has every difference, with its reason.
+Each behaviour that scikit-learn tests of its own estimator, on data and in code of our own, here or in
+`test_estimators.py`. `LIKE_PEERS.md` has every difference, with its reason.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.sampling.row_sample import SampleCollector, SampleRule
-from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
+from streamkm.cluster.seeding.draws import DrawRule, combined
 from streamkm.cluster.seeding.search_set import MOST_ROUGH_SPARSE, SAMPLED, search_set
 from streamkm.engine import open_executor, saving
 from streamkm.fitting.labelling.gain import GlobalSearch
@@ -407,16 +407,6 @@ def test_nothing_is_drawn_where_memory_has_no_room():
     fitted = kmeans(2, memory_limit=limited("700 MiB")).fit(X)
     assert fitted.plan_.sampling.drawn_rows == 0
     assert fitted.expected_inertia_ is fitted.expected_inertia_error_ is None
-
-
-def test_joining_keeps_what_others_left_out():
-    """A part that left rows out bounds what the whole may keep."""
-    rule = DrawRule(2, 0, 1.0, 0.0)
-    one = Drawn(np.ones((2, 1)), np.array([0, 1]), np.ones(2), np.ones(2), np.array([0.1, 0.2]), 0.3)
-    other = Drawn(np.ones((2, 1)), np.array([2, 3]), np.ones(2), np.ones(2), np.array([0.05, 0.9]), 1.5)
-    joined = rule.join([one, other])
-    assert joined.places.tolist() == [0, 2]
-    assert joined.limit == 0.2
 
 
 def heavy_rows(tail, seed, n=6000, d=4):

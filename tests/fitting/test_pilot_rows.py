@@ -79,16 +79,6 @@ def test_directions_that_do_not_hold_are_found_anew(small_sample, tmp_path, capl
     assert found.inertia_ <= 1.02 * other.inertia_
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_threads_and_workers_give_the_same_bits(client, small_sample, tmp_path):
-    source = in_file(tmp_path / "x.h5", rows())
-    given = {"chunk_bytes": 100_000, "n_init": 2, "max_iter": 8}
-    one, *others = (kmeans(executor=executor, **given).fit(source) for executor in (1, 3, client))
-    for other in others:
-        np.testing.assert_array_equal(other.labels_, one.labels_)
-        np.testing.assert_array_equal(other.cluster_centers_, one.cluster_centers_)
-
-
 def test_a_fit_goes_on_from_the_directions(small_sample, tmp_path, stop):
     source, whole = in_file(tmp_path / "x.h5", rows()), kmeans(chunk_bytes=100_000)
     wanted = whole.fit(source).labels_

@@ -97,15 +97,6 @@ def test_a_category_is_weighted_by_its_column():
     np.testing.assert_array_equal(model.predict(frame), model.labels_)
 
 
-def test_the_same_bits_on_a_cluster(client):
-    here, there = (
-        fitted(X, {"log1p": [0], "weight": {1: 2.0}}, executor=1),
-        fitted(X, {"log1p": [0], "weight": {1: 2.0}}, executor=client),
-    )
-    assert here.inertia_ == there.inertia_
-    np.testing.assert_array_equal(here.cluster_centers_, there.cluster_centers_)
-
-
 @pytest.mark.parametrize(
     ("steps", "error", "message"),
     [

@@ -19,7 +19,6 @@ from tests.sources.matrices import dense_matrix, sparse_matrix
 from tests.tables import cases
 
 da = pytest.importorskip("dask.array")
-dd = pytest.importorskip("dask.dataframe")
 dask = pytest.importorskip("dask")
 
 ROWS = (20, 0, 13, 20)
@@ -132,22 +131,6 @@ def test_a_block_of_another_height():
     labels = lazy_map(open_source(array), model.model_, nearest_labels, invalid="raise")
     with pytest.raises(InvalidInputError, match="row 20 of dask array has 10 rows; the array says 13"):
         labels.blocks[1].compute(scheduler="sync")
-
-
-def test_a_data_frame():
-    pd = pytest.importorskip("pandas")
-    X = dense_matrix(dtype="f8")
-    frame = dd.from_pandas(pd.DataFrame(X), npartitions=3)
-    model = StreamKMeans(3, random_state=0, executor=1).fit(frame)
-    labels = lazy_map(open_source(frame), model.model_, nearest_labels, invalid="raise")
-    np.testing.assert_array_equal(labels.compute(scheduler="sync"), model.labels_)
-
-
-def test_on_a_cluster(client):
-    array = MADE["uint8"]()
-    model = StreamKMeans(3, random_state=0, executor=client).fit(array)
-    labels = lazy_map(open_source(array), model.model_, nearest_labels, invalid="raise")
-    np.testing.assert_array_equal(client.compute(labels).result(), model.labels_)
 
 
 @cases("kind", MADE)

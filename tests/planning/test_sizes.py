@@ -65,22 +65,6 @@ def test_the_smallest_limit_costs_no_quality(tmp_path):
     assert tight <= 1.005 * free
 
 
-def test_a_limit_leaves_the_same_fit_to_any_number_of_threads(tmp_path):
-    """Below it, fewer threads run; chunks, and with them coresets, stay what they are for one."""
-    X = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (1_500_000, 8))
-    X[:] = np.random.default_rng(0).normal(size=(len(X), 8))
-    limit = limited(PROCESS_MEMORY + (100 << 20))
-    fits = [
-        StreamKMeans(5, memory_limit=limit, executor=n, random_state=0, refine=0, progress=False)
-        .fit(str(tmp_path / "x.npy"))
-        for n in (1, 2, 4)
-    ]  # fmt: skip
-    for fit in fits[1:]:
-        np.testing.assert_array_equal(fit.cluster_centers_, fits[0].cluster_centers_)
-        np.testing.assert_array_equal(fit.labels_, fits[0].labels_)
-        assert fit.inertia_ == fits[0].inertia_
-
-
 def test_chunks_grow_with_the_largest_sources_alone():
     row_bytes = 256
     at_16_mib = 2**23 * 16 * MIB // row_bytes  # rows of as many chunks as are wanted at most
