@@ -18,7 +18,6 @@ from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
-from streamkm.cluster.sampling import row_sample
 from streamkm.cluster.sampling.row_sample import Sample, SampleCollector, SampleRule
 from streamkm.cluster.search.recombine import merged_to, recombined
 from streamkm.cluster.search.split_merge import split_merge
@@ -129,16 +128,6 @@ def test_kmeans_plusplus_draws_by_squared_distance_to_the_centers():
         assert (centers == X[123]).all(axis=1).any()
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_kmeans_plusplus_takes_every_far_group(sparse):
-    X, _ = blobs(n=900, k=9, d=8, cluster_std=0.02)
-    wanted, _ = naive.nearest(X, make_blobs(900, 8, centers=9, random_state=0, return_centers=True)[2])
-    for seed in range(10):
-        centers = kmeans_plusplus(one_block(stored(X, sparse)), 9, rng=rng(seed))
-        found = [int(wanted[(center == X).all(axis=1)][0]) for center in centers]
-        assert sorted(found) == list(range(9))
-
-
 def test_seeding_draws_no_row_without_weight():
     X = np.arange(40.0).reshape(20, 2)
     weights = np.zeros(20)
@@ -148,11 +137,6 @@ def test_seeding_draws_no_row_without_weight():
         np.testing.assert_array_equal(np.unique(centers, axis=0), X[[3, 8, 15]])
         centers = random_rows(one_block(X, weights), 3, rng=rng(seed))
         np.testing.assert_array_equal(np.unique(centers, axis=0), X[[3, 8, 15]])
-
-
-def test_random_rows_are_distinct_rows():
-    X = np.arange(40.0).reshape(20, 2)
-    assert {tuple(row) for row in random_rows(one_block(X), 20, rng=rng())} == {tuple(row) for row in X}
 
 
 # ---- Lloyd
@@ -533,16 +517,6 @@ def test_the_weighted_sample_does_not_depend_on_chunks():
     np.testing.assert_array_equal(one.weights, many.weights)
 
 
-def test_an_estimate_of_the_rows_that_is_far_too_high_leaves_candidates():
-    rule, places = SampleRule.of(100, 0, 10**9, NO_WEIGHTS), np.arange(1000)
-    picked, keys = rule.picks(places, NO_WEIGHTS)
-    assert len(picked) == row_sample.FEWEST_CANDIDATES
-    every, of_all = SampleRule.of(1000, 0, None, NO_WEIGHTS).picks(places, NO_WEIGHTS)
-    np.testing.assert_array_equal(every, places)
-    np.testing.assert_array_equal(picked, np.sort(np.argsort(of_all)[: len(picked)]))
-    np.testing.assert_array_equal(keys, of_all[picked])
-
-
 @cases("weighted", [False, True])
 @cases("sparse", [False, True])
 def test_candidates_keep_no_room_for_rows_that_are_left_out(sparse, weighted):
@@ -563,14 +537,6 @@ def test_candidates_keep_no_room_for_rows_that_are_left_out(sparse, weighted):
         tracemalloc.stop()
     own = sum(matrix_bytes(each.X) + each.keys.nbytes + each.rows.nbytes for each in held)
     assert n_bytes < 1.5 * own + 1000 * len(held)
-
-
-@cases("scale", [0.01, 1.0, 100.0])
-def test_about_as_many_weighted_rows_are_candidates_as_wanted(scale):
-    weights = scale * np.concatenate([np.zeros(500), np.linspace(0.1, 3, 5000)])
-    limit = SampleRule.of(400, 0, None, weights).limit
-    wanted = row_sample.SPARE * 400
-    assert 0.998 * wanted <= (1 - np.exp(-weights * limit)).sum() <= wanted
 
 
 # ---- one block, worked on by threads

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import StreamKMeans
-from streamkm.cluster.batches import Batch, EvenRows, PickedRows, joined
+from streamkm.cluster.batches import Batch, EvenRows
 from streamkm.cluster.centers.scaled import ScaledCenters
 from streamkm.cluster.held_rows import HeldBlock
 from streamkm.cluster.in_memory import LocalBlocks
@@ -108,39 +108,6 @@ def test_scales_that_grow_small_or_large_are_multiplied_into_their_vectors(rate)
         assert ((np.abs(centers.scales) >= LEAST_SCALE) & (np.abs(centers.scales) <= 1 / LEAST_SCALE)).all()
     np.testing.assert_allclose(centers.d2norms, (centers.vectors**2).sum(axis=1), rtol=1e-9)
     np.testing.assert_allclose(centers.centers(), wanted, rtol=1e-9, atol=1e-9)
-
-
-def test_a_sparse_batch_writes_the_features_of_its_rows_alone():
-    rows, _ = made_sparse(300, 2000)
-    centers = ScaledCenters.of(rows[:K].toarray().astype(float))
-    picked = np.arange(100, 110)
-    labels = centers.labels(rows, picked)
-    order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], np.arange(K + 1))
-    vectors, table = centers.vectors.copy(), centers.table.reshape(2000, -1).copy()
-    centers.move(rows, np.empty(0), (picked[order], starts), (0, K), 0.3, np.zeros(K))
-    written = centers.vectors != vectors
-    wanted = np.zeros_like(written)
-    for row, label in zip(picked, labels, strict=True):
-        wanted[label, rows[[row]].indices] = True
-    np.testing.assert_array_equal(written, wanted)
-    np.testing.assert_array_equal((centers.table.reshape(2000, -1) != table)[:, :K].T, wanted)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_rows_of_a_sparse_batch_come_from_all_blocks(weighted):
-    X, weights = made_sparse(300)
-    weights = weights if weighted else np.empty(0)
-    blocks = [
-        Block(X[part], row_d2norms(X[part]), weights[part]) for part in (slice(90), slice(90, 91), slice(91, 300))
-    ]
-    batch, places = Batch(2, 5, 1, 9), (0, 1000, 2000)
-    held = [HeldBlock(part, place) for place, part in zip(places, blocks, strict=True)]
-    found = joined([PickedRows(batch).output(each) for each in held])
-    rows = [part.X[batch.rows(place, part.n_rows)] for place, part in zip(places, blocks, strict=True)]
-    np.testing.assert_array_equal(found.X.toarray(), sp.vstack(rows).toarray())
-    np.testing.assert_array_equal(found.d2norms, row_d2norms(found.X))
-    assert len(found.weights) == (found.n_rows if weighted else 0)
 
 
 def test_rows_are_drawn_evenly_from_blocks_of_any_size():

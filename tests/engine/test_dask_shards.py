@@ -20,7 +20,7 @@ from streamkm.engine import base as executors
 from streamkm.engine import dask_shards, open_executor
 from streamkm.engine.dask import DaskCluster
 from streamkm.engine.dask_handles import Held, encode
-from streamkm.engine.dask_shards import SHARD_ROWS, SHARD_RUNS, SHARDS, count_shards, shards_of
+from streamkm.engine.dask_shards import SHARD_ROWS, SHARDS, count_shards, shards_of
 from streamkm.engine.dask_tasks import ShardFold, decoded
 from streamkm.engine.reduction import ARITY, RUN_LENGTH, UNITS, JoinTree, fold_shard, shard_stop, subtree_levels
 from streamkm.sources import open_source
@@ -72,14 +72,6 @@ def test_labels_of_a_shard_are_bounded(n_runs, n_threads, n_rows):
     assert len(shards) <= n_shards
     if n_rows <= 12 * SHARD_ROWS:
         assert n_shards == count_shards(n_threads)
-
-
-@pytest.mark.parametrize("n_runs", [1_000, 30_000, 62_520, 300_000])
-def test_runs_of_a_shard_are_bounded(n_runs):
-    """The client makes an object for each chunk of the shards that it starts."""
-    shards = states_of_shards(n_runs, 4)
-    assert max(sum(ARITY**level for level in levels) for levels in shards) <= (1 + 2 / UNITS) * SHARD_RUNS
-    assert n_runs > SHARDS * SHARD_RUNS or len(shards) <= SHARDS
 
 
 @pytest.mark.parametrize("n_runs", [1, 7, 100, 1000, 20_000, 20_001, 300_000])
