@@ -91,7 +91,7 @@ FORMATS = {
     ),
     "mtx": Reader(
         "Matrix Market",
-        ".matrix_market.source:MatrixMarketSource",
+        ".matrix_market:MatrixMarketSource",
         suffixes=(".mtx",),
         signature=b"%%MatrixMarket",
     ),
