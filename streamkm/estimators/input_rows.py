@@ -20,7 +20,7 @@ from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.fitted_tables import options_for, table_options
 from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.memory.frames import check_names_once, check_same_columns, column_names, is_frame
+from streamkm.sources.memory.frames import check_names_once, check_same_columns, column_names, is_frame, without_index
 from streamkm.sources.memory.sparse_frames import is_read_by_column
 
 
@@ -37,8 +37,8 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
     if estimator.invalid != "raise":
         X = with_nan(X)
     options = _options_of_fit(estimator, X, ids=ids) if reset is False else {}
-    if options:
-        X = open_source(X, **options)
+    known = vars(estimator).get("feature_names_in_") if reset is False else None
+    X = open_source(X, **options) if options else without_index(X, known)
     if not is_in_memory(X) or (is_frame(X) and is_read_by_column(X)):
         progress = Progress(estimator.progress)
         source = find_genes(
@@ -69,7 +69,7 @@ def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:
     known = vars(estimator).get("feature_names_in_")
     fitted_on = vars(estimator).get("fitted_on_", {})
     options = table_options(fitted_on.get("made_with"), fitted_on.get("id_column"))
-    if known is not None and is_frame(X) and column_names(X) == tuple(known) and "dates" not in options:
+    if known is not None and column_names(without_index(X, known)) == tuple(known) and "dates" not in options:
         return {}
     return options_for(options, X, ids=ids) if options else {}
 

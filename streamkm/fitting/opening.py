@@ -15,10 +15,10 @@ def open_source(X: Any, **options: Any) -> RowSource:
     Parameters
     ----------
     X : path, object or mapping
-        - a path, a glob (its files in sorted order), or a list of paths (in that order): CSV and svmlight text, plain
-          or compressed; Parquet and Arrow files, and folders of these and of CSV; HDF5; Zarr; sketch stores; .npy;
-          .npz; Matrix Market. ``file.h5:/path/in/file`` names a dataset. The format is detected from the first bytes of
-          the file, else from its suffix.
+        - a path, a glob (its files in natural order, part-2 before part-10), or a list of paths (in that order): CSV
+          and svmlight text, plain or compressed; Parquet and Arrow files, and folders of these and of CSV; HDF5; Zarr;
+          sketch stores; .npy; .npz; Matrix Market. ``file.h5:/path/in/file`` names a dataset. The format is detected
+          from the first bytes of the file, else from its suffix.
         - a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: tables, svmlight text, HDF5, Zarr, .npy
         - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
           datasets of those; a Dask array or data frame, a DataArray of xarray over Dask, a file or an array
@@ -55,7 +55,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
           types of all columns, and float64 for CSV; a single column of vectors keeps its type. "bfloat16" reads 16-bit
           words in arrays, .npy, HDF5, Zarr, Parquet and Arrow as such values.
         - ``columns`` : str or list of str, default all. Tables: the columns to use as features, in this order; a column
-          of lists is one of vectors.
+          of lists is one of vectors. The index of a pandas frame in a file or table is left out unless it is named
+          here. Keys of folders, as ``zone=01``, are columns of text. Files are read by the names of columns.
         - ``exclude`` : str or list of str. Tables: columns to leave out.
         - ``id_column`` : str. Tables: the column that identifies rows; it is not a feature.
         - ``categories`` : "onehot", "hash" or dict of str to list. Tables: how text columns become features. "onehot":

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import ChunkedSource, GraphSource, Rows, RowSource, SentRows
+from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import make_csr
 from streamkm.sources.long_lines import by_memory
-from streamkm.sources.memory.frames import check_same_columns
+from streamkm.sources.memory.frames import check_same_columns, order_of
 
 
 class PartsSource(ChunkedSource):
@@ -39,6 +40,7 @@ class PartsSource(ChunkedSource):
         first = parts[0]
         rows: list[int] = []
         widths: list[int] = []
+        taken: list[ChunkedSource] = []
         for number, part in enumerate(parts):
             if part.n_rows is None or part.n_features is None:
                 raise InvalidInputError(f"part {number} ({part.name}) cannot tell its shape; open it alone")
@@ -53,10 +55,12 @@ class PartsSource(ChunkedSource):
                     f"part {number} ({part.name}) has {part.n_features:,} features and part 0 ({first.name}) "
                     f"{first.n_features:,}; dense parts must have equally many"
                 )
-            check_same_columns(part.feature_names, first.feature_names, f"part {number}", "part 0")
+            ordered = check_same_columns if isinstance(part, GraphSource) else order_of
+            order = ordered(part.feature_names, first.feature_names, f"part {number}", "part 0")
+            taken.append(part if order is None else ChosenColumns(part, order.tolist()))
             rows.append(part.n_rows)
             widths.append(part.n_features)
-        self._parts = tuple(parts)
+        self._parts = parts = tuple(taken)
         self._places = _Places(np.cumsum([0, *rows]), self._parts)
         sizes = [part.n_bytes for part in parts]
         self.take_after(

@@ -42,17 +42,19 @@ class Reader:
     suffixes: tuple[str, ...] = ()
     signature: bytes = b""
 
-    def open(self, X: Any, options: Mapping[str, Any]) -> RowSource:
-        """Open X, or raise InvalidParameterError for options that do not apply."""
+    def open(self, X: Any, options: Mapping[str, Any], **found: Any) -> RowSource:
+        """Open X, or raise InvalidParameterError for options that do not apply; `found` is no option of the user's."""
         if self.words and options.get("dtype") == BFLOAT16:
-            return Bfloat16Source(self.open(X, {key: value for key, value in options.items() if key != "dtype"}))
+            return Bfloat16Source(
+                self.open(X, {key: value for key, value in options.items() if key != "dtype"}, **found)
+            )
         for name in options:
             if name not in self.options:
                 raise InvalidParameterError(
                     f"{name}= does not apply to {self.what}; its options are {', '.join(self.options) or 'none'}"
                 )
         module, name = self.function.split(":")
-        opened: RowSource = getattr(import_module(module, "streamkm.sources"), name)(X, **options)
+        opened: RowSource = getattr(import_module(module, "streamkm.sources"), name)(X, **options, **found)
         return opened
 
 

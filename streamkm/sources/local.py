@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,11 @@ _KINDS = (
     (stat.S_ISCHR, "a character device"),
     (stat.S_ISBLK, "a block device"),
 )
+
+
+def natural(path: str) -> tuple[list[Any], str]:
+    """Sorting key of a path: numbers count by their value, so that part-2 comes before part-10."""
+    return [int(each) if each.isdecimal() else each for each in re.split("([0-9]+)", path)], path
 
 
 @dataclass(frozen=True, slots=True)

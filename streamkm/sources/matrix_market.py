@@ -46,9 +46,7 @@ class MatrixMarketSource(ChunkedSource):
         if min(n_rows, n_features) < 1:
             raise InvalidInputError(f"{self._path} has {n_rows:,} rows of {n_features:,} columns; needed: 1 of each")
         if field == "complex":
-            raise SourceError(
-                f"{self._path} cannot be read as Matrix Market: complex values; rows must be real"
-            )
+            raise SourceError(f"{self._path} cannot be read as Matrix Market: complex values; rows must be real")
         self.n_rows, self.n_features = n_rows, n_features
         self.dtype, self.is_sparse = np.dtype(np.float64), form == "coordinate"
         self.n_bytes = file_size(self._path)

@@ -11,7 +11,7 @@ import glob
 import numbers
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,8 +25,9 @@ from streamkm.sources.cached import CachedRows
 from streamkm.sources.chosen_columns import ChosenColumns, choosable
 from streamkm.sources.formats import COLUMNS, FORMATS, GENES, Reader
 from streamkm.sources.genes import choose_genes
+from streamkm.sources.local import natural
 from streamkm.sources.memory.frames import is_frame, is_stream
-from streamkm.sources.registry import TABLES, file_format, folder_files, is_folder
+from streamkm.sources.registry import TABLES, file_format, folder_files, folder_keys, is_folder
 from streamkm.sources.remote import objects as remote
 from streamkm.sources.remote.objects import Address, is_remote
 from streamkm.sources.stored import opened_path
@@ -184,7 +185,8 @@ def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
     if forced == "svmlight":
         formats = ["compressed" if form == "compressed" else "svmlight" for form in formats]
     if any(form in TABLES for form in formats):
-        return _open_tables(found, formats, options)
+        given = [os.path.expanduser(os.fspath(path)) for path in paths]
+        return _open_tables(found, formats, options, folder_keys(given, [path for path, _ in found]))
     text = [form in ("svmlight", "compressed") for form in formats]
     if not any(text):
         return _join([_open_file(*entry, form, options) for entry, form in zip(found, formats, strict=True)])
@@ -210,8 +212,10 @@ def _files(path: str, storage_options: Mapping[str, Any]) -> list[tuple[str, str
     ]
 
 
-def _open_tables(found: list[tuple[str, str | None]], formats: list[str], options: Mapping[str, Any]) -> RowSource:
-    """Open files of one table."""
+def _open_tables(
+    found: list[tuple[str, str | None]], formats: list[str], options: Mapping[str, Any], keys: Sequence[Any]
+) -> RowSource:
+    """Open files of one table; `keys` are those of each file's folders."""
     other = next((number for number, form in enumerate(formats) if form != formats[0]), None)
     if other is not None:
         raise InvalidInputError(
@@ -221,7 +225,7 @@ def _open_tables(found: list[tuple[str, str | None]], formats: list[str], option
     for path, inner in found:
         if inner is not None:
             raise InvalidParameterError(f"{path} is {formats[0]} and has nothing inside; leave :{inner} out")
-    return FORMATS[formats[0]].open([path for path, _ in found], options)
+    return FORMATS[formats[0]].open([path for path, _ in found], options, keys=keys)
 
 
 def _looked_at(path: str, forced: str) -> str:
@@ -259,7 +263,7 @@ def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[
     if os.path.exists(file):
         return [(file, inner)]
     if glob.has_magic(file):
-        files = sorted(glob.glob(file, recursive=True))
+        files = sorted(glob.glob(file, recursive=True), key=natural)
         if not files:
             raise SourceNotFoundError(f"no file matches {file}")
         return [(each, inner) for each in files]

@@ -10,10 +10,14 @@ from __future__ import annotations
 import os
 import re
 import zipfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
+from urllib.parse import unquote
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.sources.formats import FORMATS
+from streamkm.sources.local import natural
 from streamkm.sources.remote.objects import Address, is_remote, look
 from streamkm.sources.signatures import COMPRESSED, signed
 from streamkm.sources.stored import open_binary
@@ -25,6 +29,7 @@ _READ_PACKED = ("csv", "mtx")  # beside svmlight text
 _ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
 _STORE_MARK = b'"streamkm_store"'
 _HEAD_BYTES = 4096
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a key of a folder
 # comment lines, then the number that a row of svmlight text starts with
 _ROW = re.compile(rb"\s*(?:#[^\n\0]*\n\s*)*[-+.]?[0-9]")
 
@@ -87,7 +92,7 @@ def is_folder(path: str) -> bool:
 
 
 def folder_files(path: str) -> list[str]:
-    """Tables in a folder and in those below it, in sorted order; files whose names begin with . or _ are none.
+    """Tables in a folder and in those below it, in natural order; files whose names begin with . or _ are none.
 
     Raises SourceError: there are none; a table of Delta Lake or Iceberg, whose log says which files count.
     """
@@ -106,7 +111,21 @@ def folder_files(path: str) -> list[str]:
             f"for other files in it pass a glob such as {os.path.join(path, '*')}; if each file is a document, use "
             f"open_documents, or data.format: files in a configuration"
         )
-    return sorted(found)
+    return sorted(found, key=natural)
+
+
+def folder_keys(given: Sequence[str], files: Sequence[str]) -> tuple[Mapping[str, str | None], ...]:
+    """Keys and values of each file's folders, as ``zone=01``, below the deepest folder that holds all that was given.
+
+    Of a glob that is the folder in front of its first wildcard.
+    """
+    folders = [
+        path.rstrip("/").split("/") if is_folder(path) else re.split(r"[*?[]", path)[0].split("/")[:-1]
+        for path in given
+    ]
+    n_shared = sum(1 for _ in takewhile(lambda names: len({*names}) == 1, zip(*folders, strict=False)))
+    pairs = [[part.partition("=") for part in file.split("/")[n_shared:-1] if "=" in part] for file in files]
+    return tuple({key: None if value == _NO_VALUE else unquote(value) for key, _, value in found} for found in pairs)
 
 
 def _refuse_logged(path: str) -> None:

@@ -17,6 +17,7 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.dask.arrays import DaskSource, array_of_parts
 from streamkm.sources.dask.tables import DaskTable, partitions
 from streamkm.sources.memory.arrays import open_array
+from streamkm.sources.memory.frames import without_index
 from streamkm.sources.tables.columns import read_options
 
 
@@ -28,7 +29,7 @@ def open_collection(X: Any, **options: Any) -> RowSource:
     """
     n_axes = getattr(X, "ndim", None)  # of anything delayed, something delayed
     if isinstance(n_axes, int) and n_axes == 2 and hasattr(X, "columns"):
-        return DaskTable(X, read_options(options)) if options else _open_frame(X)
+        return DaskTable(X, read_options(options)) if options else _open_frame(without_index(X))
     if options:
         raise InvalidParameterError(f"{next(iter(options))}= is for Dask data frames; X is {type(X).__name__}")
     if not (isinstance(n_axes, int) and hasattr(X, "chunks") and hasattr(X, "dtype")):

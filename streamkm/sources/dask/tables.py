@@ -37,10 +37,13 @@ class DaskTable(DaskSource):
 
     def __init__(self, frame: Any, options: TableOptions) -> None:
         pa = pyarrow(NAME)
-        chosen = choose([str(name) for name in frame.columns], options, NAME)
+        known = [str(name) for name in frame.columns]
+        chosen = choose(known, options, NAME)
         schema = pa.Schema.from_pandas(frame[chosen]._meta_nonempty, preserve_index=False)
         fields = {field.name: _plain(pa, field.type) for field in schema}
-        layout = lay_out(fields, options, NAME, lambda names: _Partition(names, fields).table(frame[names].head()))
+        layout = lay_out(
+            known, fields, options, NAME, lambda names: _Partition(names, fields).table(frame[names].head())
+        )
         if needs_values(layout, options):
             layout = one_hot(layout, _found_values(frame, unknown_categories(layout), fields))
         kind = sp.csr_array if layout.is_sparse else np.empty

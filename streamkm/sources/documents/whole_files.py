@@ -26,7 +26,7 @@ from streamkm.sources.documents.base import (
 )
 from streamkm.sources.documents.formats import DecodeError, decoded
 from streamkm.sources.documents.records import MalformedTextError
-from streamkm.sources.local import LocalPath, opened
+from streamkm.sources.local import LocalPath, natural, opened
 from streamkm.sources.long_lines import LONG_BYTES, MOST_FOUND, LineCost, LineRoom, LineWatch, LongLine
 from streamkm.sources.registry import is_folder
 from streamkm.sources.remote.objects import is_remote
@@ -52,7 +52,9 @@ class WholeFiles(ChunkedDocuments):
         remote = next((path for path in paths if is_remote(path)), None)
         if remote is not None:
             raise SourceError(f"{remote} is a URL; files that are a document each are read from local disks only")
-        found = sorted({file for path in paths for file in (files_in(path) if is_folder(path) else [path])})
+        found = sorted(
+            {file for path in paths for file in (files_in(path) if is_folder(path) else [path])}, key=natural
+        )
         self.paths: tuple[LocalPath, ...] = tuple(opened(path) for path in found)
         is_one_folder = len(paths) == 1 and is_folder(paths[0])
         self.files = (str(paths[0]),) if is_one_folder else self.paths

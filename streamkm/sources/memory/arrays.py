@@ -21,7 +21,7 @@ from streamkm.sources.bfloat16 import Bfloat16Source, check_said, is_bfloat16, w
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import csr_rows
 from streamkm.sources.dense import DenseSource, cut_rows
-from streamkm.sources.memory.frames import check_names_once, column_names, frame_values, is_frame
+from streamkm.sources.memory.frames import check_names_once, column_names, frame_values, is_frame, without_index
 from streamkm.sources.memory.sparse_frames import SparseFrame, has_sparse_columns, is_sparse_matrix
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype
 
@@ -209,7 +209,7 @@ def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> 
         )
     try:
         if is_frame(X):
-            return _open_frame(X, name or "data frame")
+            return _open_frame(without_index(X), name or "data frame")
         return ArraySource(np.asarray(X), name=name or "array")
     except ValueError as error:
         if isinstance(error, InvalidInputError):

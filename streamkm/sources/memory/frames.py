@@ -7,7 +7,10 @@ columns that NumPy has no type for.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from streamkm.core.exceptions import InvalidInputError, MissingDependencyError
 from streamkm.sources.arrow_values import number_values, one_chunk, value_dtype
 
 _NUMBERS = "buif"  # kinds of NumPy types
+_INDEX = re.compile(r"__index_level_\d+__")  # names that pandas gives to levels of an index without names
 
 
 def is_frame(X: Any) -> bool:
@@ -43,6 +47,39 @@ def column_names(X: Any) -> tuple[str, ...] | None:
         return None
     names = tuple(found)
     return names if all(isinstance(name, str) for name in names) else None
+
+
+def index_of(names: Sequence[Any], schema: Any = None) -> tuple[Any, ...]:
+    """Columns that hold the index of a frame of pandas, by their names and by the metadata of an Arrow schema.
+
+    A CSV file names the levels of an index without names "" at its beginning. pandas reads these as "Unnamed: 0",
+    polars reads the second as "_duplicated_0".
+    """
+    told: Any = None
+    with suppress(ValueError):  # damaged metadata
+        told = getattr(schema, "pandas_metadata", None)
+    columns = told.get("index_columns") if isinstance(told, dict) else None
+    found = [name for name in columns if isinstance(name, str)] if isinstance(columns, list) else []
+    n_leading = next(
+        (i for i, name in enumerate(names) if name not in ("", f"Unnamed: {i}", f"_duplicated_{i - 1}")), 0
+    )
+    levels = [name for name in names if isinstance(name, str) and _INDEX.fullmatch(name)]
+    return tuple(dict.fromkeys([*names[:n_leading], *levels, *(name for name in found if name in names)]))
+
+
+def without_index(X: Any, known: Any = None) -> Any:
+    """A frame in memory or of Dask without the columns of an index, unless it has those that are known.
+
+    Any other value is given as it is.
+    """
+    if is_stream(X):
+        return X
+    names = list(X.column_names if hasattr(X, "column_names") else getattr(X, "columns", ()))
+    index = index_of(names, getattr(X, "schema", None))
+    kept = [name for name in names if name not in index]
+    if not index or not kept or (known is not None and names == list(known)):
+        return X
+    return X.select(kept) if hasattr(X, "select") else X[kept]
 
 
 def frame_values(X: Any, name: str) -> NDArray[Any]:
@@ -128,6 +165,19 @@ def _told(held: NDArray[Any]) -> str:
         return f'{held.dtype}; features must be numbers. Drop that column, or read days: open_source(X, dates="days")'
     what = "Python objects" if held.dtype.kind == "O" else held.dtype
     return f"{what}; features must be numbers. Drop that column"
+
+
+def order_of(
+    names: tuple[str, ...] | None, wanted: tuple[str, ...] | None, what: str, before: str
+) -> NDArray[np.int64] | None:
+    """Where the wanted columns are among the names; None where they stand in that order, or have no names.
+
+    Raises InvalidInputError as `check_same_columns`, for other columns.
+    """
+    if names and wanted and names != wanted and {*names} == {*wanted} and len({*names}) == len(names) == len(wanted):
+        return np.array([names.index(name) for name in wanted])
+    check_same_columns(names, wanted, what, before)
+    return None
 
 
 def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | None, what: str, before: str) -> None:

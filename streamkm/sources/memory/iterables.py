@@ -1,25 +1,62 @@
 """Chunks that a program makes: iterables, generators, and callables that start them anew.
 
 Responsible for checking such chunks against each other and for bringing them to the size that was asked for. May
-import base, arrays, csr_rows, frames and errors.
+import base, arrays, chosen_columns, csr_rows, frames and errors.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.matrix import Matrix, is_sparse
+from streamkm.core.matrix import Matrix, is_sparse, raw
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
+from streamkm.sources.chosen_columns import columns_of
 from streamkm.sources.csr_rows import make_csr
 from streamkm.sources.memory.arrays import SparseSource, open_array
-from streamkm.sources.memory.frames import check_same_columns
+from streamkm.sources.memory.frames import order_of
 
 MADE_COPIES = 3  # of a chunk, while a program makes it: itself, and values in float64 that it is made from
+
+
+class PassHash:
+    """A hash of the rows of the first whole pass, which all later ones are compared with.
+
+    Floats count to 16 digits of their bits: sums that a database adds up in another order differ in the last ones.
+    """
+
+    def __init__(self) -> None:
+        self._first: list[int] | None = None
+
+    def compared(self, rows: Iterator[Rows], name: str, remedy: str) -> Iterator[Rows]:
+        """Yield the rows of a pass. Raises InvalidInputError at its end, if they are others than those before."""
+        found = [0, 0, 0]
+        for each in rows:
+            X = each.X
+            dense = isinstance(X, np.ndarray)
+            for i, array in enumerate((X,) if dense else (X.data, X.indices.astype(np.int64), np.diff(X.indptr))):
+                found[i] = zlib.crc32(raw(_rounded(array)), found[i])
+            del X
+            yield each
+        self._first = self._first or found
+        if found != self._first:
+            raise InvalidInputError(
+                f"{name} gave other rows in this pass than before, or the same in another order; {remedy}"
+            )
+
+
+def _rounded(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype.kind != "f":
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = (values * 0.7390851332).astype(np.float32)  # no round number is halfway between two others then
+    return (scaled.view(np.uint32) + np.uint32(0x80)) >> np.uint32(8)
 
 
 class IterableSource(RowSource):
@@ -60,6 +97,7 @@ class IterableSource(RowSource):
         self.name = name
         self._chunks = chunks
         self.replayable = not isinstance(chunks, Iterator)
+        self._passes = PassHash()
         if type(getattr(chunks, "sampler", None)).__name__ == "RandomSampler":
             raise InvalidInputError(
                 f"{name} is a {type(chunks).__name__} that shuffles: every pass would give the rows in another order, "
@@ -87,6 +125,10 @@ class IterableSource(RowSource):
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, larger chunks cut and smaller ones joined; see `RowSource.stream`."""
+        remedy = "make the same chunks for every pass, or pass a list of them"
+        return self._passes.compared(self._merged_rows(target_bytes), self.name, remedy)
+
+    def _merged_rows(self, target_bytes: int) -> Iterator[Rows]:
         if self._begun is None and not self.replayable:
             raise InvalidInputError(
                 f"{self.name} is an iterator, which can be read once only; pass a list, or a callable that returns a "
@@ -114,9 +156,9 @@ class IterableSource(RowSource):
             if _is_empty(values):
                 continue
             opened = _open_chunk(values, f"chunk {number} of {self.name}")
-            self._check(opened, number)
+            order = self._check(opened, number)
             for chunk in opened.chunks(target_bytes):
-                X = opened.read(chunk).X
+                X = opened.read(chunk).X if order is None else columns_of(opened.read(chunk).X, order)
                 if isinstance(X, np.ndarray):
                     yield np.array(X, self.dtype), chunk.n_bytes
                 else:
@@ -126,7 +168,8 @@ class IterableSource(RowSource):
                 del X
             del values, opened  # before the next one is made
 
-    def _check(self, chunk: ChunkedSource, number: int) -> None:
+    def _check(self, chunk: ChunkedSource, number: int) -> NDArray[np.int64] | None:
+        """Compare a chunk with the first one; gives the places of the first one's columns, if it has another order."""
         if chunk.is_sparse != self.is_sparse:
             kinds = ("dense", "sparse")
             raise InvalidInputError(
@@ -139,12 +182,13 @@ class IterableSource(RowSource):
             raise InvalidInputError(
                 f"chunk {number} of {self.name} has {width:,} features; {needed:,} are needed as before{remedy}"
             )
-        check_same_columns(chunk.feature_names, self.feature_names, f"chunk {number} of {self.name}", "chunk 0")
+        order = order_of(chunk.feature_names, self.feature_names, f"chunk {number} of {self.name}", "chunk 0")
         if not np.can_cast(chunk.dtype, self.dtype, "safe"):
             raise InvalidInputError(
                 f"chunk {number} of {self.name} holds {chunk.dtype}, which the {self.dtype} of chunk 0 cannot hold; "
                 f"convert all chunks to one dtype"
             )
+        return order
 
 
 def _begun(first: Any, rest: Iterator[Any]) -> Iterator[Any]:

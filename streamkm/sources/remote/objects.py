@@ -24,6 +24,7 @@ from streamkm.core.exceptions import (
     StreamkmError,
 )
 from streamkm.core.secrets import is_masked, masked, without_secrets
+from streamkm.sources.local import natural
 from streamkm.sources.remote.ranges import ranged
 
 logger = logging.getLogger(__name__)
@@ -168,11 +169,11 @@ def has_magic(address: Address) -> bool:
 
 
 def glob(address: Address) -> list[Address]:
-    """Objects and directories that a glob names, in sorted order. Raises SourceNotFoundError if there are none."""
+    """Objects and directories that a glob names, in natural order. Raises SourceNotFoundError if there are none."""
     fs, _ = address.file_system()
     found = _ask(address, lambda fs, path: _refreshed(fs).glob(path, detail=True))
     made = []
-    for name, info in sorted(found.items()):
+    for name, info in sorted(found.items(), key=lambda each: natural(each[0])):
         url = fs.unstrip_protocol(name)
         version = None if info["type"] == "directory" else Version.of(info)
         made.append(Address(url, address.options, version if version and version.tag else None))

@@ -48,7 +48,7 @@ class ArrowTable(RowGroupTable):
             with pa.ipc.open_file(file) as reader:
                 schema = reader.schema
         self._fields.append(list(schema.names))
-        return TableFile.of(schema, batch_rows(path))
+        return TableFile.of(schema, batch_rows(path), self._options.keys_of(part))
 
     def _stored_bytes(self) -> int:
         return sum(path.version.n_bytes for path in self.paths if path.version is not None)

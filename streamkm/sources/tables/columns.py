@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -29,6 +29,7 @@ from streamkm.sources.arrow_values import (
     one_chunk,
     value_dtype,
 )
+from streamkm.sources.memory.frames import check_same_columns, index_of
 from streamkm.sources.tables.categories import CategoryEncoder, Column, Unseen, hash_entries, one_hot_columns
 
 _SHOWN_COLUMNS = 12
@@ -48,6 +49,14 @@ class TableOptions:
     n_hashed: int = 1024  # features that categories are hashed to
     unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
     has_days: bool = False  # whether dates are numbers: of days
+    index: tuple[
+        str, ...
+    ] = ()  # columns that metadata of pandas call an index; no features unless `columns` names them
+    keys: tuple[Mapping[str, str | None], ...] = ()  # of each file: keys and values of its folders; none of others
+
+    def keys_of(self, part: int) -> Mapping[str, str | None]:
+        """Keys and values of the folders of a file."""
+        return self.keys[part] if self.keys else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,7 @@ class TableSchema:
     n_hashed: int  # features that hashed categories share, behind all others; 0 where none are hashed
     feature_names: tuple[str, ...] | None  # None for a single column of vectors, and for columns without names
     unseen: Unseen = "raise"
+    left_out: str = ""  # columns that are no features, and why, for people
 
     @property
     def names(self) -> list[str]:
@@ -176,7 +186,18 @@ def read_options(options: Mapping[str, Any]) -> TableOptions:
         raise InvalidParameterError(f'categories_unseen={unseen!r}; needed: "raise" or "ignore"')
     if options.get("dates", "days") != "days":
         raise InvalidParameterError(f'dates={options["dates"]!r}; needed: "days", or leave it out')
-    return TableOptions(columns, exclude, id_column, categories, dtype, n_hashed, unseen, "dates" in options)
+    return TableOptions(
+        columns,
+        exclude,
+        id_column,
+        categories,
+        dtype,
+        n_hashed,
+        unseen,
+        "dates" in options,
+        (),
+        tuple(options.get("keys", ())),
+    )
 
 
 def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
@@ -184,7 +205,7 @@ def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
 
     Raises InvalidInputError: a column that is not there, or twice; none left.
     """
-    wanted = list(known if options.columns is None else options.columns)
+    wanted = without(known, _index(known, options)) if options.columns is None else options.columns
     left_out = {*options.exclude, *([] if options.id_column is None else [options.id_column])}
     given = [*wanted, *left_out, *(options.categories if isinstance(options.categories, Mapping) else ())]
     for column in given:
@@ -200,17 +221,66 @@ def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
     if repeated is not None:
         raise InvalidInputError(f"{name}: column {repeated!r} is there twice; rename one, or name others by columns=")
     if not chosen:
-        raise InvalidInputError(f"{name}: no column is left to be a feature; it has {', '.join(known) or 'none'}")
+        raise InvalidInputError(
+            f"{name}: no column is left to be a feature; it has {_reasons(known, options, ()) or 'none'}"
+        )
     return chosen
 
 
+def check_file(known: Sequence[str], first: Sequence[str], options: TableOptions, name: str, first_name: str) -> None:
+    """Refuse a file without the columns of the first one, in whatever order. Raises InvalidInputError."""
+    index = {*_index(known, options), *_index(first, options)}
+    if options.columns is None and {*known} - index != {*first} - index:
+        check_same_columns(tuple(without(known, index)), tuple(without(first, index)), name, first_name)
+    choose(known, options, name)
+
+
+def without(names: Sequence[str], others: Container[str]) -> list[str]:
+    """Those of the names that are none of the others."""
+    return [name for name in names if name not in others]
+
+
+def with_keys(table: Any, names: Sequence[str], keys: Mapping[str, str | None]) -> Any:
+    """A table with a column of text for each of the names that is a key of its folders."""
+    import pyarrow as pa
+
+    wanted = [name for name in names if name in keys]
+    if wanted and isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    for name in wanted:
+        table = table.append_column(name, pa.array([keys[name]] * table.num_rows, pa.string()))
+    return table
+
+
+def _index(known: Sequence[str], options: TableOptions) -> tuple[str, ...]:
+    return (*index_of(known), *options.index)
+
+
+def _reasons(known: Sequence[str], options: TableOptions, chosen: Container[str]) -> str:
+    """Columns that are no features, and why."""
+    why = dict.fromkeys(known, "not among columns=") if options.columns is not None else {}
+    why |= dict.fromkeys(_index(known, options), "index") | dict.fromkeys(options.exclude, "exclude=")
+    why |= {} if options.id_column is None else {options.id_column: "id_column="}
+    told = [f"{column!r} ({why[column]})" for column in dict.fromkeys(known) if column in why and column not in chosen]
+    return ", ".join(told[:_SHOWN_COLUMNS]) + (
+        f" and {len(told) - _SHOWN_COLUMNS:,} more" * (len(told) > _SHOWN_COLUMNS)
+    )
+
+
 def lay_out(
-    fields: Mapping[str, Any], options: TableOptions, name: str, head: Callable[[list[str]], Any], named: bool = True
+    known: Sequence[str],
+    fields: Mapping[str, Any],
+    options: TableOptions,
+    name: str,
+    head: Callable[[list[str]], Any],
+    named: bool = True,
 ) -> TableSchema:
     """Decide what the chosen columns become.
 
     Parameters
     ----------
+    known : sequence of str
+        All columns of the table.
     fields : mapping of str to pyarrow.DataType
         Of the chosen columns, in their order.
     options : TableOptions
@@ -257,7 +327,15 @@ def lay_out(
         )
     hashed = options.categories == "hash" and any(column.kind == "category" for column in columns)
     dtype = options.dtype or _common_dtype(columns, single=len(columns) == 1 and bool(vectors))
-    made = TableSchema(tuple(columns), tuple(encoders), dtype, options.n_hashed if hashed else 0, None, options.unseen)
+    made = TableSchema(
+        tuple(columns),
+        tuple(encoders),
+        dtype,
+        options.n_hashed if hashed else 0,
+        None,
+        options.unseen,
+        _reasons(known, options, fields),
+    )
     return with_names(made) if named and not (len(columns) == 1 and vectors) else made
 
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Stage
 from streamkm.sources.base import Rows, RowSource, SentRows
-from streamkm.sources.memory.frames import check_same_columns
 from streamkm.sources.remote.objects import Address, remote_library
 from streamkm.sources.stored import RawFile, name_of, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, opened_text
@@ -30,11 +29,14 @@ from streamkm.sources.tables.categories import Column
 from streamkm.sources.tables.columns import (
     TableOptions,
     TableSchema,
+    check_file,
     choose,
     lay_out,
     needs_values,
     one_hot,
     unknown_categories,
+    with_keys,
+    without,
 )
 from streamkm.sources.tables.csv_format import CsvFormat
 from streamkm.sources.tables.csv_parser import CsvParser, MalformedCsvError, padded, read_table, with_nulls
@@ -71,6 +73,7 @@ class CsvFiles(RowSource, ABC):
         self.n_bytes: int = sum(self.sizes)
         self._format = csv_format
         self._begin_files()
+        self._options = options
         self._parser = self._find_columns(options)
         if needs_values(self._parser.layout, options):
             self._find_categories()
@@ -92,6 +95,7 @@ class CsvFiles(RowSource, ABC):
     def _begin_files(self) -> None:
         """Read every file's header, and the head of the first that has rows."""
         self._starts: list[int] = []
+        self._columns: list[tuple[str, ...]] = []  # of the records of each file
         self._head = b""
         names: tuple[str, ...] = ()
         for part, path in enumerate(self.paths):
@@ -100,18 +104,17 @@ class CsvFiles(RowSource, ABC):
                 used = raw.tell()
             if not text.strip():
                 self._starts.append(len(text))
+                self._columns.append(names)
                 continue
             found, start, named = self._format.begin(text, path)
-            if names and named and found != names:
-                check_same_columns(found, names, path, self.paths[0])
-            if names and len(found) != len(names):
-                raise InvalidInputError(
-                    f"{path} has {len(found):,} columns and {self.paths[0]} {len(names):,}; files must have the same"
-                )
+            if names and not named:
+                if len(found) != len(names):
+                    raise InvalidInputError(f"{path} has {len(found):,} columns and {self.paths[0]} {len(names):,}")
+                found = names
             self._starts.append(start)
+            self._columns.append(found)
             if not names:
-                self._names, self._named = names, _ = found, named
-                self._part_of_head = part
+                self._named, names, self._first, self._part_of_head = named, found, part, part
             if not self._head and text[start:].strip():
                 whole = len(text) < _HEAD_BYTES
                 self._head = text[start:] + b"\n" if whole else text[start : self._format.last_end(text, start)]
@@ -124,8 +127,12 @@ class CsvFiles(RowSource, ABC):
         """Tell types of columns by the head."""
         pa = pyarrow(self.name)
         path = self.paths[self._part_of_head]
+        known = [[*names, *without(list(options.keys_of(part)), names)] for part, names in enumerate(self._columns)]
+        first = known[self._first]
         try:
-            chosen = choose(self._names, options, path)
+            chosen = choose(first, options, self.paths[self._first])
+            for part, names in enumerate(known[self._first :], self._first):
+                check_file(names, first, options, self.paths[part], self.paths[self._first])
         except InvalidInputError as error:
             if self._named or options.columns is None:
                 raise
@@ -133,16 +140,20 @@ class CsvFiles(RowSource, ABC):
         self._check_delimiter(path)
         self._warn_of_names(path)
         text = padded(self._head)
+        columns, keys = self._columns[self._part_of_head], options.keys_of(self._part_of_head)
         try:
-            kinds = {name: pa.string() for name in _given(options)}
-            head = read_table(text[: len(self._head)], self._format, self._names, kinds, chosen)
+            kinds = dict.fromkeys(options.categories if isinstance(options.categories, dict) else (), pa.string())
+            stored = without(chosen, keys) or columns[:1]
+            head = read_table(text[: len(self._head)], self._format, columns, kinds, stored)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise self._bad_head(text, str(error), chosen) from None
         self._rows_a_byte = head.num_rows / len(self._head)
         texts = [field.name for field in head.schema if pa.types.is_string(field.type)]
         head = with_nulls(head, dict.fromkeys(texts, self._format.number_nulls))  # what messages show is no number
+        head = with_keys(head, chosen, keys)
         layout = lay_out(
-            {field.name: field.type for field in head.schema},
+            first,
+            {name: head.schema.field(name).type for name in chosen},
             replace(options, dtype=options.dtype or np.dtype(np.float64)),
             path,
             head.select,
@@ -150,16 +161,20 @@ class CsvFiles(RowSource, ABC):
         )
         booleans = frozenset(name for name in chosen if pa.types.is_boolean(head.schema.field(name).type))
         dates = {column.name: head.schema.field(column.name).type for column in layout.columns if column.kind == "date"}
-        return CsvParser(self._format, self._names, layout, booleans, dates)
+        return CsvParser(self._format, columns, layout, booleans, dates, keys)
+
+    def _parser_of(self, part: int) -> CsvParser:
+        return replace(self._parser, names=self._columns[part], keys=self._options.keys_of(part))
 
     def _check_delimiter(self, path: str) -> None:
         """Refuse a single column whose name and first value hold another delimiter alike."""
         first = self._head[: self._head.find(b"\n")].decode("utf-8", "replace")
+        names = self._columns[self._first]
         for delimiter in _OTHER_DELIMITERS:
-            count = self._names[0].count(delimiter)
-            if len(self._names) == 1 and self._named and count and first.count(delimiter) == count:
+            count = names[0].count(delimiter)
+            if len(names) == 1 and self._named and count and first.count(delimiter) == count:
                 raise InvalidInputError(
-                    f"{path} has one column {self._names[0]!r}, and seems to be separated by {delimiter!r}; pass "
+                    f"{path} has one column {names[0]!r}, and seems to be separated by {delimiter!r}; pass "
                     f"delimiter={delimiter!r}"
                 )
 
@@ -181,8 +196,9 @@ class CsvFiles(RowSource, ABC):
     def _bad_head(self, text: NDArray[np.uint8], problem: str, chosen: list[str]) -> InvalidInputError:
         """Say what is wrong with the head; no types are inferred, so whatever fields hold is fine."""
         columns = tuple(Column(name, "category", np.dtype(object)) for name in chosen)
-        parser = CsvParser(self._format, self._names, TableSchema(columns, (), np.dtype(float), 0, None), frozenset())
         part = self._part_of_head
+        schema = TableSchema(columns, (), np.dtype(float), 0, None)
+        parser = CsvParser(self._format, self._columns[part], schema, frozenset())
         return self._named_place(part, parser.located(text, 0, len(self._head), self._starts[part], problem))
 
     def _named_place(self, part: int, problem: MalformedCsvError) -> InvalidInputError:
@@ -198,7 +214,7 @@ class CsvFiles(RowSource, ABC):
 
     def _parse(self, part: int, text: NDArray[np.uint8], start: int, end: int, base: int) -> Rows:
         with self._places_named(part):
-            X, places = self._parser.parse(
+            X, places = self._parser_of(part).parse(
                 text, start, end, base, lambda byte: self.describe(part << PLACE_BITS | byte)
             )
         return Rows(X, places + (part << PLACE_BITS))
@@ -210,8 +226,8 @@ class CsvFiles(RowSource, ABC):
             return
         for part, text, start, end, base in self._pieces(_IDS_BYTES):
             with self._places_named(part):
-                table, _ = self._parser.table(text, start, end, base, [self.id_column])
-            yield table.column(0)
+                table, _ = self._parser_of(part).table(text, start, end, base, [self.id_column])
+            yield table.column(self.id_column)
 
     def _find_categories(self) -> None:
         """RowReader all rows once, for the values of columns of text."""
@@ -220,7 +236,7 @@ class CsvFiles(RowSource, ABC):
         found: dict[str, dict[str, None]] = {name: {} for name in names}
         for part, text, start, end, base in self._pieces(1 << 24):
             with self._places_named(part):
-                table, _ = self._parser.table(text, start, end, base, names)
+                table, _ = self._parser_of(part).table(text, start, end, base, names)
             if not gather_values(found, table):
                 break
         layout = one_hot(self._parser.layout, {name: list(values) for name, values in found.items()})
@@ -234,11 +250,7 @@ class CsvFiles(RowSource, ABC):
     @property
     def estimated_rows(self) -> int:
         """Rows, roughly: by the head of the first file."""
-        return max(1, round(self._text_bytes * self._rows_a_byte))
-
-    @property
-    def _text_bytes(self) -> float:
-        return self.n_bytes * self._used
+        return max(1, round(self.n_bytes * self._used * self._rows_a_byte))
 
     def _text_of(self, target_bytes: int) -> int:
         """Bytes of text that become rows of `target_bytes`, about; no more than twice as many."""
@@ -277,10 +289,6 @@ class CsvFiles(RowSource, ABC):
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need; see `RowSource.stand_in`."""
         return SentRows(self, partial(describe_byte, self.paths)) if self.in_process else self
-
-
-def _given(options: TableOptions) -> Sequence[str]:
-    return tuple(options.categories) if isinstance(options.categories, dict) else ()
 
 
 def read_text(fill: Fill, n_bytes: int) -> bytes:

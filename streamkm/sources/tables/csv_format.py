@@ -77,7 +77,9 @@ class CsvFormat:
             raise InvalidInputError(f"{name}, line 1: not CSV text: {error}") from None
         is_header = self.header
         if is_header is None:
-            is_header = not all(cell in self.number_nulls or is_number(cell) for cell in cells)
+            counted = ["", *map(str, range(len(cells) - 1))]  # as pandas names an index and columns without names
+            is_header = len(cells) > 1 and cells == counted
+            is_header = is_header or not all(cell in self.number_nulls or is_number(cell) for cell in cells)
         if not is_header:
             return tuple(str(number) for number in range(len(cells))), at, False
         names = tuple(cell.strip() for cell in cells)

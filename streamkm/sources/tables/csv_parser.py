@@ -20,7 +20,7 @@ from streamkm.core.matrix import Matrix
 from streamkm.kernels.text import csv_numbers as kernel
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.arrow_values import null_words, one_chunk
-from streamkm.sources.tables.columns import TableSchema
+from streamkm.sources.tables.columns import TableSchema, with_keys, without
 from streamkm.sources.tables.csv_format import CsvFormat, is_number
 
 
@@ -41,6 +41,7 @@ class CsvParser:
     layout: TableSchema
     booleans: frozenset[str]  # columns of ``true`` and ``false``
     dates: Mapping[str, Any] = field(default_factory=dict)  # Arrow's types of columns of dates
+    keys: Mapping[str, str | None] = field(default_factory=dict)  # of folders, and their values
 
     def parse(
         self, text: NDArray[np.uint8], start: int, end: int, base: int, describe: Callable[[int], str]
@@ -105,15 +106,20 @@ class CsvParser:
         } | {name: kind for name, kind in self.dates.items() if name in names}
         if n_rows == 0:
             return pa.table({name: pa.array([], types[name]) for name in names}), starts
+        stored = without(names, self.keys) or self.names[:1]
+        types = {**{name: pa.string() for name in stored}, **types}
         try:
-            table = read_table(text[start:end], self.format, self.names, types, names)
+            table = read_table(text[start:end], self.format, self.names, types, stored)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise self.located(text, start, end, base, str(error)) from None
         if table.num_rows != n_rows:
             raise self.located(text, start, end, base, f"{table.num_rows:,} records in {n_rows:,} lines")
         # what names rows is never null but empty
-        nulls = {name: self.format.category_nulls if name in kinds else ("",) for name in text_columns}
-        return with_nulls(table, nulls), starts + base
+        nulls = {
+            name: self.format.category_nulls if name in kinds else ("",)
+            for name in without(list(text_columns), self.keys)
+        }
+        return with_keys(with_nulls(table, nulls), names, self.keys), starts + base
 
     def _unclosed(self, place: int) -> MalformedCsvError:
         remedy = (

@@ -47,7 +47,7 @@ class ParquetTable(RowGroupTable):
             meta, schema = reader.file.metadata, reader.file.schema_arrow
             rows = [meta.row_group(number).num_rows for number in range(meta.num_row_groups)]
         self._n_columns.append(len(schema))
-        return TableFile.of(schema, rows)
+        return TableFile.of(schema, rows, self._options.keys_of(part))
 
     def _stored_bytes(self) -> int:
         """As if all columns of a file were alike: pyarrow ends the process where metadata of one are damaged."""

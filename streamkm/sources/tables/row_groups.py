@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -22,7 +22,7 @@ from streamkm.core.progress import Stage
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
-from streamkm.sources.memory.frames import check_same_columns
+from streamkm.sources.memory.frames import index_of
 from streamkm.sources.remote.objects import Address, remote_library
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.tables.arrow import WORKING_BYTES, trim_heap
@@ -30,11 +30,14 @@ from streamkm.sources.tables.categories import MOST_VALUES, encoded
 from streamkm.sources.tables.columns import (
     TableOptions,
     TableSchema,
+    check_file,
     choose,
     lay_out,
     needs_values,
     one_hot,
     unknown_categories,
+    with_keys,
+    without,
 )
 
 LARGE_UNIT_BYTES = 16 << 20  # decoded; from here on a unit may be cut
@@ -47,11 +50,16 @@ class TableFile:
     names: list[str]  # of all columns, in their order; one may be there twice
     fields: Mapping[str, Any]  # types of the columns
     rows: list[int]  # of each unit of storage
+    index: tuple[str, ...] = ()  # columns that are one
 
     @classmethod
-    def of(cls, schema: Any, rows: list[int]) -> TableFile:
-        """What a pyarrow.Schema and the units' rows say."""
-        return cls(list(schema.names), {field.name: field.type for field in schema}, rows)
+    def of(cls, schema: Any, rows: list[int], keys: Iterable[str]) -> TableFile:
+        """What a pyarrow.Schema and the units' rows say; keys of folders are columns of text."""
+        import pyarrow as pa
+
+        names = list(schema.names)
+        fields = dict.fromkeys(keys, pa.string()) | {field.name: field.type for field in schema}
+        return cls([*names, *without(list(keys), names)], fields, rows, index_of(names, schema))
 
 
 class Run(NamedTuple):
@@ -81,7 +89,10 @@ class RowGroupTable(ChunkedSource):
         self.name = name_of(self.paths)
         self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))
+        self._options, self.id_column = options, options.id_column
         found = [self._look(part) for part in range(len(self.paths))]
+        self._options = replace(options, index=tuple({name for file in found for name in file.index}))
+        self._stored = [without(file.names, options.keys_of(part)) for part, file in enumerate(found)]
         parts = [part for part, file in enumerate(found) for _ in file.rows]
         self._parts = np.array(parts, np.int64)
         self._numbers = np.array([number for file in found for number in range(len(file.rows))], np.int64)
@@ -89,14 +100,13 @@ class RowGroupTable(ChunkedSource):
         self.n_rows: int = int(self._ends[-1]) if len(self._ends) else 0
         if self.n_rows == 0:
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
-        self._options, self.id_column = options, options.id_column
         self._row_names: list[str] = []  # what rows are made of; heads are read before it is known
         self._layout = self._lay_out(found)
         self.n_bytes = self._stored_bytes()
         if needs_values(self._layout, options):
             self._find_categories()
         layout = self._layout
-        self._row_names = layout.names
+        self._row_names = without(layout.names, options.keys_of(0))
         self.n_features: int = layout.n_features
         self.dtype, self.is_sparse = layout.dtype, layout.is_sparse
         self.feature_names = layout.feature_names
@@ -124,20 +134,24 @@ class RowGroupTable(ChunkedSource):
 
     _layout: TableSchema
 
+    def _rows(self, run: Run, names: list[str]) -> Iterator[Any]:
+        """As `_batches`, with the keys of folders."""
+        keys = self._options.keys_of(run.part)
+        stored = without(names, keys) or self._stored[run.part][:1]
+        return (with_keys(batch, names, keys) for batch in self._batches(run, stored))
+
     def _lay_out(self, found: list[TableFile]) -> TableSchema:
         first = found[0].names
         chosen = choose(first, self._options, self.paths[0])
         layouts: dict[tuple[str, ...], TableSchema] = {}
         part_of_rows = int(self._parts[int(np.searchsorted(self._ends, 0, side="right"))])
         for part, file in enumerate(found):
-            if self._options.columns is None and set(file.names) != set(first):
-                check_same_columns(tuple(file.names), tuple(first), self.paths[part], self.paths[0])
-            choose(file.names, self._options, self.paths[part])
+            check_file(file.names, first, self._options, self.paths[part], self.paths[0])
             wanted = {name: file.fields[name] for name in chosen}
             key = tuple(map(str, wanted.values()))
             if key not in layouts:
                 at = part if layouts else part_of_rows
-                layouts[key] = lay_out(wanted, self._options, self.paths[part], partial(self._head, at))
+                layouts[key] = lay_out(file.names, wanted, self._options, self.paths[part], partial(self._head, at))
         made = next(iter(layouts.values()))
         for other in layouts.values():
             for column, wanted_column in zip(other.columns, made.columns, strict=True):
@@ -158,7 +172,7 @@ class RowGroupTable(ChunkedSource):
             return pa.table({name: pa.array([], pa.null()) for name in names})
         unit = int(units[0])
         n_rows = min(1024, int(np.diff(self._ends, prepend=0)[unit]))
-        batch = next(iter(self._batches(Run(part, [int(self._numbers[unit])], 0, n_rows), names)))
+        batch = next(iter(self._rows(Run(part, [int(self._numbers[unit])], 0, n_rows), names)))
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         return table.slice(0, n_rows)
 
@@ -168,7 +182,7 @@ class RowGroupTable(ChunkedSource):
             yield from super().ids()
             return
         for run in self._runs(0, self.n_rows):
-            for batch in self._batches(run, [self.id_column]):
+            for batch in self._rows(run, [self.id_column]):
                 yield column_of(batch, self.id_column)
 
     def _find_categories(self) -> None:
@@ -177,7 +191,7 @@ class RowGroupTable(ChunkedSource):
         names = unknown_categories(self._layout)
         found: dict[str, dict[str, None]] = {name: {} for name in names}
         for run in self._runs(0, self.n_rows):
-            for batch in self._batches(run, names):
+            for batch in self._rows(run, names):
                 if not gather_values(found, batch):
                     break
         self._layout = one_hot(self._layout, {name: list(values) for name, values in found.items()})
@@ -212,7 +226,7 @@ class RowGroupTable(ChunkedSource):
         kept: list[Any] = []
         at = 0
         for run in self._runs(chunk.start, chunk.stop):
-            for batch in self._batches(run, self._layout.names):
+            for batch in self._rows(run, self._layout.names):
                 self._layout.fill(out[at : at + batch.num_rows], batch, self.describe, chunk.start + at)
                 at += batch.num_rows
                 if self.is_sparse:
@@ -311,4 +325,5 @@ def columns_text(layout: TableSchema) -> dict[str, str]:
     """For people: how many columns of which kind become features."""
     kinds = [("number", "numbers"), ("date", "dates"), ("vector", "vectors"), ("category", "categories")]
     counts = [(sum(column.kind == kind for column in layout.columns), word) for kind, word in kinds]
-    return {"columns": ", ".join(f"{count:,} of {word}" for count, word in counts if count)}
+    text = {"columns": ", ".join(f"{count:,} of {word}" for count, word in counts if count)}
+    return text | ({"left out": layout.left_out} if layout.left_out else {})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MissingDependencyError
@@ -17,7 +18,8 @@ from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.memory.frames import column_kinds
+from streamkm.sources.memory.frames import column_kinds, index_of
+from streamkm.sources.memory.iterables import PassHash
 from streamkm.sources.tables.arrow import WORKING_BYTES, guarded, pyarrow
 from streamkm.sources.tables.columns import (
     TableOptions,
@@ -103,7 +105,7 @@ class BatchStream(RowSource):
         self, batches: Batches, schema: Any, options: TableOptions, *, name: str, form: str, replayable: bool
     ) -> None:
         self.name, self._form, self.replayable = name, form, replayable
-        self._batches = batches
+        self._batches, self._passes = batches, PassHash()
         self._begun: tuple[Any, Iterator[Any]] | None = None  # of what comes once: its first batch, and the rest
         self._is_over = False
         layout = _layout_of(schema, options, name, self._head)
@@ -146,6 +148,10 @@ class BatchStream(RowSource):
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, large batches cut; see `RowSource.stream`."""
+        remedy = "sort it, keep its order (polars: group_by(..., maintain_order=True)), or collect it into memory first"
+        return self._passes.compared(self._cut_batches(target_bytes), self.name, remedy)
+
+    def _cut_batches(self, target_bytes: int) -> Iterator[Rows]:
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         layout, place = self._layout, 0
@@ -244,8 +250,9 @@ def take_layout(source: RowSource, layout: TableSchema) -> None:
 
 
 def _layout_of(schema: Any, options: TableOptions, name: str, head: Callable[[list[str]], Any]) -> TableSchema:
+    options = replace(options, index=index_of(schema.names, schema))
     chosen = choose(schema.names, options, name)
-    return lay_out({column: schema.field(column).type for column in chosen}, options, name, head)
+    return lay_out(schema.names, {column: schema.field(column).type for column in chosen}, options, name, head)
 
 
 def _has_lists(X: Any) -> bool:
