@@ -38,6 +38,8 @@ class MatrixMarketSource(ChunkedSource):
 
     in_process = True
     decodes = True
+    n_rows: int
+    n_features: int
 
     def __init__(self, path: str) -> None:
         self._path = opened_path(path)

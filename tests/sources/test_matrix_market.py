@@ -98,9 +98,9 @@ def test_no_rows_are_refused(tmp_path):
 
 
 def test_a_matrix_above_the_limit_is_refused_by_its_header(tmp_path):
-    (tmp_path / "x.mtx").write_text(HEAD + "1000000 1000 100000000\n1 1 1\n")
+    (tmp_path / "x.mtx").write_text(HEAD + "1000000 1000 500000000\n1 1 1\n")
     with pytest.raises(MemoryLimitError, match=r"x\.mtx needs about .*; raise memory_limit to"):
-        StreamKMeans(3, memory_limit="500 MiB").fit(tmp_path / "x.mtx")
+        StreamKMeans(3, memory_limit="2 GiB").fit(tmp_path / "x.mtx")
 
 
 READ = """

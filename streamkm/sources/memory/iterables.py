@@ -39,11 +39,12 @@ class PassHash:
         found = [0, 0, 0]
         for each in rows:
             X = each.X
-            dense = isinstance(X, np.ndarray)
-            for i, array in enumerate((X,) if dense else (X.data, X.indices.astype(np.int64), np.diff(X.indptr))):
+            parts = (X,) if isinstance(X, np.ndarray) else (X.data, X.indices.astype(np.int64), np.diff(X.indptr))
+            for i, array in enumerate(parts):
                 found[i] = zlib.crc32(raw(_rounded(array)), found[i])
-            del X
+            del X, parts, array
             yield each
+            del each
         self._first = self._first or found
         if found != self._first:
             raise InvalidInputError(
