@@ -232,7 +232,17 @@ _FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the plain words of its release 1.2: ``1e-4`` is a number, ``on``, ``12:30`` and ``010`` are text."""
+    """YAML with the plain words of its release 1.2: ``1e-4`` is a number, ``on``, ``12:30`` and ``010`` are text.
+
+    Anchors are refused: aliases of aliases make a few bytes as much as memory holds.
+    """
+
+    def fetch_anchor(self) -> None:
+        """Refuse an anchor, and an alias."""
+        what = "anchors and aliases (& and *) are not read here; write the values out"
+        raise yaml.scanner.ScannerError(problem=what, problem_mark=self.get_mark())
+
+    fetch_alias = fetch_anchor
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -241,7 +251,6 @@ for _tag, _first, _pattern in (
     ("bool", [*"tTfF"], r"true|True|TRUE|false|False|FALSE"),
     ("int", [*"-+0123456789"], r"[-+]?(?:0|[1-9][0-9_]*)"),
     ("float", [*"-+.0123456789"], _FLOAT),
-    ("merge", ["<"], "<<"),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
 
@@ -285,7 +294,6 @@ def _pairs(node: yaml.Node, path: Path) -> Iterator[tuple[str, int, yaml.Node]]:
 
 def _load_yaml(text: str, origin: str) -> tuple[Any, Any]:
     """Give the values of one document and its root node."""
-    loader = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
@@ -298,6 +306,3 @@ def _load_yaml(text: str, origin: str) -> tuple[Any, Any]:
         raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from None
     except (ValueError, RecursionError) as error:  # a date or number that cannot be, brackets without end
         raise ConfigError(f"{origin}: not YAML that can be read: {error}") from None
-    finally:
-        if loader is not None:
-            loader.dispose()

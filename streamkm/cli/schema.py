@@ -84,7 +84,6 @@ HASHING_TYPES: dict[str, Any] = {
     "lowercase": bool,
     "strip_accents": Literal["ascii", "unicode"] | None,
     "stop_words": Literal["english"] | list[str] | None,
-    "token_pattern": str,
     "dtype": Literal["float32", "float64"],
     "seed": int,
 }

@@ -87,7 +87,9 @@ class Owned:
         owned = cls(directory, kind, error)
         try:
             owned.owner, owned.facts = str(marked["owner"]), dict(marked["told"])
-            owned.files = {_below(name): [int(size) for size in sizes] for name, sizes in marked["files"].items()}
+            owned.files = {
+                _checked(name, kind): [int(size) for size in sizes] for name, sizes in marked["files"].items()
+            }
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise error(f"{path} is damaged ({problem}); {_ELSEWHERE}") from problem
         return owned
@@ -95,13 +97,11 @@ class Owned:
     def owns(self, name: str) -> bool:
         """Whether a file there, or every file of a directory there, is one that streamkm wrote."""
         path = self.directory / name
-        try:
-            found = os.lstat(path)
-        except FileNotFoundError:
-            return False
-        if stat.S_ISDIR(found.st_mode):
+        if os.path.realpath(path) != os.path.join(os.path.realpath(self.directory), *PurePosixPath(name).parts):
+            return False  # a link, here or on the way
+        if path.is_dir():
             return all(self.owns(f"{name}/{below.name}") for below in path.iterdir())
-        return stat.S_ISREG(found.st_mode) and found.st_size in self.files.get(name, ())
+        return path.is_file() and path.stat().st_size in self.files.get(name, ())
 
     def check(self, names: Iterable[str]) -> None:
         """Refuse to replace or remove what streamkm did not write.
@@ -205,9 +205,9 @@ def shortly(names: Iterable[str]) -> str:
 _ELSEWHERE = "streamkm cannot tell which files there are its own: move it away, or choose another directory"
 
 
-def _below(name: str) -> str:
-    """A name, if it leads nowhere but below the directory."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or str(path) != name or name in ("", "."):
+def _checked(name: str, kind: str) -> str:
+    """The name of a file in the directory itself; of results, labels may be a directory of files there."""
+    parts = name.split("/")
+    if {"", ".", ".."} & set(parts) or set(name) & set("\\:\0") or (len(parts) > 1 and kind != RESULTS):
         raise ValueError(f"it lists {name!r}")
     return name

@@ -6,7 +6,6 @@ them; this module says which of them a value needs, and what is wrong with a doc
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,9 +54,9 @@ class FeatureHashing:
         Whether every stored value becomes 1.
     norm : {"l2", "l1", None}, default="l2"
         To what norm rows are scaled.
-    analyzer, ngram_range, lowercase, strip_accents, stop_words, token_pattern
+    analyzer, ngram_range, lowercase, strip_accents, stop_words
         Of texts, as in scikit-learn's `HashingVectorizer`. `analyzer` is a name; `stop_words` "english", a tuple, or
-        None.
+        None. Words have two letters or digits and more, as there.
     dtype : {"float32", "float64"}, default="float32"
     seed : int, default=0
         From 0 to ``2**64 - 1``: which hash. Theorems hold for all but a share of hashes. 0 is scikit-learn's; for
@@ -91,7 +90,6 @@ class FeatureHashing:
     lowercase: bool = True
     strip_accents: Literal["ascii", "unicode"] | None = None
     stop_words: Literal["english"] | tuple[str, ...] | None = None
-    token_pattern: str = r"(?u)\b\w\w+\b"
     dtype: str = "float32"
     seed: int = 0
 
@@ -107,8 +105,6 @@ class FeatureHashing:
             raise InvalidParameterError(f'analyzer={self.analyzer!r}; needed: "word", "char" or "char_wb"')
         try:
             self._vectorizer(_sklearn().HashingVectorizer).fit([]).build_analyzer()
-        except re.error as error:
-            raise InvalidParameterError(f"token_pattern={self.token_pattern!r}: {error}") from None
         except (Refused, ValueError, TypeError) as error:
             raise InvalidParameterError(str(error)) from None
 
@@ -267,7 +263,6 @@ class FeatureHashing:
             strip_accents=self.strip_accents,
             lowercase=self.lowercase,
             stop_words=list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words,
-            token_pattern=self.token_pattern,
             ngram_range=tuple(self.ngram_range),
             analyzer=self.analyzer,
             **counting,

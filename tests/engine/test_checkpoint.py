@@ -186,6 +186,7 @@ class TestWhoseItIs:
             "[]",
             '{"format": 1}',
             json.dumps({"streamkm": "checkpoint", "format": 1, "owner": "0", "told": {}, "files": {"../x": [1]}}),
+            json.dumps({"streamkm": "checkpoint", "format": 1, "owner": "0", "told": {}, "files": {"sub/x": [1]}}),
             json.dumps({"streamkm": "checkpoint", "format": 1, "owner": "0", "told": {"fingerprint": 3}, "files": {}}),
         ],
     )
@@ -239,6 +240,22 @@ class TestWhoseItIs:
             ):
                 pass
         assert contents(tmp_path) == before
+
+    @cases("name", ["labels.zarr/c/0", "labels.zarr", "model.npz"])
+    def test_a_marker_removes_nothing_behind_a_link(self, tmp_path, name):
+        (tmp_path / "docs" / "c").mkdir(parents=True)
+        (tmp_path / "docs" / "c" / "0").write_text("mine")
+        (tmp_path / "out").mkdir()
+        behind = tmp_path / "docs" if name.startswith("labels") else tmp_path / "docs" / "c" / "0"
+        (tmp_path / "out" / name.partition("/")[0]).symlink_to(behind)
+        results = Owned(tmp_path / "out", "results", OutputError)
+        results.files = {name: [4], "labels.zarr/c/0": [4]}
+        assert not results.owns(name)
+        with pytest.raises(OutputError, match="which streamkm did not write there"):
+            results.check([name])
+        results.mark()
+        Owned.read(tmp_path / "out", "results", OutputError).remove_all()
+        assert (tmp_path / "docs" / "c" / "0").read_text() == "mine"
 
     def test_results_in_its_place_are_refused(self, tmp_path):
         Owned(tmp_path, "results", OutputError).mark()

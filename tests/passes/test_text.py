@@ -84,7 +84,6 @@ def rows_of(source, target_bytes: int = 1 << 30):
         {"strip_accents": "unicode"},
         {"stop_words": "english"},
         {"stop_words": ("orbit", "goal")},
-        {"token_pattern": r"[a-z]+"},
         {"n_features": 2**31 - 2},
         {"dtype": "float64"},
     ],
@@ -233,8 +232,6 @@ def test_a_row_depends_on_its_document_alone():
         ({"analyzer": str.split}, "analyzer=.*; needed"),
         ({"ngram_range": (2, 1)}, "ngram_range"),
         ({"stop_words": "german"}, "stop_words"),
-        ({"token_pattern": "("}, r"token_pattern='\('"),
-        ({"token_pattern": "(a)(b)"}, "capturing group"),
     ],
 )
 def test_parameters_that_are_not_accepted(options, message):
