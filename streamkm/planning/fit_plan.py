@@ -35,10 +35,10 @@ def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources)
     MemoryLimitError
         If the projected memory exceeds the limit.
     """
-    row_bytes = decoded_row_bytes(source)
     n_clusters, chunk_bytes, n_threads = parameters.n_clusters, resources.chunk_bytes, resources.n_threads
     sketch = choose_sketch(source, parameters.sketch, n_clusters)
     budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
+    row_bytes = decoded_row_bytes(source)
     asked = FitRequest(source=source, parameters=parameters, sketching=sketch, row_bytes=row_bytes)
     if asked.once:
         asked.check_once()

@@ -57,14 +57,17 @@ class MemoryBudget:
         free = None if is_given(memory_limit) else available_memory()
         lines = () if on_cluster else source.long_lines[:PLANNED_THREADS]
         base = process + source.resident_bytes + sum(line.memory_bytes for line in lines)
+        if source.unloaded_bytes and base > limit:  # before anything asks for rows, which would load them
+            said = f"{source.name} can only be loaded whole, and needs about {human_bytes(base)}, above the limit of "
+            raise MemoryLimitError(f"{said}{human_bytes(limit)}; raise memory_limit above {-(-base // MIB):,} MiB")
         return cls(limit, base, process, free, lines, WorkerBudget.of(workers))
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:
         """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""
         if asked != "auto":
             return int(asked)
-        largest = int(self._room / (SHARE * source.read_factor * PLANNED_THREADS))
-        return default_chunk_bytes(source, row_bytes=row_bytes, largest=largest)
+        share = SHARE * source.read_factor * PLANNED_THREADS
+        return default_chunk_bytes(source, row_bytes=row_bytes, largest=int(self._room / share))
 
     def labelling(
         self,
@@ -206,10 +209,7 @@ def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> 
 
 def _power_below(value: int, smallest: int) -> int:
     """The largest ``smallest * 2^i`` below a value that is larger than `smallest`."""
-    power = smallest
-    while 2 * power < value:
-        power *= 2
-    return power
+    return int(smallest << ((value - 1) // smallest).bit_length() - 1)
 
 
 def reading_of(
@@ -253,8 +253,8 @@ def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, w
     said += f", above the limit of {human_bytes(plan.limit_bytes)}"
     needed = f"raise memory_limit to {-(-peak // MIB):,} MiB"
     if plan.base_bytes >= plan.limit_bytes and not budget.long_lines:
-        base = human_bytes(plan.base_bytes)
-        raise MemoryLimitError(f"{said}; {base} of it are this process and its libraries: {needed}")
+        base = f"{human_bytes(plan.base_bytes)} of it are this process and its libraries"
+        raise MemoryLimitError(f"{said}; {base}: {needed}")
     if largest > 2 * plan.chunk_bytes:
         raise MemoryLimitError(
             f"{said}: it is stored in chunks of {human_bytes(largest)}, which can only be read whole; "

@@ -37,7 +37,7 @@ def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = F
     """
     if not is_given(memory_limit):
         return AUTO_BYTES
-    held = max(LEAST_BYTES, resident_bytes() - source.resident_bytes)
+    held = max(LEAST_BYTES, resident_bytes() - source.resident_bytes + source.unloaded_bytes)
     given = given_process_memory(memory_limit)
     if given is not None:
         if held > given:

@@ -100,7 +100,9 @@ class RowSource(ABC):
     producer_bytes : int
         Memory of this process that the producer of the rows takes, about, whatever the size of chunks.
     resident_bytes : int
-        Memory of this process that the rows take, about, before anything is read.
+        Memory of this process that the rows take, about, whatever is read.
+    unloaded_bytes : int
+        Of these, those that are taken when rows are first asked for, and were not yet.
     long_lines : tuple of LongLine
         Long lines of text that were seen without reading all of it; those that take most memory first.
     libraries : tuple of str
@@ -146,6 +148,7 @@ class RowSource(ABC):
     read_factor: float = 1.5
     producer_bytes: int = 0
     resident_bytes: int = 0
+    unloaded_bytes: int = 0
     long_lines: tuple[LongLine, ...] = ()
     libraries: tuple[str, ...] = ()
     shared_bytes: int = 0
@@ -379,7 +382,8 @@ class SentRows(RowSource):
         describe: Callable[[int], str] | None = None,
         prepare: Callable[[Matrix], Matrix] | None = None,
     ) -> None:
-        self.take_after(source, resident_bytes=0, producer_bytes=0)  # the rows, and who makes them, are elsewhere
+        # the rows, and who makes them, are elsewhere
+        self.take_after(source, resident_bytes=0, unloaded_bytes=0, producer_bytes=0)
         self._describe, self._prepare = describe, prepare
 
     def finished(self, X: Matrix) -> Matrix:

@@ -75,6 +75,7 @@ class PartsSource(ChunkedSource):
             read_factor=max(part.read_factor for part in parts),
             producer_bytes=max(part.producer_bytes for part in parts),
             resident_bytes=sum(part.resident_bytes for part in parts),
+            unloaded_bytes=sum(part.unloaded_bytes for part in parts),
             long_lines=by_memory(line for part in parts for line in part.long_lines),
             libraries=tuple(dict.fromkeys(library for part in parts for library in part.libraries)),
             shared_bytes=max(part.shared_bytes for part in parts),

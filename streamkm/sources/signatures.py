@@ -22,6 +22,8 @@ def signed(head: bytes) -> str | None:
     for name, reader in FORMATS.items():
         if reader.signature and head.startswith(reader.signature):
             return name
+    if FORMATS["hdf5"].signature in (head[at : at + 8] for at in (512, 1024, 2048)):  # behind a block of the user's
+        return "hdf5"
     return next((kind for signature, kind in _OTHERS.items() if head.startswith(signature)), None)
 
 

@@ -353,3 +353,67 @@ def test_sparse_values_of_any_dtype(tmp_path):
     assert rows.X.dtype == np.float32
     assert rows.X.indices.dtype == np.int32
     assert isinstance(rows.X, sp.csr_array)
+
+
+def loom(path, spec):
+    with h5py.File(path, "w") as file:
+        file["matrix"] = dense_matrix().T
+        if spec:
+            file.attrs["LOOM_SPEC_VERSION"] = "3.0.0"
+        else:
+            file["row_attrs/Gene"] = file["col_attrs/CellID"] = np.arange(7)
+
+
+@pytest.mark.parametrize("spec", [True, False])
+@pytest.mark.parametrize("name", ["c.loom", "c.loom:/matrix", "c.h5"])
+def test_loom_files_are_refused_with_the_remedy(tmp_path, monkeypatch, spec, name):
+    monkeypatch.chdir(tmp_path)
+    loom(name.partition(":")[0], spec)
+    with pytest.raises(InvalidInputError, match=r"is a loom file, of genes by cells; .*read_loom\(path\).write_h5ad"):
+        open_source(name)
+
+
+@pytest.mark.parametrize("block", [0, 512, 1024])
+@pytest.mark.parametrize("n_matrices", [1, 2])
+def test_files_of_matlab_are_refused_with_the_remedy(tmp_path, block, n_matrices):
+    with h5py.File(tmp_path / "m.mat", "w", userblock_size=block) as file:
+        for number in range(n_matrices):
+            file[f"X{number}"] = dense_matrix().T
+            file[f"X{number}"].attrs["MATLAB_class"] = np.bytes_(b"double")
+    if block:
+        with open(tmp_path / "m.mat", "r+b") as file:
+            file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64")
+    with pytest.raises(InvalidInputError, match=r"X0 \(7, 53\) is of MATLAB, and MATLAB writes matrices transposed"):
+        open_source(tmp_path / "m.mat")
+
+
+@pytest.mark.parametrize("lost", ["file", "dataset", "dataset of the same file", "file of a source"])
+def test_sources_that_a_virtual_dataset_has_lost_are_errors(tmp_path, lost):
+    X = dense_matrix()
+    with h5py.File(tmp_path / "part.h5", "w") as file:
+        file["rows"] = X
+    same = lost == "dataset of the same file"
+    layout = h5py.VirtualLayout(X.shape, X.dtype)
+    layout[:] = h5py.VirtualSource("." if same else "part.h5", "rows", X.shape)
+    with h5py.File(tmp_path / "inner.h5", "w") as file:
+        file.create_virtual_dataset("rows", layout)
+    layout = h5py.VirtualLayout(X.shape, X.dtype)
+    nested = lost == "file of a source"
+    layout[:] = h5py.VirtualSource("inner.h5" if nested else "." if same else "part.h5", "rows", X.shape)
+    with h5py.File(tmp_path / "all.h5", "w") as file:
+        if same:
+            file["rows"] = X
+        file.create_virtual_dataset("X", layout)
+    given = {"dataset": "/X", "follow_external": True}
+    source = open_source(tmp_path / "all.h5", **given)
+    np.testing.assert_array_equal(np.concatenate([rows.X for rows in source.stream(1 << 20)]), X)
+    if "file" in lost and not same:
+        (tmp_path / "part.h5").unlink()
+    else:
+        with h5py.File(tmp_path / ("all.h5" if same else "part.h5"), "r+") as file:
+            del file["rows"]
+    with pytest.raises(SourceError, match=r"all\.h5:/X is virtual and has lost its source rows in"):
+        open_source(tmp_path / "all.h5", **given)
+    if not same:
+        with pytest.raises(SourceError, match="has lost its source rows in"):
+            list(source.stream(1 << 20))

@@ -12,8 +12,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
+from streamkm import StreamKMeans
+from streamkm.core.exceptions import (
+    InvalidInputError,
+    MemoryLimitError,
+    SourceError,
+    SourceNotFoundError,
+    StreamkmError,
+)
 from streamkm.sources import open_source
+from streamkm.sources.binary import npz
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
 from tests.contracts import Opened, SourceContract
@@ -74,8 +82,64 @@ def test_what_is_not_compressed_is_read_in_parts(tmp_path):
 def test_what_is_compressed_is_loaded_with_a_line_in_the_log(tmp_path, caplog):
     np.savez_compressed(tmp_path / "x.npz", X=dense_matrix())
     with caplog.at_level("INFO", "streamkm"):
-        open_source(tmp_path / "x.npz")
-    assert "cannot be read in parts; loading 1,612 bytes" in caplog.text
+        source = open_source(tmp_path / "x.npz")
+        assert not caplog.text
+        list(source.stream(1_000))
+    assert "cannot be read in parts; loading 1,484 bytes" in caplog.text
+
+
+def saved_as(kind, path):
+    """Zeros: some 128 MB in a file of a few hundred KB."""
+    if kind == "dense":
+        np.savez_compressed(path, X=np.zeros((2_000_000, 8)))
+        return
+    given = {"data": np.zeros(8_000_000), "indices": np.zeros(8_000_000, np.int32), "shape": (2_000_000, 8)}
+    major = 8 if kind == "csc" else 2_000_000
+    indptr = np.r_[np.zeros(major, np.int64), 8_000_000]
+    np.savez_compressed(path, **given, indptr=indptr, format=kind.encode())
+
+
+@cases("kind", ["dense", "csr", "csc"])
+def test_nothing_is_unpacked_before_its_size_is_compared_with_the_limit(tmp_path, kind, monkeypatch):
+    saved_as(kind, tmp_path / "x.npz")
+    loads = []
+    read = npz.npy_format.read_array
+    monkeypatch.setattr(
+        npz.npy_format, "read_array", lambda member, **given: loads.append(member.name) or read(member, **given)
+    )
+    source = open_source(tmp_path / "x.npz")
+    limit = {"limit": 200 << 20, "process_memory": 128 << 20}
+    for call in (StreamKMeans(2, memory_limit=limit).plan, StreamKMeans(2, memory_limit=limit).fit):
+        with pytest.raises(MemoryLimitError, match=r"x\.npz.* can only be loaded whole, and needs about"):
+            call(source)
+    assert not {name for name in loads if name not in ("shape.npy", "format.npy")}
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed, sp.save_npz])
+def test_bytes_that_were_flipped_are_told_by_the_checksum(tmp_path, save):
+    X = dense_matrix(500)
+    if save is sp.save_npz:
+        save(tmp_path / "x.npz", sp.csr_array(X), compressed=False)
+    else:
+        save(tmp_path / "x.npz", X=X)
+    stored = bytearray((tmp_path / "x.npz").read_bytes())
+    for at in (len(stored) // 3, len(stored) // 2):
+        damaged = stored.copy()
+        damaged[at] ^= 64
+        (tmp_path / "y.npz").write_bytes(damaged)
+        with pytest.raises(SourceError, match=r"y\.npz.* cannot be read as"):
+            list(open_source(tmp_path / "y.npz").stream(1_000))
+
+
+def test_values_beyond_their_member_are_refused(tmp_path):
+    """They would be those of the next one."""
+    member = io.BytesIO()
+    np.lib.format.write_array_header_1_0(member, {"descr": "<f8", "fortran_order": False, "shape": (40, 3)})
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("X.npy", member.getvalue() + bytes(96))
+        archive.writestr("Y.npy", bytes(4_000))
+    with pytest.raises(SourceError, match=r"x\.npz:X is damaged: .* 960 bytes .* holds 96 at most"):
+        open_source(tmp_path / "x.npz", key="X")
 
 
 def test_pickles_are_never_loaded(tmp_path):

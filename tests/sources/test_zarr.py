@@ -11,6 +11,7 @@ import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -289,23 +290,6 @@ class TestThreads:
         monkeypatch.setattr(GZip, "decode", noted)
         return seen
 
-    def test_one_thread_decodes_for_a_reader(self, path, decoding):
-        source = open_source(path)
-        for chunk in source.chunks(40_000):
-            source.read(chunk)
-        assert len(decoding) == 1
-
-    def test_as_many_threads_decode_as_read(self, path, decoding):
-        source, together = open_source(path), threading.Barrier(3)
-
-        def read(chunk):
-            together.wait()
-            return source.read(chunk)
-
-        with ThreadPoolExecutor(3) as pool:
-            assert len(list(pool.map(read, source.chunks(40_000)[:3]))) == 3
-        assert len(decoding) == 3
-
     def test_an_event_loop_that_runs_is_no_hindrance(self, path, decoding):
         async def read():
             source = open_source(path)
@@ -345,3 +329,71 @@ def test_more_rows_than_anybody_has(kind, tmp_path):
     with pytest.raises(InvalidInputError, match=r"are the most; .* larger chunk_bytes"):
         StreamKMeans(3, progress=False).fit(path)
     assert time.monotonic() - begun < 20
+
+
+RUN = []
+
+
+class Loud(numcodecs.abc.Codec):
+    codec_id = "loud"
+
+    def __init__(self, **_):
+        RUN.append("built")
+
+    def encode(self, buf):
+        return buf
+
+    def decode(self, buf, out=None):
+        RUN.append("run")
+        return buf
+
+
+@cases("codec", ["pickle", "loud", "json2", "msgpack2", "categorize", "vlen-bytes", "vlen-array", "zfpy", "n5_wrapper"])
+@cases("place", ["compressor", "filters"])
+def test_codecs_that_are_not_on_the_list_are_refused_before_they_are_built(tmp_path, codec, place):
+    numcodecs.register_codec(Loud)
+    RUN.clear()
+    zarr.create_array(tmp_path / "x.zarr", data=dense_matrix(), zarr_format=2)
+    path = tmp_path / "x.zarr" / ".zarray"
+    metadata = json.loads(path.read_text())
+    metadata[place] = {"id": codec} if place == "compressor" else [{"id": codec}]
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(SourceError, match=f"its codec '{codec}' is none of"):
+        open_source(tmp_path / "x.zarr")
+    assert not RUN
+
+
+@cases("codec", ["numcodecs.pickle", "vlen-bytes", "numcodecs.zfpy"])
+@cases("sharded", [False, True])
+def test_codecs_of_format_3_are_those_of_the_list(tmp_path, codec, sharded):
+    zarr.create_array(tmp_path / "x.zarr", data=dense_matrix(), chunks=(5, 7), shards=(10, 7) if sharded else None)
+    path = tmp_path / "x.zarr" / "zarr.json"
+    metadata = json.loads(path.read_text())
+    codecs = metadata["codecs"][0]["configuration"]["codecs"] if sharded else metadata["codecs"]
+    codecs.append({"name": codec, "configuration": {}})
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(SourceError, match=f"its codec '{codec.removeprefix('numcodecs.')}' is none of"):
+        open_source(tmp_path / "x.zarr")
+
+
+CODECS_2 = ["blosc", "zstd", "lz4", "zlib", "gzip", "bz2", "lzma"]
+
+
+@cases("codec", CODECS_2)
+@cases("version", [2, 3])
+def test_no_storage_chunk_is_decoded_beyond_its_metadata(tmp_path, codec, version):
+    X, plain = dense_matrix(), numcodecs.get_codec({"id": codec})
+    where = tmp_path / "x.zarr"
+    if version == 2:
+        zarr.create_array(where, data=X, chunks=X.shape, zarr_format=2, compressors=plain)
+    else:
+        if codec not in ("blosc", "zstd", "gzip"):
+            pytest.skip("format 3 has no such codec of its own")
+        ours = {"blosc": zarr.codecs.BloscCodec(), "zstd": zarr.codecs.ZstdCodec(), "gzip": zarr.codecs.GzipCodec()}
+        zarr.create_array(where, data=X, chunks=X.shape, compressors=ours[codec])
+    for copy in (open_source(where), pickle.loads(pickle.dumps(open_source(where)))):
+        np.testing.assert_array_equal(np.concatenate([rows.X for rows in copy.stream(1 << 20)]), X)
+    chunk = where / ("0.0" if version == 2 else "c/0/0")
+    chunk.write_bytes(plain.encode(np.zeros(1 << 20)))
+    with pytest.raises(SourceError, match=r"its metadata say .* at most"):
+        list(open_source(where).stream(1 << 20))

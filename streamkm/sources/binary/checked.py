@@ -6,7 +6,6 @@ from is the store's business.
 
 from __future__ import annotations
 
-import logging
 import os
 import zlib
 from pathlib import Path
@@ -18,17 +17,10 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import SourceError
 from streamkm.core.matrix import raw
 from streamkm.sources.binary.zarr import ZarrArray
-from streamkm.sources.binary.zarr_direct import DirectChunks
-
-logger = logging.getLogger(__name__)
-
-_OTHER_BYTES = "it has not the bytes that were written"
 
 
 class CheckedArray(ZarrArray):
     """An array of a store, read in whole storage chunks, each of which must have its checksum.
-
-    They are decoded without zarr where they are as streamkm writes them; the log says where they are not.
 
     `checksums` (storage chunks,): None: whoever reads all of it compares that.
     """
@@ -36,9 +28,6 @@ class CheckedArray(ZarrArray):
     def __init__(self, array: Any, name: str, checksums: NDArray[np.uint32] | None = None) -> None:
         super().__init__(array, name)
         self._checksums = checksums
-        self._direct = DirectChunks.of(array)
-        if self._direct is None:
-            logger.info("%s is read through zarr, which takes longer: it is not stored as streamkm stores it", name)
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill `out`; see `StoredArray.read_into`. Whole storage chunks are decoded there."""
@@ -59,33 +48,16 @@ class CheckedArray(ZarrArray):
     def _fill(self, first: int, last: int, out: NDArray[Any]) -> None:
         """Fill `out` with whole storage chunks, the last of which may be cut short by the end of the array."""
         unit = self.unit_rows
-        if self._direct is None:
-            try:
-                out[...] = super()._get(first, last)
-            except SourceError as error:
-                raise self._damaged(self._first_unreadable(first, last), str(error.__cause__)) from error
         for at in range(first, last, unit):
             piece = out[at - first : at - first + unit]
-            if self._direct is not None:
-                try:
-                    self._direct.read_into(at // unit, piece)
-                except (OSError, ValueError, RuntimeError) as error:
-                    self._check_files(first, last)
-                    raise self._damaged(at // unit, str(error)) from error
-            if self._checksums is not None and zlib.crc32(raw(piece)) != self._checksums[at // unit]:
-                self._check_files(first, last)
-                raise self._damaged(at // unit, _OTHER_BYTES)
-        if self._direct is not None:
-            self._check_files(first, last)
-
-    def _first_unreadable(self, first: int, last: int) -> int:
-        """Which storage chunk cannot be decoded."""
-        for at in range(first, last, self.unit_rows):
             try:
-                super()._get(at, min(at + self.unit_rows, self.shape[0]))
-            except SourceError:
-                return at // self.unit_rows
-        return first // self.unit_rows
+                piece[...] = super()._get(at, min(at + unit, last))
+            except SourceError as error:
+                if error.__cause__ is None:
+                    raise
+                raise self._damaged(at // unit, str(error.__cause__)) from error
+            if self._checksums is not None and zlib.crc32(raw(piece)) != self._checksums[at // unit]:
+                raise self._damaged(at // unit, "it has not the bytes that were written")
 
     def _damaged(self, number: int, why: str) -> SourceError:
         key = self._array.metadata.encode_chunk_key((number, *(0 for _ in self.shape[1:])))

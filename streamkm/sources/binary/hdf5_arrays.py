@@ -2,27 +2,25 @@
 
 Responsible for reading rows of one dataset. HDF5 lets one thread in at a time, decompression included. So where the
 bytes lie in the file is asked of it once; then contiguous datasets and chunks that are plain, deflated or shuffled are
-read and decoded without it (`hdf5_direct`). Whatever else a dataset is made of is read by h5py; of an object behind a
-URL, it decodes what was fetched (`hdf5_decoded`). Which dataset to read
-is none of its business.
+read and decoded without it (`hdf5_direct`). Whatever else a dataset is made of is read by h5py. Which dataset to
+read is none of its business.
 """
 
 from __future__ import annotations
 
-import math
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import SourceError, SourceNotFoundError, StreamkmError
+from streamkm.core.exceptions import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.core.gc_guard import collector_off
-from streamkm.sources.binary.hdf5_decoded import DecodedChunks, image_of, read_rows, require_filters
-from streamkm.sources.binary.hdf5_direct import DEFLATE, SHUFFLE, ChunkTable, DirectChunks, DirectFile
+from streamkm.sources.binary.hdf5_direct import DEFLATE, SHUFFLE, ChunkTable, DirectChunks
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.file import RemoteFile
 from streamkm.sources.remote.objects import Address, is_remote, remote_library, settle
@@ -40,7 +38,7 @@ _SHOWN_CHARACTERS = 30
 # in the order in which they were applied
 _DIRECT_FILTERS = ((), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE))
 
-_Reader = DirectFile | DirectChunks | DecodedChunks
+_Reader = FileArray | DirectChunks
 
 
 class Hdf5Array(StoredArray):
@@ -80,7 +78,7 @@ class Hdf5Array(StoredArray):
         self.libraries = ("h5py", *remote_library(path))
         self._details = _describe_storage(dataset)
         self.decodes = dataset.id.get_create_plist().get_nfilters() > 0 or is_remote(path)
-        require_filters(dataset, self.name)
+        _require_filters(dataset, self.name)
         self._start()
         # kept for what it has fetched: the library looks at its own structures whenever it opens the file
         self._object = remote_file(path)
@@ -96,18 +94,18 @@ class Hdf5Array(StoredArray):
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill `out`; see `StoredArray.read_into`."""
         direct = self._direct()
-        if direct is not None and direct.read_into(start, stop, out):
+        if direct is not None and direct.read_into(start, stop, out) is not False:
             return
         try:
             if self._handle is not None:
-                read_rows(self._handle, start, stop, out)
+                _read_rows(self._handle, start, stop, out)
                 return
             with open_file(self._path, self._object) as file:
                 dataset = file[self._dataset]
-                require_filters(dataset, self.name)
+                _require_filters(dataset, self.name)
                 if self._object and self._table:
                     self._object.expect(self._table.ranges(start, stop))
-                read_rows(dataset, start, stop, out)
+                _read_rows(dataset, start, stop, out)
         except StreamkmError:
             raise
         except (OSError, RuntimeError, ValueError, TypeError, LookupError, OverflowError) as error:
@@ -155,17 +153,12 @@ def _find_direct(dataset: h5py.Dataset, path: str, name: str, table: ChunkTable 
         return None
     offset = dataset.id.get_offset()
     if offset is not None:
-        return DirectFile(FileArray(path, offset, dataset.shape, dataset.dtype, name=name))
+        return FileArray(path, offset, dataset.shape, dataset.dtype, name=name)
     plist = dataset.id.get_create_plist()
     filters = tuple(plist.get_filter(i)[0] for i in range(plist.get_nfilters()))
-    if table is None:
+    if table is None or not table.is_uniform or filters not in _DIRECT_FILTERS:
         return None
-    if table.masks is None and filters in _DIRECT_FILTERS:
-        return DirectChunks(path, name, dataset.dtype, filters, table)
-    # what the library looks up in a local file lies in the system's cache
-    image = image_of(dataset) if isinstance(path, Address) else None
-    row_bytes = dataset.dtype.itemsize * math.prod(dataset.shape[1:])
-    return None if image is None else DecodedChunks(path, name, table, row_bytes, image)
+    return DirectChunks(path, name, dataset.dtype, filters, table)
 
 
 def _is_plain(dataset: h5py.Dataset, path: str) -> bool:
@@ -188,22 +181,16 @@ def _find_chunks(dataset: h5py.Dataset, path: str) -> ChunkTable | None:
     if grid[0] * grid[1] > _MOST_CHUNKS:
         return None
     offsets, sizes = np.zeros(grid, np.int64), np.zeros(grid, np.int64)
-    skipped: dict[tuple[int, int], int] = {}
+    masks = set()
 
     def note(info: Any) -> None:
         at = (info.chunk_offset[0] // chunk[0], (*info.chunk_offset, 0)[1] // chunk[1])
         if at[0] < grid[0] and at[1] < grid[1]:
             offsets[at], sizes[at] = info.byte_offset, info.size
-            if info.filter_mask:
-                skipped[at] = info.filter_mask
+            masks.add(info.filter_mask)
 
     dataset.id.chunk_iter(note)
-    masks = None
-    if skipped:
-        masks = np.zeros(grid, np.uint32)
-        for at, mask in skipped.items():
-            masks[at] = mask
-    return ChunkTable(chunk, offsets, sizes, masks)
+    return ChunkTable(chunk, offsets, sizes, is_uniform=masks <= {0})
 
 
 def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:
@@ -247,3 +234,49 @@ def _opened_file(path: str | RemoteFile) -> h5py.File:
         raise SourceNotFoundError(f"{name} does not exist") from error
     except OSError as error:
         raise SourceError(f"{name} cannot be opened as HDF5: {error}") from error.with_traceback(None)
+
+
+def _read_rows(dataset: h5py.Dataset, start: int, stop: int, out: NDArray[Any]) -> None:
+    """Have the library fill `out` with rows of a dataset, in `out`'s type."""
+    if out.dtype == dataset.dtype:
+        dataset.read_direct(out, np.s_[start:stop])
+    else:
+        out[...] = dataset[start:stop]
+
+
+def _require_filters(dataset: h5py.Dataset, name: str) -> None:
+    """See to it that a dataset has its sources, and each filter a decoder; loads hdf5plugin where that helps.
+
+    Raises MissingDependencyError naming the filter and the extra that brings it.
+    """
+    _require_sources(dataset, name)
+    plist = dataset.id.get_create_plist()
+    filters = [plist.get_filter(i) for i in range(plist.get_nfilters())]
+    missing = [(code, text) for code, _, _, text in filters if not h5py.h5z.filter_avail(code)]
+    if not missing:
+        return
+    with suppress(ImportError):
+        import hdf5plugin  # noqa: F401  # registers its filters
+    for code, text in missing:
+        if not h5py.h5z.filter_avail(code):
+            label = text.decode(errors="replace") or "unnamed"
+            raise MissingDependencyError(
+                f"{name} is compressed with HDF5 filter {code} ({label}), which is not installed; "
+                f"pip install 'streamkm[hdf5plugin]', or write the data again with gzip"
+            )
+
+
+def _require_sources(dataset: h5py.Dataset, name: str) -> None:
+    """Refuse a virtual dataset that has lost a source: the library would give its fill value. Raises SourceError."""
+    for source in dataset.virtual_sources() if dataset.is_virtual else ():
+        file, inner = source.file_name, source.dset_name
+        if "%" in file + inner:  # one of a series, of which any number may be there
+            continue
+        places = [os.path.join(os.path.dirname(os.fsdecode(dataset.file.filename)), file), file]
+        place = next((each for each in places if os.path.isfile(each)), None)
+        with suppress(OSError), nullcontext(dataset.file) if file == "." else h5py.File(place or file, "r") as holder:
+            if isinstance(found := holder.get(inner), h5py.Dataset):
+                _require_sources(found, name)
+                continue
+        where = "the same file" if file == "." else f"{place or file}, which is {'there' if place else 'missing'}"
+        raise SourceError(f"{name} is virtual and has lost its source {inner} in {where}; restore it")

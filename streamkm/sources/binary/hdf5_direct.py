@@ -16,21 +16,10 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import SourceError
 from streamkm.sources.remote.file import RemoteFile
-from streamkm.sources.stored import FileArray, open_binary, read_fully
+from streamkm.sources.stored import open_binary, read_fully
 
 DEFLATE, SHUFFLE = 1, 2
 """Filter identifiers of the HDF5 file format."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirectFile:
-    """A contiguous dataset."""
-
-    array: FileArray
-
-    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> bool:
-        self.array.read_into(start, stop, out)
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +31,12 @@ class ChunkTable:
     # whose value the library knows. 16 bytes a chunk
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    # (chunks down, chunks across); filters that a chunk did not go through, as bits; None where every chunk went
-    # through all
-    masks: NDArray[np.uint32] | None = None
+    is_uniform: bool = True  # whether every chunk went through all filters
 
     @property
     def n_bytes(self) -> int:
         """Stored bytes of all chunks."""
         return int(self.sizes.sum())
-
-    def mask(self, i: int, j: int) -> int:
-        """Filters that a chunk did not go through."""
-        return 0 if self.masks is None else int(self.masks[i, j])
 
     def ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Bytes of the file that rows `start` to `stop` lie in."""

@@ -80,8 +80,14 @@ def find_matrix(tree: Tree, path: str | None) -> MatrixLocation:
     node = tree.node(start)
     if node is None:
         raise SourceNotFoundError(_not_there(tree, start))
+    root = tree.node("/")
+    if (root is not None and root.members >= {"row_attrs", "col_attrs"}) or tree.attribute("/", "LOOM_SPEC_VERSION"):
+        raise InvalidInputError(
+            f"{tree.name} is a loom file, of genes by cells; write cells by genes: "
+            f"anndata.io.read_loom(path).write_h5ad(other)"
+        )
     if not node.is_group:
-        return MatrixLocation("dense", start, node.shape or ())
+        return _as_written(tree, MatrixLocation("dense", start, node.shape or ()))
     group = _as_sparse(tree, node)
     if group is not None:
         return group
@@ -89,7 +95,7 @@ def find_matrix(tree: Tree, path: str | None) -> MatrixLocation:
         below = tree.node(join(start, "X"))
         if below is not None:
             return find_matrix(tree, below.path)
-    candidates = list(_candidates(tree, start))
+    candidates = [_as_written(tree, found) for found in _candidates(tree, start)]
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
@@ -101,6 +107,16 @@ def find_matrix(tree: Tree, path: str | None) -> MatrixLocation:
         f"{tree.name}:{start} holds no matrix: no two-dimensional array of numbers and no group of CSR arrays; "
         f"it holds {_listing(tree, start)}"
     )
+
+
+def _as_written(tree: Tree, found: MatrixLocation) -> MatrixLocation:
+    """The same matrix, if its rows are rows. Raises InvalidInputError."""
+    if tree.attribute(found.path, "MATLAB_class"):
+        raise InvalidInputError(
+            f"{tree.name}:{found.path} {found.shape} is of MATLAB, and MATLAB writes matrices transposed: save the "
+            f"transpose there (save('-v7.3', X.')), or write h5py.File(path)[name][:].T with numpy.save"
+        )
+    return found
 
 
 def join(group: str, member: str) -> str:

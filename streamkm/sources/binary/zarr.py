@@ -30,7 +30,7 @@ from streamkm.sources.binary.column_names import name_columns
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.layouts import MatrixLocation, Node, find_matrix, join
 from streamkm.sources.binary.local_files import WatchedFiles
-from streamkm.sources.binary.zarr_sync import read_rows
+from streamkm.sources.binary.zarr_codecs import Listed, guarded
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.objects import Address, is_remote
@@ -41,9 +41,21 @@ _METADATA = ("zarr.json", ".zarray")
 _BESIDES = (*_METADATA, ".zattrs")
 # whatever codecs raise on bytes that are not theirs
 _DAMAGE = (
-    OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError,
+    OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError, ImportError,
     zipfile.BadZipFile, zlib.error, lzma.LZMAError,
 )  # fmt: skip
+
+
+class _Local(Listed, LocalStore):
+    """A directory."""
+
+
+class _Zip(Listed, ZipStore):
+    """A .zip file."""
+
+
+class _Remote(Listed, RemoteStore):
+    """Objects behind a URL."""
 
 
 def open_zarr(
@@ -88,17 +100,15 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
     """
     try:
         if is_remote(path):
-            store: Any = RemoteStore(path if isinstance(path, Address) else Address(path))
+            store: Any = _Remote(path if isinstance(path, Address) else Address(path))
         else:
             local = opened_path(path)
             is_file = local.version is not None
-            store = ZipStore(Path(local), mode="r") if is_file else LocalStore(Path(local), read_only=True)
+            store = _Zip(Path(local), mode="r") if is_file else _Local(Path(local), read_only=True)
         # consolidated metadata is not used: one member of a type unknown to zarr would make all of it unreadable
         return zarr.open(store, mode="r", use_consolidated=False)
     except StreamkmError:
         raise
-    except ImportError as error:  # of a codec
-        raise SourceError(f"{path} cannot be opened: {error}") from error
     except (BaseZarrError, *_DAMAGE) as error:
         raise SourceError(f"{path} is no Zarr store that can be read: {error}") from error
 
@@ -126,7 +136,10 @@ class ZarrArray(StoredArray):
     """An array of one or two dimensions. `array`: pickles as its store's address and its metadata."""
 
     def __init__(self, array: Any, name: str) -> None:
-        self._array = array
+        try:
+            self._array, self._guarded = array, guarded(array)
+        except ValueError as error:
+            raise SourceError(f"{name} cannot be read: {error}") from error
         self.name = name
         self.shape = tuple(array.shape)
         self.dtype = np.dtype(array.dtype)
@@ -172,10 +185,14 @@ class ZarrArray(StoredArray):
         """Give rows; see `StoredArray.read`. What zarr decoded is given itself, where its type is right."""
         return np.ascontiguousarray(self._get(start, stop), decoded_dtype(self.dtype, self.name))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_guarded": None}
+
     def _get(self, start: int, stop: int) -> NDArray[Any]:
+        self._guarded = self._guarded or guarded(self._array)
         try:
             with unchanged(self._zip):
-                values = read_rows(self._array, start, stop)
+                values = np.asarray(self._guarded[start:stop])
         except SourceError:
             raise
         except (BaseZarrError, *_DAMAGE) as error:
@@ -243,7 +260,7 @@ class _ZarrTree:
 
     def values(self, path: str) -> NDArray[Any]:
         try:
-            return np.asarray(self._array(path)[...])
+            return np.asarray(guarded(self._array(path))[...])
         except (BaseZarrError, *_DAMAGE) as error:
             raise SourceError(f"{self.name}:{path} cannot be read or decoded: {error}") from error
 
@@ -253,7 +270,8 @@ class _ZarrTree:
     def _array(self, path: str) -> zarr.Array[Any]:
         item = self._item(path)
         if not isinstance(item, zarr.Array):
-            raise SourceError(f"{self.name}:{path} is no array of a type that zarr can read")
+            why = item if isinstance(item, Exception) else "it is a group"
+            raise SourceError(f"{self.name}:{path} is no array of a type that zarr can read: {why}")
         return item
 
     def _item(self, path: str) -> Any:
@@ -321,8 +339,4 @@ def _codec_name(codec: Any) -> str:
 
 
 def _store_name(store: Any) -> str:
-    for attribute in ("root", "path"):
-        place = getattr(store, attribute, None)
-        if place:
-            return str(place)
-    return str(store)
+    return str(getattr(store, "root", None) or getattr(store, "path", None) or store)

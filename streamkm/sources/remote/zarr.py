@@ -156,10 +156,7 @@ class RemoteStore(Store):
         return list(await asyncio.gather(*(self.get(key, prototype, piece) for key, piece in key_ranges)))
 
     async def exists(self, key: str) -> bool:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(_threads(), look, self.root.at(key)) is not None
-        except SourceNotFoundError:
-            return False
+        return await asyncio.get_running_loop().run_in_executor(_threads(), self._there, key)
 
     async def set(self, key: str, value: Buffer) -> None:  # noqa: ARG002
         raise TypeError(f"{self} is read only; {key} cannot be written")
