@@ -123,7 +123,7 @@ def _open_saved_csr(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfil
     source.is_sparse = True
     source.told = {
         "format": f"SciPy {layout.upper()} in .npz, loaded whole",
-        "nnz": f"{math.prod(data):,}, {math.prod(data) / source.n_rows:,.1f} a row",
+        "nnz": f"{math.prod(data):,}, {math.prod(data) / max(1, shape[0]):,.1f} a row",
         "indices": str(index_dtype),
     }
     return source

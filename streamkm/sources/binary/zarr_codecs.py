@@ -69,7 +69,9 @@ def guarded(array: Any) -> Any:
         width = _TEXT_BYTES if array.dtype.kind in "OT" else max(_WIDEST, array.dtype.itemsize)
         most, packed = math.prod(array.chunks) * width, metadata.compressor
         filters = tuple(_Bounded(codec, most) for codec in metadata.filters or ())
-        codecs = [replace(pipeline.array_bytes_codec, filters=filters, compressor=packed and _Bounded(packed, most))]
+        codecs: Any = [
+            replace(pipeline.array_bytes_codec, filters=filters, compressor=packed and _Bounded(packed, most))
+        ]
     else:
         codecs = _bounded(metadata.codecs)
     object.__setattr__(inner, "codec_pipeline", type(pipeline).from_codecs(codecs))
