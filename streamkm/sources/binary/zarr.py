@@ -256,7 +256,7 @@ class _ZarrTree:
         return self._nodes[path]
 
     def attribute(self, path: str, name: str) -> str:
-        return str(self._item(path).attrs.get(name, ""))
+        return str(getattr(self._item(path), "attrs", {}).get(name, ""))
 
     def values(self, path: str) -> NDArray[Any]:
         try:
