@@ -23,7 +23,7 @@ from streamkm.sources.base import RowSource
 MANY_LABELS = 100_000_000  # rows whose labels are gathered from workers with a warning
 
 
-class FewClustersWarning(StreamkmWarning, ConvergenceWarning):
+class FewClustersWarning(StreamkmWarning, ConvergenceWarning):  # type: ignore[misc] # scikit-learn's are Any
     """Fewer clusters were found than asked for."""
 
 

@@ -42,7 +42,8 @@ def _sparse_factor(X: Any) -> NDArray[np.float64]:
     for j in np.flatnonzero(stored > (n_rows - 1) // 4):
         values = np.zeros(n_rows)
         values[: stored[j]] = columns.data[columns.indptr[j] : columns.indptr[j + 1]]
-        factor[j] = _factor(*np.percentile(values, (QUARTILES[0], QUARTILES[2])), X.dtype)
+        low, high = np.percentile(values, (QUARTILES[0], QUARTILES[2]))
+        factor[j] = _factor(low, high, X.dtype)
     return factor
 
 
