@@ -29,7 +29,7 @@ from streamkm.passes.reader import RowReader
 from streamkm.passes.table_formats import RowNames
 from streamkm.passes.table_places import TablePlace
 from streamkm.planning.line_room import with_line_room
-from streamkm.planning.memory_budget import MemoryBudget
+from streamkm.planning.memory_budget import MemoryBudget, accepted
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import prepared
@@ -47,7 +47,7 @@ class Labelling:
         update: UpdateSizes | None = None,
     ):
         model = current_model(estimator) if model is None else model
-        executor, limit = estimator.executor, estimator.memory_limit
+        executor, limit, asked = estimator.executor, estimator.memory_limit, estimator.chunk_bytes
         stored = store_of(source)
         if stored is not None:
             from streamkm.stores.compatibility import model_on_store
@@ -56,10 +56,12 @@ class Labelling:
         if model.preparation is not None:
             source = prepared(source, model.preparation)
         here, held, on_cluster = local_threads(executor), model.centers.nbytes, is_on_cluster(executor)
-        budget = MemoryBudget.of(limit, source, on_cluster=on_cluster)
-        given: Any = {"centers_bytes": held, "n_columns": n_columns, "update": update}
-        sizes = budget.labelling(source, estimator.chunk_bytes, here, **given)
-        chunk_bytes, n_threads, peak = sizes
+
+        def planned(below: Any) -> tuple[int, int, int]:
+            budget = MemoryBudget.of(below, source, on_cluster=on_cluster)
+            return budget.labelling(source, asked, here, centers_bytes=held, n_columns=n_columns, update=update)
+
+        chunk_bytes, n_threads, peak = accepted(planned, limit)
         source = with_line_room(source, limit, peak, chunk_bytes, n_threads, on_cluster=on_cluster)
         self.model, self.n_columns = model, n_columns
         self.reader = RowReader(source, chunk_bytes, model.metric, read_invalid(estimator))

@@ -71,8 +71,7 @@ class Choice:
         """Keep in memory what there is room for below so much of blocks that are spilled."""
         if self.cluster_on != "spilled":
             return self
-        free = limit_bytes - max(self.memory(budget.base_bytes).values())
-        room = max(0, int(SPILL_SHARE * free))
+        room = max(0, int(SPILL_SHARE * (limit_bytes - max(self.memory(budget.base_bytes).values()))))
         if n_rows is not None:
             room = min(room, n_rows * (8 + self.memory_model.rows.block_row_bytes))
         return replace(self, room=room)

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from streamkm.passes.sizes import Sizes
 from streamkm.planning.cached_rows import with_cached_rows
 from streamkm.planning.choice import Choice, choose
-from streamkm.planning.memory_budget import MemoryBudget, check_workers, checked, smaller_sizes
+from streamkm.planning.memory_budget import MemoryBudget, accepted, check_workers, checked, smaller_sizes
 from streamkm.planning.plan import Plan
 from streamkm.planning.plan_parts import SEARCH, PlannedClustering, PlannedReading, PlannedSample, PlannedWorkers
 from streamkm.planning.regimes import ALONG, ON_ALL, clusters_all, regimes, serves
@@ -35,6 +35,12 @@ def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources)
     MemoryLimitError
         If the projected memory exceeds the limit.
     """
+    limit = resources.memory_limit
+    return accepted(lambda below: _planned(source, parameters, replace(resources, memory_limit=below)), limit)
+
+
+def _planned(source: RowSource, parameters: FitParameters, resources: Resources) -> Plan:
+    """The plan below one limit."""
     n_clusters, chunk_bytes, n_threads = parameters.n_clusters, resources.chunk_bytes, resources.n_threads
     sketch = choose_sketch(source, parameters.sketch, n_clusters)
     budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
@@ -84,13 +90,8 @@ def _plan(
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
     steps = () if source.prepared_by is None else source.prepared_by.finding
     before = tuple(stage.name for stage in source.stages_before)
-    passes = (
-        2
-        + asked.refinements
-        + counts_first
-        + asked.fit_passes
-        + (asked.found and cluster_on != "sample" and not reads_ahead)
-    )
+    passes = 2 + asked.refinements + counts_first + asked.fit_passes
+    passes += asked.found and cluster_on != "sample" and not reads_ahead
     sizes, refine = memory_model.chosen, asked.parameters.refine
     return Plan(
         source=source.name,

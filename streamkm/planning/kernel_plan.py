@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, M
 from streamkm.planning.memory_budget import (
     FEWEST_DRAWN,
     MemoryBudget,
+    accepted,
     checked,
     largest_chunk,
     reading_of,
@@ -35,7 +37,13 @@ POOL_ROWS = 20_000  # of the sample, that landmarks are chosen from
 SMALLEST_SAMPLE_ROWS = 10_000  # fewer than k-means keeps: each costs its kernel values twice
 
 
-def plan_kernel_fit(
+def plan_kernel_fit(source: RowSource, *, resources: Resources, **asked: Any) -> Plan:
+    """Decide how a kernel fit will go, without reading rows; `asked` and errors are those of `_planned`."""
+    limit = resources.memory_limit
+    return accepted(lambda below: _planned(source, resources=replace(resources, memory_limit=below), **asked), limit)
+
+
+def _planned(
     source: RowSource,
     *,
     n_clusters: int,
@@ -47,7 +55,7 @@ def plan_kernel_fit(
     refine: int | str,
     resources: Resources,
 ) -> Plan:
-    """Decide how a kernel fit will go, without reading rows.
+    """The plan of a kernel fit below one limit.
 
     Parameters
     ----------

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from streamkm.core.memory import is_given, memory_limit_bytes
+from streamkm.planning.plan import Plan
+from streamkm.planning.sample_plan import SamplePlan
 from streamkm.sources.base import RowSource
 from streamkm.sources.long_lines import LineRoom
 
@@ -48,7 +50,9 @@ def with_line_room(
     return source.with_line_room(LineRoom(limit_bytes, room, n_readers))
 
 
-def planned_line_room(source: RowSource, memory_limit: Any, plan: Any, *, on_cluster: bool = False) -> RowSource:
+def planned_line_room(
+    source: RowSource, memory_limit: Any, plan: Plan | SamplePlan, *, on_cluster: bool = False
+) -> RowSource:
     """The same for what a plan projects."""
     peak = max(plan.memory.values())
     return with_line_room(source, memory_limit, peak, plan.chunk_bytes, plan.n_threads, on_cluster=on_cluster)

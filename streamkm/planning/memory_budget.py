@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
-from streamkm.core.memory import available_memory, human_bytes, is_given, memory_limit_bytes
+from streamkm.core.memory import (
+    available_memory,
+    given_process_memory,
+    human_bytes,
+    is_given,
+    memory_limit_bytes,
+    with_process_memory,
+)
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB, ReadingMemory
 from streamkm.passes.gathered import CANDIDATES
@@ -28,6 +36,8 @@ KEPT_SHARE = 4  # where no limit was given: of the memory for data, one part for
 LARGE_CHUNKS = 1 << 20  # so many that all large states of a fold exist
 PLANNED_THREADS = 4  # that the chunks' part is shared by, however many there are: sizes do not depend on threads
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
+
+_NAMED = re.compile(r"memory_limit to (?:at least )?([0-9,]+) MiB")  # by a refusal
 
 AnyPlan = TypeVar("AnyPlan", bound=Any)
 
@@ -233,6 +243,24 @@ def reading_of(
 def largest_chunk(source: RowSource, chunk_bytes: int) -> int:
     """Decoded bytes of the largest chunk; of a piece, where a source only streams."""
     return source.cut(chunk_bytes).largest_bytes or chunk_bytes
+
+
+def accepted(plan: Callable[[Any], AnyPlan], limit: Any) -> AnyPlan:
+    """The plan below a limit. A refusal names a limit that is accepted, as a plan may need more below a higher one."""
+    try:
+        return plan(limit)
+    except MemoryLimitError as error:
+        refused = str(error)
+    named, tried, process = _NAMED.search(refused), 0, given_process_memory(limit)
+    while named is not None:
+        tried = max(tried + 1 + tried // 64, int(named[1].replace(",", "")))
+        higher = f"{tried} MiB"
+        try:
+            plan(higher if process is None else with_process_memory(higher, process))
+            named = None
+        except MemoryLimitError as error:
+            named = _NAMED.search(str(error))
+    raise MemoryLimitError(_NAMED.sub(lambda found: found[0].replace(found[1], f"{tried:,}"), refused))
 
 
 def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, what: str = "fit") -> AnyPlan:

@@ -48,10 +48,7 @@ def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = F
         return given
     libraries = (*source.libraries, *(("distributed",) if on_cluster else ()))
     more = sum(MORE_LIBRARIES.get(library, 0) for library in libraries if library not in sys.modules)
-    more += LATER_BYTES if _has_fitted(sparse=source.is_sparse) else FIRST_BYTES
+    # a fit that has loaded its kernels ends by looking for the nearest centers
+    has_fitted = getattr(nearest_csr if source.is_sparse else nearest_dense, "signatures", True)
+    more += LATER_BYTES if has_fitted else FIRST_BYTES
     return -(-(held + more) // STEP_BYTES) * STEP_BYTES
-
-
-def _has_fitted(*, sparse: bool) -> bool:
-    """Whether this process has loaded the kernels of a fit, which end by looking for the nearest centers."""
-    return bool(getattr(nearest_csr if sparse else nearest_dense, "signatures", True))

@@ -13,7 +13,7 @@ from streamkm.engine.memory import PassMemory, ReadingMemory
 from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.sizes import Sizes
 from streamkm.planning.memory import pca_rows
-from streamkm.planning.memory_budget import MemoryBudget, checked, largest_chunk, reading_of, smaller_sizes
+from streamkm.planning.memory_budget import MemoryBudget, accepted, checked, largest_chunk, reading_of, smaller_sizes
 from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.planning.row_bytes import block_row_bytes, float_row_bytes
 from streamkm.sketches.registry import DATA_DEPENDENT
@@ -67,7 +67,7 @@ def plan_sweep(
             "sweep": sample + working + 8 * n_judged**2 + max(centers, sums),
         }
 
-    return _planned(source, row_bytes, stages, memory_limit, n_threads, "sweep")
+    return accepted(lambda limit: _planned(source, row_bytes, stages, limit, n_threads, "sweep"), memory_limit)
 
 
 def plan_store(
@@ -95,7 +95,7 @@ def plan_store(
             "sketch": reading.peak(stored(reading.largest_chunk // row_bytes * sketched)),
         }
 
-    return _planned(source, row_bytes, stages, memory_limit, n_threads, "sketch")
+    return accepted(lambda limit: _planned(source, row_bytes, stages, limit, n_threads, "sketch"), memory_limit)
 
 
 def _planned(
