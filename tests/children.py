@@ -247,7 +247,7 @@ def commands_killed(folder, arguments, moments, told):
     """Run a command in fresh copies of a folder, `run` beside it: killed at another moment each, and again to its end.
 
     Moments are those of `killed_at`, or seconds, as floats. Says on `told`, a connection, for each whether the command
-    was killed and the exit code of the second run, and waits for an answer.
+    was killed, the files that it left, and the exit code of the second run, and waits for an answer.
     """
     place = folder.with_name("run")
     for moment in moments:
@@ -255,7 +255,8 @@ def commands_killed(folder, arguments, moments, told):
         shutil.copytree(folder, place)
         seconds = moment if isinstance(moment, float) else None
         first = _forked(place, arguments, None if seconds is not None else moment, seconds)
-        told.send((first == -signal.SIGKILL, _forked(place, arguments)))
+        left = {*tree(place)}
+        told.send((first == -signal.SIGKILL, left, _forked(place, arguments)))
         told.recv()
     told.send(None)
 

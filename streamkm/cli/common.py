@@ -1,10 +1,12 @@
-"""What commands share: rows that no configuration names, the cluster they work on, logging, warnings and stdout."""
+"""What commands share: rows that no configuration names, their cluster, logging, warnings, stdout, SIGTERM."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -151,6 +153,31 @@ def on_cluster(cluster: ClusterSettings | None) -> Iterator[None]:
     with open_cluster(cluster) as client:
         logging.getLogger(__name__).info("cluster: %s, %d workers", client.scheduler.address, len(client.nthreads()))
         yield
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
+
+
+def _terminate(number: int, _: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one would stop what cleans up
+    raise TerminatedError
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Have SIGTERM end a command as Ctrl-C does, unless the caller handles or ignores it."""
+    if (
+        signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def parsed(settings: Sequence[str]) -> list[Override]:

@@ -31,6 +31,7 @@ from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 TEXT, TFIDF, TABLE = "text.json", "tfidf.npz", "table.json"
 _TABLE_KEYS = {"columns", "dtype", "categories", "categories_unseen", "n_features", "id_column", "dates", *GENES}
+_DOCUMENTS = ("lines", "files", "jsonl", "csv", "parquet")  # formats
 READING = ("field", "delimiter", "header", "decode_error")
 """Options of `open_documents`: where in a file documents stand."""
 HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
@@ -85,7 +86,7 @@ def open_configured(
     """
     listed = [paths] if isinstance(paths, str) else list(paths)
     form = data.get("format")
-    form = document_format(listed[0]) if form in (None, "auto") and listed else form if is_documents(form) else None
+    form = document_format(listed[0]) if form in (None, "auto") and listed else form if form in _DOCUMENTS else None
     if form in TABLES and text["field"] is None:  # a table of numbers, unless a column of documents is named
         form = None
     if form is None:
@@ -107,11 +108,6 @@ def open_configured(
     source = open_documents(files, hashing=FeatureHashing(**hashing), tfidf=weights, **options)
     kept = {name: text[name] for name in (*READING, *HASHING)} | {"norm": hashing["norm"]}
     return Opened(source, tfidf is True, {"format": form, **kept}, sublinear_tf)
-
-
-def is_documents(form: Any) -> bool:
-    """Whether a format is one of documents."""
-    return form in ("lines", "files", "jsonl", "csv", "parquet")
 
 
 def write_text_settings(directory: Path, source: RowSource, text: Mapping[str, Any]) -> None:

@@ -5,7 +5,6 @@ Responsible for its options, for its checkpoint, and for the file of row numbers
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,27 +58,22 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
         import numpy as np
 
         from streamkm.deduplication import dedupe as find_duplicates
-        from streamkm.engine.checkpoint import Checkpoint, records
+        from streamkm.engine.checkpoint import KeptDirectory, forget, records
 
         overwrite: Overwrite = "any" if options["force"] else options["overwrite"]
         _check_target(output, overwrite)
-        directory = f"{output}.checkpoint"
+        directory = KeptDirectory(f"{output}.checkpoint")
         records(directory)  # refuses a directory of other files before data are opened
-        if options["restart"] and os.path.isdir(directory):
-            with Checkpoint.open(directory, {}, restart=True) as saved:
-                saved.discard()
+        if options["restart"]:
+            forget(directory)
         with work(paths, settings, memory_limit=options["memory_limit"], executor=options["executor"]) as source:
             found = find_duplicates(
                 source,
-                options["threshold"],
                 n_clusters=options["n_clusters"] or "auto",
-                keep=options["keep"],
-                memory_limit=options["memory_limit"],
-                executor=options["executor"],
-                invalid=options["invalid"],
                 checkpoint=directory,
                 progress=False if options["quiet"] else "auto",
                 random_state=options["seed"],
+                **{name: options[name] for name in ("threshold", "keep", "memory_limit", "executor", "invalid")},
             )
         replace_marked(
             output,
@@ -87,6 +81,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
             found.rows.nbytes,
             ready=lambda _: _check_target(output, overwrite),  # once more: the passes may have taken hours
         )
+        forget(directory)
         talk.say([*found.lines(), ("numbers", output)])
 
 

@@ -6,6 +6,7 @@ done elsewhere.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -87,21 +88,21 @@ def fit(
     with Talk(quiet=quiet, verbose=verbose) as talk:
         image_shape = options.pop("image_shape")
         run = _load(inputs, settings, options)
-        from streamkm.cli.results import INCREMENTAL, check_target, prepare_labels, write_results
+        from streamkm.cli.results import INCREMENTAL, RESULT_NAMES, check_target, prepare_labels, staged, write_results
         from streamkm.cli.summary import result_lines
-        from streamkm.cli.update_results import goes_on, planned
-        from streamkm.engine.checkpoint import records
+        from streamkm.cli.update_results import planned
+        from streamkm.engine.saving import RESULTS, has_placed
         from streamkm.estimators.fit_summary import shown_clusters, summarize
         from streamkm.estimators.kmeans import StreamKMeans
         from streamkm.reports.pictures import check_image_shape
 
-        check_target(run.output.directory, overwrite=run.output.overwrite)
-        estimator = talk.prepare(run.estimator)
-        directory = run.checkpoint or f"{Path(run.output.directory)}.checkpoint"
+        estimator, place = talk.prepare(run.estimator), Path(run.output.directory)
+        directory = run.checkpoint or f"{place}.checkpoint"
+        # refuses a directory of other files before documents are counted
+        placed = not no_checkpoint and has_placed(directory, place)
+        check_target(place, overwrite=run.output.overwrite or placed)
         if image_shape is not None and run.source.n_features is not None:  # before a fit that may take hours
             check_image_shape(image_shape, run.source.n_features)
-        if not no_checkpoint:
-            records(directory)  # refuses a directory of other files before documents are counted
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
             run = run.with_genes()
@@ -112,28 +113,28 @@ def fit(
                 saved = stack.enter_context(_checkpoint(run, source, directory, resume, restart))
             kept = {}
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
-                kept["labels_to"] = prepare_labels(run.output.directory, run.output.labels)
+                kept["labels_to"] = prepare_labels(place, run.output.labels)
             estimator.fit(source, checkpoint=saved, **kept)
             summary = summarize(estimator)
             if source.id_column is not None and summary["clusters"] is not None:
                 summary["clusters"] = shown_clusters(estimator, summary["clusters"], source, None)
-            fitted, labels = (source, run.data.text), run.output.labels
-            write_results(
-                run.output.directory,
-                estimator,
-                summary,
-                labels_format=labels,
-                data=fitted,
-                incremental=goes_on(run, estimator),
-            )
-            if run.output.report:
-                from streamkm.cli.report import write_report
+            with staged(place, RESULT_NAMES) as stage:
+                fitted, form = (source, run.data.text), run.output.labels
+                further = estimator.incremental(half_life=run.output.half_life) if run.output.incremental else None
+                write_results(stage, estimator, summary, labels_format=form, data=fitted, incremental=further)
+                if run.output.report:
+                    from streamkm.cli.report import REPORT, results_page
 
-                write_report(run.output.directory, image_shape)
+                    (stage / REPORT).write_text(results_page(stage, place, image_shape), "utf-8")
+                if saved is not None:
+                    saved.save(RESULTS, {}, {"place": os.path.abspath(place)})  # which it may replace when it goes on
             if saved is not None:
                 saved.discard()
         more = [("go on with", f"{run.output.directory}/{INCREMENTAL}")] if run.output.incremental else []
         talk.say([*result_lines(summary), ("results", run.output.directory), *more])
+
+
+_NOTHING = "holds nothing to resume: this run begins anew"
 
 
 @contextmanager
@@ -141,22 +142,24 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
     """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
-    from streamkm.engine.saving import is_worth_resuming
+    from streamkm.engine.saving import saved_stages
     from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
 
     plan = run.plan_for(source, limit_of_run(run.estimator, directory, restart=restart))
     with open_checkpoint(run.estimator, source, directory, plan, restart=restart) as saved:
-        if is_worth_resuming(directory) and not resume:
+        stages = saved_stages(directory)
+        if stages and not resume:
             raise OutputError(
                 f"{directory} holds what an interrupted run of this has done: go on with --resume, "
                 "or begin anew with --restart"
             )
-        if resume and not is_worth_resuming(directory):
-            click.echo(f"streamkm: {directory} holds nothing to resume: this run begins anew", err=True)
+        if resume:
+            told = f"goes on behind its last record (it has {', '.join(stages)})"
+            click.echo(f"streamkm: {directory} {told if stages else _NOTHING}", err=True)
         try:
             yield saved
         except KeyboardInterrupt:
-            if is_worth_resuming(directory):
+            if saved_stages(directory):
                 click.echo(f"streamkm: what was done is kept in {directory}; go on with --resume", err=True)
             raise
 

@@ -6,8 +6,8 @@ Responsible, with its parts, for arguments, for what is printed and for exit cod
 and set up logging. The work is done elsewhere.
 
 Exit codes: 0; 2 for wrong usage or input; 3 for a drift that --fail-on names; 1 for a failure of streamkm, or no space
-for what is printed; 130 when interrupted; 141, without a word, where the reader of what is printed has stopped
-(``| head``); a command that fails keeps its code, read or not.
+for what is printed; 130 when interrupted; 143 after SIGTERM; 141, without a word, where the reader of what is printed
+has stopped (``| head``); a command that fails keeps its code, read or not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from streamkm import __version__
-from streamkm.cli.common import Talk, parsed, print_pairs, work
+from streamkm.cli.common import Talk, TerminatedError, ended_in_order, parsed, print_pairs, work
 from streamkm.cli.dedupe import dedupe
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.options import (
@@ -169,15 +169,16 @@ class _Commands(click.Group):
 
     def _invoke(self, ctx: click.Context) -> Any:
         try:
-            with _output_may_be_closed():
+            with _output_may_be_closed(), ended_in_order():
                 return super().invoke(ctx)
         except ConfigError as error:  # in the words of the command line already
             raise _InputError(str(error)) from None
         except StreamkmError as error:
             raise _InputError(in_words_of(ctx.invoked_subcommand or "", str(error))) from None
-        except KeyboardInterrupt:
-            click.echo("streamkm: interrupted; results of earlier runs are unchanged", err=True)
-            ctx.exit(130)
+        except KeyboardInterrupt as error:
+            word, code = ("ended by SIGTERM", 143) if isinstance(error, TerminatedError) else ("interrupted", 130)
+            click.echo(f"streamkm: {word}; results of earlier runs are unchanged", err=True)
+            ctx.exit(code)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:

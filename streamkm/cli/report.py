@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.cli.results import MODEL, REPORT, SUMMARY, VIEW, labels_name, write_text
+from streamkm.cli.results import MODEL, REPORT, SUMMARY, VIEW, labels_name, write_texts
+from streamkm.core.display import displayed
 from streamkm.core.exceptions import InvalidParameterError, SourceError
 from streamkm.reports.maps import ClusterMap
 from streamkm.reports.report import report_page
@@ -55,6 +56,12 @@ def write_report(directory: str | os.PathLike[str], image_shape: Sequence[int] |
         The report cannot be written.
     """
     folder = Path(directory)
+    write_texts(folder, {REPORT: results_page(folder, folder, image_shape)}, [REPORT])
+    return folder / REPORT
+
+
+def results_page(folder: Path, shown: Path, image_shape: Sequence[int] | None) -> str:
+    """The report of results in a folder, which the report calls `shown`; `write_report` says what is raised."""
     try:
         summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text("utf-8"))
         with open(folder / VIEW, "rb") as file, np.load(file, allow_pickle=False) as stored:
@@ -66,18 +73,15 @@ def write_report(directory: str | os.PathLike[str], image_shape: Sequence[int] |
 
             model = StreamKMeans.load(folder / MODEL)
             summary["clusters"] = shown_clusters(model, summary["clusters"] or [], None, image_shape)
-        text = report_page(summary, places, _next_steps(folder))
+        return displayed(report_page(summary, places, _next_steps(shown, labels_name(folder))))
     except InvalidParameterError:
         raise
     except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
         raise SourceError(f"{folder} has no complete results of streamkm fit ({error}); run the fit again") from error
-    write_text(folder / REPORT, text)
-    return folder / REPORT
 
 
-def _next_steps(folder: Path) -> str:
-    """Commands and lines of Python that take up the results in a directory."""
-    name = labels_name(folder)
+def _next_steps(folder: Path, name: str) -> str:
+    """Commands and lines of Python that take up the results in a directory, whose labels have a name."""
     labels = folder / name
     suffix = Path(name).suffix
     return (

@@ -1,15 +1,16 @@
 """Results on disk: labels, the model, summary.json, the map of the clusters, the report.
 
 Responsible for what a results directory holds and for how it is replaced: everything is written into a hidden directory
-inside of it, flushed to disk, listed in the directory's marker and then renamed, so that it holds complete files of one
-run, and no file that streamkm did not write is replaced. Never draws, never reads rows.
+beside it, flushed to disk, listed in a marker and then renamed, so that the directory appears complete. Where there is
+one already, the hidden directory is inside of it, and its files are renamed one by one; no file that streamkm did not
+write is replaced. Never draws, never reads rows.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -37,24 +38,15 @@ if TYPE_CHECKING:
     from streamkm.passes.label_tables import Written
     from streamkm.sources.base import RowSource
 
-LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET, MODEL, INCREMENTAL, SUMMARY, VIEW, REPORT = (
-    "labels.npy",
-    "labels.zarr",
-    "labels.csv",
-    "labels.parquet",
-    "model.npz",
-    "incremental.npz",
-    "summary.json",
-    "sketch_view.npz",
-    "report.html",
-)
+MODEL, INCREMENTAL, SUMMARY = "model.npz", "incremental.npz", "summary.json"
+VIEW, REPORT = "sketch_view.npz", "report.html"
+LABELS = ("labels.npy", "labels.zarr", "labels.csv", "labels.parquet")
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
-LABELS = (LABELS_NPY, LABELS_ZARR, LABELS_CSV, LABELS_PARQUET)
-_RESULTS = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, TABLE, VIEW, REPORT, SUMMARY)
+RESULT_NAMES = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, TABLE, VIEW, REPORT, SUMMARY)
 _LABELS_PER_CHUNK = 1 << 20
 
 
-def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = _RESULTS) -> None:
+def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = RESULT_NAMES) -> None:
     """Refuse a results directory that could not be written at the end, or that holds results to keep. Writes nothing.
 
     `overwrite`: whether results of an earlier run may be replaced. `results`: names of files that count as results.
@@ -126,13 +118,14 @@ def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, ove
 
 
 def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Path | None:
-    """Where workers may write labels that `write_results` takes into a directory of results; None: they are gathered.
+    """The place where workers may write labels that `write_results` takes; None: they are gathered.
 
     `labels_format`: workers write Zarr arrays.
     """
     if labels_format != "zarr":
         return None
-    place = Path(directory) / ".labels.zarr"
+    target = Path(directory)
+    place = target / ".labels.zarr" if target.exists() else target.with_name(f".{target.name}.labels.zarr")
     with writing(directory):
         place.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(place):  # of a run that was killed
@@ -142,7 +135,7 @@ def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Pat
 
 
 def write_results(
-    directory: str | os.PathLike[str],
+    stage: Path,
     estimator: StreamKMeans | StreamKernelKMeans,
     summary: dict[str, Any],
     *,
@@ -150,12 +143,12 @@ def write_results(
     data: tuple[RowSource, dict[str, Any]],
     incremental: IncrementalKMeans | None = None,
 ) -> None:
-    """Write all results of a fit; earlier results of the directory are replaced, or removed where this run has none.
+    """Write all results of a fit but its report.
 
     Parameters
     ----------
-    directory : path
-        Made where it is missing. Other files in it are left alone.
+    stage : path
+        Of `staged`.
     estimator : StreamKMeans or StreamKernelKMeans
         Fitted.
     summary : dict
@@ -169,22 +162,21 @@ def write_results(
     Raises
     ------
     DiskFullError, OutputError
-        If it cannot be written; the earlier results are as they were.
+        If it cannot be written.
     """
     places = cluster_map(estimator.sketch_sample_, estimator.sample_labels_, estimator.counts_)
-    with staged(Path(directory), _RESULTS) as stage:
-        labelled = stage_labels(stage, estimator, labels_format, data[0])
-        if labelled is not None:
-            from streamkm.estimators.fit_summary import add_pass
+    labelled = stage_labels(stage, estimator, labels_format, data[0])
+    if labelled is not None:
+        from streamkm.estimators.fit_summary import add_pass
 
-            add_pass(summary, labelled)
-        estimator.save(stage / MODEL)
-        if incremental is not None:
-            incremental.save(stage / INCREMENTAL)
-        np.savez(stage / VIEW, **asdict(places))
-        write_text_settings(stage, *data)
-        write_table_settings(stage, data[0])
-        (stage / SUMMARY).write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", "utf-8")
+        add_pass(summary, labelled)
+    estimator.save(stage / MODEL)
+    if incremental is not None:
+        incremental.save(stage / INCREMENTAL)
+    np.savez(stage / VIEW, **asdict(places))
+    write_text_settings(stage, *data)
+    write_table_settings(stage, data[0])
+    (stage / SUMMARY).write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", "utf-8")
 
 
 def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSource) -> Stage | None:
@@ -193,31 +185,27 @@ def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSou
     if labels.suffix in SUFFIXES:
         written: Written = estimator.predict_to(source, labels)
         return written.stage
-    _write_labels(labels, estimator.labels_)
+    with writing(labels, 4 * estimator.labels_.shape[0]):
+        _write_labels(labels, estimator.labels_)
     return None
 
 
 def labels_name(directory: Path) -> str:
     """The name of the labels in a directory of results."""
-    return next((name for name in LABELS if (directory / name).exists()), LABELS_NPY)
+    return next((name for name in LABELS if (directory / name).exists()), LABELS[0])
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file of results; readers see the old file or the whole new one.
+def write_texts(directory: str | os.PathLike[str], texts: Mapping[str, str], replaced: Sequence[str]) -> None:
+    """Write text files of results by name, as `staged` does.
 
-    Raises DiskFullError, OutputError if it cannot be written, or another file has its name.
+    Raises DiskFullError, OutputError if they cannot be written, or another file has the name of one.
     """
-    target = Path(path)
-    with staged(target.parent, [target.name]) as stage:
-        (stage / target.name).write_text(displayed(text), "utf-8")
+    with staged(Path(directory), replaced) as stage:
+        for name, text in texts.items():
+            (stage / name).write_text(displayed(text), "utf-8")
 
 
 def _write_labels(path: Path, labels: NDArray[np.int32]) -> None:
-    with writing(path, 4 * labels.shape[0]):
-        _write_labels_there(path, labels)
-
-
-def _write_labels_there(path: Path, labels: NDArray[np.int32]) -> None:
     if not isinstance(labels, np.ndarray):  # workers have written them to a Zarr array
         os.replace(labels.store.root, path)
         return
@@ -234,30 +222,38 @@ def _write_labels_there(path: Path, labels: NDArray[np.int32]) -> None:
 
 @contextmanager
 def staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
-    """Give a hidden directory to write in; at the end, what is in it takes its place in `directory`.
+    """Give a hidden directory to write in; at the end it becomes `directory`, or its files go there.
 
     Of the names `replaced`, in that order, those that were not written are removed from `directory`. Files that are not
     streamkm's are refused.
     """
-    with writing(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        with working_directory(directory / "streamkm") as stage, named(stage, directory):
-            yield stage
-            _flush(stage)
-            owned = _owned(directory)
-            owned.check(replaced)
-            files = [path.relative_to(stage) for path in stage.rglob("*") if path.is_file()]
-            announced = (path for path in files if path.parts[0] in replaced)  # all but marks of single files
-            owned.announce({path.as_posix(): (stage / path).stat().st_size for path in announced})
-            aside = stage / ".replaced"
-            aside.mkdir()
-            for result in replaced:
-                old, new = directory / result, stage / result
-                if old.is_dir() or (old.exists() and not new.exists()):
-                    os.replace(old, aside / result)
-                if new.exists():
-                    os.replace(new, old)
-            sync(directory)
+    is_new = not directory.exists()
+    with (
+        writing(directory),
+        working_directory(directory if is_new else directory / "streamkm") as stage,
+        named(stage, directory),
+    ):
+        yield stage
+        for mark in {path.name for path in stage.iterdir()}.difference(replaced):  # of a file that another call wrote
+            (stage / mark).unlink()
+        _flush(stage)
+        owned = Owned(stage, RESULTS, OutputError) if is_new else _owned(directory)
+        owned.check(() if is_new else replaced)
+        files = [path for path in stage.rglob("*") if path.is_file()]
+        owned.announce({path.relative_to(stage).as_posix(): path.stat().st_size for path in files})
+        if is_new:
+            os.replace(stage, directory)  # an empty directory that was made meanwhile is replaced, no other
+            sync(directory.absolute().parent)
+            return
+        aside = stage / ".replaced"
+        aside.mkdir()
+        for result in replaced:
+            old, new = directory / result, stage / result
+            if old.is_dir() or (old.exists() and not new.exists()):
+                os.replace(old, aside / result)
+            if new.exists():
+                os.replace(new, old)
+        sync(directory)
 
 
 def _owned(directory: Path) -> Owned:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -22,6 +21,7 @@ from streamkm.cli.options import (
 from streamkm.core.exceptions import InvalidParameterError
 
 SWEEP_CSV, SWEEP_JSON, SWEEP_SVG = "sweep.csv", "sweep.json", "sweep.svg"
+SWEEP_RESULTS = (SWEEP_CSV, SWEEP_SVG, SWEEP_JSON)  # in the order in which they appear
 
 
 @click.command()
@@ -44,32 +44,22 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
     DATA, or a sketch store, are read once. Writes sweep.csv, sweep.json and, with matplotlib, the picture sweep.svg.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
-        import json
-
-        from streamkm.cli.results import check_target, write_text
+        from streamkm.cli.results import check_target, write_texts
+        from streamkm.cli.update_results import json_text
         from streamkm.model_selection.sweep import sweep as run_sweep
         from streamkm.reports.report import has_matplotlib
 
-        check_target(output, overwrite=options["overwrite"], results=(SWEEP_CSV, SWEEP_JSON, SWEEP_SVG))
+        check_target(output, overwrite=options["overwrite"], results=SWEEP_RESULTS)
         with work(paths, settings, memory_limit=options["memory_limit"], executor=options["executor"]) as source:
-            result = run_sweep(
-                source,
-                clusters_of(n_clusters),
-                metric=options["metric"],
-                preprocess=options["preprocess"],
-                invalid=options["invalid"],
-                random_state=options["random_state"],
-                memory_limit=options["memory_limit"],
-                executor=options["executor"],
-                progress=False if options["quiet"] else "auto",
-            )
-        folder = Path(output)
-        write_text(folder / SWEEP_CSV, result.csv_text())
+            given = ("metric", "preprocess", "invalid", "random_state", "memory_limit", "executor")
+            how = {"progress": False if options["quiet"] else "auto", **{name: options[name] for name in given}}
+            result = run_sweep(source, clusters_of(n_clusters), **how)
+        texts = {SWEEP_CSV: result.csv_text(), SWEEP_JSON: json_text(result.to_dict())}
         if has_matplotlib():
             from streamkm.reports.drawing import svg_file
 
-            write_text(folder / SWEEP_SVG, svg_file(result.plot()))
-        write_text(folder / SWEEP_JSON, json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n")
+            texts[SWEEP_SVG] = svg_file(result.plot())
+        write_texts(output, texts, SWEEP_RESULTS)
         talk.say([*result.lines(), ("results", output)])
 
 

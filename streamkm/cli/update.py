@@ -6,7 +6,6 @@ The work is done by `IncrementalKMeans`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -107,7 +106,7 @@ def update(
             write_update,
         )
         from streamkm.engine import is_on_cluster
-        from streamkm.engine.checkpoint import Checkpoint, records
+        from streamkm.engine.checkpoint import KeptDirectory, forget, records
         from streamkm.metrics.drift_report import plain
         from streamkm.passes.labels import count_skipped
         from streamkm.reports.update_page import update_page
@@ -120,14 +119,15 @@ def update(
             estimator.set_params(n_clusters=options["n_clusters"])
         target = model if model_to is None else model_to
         check_model_place(model, target, overwrite=overwrite)
-        directory = f"{output}.checkpoint"
+        directory = KeptDirectory(f"{output}.checkpoint")
         records(directory)  # refuses a directory of other files before data are opened
-        if options["restart"] and os.path.isdir(directory):
-            with Checkpoint.open(directory, {}, restart=True) as saved:
-                saved.discard()
+        if options["restart"]:
+            forget(directory)
         with work(paths, settings, beside=model, memory_limit=options["memory_limit"], executor=executor) as source:
             run = {"data": data_digest(source), "before": state_digest(estimator)}
             earlier = earlier_run(Path(output) / UPDATE)
+            if earlier.get("after") == run["before"]:
+                forget(directory)  # of that update, whose command was killed at its end
             if earlier.get("data") == run["data"] and earlier.get("after") == run["before"]:
                 talk.say(
                     [("rows", f"counted already: {output} has their update; choose another -o to count them again")]
@@ -155,6 +155,7 @@ def update(
                 source=source,
             )
         estimator.set_params(**kept).save(target, overwrite=True)
+        forget(directory)
         talk.show(f"{done}\n")
         talk.say([("rows", rows_text(done.n_rows + n_skipped, n_skipped)), ("model", target), ("results", output)])
 
@@ -185,7 +186,7 @@ def drift(
     once.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
-        from streamkm.cli.results import check_target, write_text
+        from streamkm.cli.results import check_target, write_texts
         from streamkm.cli.update_results import DRIFT, DRIFT_PAGE, DRIFT_RESULTS, json_text, load_incremental
         from streamkm.reports.update_page import update_page
 
@@ -196,8 +197,8 @@ def drift(
         with work(paths, settings, beside=model, memory_limit=options["memory_limit"], executor=executor) as source:
             found = estimator.drift(source)
         if output is not None:
-            write_text(Path(output) / DRIFT_PAGE, update_page(found))
-            write_text(Path(output) / DRIFT, json_text(found.to_dict()))
+            texts = {DRIFT_PAGE: update_page(found), DRIFT: json_text(found.to_dict())}
+            write_texts(output, texts, DRIFT_RESULTS)
         talk.show(str(found))
         if fail_on is not None and _VERDICTS.index(found.verdict) >= _VERDICTS.index(fail_on):
             click.get_current_context().exit(WORSE_THAN_WANTED)

@@ -57,14 +57,6 @@ def planned(run: Run) -> Plan:
     return plan
 
 
-def goes_on(run: Run, fitted: Any) -> IncrementalKMeans | None:
-    """The model that goes on from a fit, if one is wanted."""
-    made: IncrementalKMeans | None = None
-    if run.output.incremental:
-        made = fitted.incremental(half_life=run.output.half_life)
-    return made
-
-
 def load_incremental(path: str) -> IncrementalKMeans:
     """The model that a command goes on with; an error says how one is made."""
     begin = (

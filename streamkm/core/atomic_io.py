@@ -54,8 +54,10 @@ def writing(path: str | os.PathLike[str], n_bytes: int | None = None) -> Iterato
             raise
         if is_full(error):
             what = "" if n_bytes is None else f" for {n_bytes:,} bytes"
+            here = Path(path).absolute()
+            free = shutil.disk_usage(next(each for each in (here, *here.parents) if each.exists())).free
             raise DiskFullError(
-                f"{os.fspath(path)}: no space{what} ({error.strerror}; {_free_bytes(path):,} bytes free there); what "
+                f"{os.fspath(path)}: no space{what} ({error.strerror}; {free:,} bytes free there); what "
                 f"was saved before is kept: make space and run the same again, or write elsewhere"
             ) from error
         raise OutputError(f"{os.fspath(path)} cannot be written: {error.strerror or error}") from error
@@ -73,11 +75,6 @@ def named(hidden: str | os.PathLike[str], path: str | os.PathLike[str]) -> Itera
         yield
     except OutputError as error:
         raise type(error)(str(error).replace(os.fspath(hidden), os.fspath(path))) from error
-
-
-def _free_bytes(path: str | os.PathLike[str]) -> int:
-    here = Path(path).absolute()
-    return shutil.disk_usage(next(each for each in (here, *here.parents) if each.exists())).free
 
 
 @contextmanager

@@ -35,11 +35,9 @@ class Directory:
 
     def create(self, name: str) -> BinaryIO:
         """Open a new file to write and read it; a file or a symbolic link of that name is refused, not opened."""
-        return open(self._path / name, "x+b", opener=lambda _, flags: self._created(name, flags))
-
-    def _created(self, name: str, flags: int) -> int:
-        """`flags` are those of a new file: O_EXCL, which follows no link, is one of them."""
-        return os.open(self._at(name), flags, 0o666, dir_fd=self._handle)
+        at, handle = self._at(name), self._handle
+        # the flags are those of a new file: O_EXCL, which follows no link, is one of them
+        return open(self._path / name, "x+b", opener=lambda _, flags: os.open(at, flags, 0o666, dir_fd=handle))
 
     def replace(self, old: str, new: str) -> None:
         """Give a file another name; one that has this name is replaced."""

@@ -33,7 +33,7 @@ def file_tag() -> str:
 
 def directory_tag() -> str:
     """As `file_tag`, for a directory; shorter, which tells them apart."""
-    return f"{os.getpid()}-{secrets.token_hex(4)}"
+    return file_tag()[:-8]
 
 
 FILE_TAG = "[0-9]+(?:-[0-9a-f]{16})?"

@@ -20,9 +20,8 @@ from streamkm.deduplication.compare import Comparison, Counted, compare_bucket
 from streamkm.deduplication.plan import GatherPlan
 from streamkm.deduplication.result import Deduplicated
 from streamkm.engine import local_executor, open_executor, under_limit
-from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.saving import CheckpointWriter
-from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
+from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_choice, check_parameters
 from streamkm.fitting.genes import find_genes
@@ -133,13 +132,9 @@ def dedupe(
     plan = estimator.plan_for(source, memory_limit=limit_of_run(estimator, checkpoint))
     # the stages to come are planned for what the process held before the first
     estimator.set_params(memory_limit=with_process_memory(memory_limit, plan.process_memory))
-    if checkpoint is None:
-        return _Run(source, estimator, float(threshold), keep == "farthest", None).run()
     more = {"threshold": float(threshold), "keep": keep}
-    with open_checkpoint(estimator, source, checkpoint, plan, more=more) as saved:
-        found = _Run(source, estimator, float(threshold), keep == "farthest", saved).run()
-        saved.discard()
-    return found
+    with checkpoint_writer(estimator, source, checkpoint, plan, more=more) as writer:
+        return _Run(source, estimator, float(threshold), keep == "farthest", writer).run()
 
 
 def check_options(threshold: Any, keep: Any, invalid: Any) -> None:
@@ -185,11 +180,10 @@ class _Run:
     """One search for near-duplicates, in three stages: cluster, gather, compare."""
 
     def __init__(
-        self, source: RowSource, estimator: StreamKMeans, threshold: float, farthest: bool, saved: Checkpoint | None
+        self, source: RowSource, estimator: StreamKMeans, threshold: float, farthest: bool, writer: CheckpointWriter
     ):
-        self.source, self.estimator, self.saved = source, estimator, saved
+        self.source, self.estimator, self.writer = source, estimator, writer
         self.threshold, self.farthest = threshold, farthest
-        self.writer = CheckpointWriter(saved)
         self.progress = Progress(estimator.progress)
 
     def run(self) -> Deduplicated:
@@ -223,6 +217,7 @@ class _Run:
                         buckets.drop(bucket)
                         stage.advance()
                         self.writer.save_if_due("compared", counted.joined)
+        self.writer.save("compared", counted.joined())
         counted.finish()
         kept = (labels >= 0) & ~counted.removed
         return Deduplicated(
@@ -242,9 +237,9 @@ class _Run:
         begun = self.writer.load("clustered", _Clustered)
         if begun is not None:
             return begun
-        fitted = self.estimator.fit(self.source, checkpoint=self.saved)
+        fitted = self.estimator.fit(self.source, checkpoint=self.writer.checkpoint)
         found = _Clustered(fitted.labels_, fitted.model_.wide_centers(), fitted.seed_)
-        self.writer.write("clustered", found)
+        self.writer.save("clustered", found)
         return found
 
     def _gathered(

@@ -53,12 +53,12 @@ class Listener(Generic[State]):
     begun : Folded, optional
         Progress of an earlier run, whose items are left out.
     on_run : callable, optional
-        Called after each run with a function that returns the progress.
+        Called after each run with a function that returns the progress, and whether it was the last run.
     """
 
     on_output: Callable[[Any], None] | None = None
     begun: Folded[State] | None = None
-    on_run: Callable[[Callable[[], Folded[State]]], None] | None = None
+    on_run: Callable[[Callable[[], Folded[State]], bool], None] | None = None
     held: bool = False
 
 
@@ -273,7 +273,7 @@ class Executor(ABC):
                 if listener.on_output is not None:
                     listener.on_output(output)
             if listener.on_run is not None:
-                listener.on_run(folded)
+                listener.on_run(folded, n_done == n_items)
         return self._fetch(tree.total())
 
     @abstractmethod

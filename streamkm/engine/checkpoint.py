@@ -17,7 +17,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -44,6 +44,12 @@ _DAMAGE = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.err
 _NO_FALLOCATE = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})  # file systems without it
 
 
+class KeptDirectory(str):
+    """The path of a checkpoint that stays when its run is complete, until the caller calls `forget`."""
+
+    __slots__ = ()
+
+
 class Checkpoint:
     """The state of one run, held by one process; made by `Checkpoint.open`.
 
@@ -54,9 +60,10 @@ class Checkpoint:
         Whether there was a state of this run.
     """
 
-    def __init__(self, owned: Owned, lock: Lock, resumed: bool):
+    def __init__(self, owned: Owned, lock: Lock, *, stays: bool):
         self.directory = owned.directory
-        self.resumed = resumed
+        self.resumed = False
+        self._stays = stays
         self._owned = owned
         self._lock = lock
         self._discarded = False
@@ -117,14 +124,16 @@ class Checkpoint:
             # under the lock: until then another process may be writing
             named = {path.name for path in place.iterdir() if path.suffix == ".npz" and _NAME.fullmatch(path.stem)}
             owned.check({*named, LABELS})
-            saved = cls(owned, lock, resumed=False)
+            saved = cls(owned, lock, stays=isinstance(directory, KeptDirectory))
             wanted = json.loads(json.dumps(fingerprint))
             found = None if restart else owned.facts.get("fingerprint")
             if found is not None and any(found.get(section) != wanted.get(section) for section in expires):
                 logger.info("%s is of a run that has ended; starting anew", place)
                 found = None
             if found is None:
-                saved._start(wanted)
+                saved._clear()
+                owned.facts["fingerprint"] = wanted
+                owned.mark()
             elif found != wanted:
                 listed = differences(found, wanted)
                 more = f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
@@ -182,16 +191,16 @@ class Checkpoint:
         """Open the labels of `n_rows` rows: those of the earlier state, or new ones."""
         return LabelsFile(self, n_rows)
 
+    def complete(self) -> None:
+        """Discard the state of a complete run, unless the caller wants to keep it."""
+        if not self._stays:
+            self.discard()
+
     def discard(self) -> None:
-        """Remove the state of a complete run, and the directory if nothing else is in it."""
+        """Remove the state, and the directory if nothing else is in it."""
         self._clear()
         self._owned.unmark()
         self._discarded = True
-
-    def _start(self, fingerprint: Any) -> None:
-        self._clear()
-        self._owned.facts["fingerprint"] = fingerprint
-        self._owned.mark()
 
     def _clear(self) -> None:
         """Remove the checkpoint's files, its fingerprint first, so that a kill leaves no state of half the records."""
@@ -199,6 +208,13 @@ class Checkpoint:
         if self._owned.files:
             self._owned.mark()
         self._owned.remove_all()
+
+
+def forget(directory: str | os.PathLike[str]) -> None:
+    """Remove the state of a run, if a directory has one; errors as of `Checkpoint.open`."""
+    if os.path.isdir(directory):
+        with Checkpoint.open(directory, {}, restart=True) as saved:
+            saved.discard()
 
 
 def records(directory: str | os.PathLike[str]) -> set[str]:
@@ -233,7 +249,7 @@ def load_record(directory: Path, name: str) -> tuple[dict[str, NDArray[Any]], di
         return None
 
 
-class LabelsFile:
+class LabelsFile(AbstractContextManager["LabelsFile"]):
     """Labels of known number, written chunk by chunk into a .npy file; opened by `Checkpoint.labels`.
 
     Parameters
@@ -272,9 +288,6 @@ class LabelsFile:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> LabelsFile:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -288,28 +301,20 @@ class Throttle:
         Seconds between saves, at least.
     share : float
         Of the time, at most, that saving may take: after a save of c seconds, the next waits c (1 / share - 1).
-
-    Attributes
-    ----------
-    spent_s : float
-        Seconds that saving took in all.
     """
 
     def __init__(self, interval_s: float = 10.0, share: float = 0.05):
-        self.spent_s = 0.0
         self._interval_s, self._share = interval_s, share
         self._next = time.monotonic() + interval_s
 
-    def save_if_due(self, save: Callable[[], Any]) -> bool:
-        """Call `save` if it is due; return whether it was."""
+    def save_if_due(self, save: Callable[[], Any], *, is_due: bool = False) -> None:
+        """Call `save` if it is due, by the time or as the caller says."""
         started = time.monotonic()
-        if started < self._next:
-            return False
+        if started < self._next and not is_due:
+            return
         save()
         ended = time.monotonic()
-        self.spent_s += ended - started
         self._next = ended + max(self._interval_s, (ended - started) * (1 / self._share - 1))
-        return True
 
 
 def _fits(path: Path, n_rows: int) -> bool:

@@ -175,7 +175,14 @@ class ClusterSettings:
                 f"here; the workers of {self.scheduler} have their own, so leave both out"
             )
         if isinstance(self.memory_limit, str) and self.memory_limit != "auto":
-            _check_bytes(self.memory_limit)
+            from dask.utils import parse_bytes
+
+            try:
+                parse_bytes(self.memory_limit)
+            except ValueError as error:
+                raise InvalidParameterError(
+                    f"memory_limit={self.memory_limit!r}; needed: bytes as 4GB, or auto"
+                ) from error
         files = {name: getattr(self, name) for name in ("tls_ca_file", "tls_cert", "tls_key")}
         encrypted = self.scheduler is not None and self.scheduler.startswith("tls://")
         wrong = [name for name, value in files.items() if (value is None) == encrypted]
@@ -256,15 +263,6 @@ def _reported(client: Any, path: str) -> Iterator[None]:
             report.__exit__(None, None, None)
         else:
             logger.warning("%s is not written: the scheduler is out of reach", path)
-
-
-def _check_bytes(text: str) -> None:
-    from dask.utils import parse_bytes
-
-    try:
-        parse_bytes(text)
-    except ValueError as error:
-        raise InvalidParameterError(f"memory_limit={text!r}; needed: bytes as 4GB, or auto") from error
 
 
 @contextmanager

@@ -221,19 +221,12 @@ def _listener(
             sink.take(output)
         stage.advance()
 
-    def save(folded: Callable[[], Folded[State]]) -> None:
+    def save(folded: Callable[[], Folded[State]], is_last: bool) -> None:
         if saved is not None:
-            saved.writer.when_due(lambda: _save(saved, sink, folded()))
+            write = saved.writer.save if sink is None else sink.save
+            saved.writer.when_due(lambda: write(saved.name, folded()), is_due=is_last)
 
-    on_run = save if saved is not None else None
-    return Listener(take if watched else None, begun, on_run, held=sink is not None and sink.held)
-
-
-def _save(saved: Saved, sink: Sink[Any] | None, folded: Folded[Any]) -> None:
-    if sink is None:
-        saved.writer.write(saved.name, folded)
-    else:
-        sink.save(saved.name, folded)
+    return Listener(take if watched else None, begun, save if saved else None, held=sink is not None and sink.held)
 
 
 def _step(state: Any, item: Any, shared: tuple[Any, Pass[Any, Any, Any]]) -> tuple[Any, Any]:

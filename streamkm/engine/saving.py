@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
-from streamkm.engine.checkpoint import Checkpoint, Throttle, records
+from streamkm.engine.checkpoint import Checkpoint, Throttle, load_record, records
 from streamkm.engine.records import pack, unpack
 
 T = TypeVar("T")
 
 BEGIN = "begin"  # the record that every run writes at once
 PROCESS = "process"  # what the process held beside data that began the run
-INTERVAL_S = 10.0  # between saves; runs that are shorter write nothing
+RESULTS = "results"  # the place of the results of a run that is complete but for them
+INTERVAL_S = 10.0  # between saves within a stage
 SHARE = 0.05  # of the time, at most, that saving may take
 
 
@@ -30,7 +31,6 @@ class CheckpointWriter:
     def __init__(self, checkpoint: Checkpoint | None = None):
         self.checkpoint = checkpoint
         self._throttle = Throttle(INTERVAL_S, SHARE)
-        self._worth_from = time.monotonic() + INTERVAL_S
 
     def same_seed(self, drawn: int) -> int:
         """The seed of the run that is continued; else the seed that was drawn now."""
@@ -50,31 +50,25 @@ class CheckpointWriter:
     def save_if_due(self, name: str, make: Callable[[], Any]) -> None:
         """Save a value that grows, if a save is due."""
         if self.checkpoint is not None:
-            self.when_due(lambda: self.write(name, make()))
+            self.when_due(lambda: self.save(name, make()))
 
-    def write(self, name: str, value: Any) -> None:
-        """Save a value now."""
+    def save(self, name: str, value: Any) -> None:
+        """Save a value of a kind that `records.pack` takes now: the result of a stage."""
         if self.checkpoint is not None:
             self.checkpoint.save(name, *pack(value))
 
-    def when_due(self, save: Callable[[], None]) -> None:
-        """Call `save` if a save is due."""
-        self._throttle.save_if_due(save)
-
-    def save(self, name: str, value: Any, *, always: bool = False) -> None:
-        """Save the result of a stage, unless the run is so young that repeating the stage takes no longer.
-
-        Parameters
-        ----------
-        value : Any
-            Of a kind that `records.pack` takes.
-        always : bool
-            In a young run too: later records are useless or wrong for a run that repeats this stage.
-        """
-        if always or time.monotonic() >= self._worth_from:
-            self.write(name, value)
+    def when_due(self, save: Callable[[], None], *, is_due: bool = False) -> None:
+        """Call `save` if a save is due, by the time or as `is_due` says."""
+        self._throttle.save_if_due(save, is_due=is_due)
 
 
-def is_worth_resuming(directory: str | os.PathLike[str]) -> bool:
-    """Whether a run has saved more than its beginning; see `checkpoint.records` for errors."""
-    return bool(records(directory) - {BEGIN, PROCESS})
+def saved_stages(directory: str | os.PathLike[str]) -> list[str]:
+    """Names of the records behind a run's beginning, the latest last; see `checkpoint.records` for errors."""
+    found = records(directory) - {BEGIN, PROCESS}
+    return sorted(found, key=lambda name: (Path(directory) / f"{name}.npz").stat().st_mtime_ns)
+
+
+def has_placed(directory: str | os.PathLike[str], target: str | os.PathLike[str]) -> bool:
+    """Whether an interrupted run has begun to put its results in a place, as the record `RESULTS` says."""
+    saved = load_record(Path(directory), RESULTS) if RESULTS in records(directory) else None
+    return saved is not None and saved[1]["place"] == os.path.abspath(target)

@@ -17,7 +17,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import ClusterError
 from streamkm.core.memory import given_process_memory, is_given, with_process_memory
 from streamkm.engine.checkpoint import Checkpoint, load_record
-from streamkm.engine.saving import PROCESS, CheckpointWriter, is_worth_resuming
+from streamkm.engine.saving import PROCESS, CheckpointWriter, saved_stages
 from streamkm.estimators.validation import OF_THIS_RUN, digest, given_start, plain
 from streamkm.planning.plan import Plan
 from streamkm.sketches import OPTIONS, full_options
@@ -35,9 +35,8 @@ def limit_of_run(
     limit = estimator.memory_limit
     if directory is None or restart or not is_given(limit) or given_process_memory(limit) is not None:
         return limit
-    begun = None
-    if isinstance(directory, Checkpoint) or is_worth_resuming(directory):
-        begun = load_record(Path(directory), PROCESS)
+    is_begun = isinstance(directory, Checkpoint) or saved_stages(directory)
+    begun = load_record(Path(directory), PROCESS) if is_begun else None
     return limit if begun is None else with_process_memory(limit, int(begun[1]["bytes"]))
 
 
@@ -47,15 +46,16 @@ def checkpoint_writer(
     source: RowSource,
     checkpoint: str | os.PathLike[str] | Checkpoint | None,
     plan: Plan,
-    weights: NDArray[np.float64],
+    weights: NDArray[np.float64] = NO_WEIGHTS,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[CheckpointWriter]:
-    """Keep what a fit does in its `checkpoint`; a directory is removed when the fit is complete."""
+    """Keep what a fit does in its `checkpoint`; a directory is removed at the end; see `open_checkpoint`."""
     if checkpoint is None or isinstance(checkpoint, Checkpoint):
         yield CheckpointWriter(checkpoint)
         return
-    with open_checkpoint(estimator, source, checkpoint, plan, weights=weights) as opened:
+    with open_checkpoint(estimator, source, checkpoint, plan, weights=weights, more=more) as opened:
         yield CheckpointWriter(opened)
-        opened.discard()
+        opened.complete()
 
 
 @contextmanager
@@ -88,16 +88,16 @@ def open_checkpoint(
     full = {name: full_options(name, parameters[name]) for name in OPTIONS if name in parameters}
     settings = {name: plain(value) for name, value in (parameters | full).items()}
     settings |= {f"chosen {name}": getattr(plan, name) for name in chosen}
-    settings |= {"random_state": int(seed) if isinstance(seed, Integral) else None, "weights": digest(weights)}
-    settings |= more
-    restart = restart or not is_worth_resuming(directory)
+    begun_with = int(seed) if isinstance(seed, Integral) else None
+    settings |= {"random_state": begun_with, "weights": digest(weights), **more}
+    restart = restart or not saved_stages(directory)
     with Checkpoint.open(directory, {"source": fingerprint(source), "settings": settings}, restart=restart) as saved:
         if is_given(estimator.memory_limit) and saved.load(PROCESS) is None:
             saved.save(PROCESS, {}, {"bytes": plan.process_memory})
         try:
             yield saved
         except ClusterError as error:
-            if not is_worth_resuming(directory):
+            if not saved_stages(directory):
                 saved.discard()
                 raise
             raise ClusterError(
@@ -105,6 +105,6 @@ def open_checkpoint(
                 f"streamkm fit --resume, goes on from there, on another cluster or on none, to the same result"
             ) from error
         except BaseException:
-            if not is_worth_resuming(directory):
+            if not saved_stages(directory):
                 saved.discard()
             raise

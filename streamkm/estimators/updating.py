@@ -23,7 +23,7 @@ from streamkm.cluster.tracking.events import UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
 from streamkm.engine.checkpoint import Checkpoint
-from streamkm.engine.saving import CheckpointWriter, is_worth_resuming
+from streamkm.engine.saving import CheckpointWriter, saved_stages
 from streamkm.estimators.describe import feature_namer
 from streamkm.estimators.labelling import Labelling
 from streamkm.estimators.validation import Weights, digest, parameters_of, plain
@@ -331,9 +331,9 @@ def _writer(
             np.hstack([known.centers, known.means, known.counts[:, None], known.reach[:, None]])
         )
     state = {"source": fingerprint(source), "settings": settings}
-    with Checkpoint.open(directory, state, restart=not is_worth_resuming(directory)) as saved:
+    with Checkpoint.open(directory, state, restart=not saved_stages(directory)) as saved:
         yield CheckpointWriter(saved)
-        saved.discard()
+        saved.complete()
 
 
 OF_UPDATES = ("tol", "metric", "preprocess", "half_life", "chunk_bytes", "invalid")

@@ -26,14 +26,14 @@ from sklearn.exceptions import ConvergenceWarning
 
 from streamkm import StreamKMeans, __version__
 from streamkm.cli.main import main
-from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_text
+from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_texts
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.manifest import MARKER
 from streamkm.engine import open as engine_open
 from streamkm.engine import saving
 from streamkm.engine.checkpoint import Checkpoint, records
 from streamkm.estimators.fit_summary import summarize
-from tests.children import StoppedError, stopped_after
+from tests.children import StoppedError, chunks_read, stopped_after
 from tests.programs import Program, run_program
 from tests.tables import cases, row, slow_but
 
@@ -473,7 +473,7 @@ def test_labels_never_replace_a_directory_of_other_things(folder):
 
 def test_written_text_replaces_the_old(folder):
     for text in ("a", "b"):
-        write_text("sub/t.txt", text)
+        write_texts("sub", {"t.txt": text}, ["t.txt"])
         assert Path("sub/t.txt").read_text() == text
     assert sorted(os.listdir("sub")) == [MARKER, "t.txt"]
 
@@ -552,6 +552,29 @@ def test_a_run_is_kept_where_settings_say(folder, monkeypatch, named_in, kernel)
     assert not Path("kept").exists()
     np.testing.assert_array_equal(np.load("out/labels.npy"), np.load("whole/labels.npy"))
     assert summary()["result"] == summary("whole")["result"]
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["new directory", "directory of others"])
+def test_a_short_run_that_ends_in_its_report_goes_on_there(folder, monkeypatch, made):
+    """Each stage ends with a record; the directory of results appears when it is complete."""
+    if made:
+        Path("out").mkdir()
+        Path("out/mine").write_text("mine")
+    given = ("fit", "x.npy", "-k", 3, "-o", "out", "--seed", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("streamkm.cli.report.results_page", lambda *_: 1 / 0)
+        done = CliRunner().invoke(main, list(map(str, given)))
+    assert isinstance(done.exception, ZeroDivisionError)
+    assert Path("out").exists() == made
+    assert not made or os.listdir("out") == ["mine"]
+    assert "go on with --resume" in run(*given, code=2)
+    chunks = chunks_read(monkeypatch)
+    said = run(*given, "--resume")
+    assert not chunks
+    assert "streamkm: out.checkpoint goes on behind its last record (it has seed" in said
+    assert "assign" in said
+    assert {"labels.npy", "report.html", "summary.json"} < {*os.listdir("out")}
+    assert not Path("out.checkpoint").exists()
 
 
 def test_report_is_made_again(folder):
@@ -659,14 +682,19 @@ def test_help_imports_nothing_heavy():
 INTERRUPTED = """
 import signal
 import time
+from pathlib import Path
 from streamkm.cli.main import main
 from streamkm import StreamKMeans
 
 def fit(self, X, **_):
     print("fitting", flush=True)
-    time.sleep(60)
+    try:
+        time.sleep(60)
+    finally:
+        Path("rests").rmdir()
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start jobs in the background without it
+Path("rests").mkdir()
 StreamKMeans.fit = fit
 main(["fit", "x.npy", "-k", "3", "-o", "out"])
 """
@@ -696,17 +724,21 @@ def started(folder):
         program.wait(60)
 
 
-def test_interrupt(folder, started):
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
+)
+def test_interrupt(folder, started, number, code, word):
     running = started(INTERRUPTED)
     while "fitting\n" not in (Path("out.txt").read_text() if Path("out.txt").exists() else ""):
         assert running.poll() is None, Path("errors.txt").read_text()
         time.sleep(0.02)
-    running.send_signal(signal.SIGINT)
-    assert running.wait(60) == 130
+    running.send_signal(number)
+    assert running.wait(60) == code
     errors = Path("errors.txt").read_text()
-    assert errors.splitlines()[-1].startswith("streamkm: interrupted")
+    assert errors.splitlines()[-1].startswith(f"streamkm: {word}; results of earlier runs are unchanged")
     assert "Traceback" not in errors
     assert not Path("out").exists()
+    assert not Path("rests").exists()  # what a stage made is removed
 
 
 def test_failure_of_ours_in_a_process(started):

@@ -24,12 +24,16 @@ COMMANDS = {
     "append": ["append", "s.zarr", "y.npy"],
     "sparse": ["append", "s.zarr", "y.npz"],
     "columns": ["append", "s.zarr", "z.npy", "--columns"],
-    "cluster": ["cluster", "s.zarr", "-k", "4", "-o", "out", "--resume", "--overwrite"],
-    "fit": ["fit", "x.npy", "-k", "4", "-o", "out", "--resume", "--overwrite", "--labels-format", "zarr"],
+    "cluster": ["cluster", "s.zarr", "-k", "4", "-o", "out", "--resume"],
+    "fit": ["fit", "x.npy", "-k", "4", "-o", "out", "--resume", "--labels-format", "zarr"],
+    "first": ["fit", "x.npy", "-k", "4", "-o", "first", "--resume", "--labels-format", "parquet"],
     "dedupe": ["dedupe", "x.npy", "--threshold", "0.999", "-o", "keep.npy", "--overwrite"],
     "update": ["update", "m.npz", "x.npy", "-o", "new"],
     "sweep": ["sweep", "x.npy", "-k", "2:3", "--random-state", "0", "-o", "scores", "--overwrite"],
+    "scores": ["sweep", "x.npy", "-k", "2:3", "--random-state", "0", "-o", "new-scores"],
 }
+DONE = ("already", "exists", "holds results of an earlier run")
+NEW = ("first/", "new-scores/", "new/")
 SEED = ["--set", "estimator.random_state=0", "--no-report"]
 MINE = ("mine.npz", "out/mine.npz", "out/labels.bak", "scores/mine.csv", "s.zarr/mine")
 
@@ -66,7 +70,7 @@ def outcome(place):
     }
     if "new/update.json" in files:
         files["new/update.json"] = {**json.loads(files["new/update.json"]), "seconds": None, "run": None}
-    for name in [name for name in files if name.startswith("scores/sweep.")]:
+    for name in [name for name in files if "scores/sweep." in name]:
         text = files[name].decode()
         if name.endswith(".csv"):
             files[name] = [line.rpartition(",")[0] for line in text.splitlines()]
@@ -78,7 +82,7 @@ def outcome(place):
 def kill(folder, tmp_path, name, moments):
     """Kill a command at moments in turn; how often it was killed before its end."""
     before = shutil.copytree(folder, tmp_path / "before")
-    arguments = COMMANDS[name] + (SEED if name in ("cluster", "fit") else [])
+    arguments = COMMANDS[name] + (SEED if name in ("cluster", "fit", "first") else [])
     here, there = multiprocessing.Pipe()
     moments = [10**9, *moments]  # the first is not killed
     child = forking().Process(target=children.commands_killed, args=(before, arguments, moments, there))
@@ -86,13 +90,18 @@ def kill(folder, tmp_path, name, moments):
     there.close()
     wanted, n_killed = None, 0
     while (told := here.recv()) is not None:
-        killed, code = told
+        killed, left, code = told
         place = tmp_path / "run"
         said = (tmp_path / "said.txt").read_text()[-2000:]
         found = outcome(place)
         # it may have been killed when all was done: the second run then finds it done
-        assert code == 0 or (code == 2 and ("already" in said or "exists" in said)), said
+        assert code == 0 or (code == 2 and any(word in said for word in DONE)), said
         wanted = found if wanted is None else wanted
+        for new in NEW:  # appear whole
+            assert {name for name in left if name.startswith(new)} in (
+                set(),
+                {x for x in tree(place) if x.startswith(new)},
+            )
         assert found.keys() == wanted.keys(), said
         assert found == wanted
         assert all((place / name).read_text() == name for name in MINE)
@@ -102,7 +111,7 @@ def kill(folder, tmp_path, name, moments):
     return n_killed
 
 
-QUICK = ("append", "fit", "update")
+QUICK = ("append", "fit", "first", "update")
 FULL = (pytest.mark.slow, pytest.mark.full)  # reduced runs kill these before changes of names
 
 

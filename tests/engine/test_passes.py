@@ -116,7 +116,7 @@ class StoppedError(Exception):
 def test_a_pass_goes_on_from_what_was_saved(X, tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
     monkeypatch.setattr(saving, "SHARE", 1.0)
-    n_saved, write = [], CheckpointWriter.write
+    n_saved, write = [], CheckpointWriter.save
 
     def stopping(self, name, value):
         write(self, name, value)
@@ -127,7 +127,7 @@ def test_a_pass_goes_on_from_what_was_saved(X, tmp_path, monkeypatch):
     with Checkpoint.open(tmp_path / "c", {"of": "test"}) as checkpoint:
         # the executor ends with the run that is stopped: calls that still run then would be counted in the next one
         with monkeypatch.context() as patched, open_executor(2) as workers:
-            patched.setattr(CheckpointWriter, "write", stopping)
+            patched.setattr(CheckpointWriter, "save", stopping)
             with pytest.raises(StoppedError):
                 context_of(X, workers, writer=CheckpointWriter(checkpoint)).run(Zeros(6), Stage("z"), record="zeros")
         stage, read = Stage("z"), []

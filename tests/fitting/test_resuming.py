@@ -295,11 +295,11 @@ def test_two_fits_on_one_checkpoint(folder, tmp_path):
     assert child.exitcode == 0
 
 
-def test_short_fits_write_no_records(tmp_path, monkeypatch):
+def test_each_stage_of_a_short_fit_ends_with_a_record(tmp_path, monkeypatch):
     saved = []
     original = saving.Checkpoint.save
     monkeypatch.setattr(saving.Checkpoint, "save", lambda self, *rest: (saved.append(rest[0]), original(self, *rest)))
     X = sp.random_array((500, 3000), density=0.01, format="csr", rng=np.random.default_rng(0))
     StreamKMeans(3, progress=False).fit(X, checkpoint=tmp_path / "state")
-    assert saved == ["begin"]
+    assert saved == ["begin", "sketch", "seed", "found"]
     assert not (tmp_path / "state").exists()

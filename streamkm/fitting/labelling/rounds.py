@@ -151,7 +151,7 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
         index += 1
         model = replace(model, centers=centers)
         # a run that makes this pass again would write its labels over those that the next pass has saved
-        context.writer.save("refined", _Begun(centers, best, index, history, n_rounds), always=True)
+        context.writer.save("refined", _Begun(centers, best, index, history, n_rounds))
         del assigned  # the next pass needs the memory
         trim_heap(plan.limit_bytes)
     if promise is not None and promise.few_decide:
