@@ -242,9 +242,6 @@ def test_prediction_leaves_centers_alone(matrix, tmp_path):
     np.testing.assert_array_equal(fitted.predict(matrix(X)), fitted.labels_)
 
 
-# ---- what is refused
-
-
 # ---- streams, as MiniBatchKMeans
 
 

@@ -1,4 +1,4 @@
-"""Kernel fits on a cluster of processes whose workers are killed in every stage: with the bits of one thread."""
+"""Kernel fits on a cluster whose workers are killed in stages that other fits lack: with the bits of one thread."""
 
 from __future__ import annotations
 

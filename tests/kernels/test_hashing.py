@@ -1,4 +1,4 @@
-"""The hash of (seed, feature): published values of splitmix64, the frozen table, and that it looks random."""
+"""The hash of (seed, feature): published values of splitmix64, and the frozen table."""
 
 from __future__ import annotations
 
