@@ -88,7 +88,8 @@ def fit(
     with Talk(quiet=quiet, verbose=verbose) as talk:
         image_shape = options.pop("image_shape")
         run = _load(inputs, settings, options)
-        from streamkm.cli.results import INCREMENTAL, RESULT_NAMES, check_target, prepare_labels, staged, write_results
+        from streamkm.cli import results
+        from streamkm.cli.results import INCREMENTAL, REPORT, RESULT_NAMES, check_target, prepare_labels, staged
         from streamkm.cli.summary import result_lines
         from streamkm.cli.update_results import planned
         from streamkm.engine.saving import RESULTS, has_placed
@@ -121,9 +122,9 @@ def fit(
             with staged(place, RESULT_NAMES) as stage:
                 fitted, form = (source, run.data.text), run.output.labels
                 further = estimator.incremental(half_life=run.output.half_life) if run.output.incremental else None
-                write_results(stage, estimator, summary, labels_format=form, data=fitted, incremental=further)
+                results.write_results(stage, estimator, summary, labels_format=form, data=fitted, incremental=further)
                 if run.output.report:
-                    from streamkm.cli.report import REPORT, results_page
+                    from streamkm.cli.report import results_page
 
                     (stage / REPORT).write_text(results_page(stage, place, image_shape), "utf-8")
                 if saved is not None:
