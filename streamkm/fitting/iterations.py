@@ -6,6 +6,7 @@ Reads no source and finds no starts. What a stage ends with is never worse than 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -49,15 +50,9 @@ def iterated(
         logger.info("no epochs: rows keep their clusters where centers are moved")
     with context.progress.stage("lloyd", max_iter, "steps") as stage:
         kept = StepCheckpoint(context.writer, "lloyd", stage)
-        result = lloyd(
-            rows,
-            start,
-            max_iter=max_iter,
-            tol=tol,
-            on_step=kept.step,
-            begun=kept.begun or first,
-            accelerated=first is not None or (accelerated and tol > 0),
-        )
+        carries_on, begun = first is not None or (accelerated and tol > 0), kept.begun or first
+        options: dict[str, Any] = {"on_step": kept.step, "begun": begun, "accelerated": carries_on}
+        result = lloyd(rows, start, max_iter=max_iter, tol=tol, **options)
     return result, noted("lloyd", result)
 
 
@@ -80,17 +75,17 @@ def _epochs(
     context: FitContext, rows: Blocks, first: LloydResult, schedule: Schedule, kept: EpochCheckpoint
 ) -> EpochsResult:
     """Epochs behind a step: where all rows are held, or on rows that workers hold, in one process."""
-    handles = rows.handles
-    options: dict[str, Any] = {"seed": context.settings.seed64("epochs"), "begun": kept.begun}
+    handles, seed = rows.handles, context.settings.seed64("epochs")
+    average = partial(moving_averages, schedule=schedule, seed=seed, begun=kept.begun)
     if not schedule.place:
-        return moving_averages(rows, first.centers, schedule, likely=first.labels, on_batch=kept.batch, **options)
+        return average(rows, first.centers, likely=first.labels, on_batch=kept.batch)
     if schedule.n_drawn is not None:
         drawn = BlockLabels([None] * len(handles))
-        even = EvenRows(-(-rows.n_rows // schedule.n_drawn), options["seed"])
+        even = EvenRows(-(-rows.n_rows // schedule.n_drawn), seed)
         run(even, rows.placed(), rows.executor, Stage("draw"), sink=drawn)
         handles = drawn.handles
     bare: Any = replace(rows, executor=None, handles=())  # type: ignore[arg-type] # each process has one
-    moved = partial(_moved, bare, first.centers, schedule, options)
+    moved = partial(_moved, bare, first.centers, average)
     if schedule.place == "client":
         return moved(context.here, list(rows.executor.values(handles)))
     found: EpochsResult = alone(rows.executor, "epochs", moved, handles)
@@ -100,15 +95,14 @@ def _epochs(
 def _moved(
     rows: Blocks,
     centers: NDArray[np.float64],
-    schedule: Schedule,
-    options: dict[str, Any],
+    average: Callable[..., EpochsResult],
     here: Executor,
     blocks: list[Block],
 ) -> EpochsResult:
     """Epochs on blocks that came to this process, in place of all that workers hold."""
     rows = replace(rows, executor=here, handles=blocks)
     likely = rows.step(centers, None, "epochs")[1] if len(centers) >= FEWEST_CENTERS and rows.dense else None
-    return moving_averages(rows, centers, schedule, likely=likely, **options)
+    return average(rows, centers, likely=likely)
 
 
 def _steps_behind(

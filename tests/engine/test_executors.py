@@ -480,13 +480,14 @@ def test_a_client_that_cannot_work_is_refused(client, tmp_path):
 
 LATE = """
 import logging, threading
-import numpy as np, zarr
+import h5py, numpy as np
 from streamkm import StreamKMeans
 from streamkm.sources import open_source
 
 X = np.random.default_rng(0).normal(size=(3000, 6)).astype("f4") + 9
-zarr.create_array("x.zarr", shape=X.shape, chunks=(500, 6), dtype=X.dtype)[:] = X
-sources = [open_source(X), open_source("x.zarr")]  # zarr opens nothing any more by then
+with h5py.File("x.h5", "w") as file:
+    file.create_dataset("X", data=X, chunks=(500, 6), compression="gzip")
+sources = [open_source(X), open_source("x.h5")]  # zarr reads nothing any more by then
 logging.basicConfig(level=logging.WARNING)
 logging.getLogger("streamkm").setLevel(logging.WARNING)
 wanted = [StreamKMeans(3, random_state=0).fit(source).inertia_ for source in sources]

@@ -93,7 +93,10 @@ def test_what_is_drawn_is_the_same_however_rows_are_cut_and_joined(seed, n, size
 def test_half_of_the_rows_are_drawn_by_weight_and_half_by_share_of_the_objective():
     rule = DrawRule.of(150, 0, 4000.0, 7.5)
     assert (rule.per_weight * 4000, rule.per_d2 * 7.5) == pytest.approx((75, 75))
-    assert DrawRule.of(150, 0, 4000.0, 0.0).per_d2 == 0
+    rule = DrawRule.of(2, 0, 4000.0, 0.0)  # of rows that are expected on centers: those that are not are drawn first
+    d2 = np.zeros(4000)
+    d2[[7, 3999]] = 1e-9
+    assert rule.draw(np.ones((4000, 1)), np.arange(4000), np.ones(4000), d2).places.tolist() == [7, 3999]
 
 
 def test_sums_over_drawn_rows_are_unbiased():

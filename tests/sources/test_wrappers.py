@@ -31,6 +31,7 @@ from tests.tables import cases
 TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
     "replayable": False, "is_sketched": True, "read_factor": 3.25, "producer_bytes": 77, "resident_bytes": 88,
+    "unloaded_bytes": 66,
     "long_lines": (LongLine("a.svm", 5, 1 << 21, 9, 120, 1 << 23),),
     "libraries": ("h5py",), "shared_bytes": 99, "sequential": True, "stored_dtype": np.dtype(np.float16),
     "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
@@ -76,7 +77,7 @@ class OddDocuments(ChunkedDocuments):
 TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), set()),
-    "sent": (SentRows, {"resident_bytes", "producer_bytes"}),  # they are another process's
+    "sent": (SentRows, {"resident_bytes", "unloaded_bytes", "producer_bytes"}),  # they are another process's
     "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with", "words"}),
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
@@ -133,7 +134,7 @@ def test_every_wrapper_is_among_them():
         "DaskSource", "DaskTable", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
         "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CompressedCsvTable", "MemoryTable",
-        "BatchStream", "MatrixMarketSource", "SparseFrame",
+        "BatchStream", "MatrixMarketSource", "SparseFrame", "_LoadedSource",
     }  # fmt: skip
     assert found - readers == known
 
@@ -148,6 +149,7 @@ def test_parts_say_the_most_of_any():
     assert both.shared_bytes == 500
     assert both.libraries == ("h5py", "zarr")
     assert (both.n_rows, both.n_bytes, both.resident_bytes, both.producer_bytes) == (60, 2468, 176, 77)
+    assert both.unloaded_bytes == 132
 
 
 def test_hashed_documents_say_what_documents_say():
