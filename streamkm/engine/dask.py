@@ -21,6 +21,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import dask
+from dask.highlevelgraph import HighLevelGraph
 
 from streamkm.core.exceptions import ClusterError
 from streamkm.engine import dask_tasks as calls
@@ -151,7 +152,9 @@ class DaskCluster(Executor):
             tasks, inputs = graphs.of_several([key], started)
             known = {each: graphs.futures[each] if each in graphs.futures else started[each] for each in inputs}
             with self._explained(), _any_size():
-                return self._kept(self._client.get({**tasks, **known}, [key], sync=False)[0])
+                # a plain dictionary would be tokenized: open files cannot be
+                graph = HighLevelGraph.from_collections("needed", {**tasks, **known})
+                return self._kept(self._client.get(graph, [key], sync=False)[0])
 
         def item(chunk: Chunk) -> tuple[Chunk, Any, list[Any]]:
             block, inputs = source.packed(chunk)

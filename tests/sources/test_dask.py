@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from tests.contracts import Opened, SourceContract, assert_same_rows
@@ -140,6 +141,21 @@ def test_a_block_that_is_not_what_the_array_says(block, message):
     source = open_source(array)
     with pytest.raises(InvalidInputError, match=message):
         source.read(source.chunks(1)[1])
+
+
+NUMBERS = np.random.default_rng(0).random((30, 3)) + 1
+
+
+@cases("options", [{}, {"name": False}, {"lock": True}, {"inline_array": True}, {"chunks": (30, 3)}])
+def test_a_file_that_is_open_goes_to_workers(client, tmp_path, options):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["X"] = NUMBERS
+    wanted = StreamKMeans(3, executor=1, random_state=0).fit(NUMBERS)
+    with h5py.File(tmp_path / "x.h5") as file:
+        X = da.from_array(file["X"], **{"chunks": (10, 3), **options})
+        got = StreamKMeans(3, executor=client, random_state=0).fit(X)
+    np.testing.assert_allclose(got.inertia_, wanted.inertia_)
 
 
 def test_an_index_out_of_range_names_block_and_row():

@@ -99,8 +99,14 @@ class DaskSource(GraphSource):
         """Give what makes a row-block wherever it is sent, and keys of `graphs` whose values it needs there."""
         number = self._number_of(chunk)
         row = self.graphs().row(number)
+        made = row, self._block(number)
         # graphs hold functions that were defined on the spot, which plain pickle cannot take along
-        return PackedBlock(cloudpickle.dumps((row, self._block(number)))), row.inputs
+        try:
+            return PackedBlock(cloudpickle.dumps(made)), row.inputs
+        except (TypeError, NotImplementedError):  # of open files, which Dask sends by their names
+            from distributed.protocol.pickle import dumps
+
+            return PackedBlock(dumps(made)), row.inputs
 
     def lazily(
         self,
