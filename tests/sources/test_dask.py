@@ -146,6 +146,68 @@ def test_a_block_that_is_not_what_the_array_says(block, message):
 NUMBERS = np.random.default_rng(0).random((30, 3)) + 1
 
 
+def of_other_type(kind, declared, held):
+    """A Dask array or data frame of three blocks that says `declared`; the first holds that, the others `held`."""
+
+    def block(number):
+        return NUMBERS[number * 10 : number * 10 + 10].astype(held if number else declared)
+
+    if kind == "array":
+        return da.concatenate([da.from_delayed(dask.delayed(block)(i), (10, 3), declared) for i in range(3)])
+    dd, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
+    meta = pd.DataFrame(np.empty((0, 3), declared), columns=list("abc"))
+    return dd.from_map(lambda i: pd.DataFrame(block(i), columns=list("abc")), range(3), meta=meta)
+
+
+@cases("declared, held", [("i8", "f8"), ("?", "f8"), ("f4", "f8"), ("i4", "i8"), ("u1", "i8"), ("f4", "i8")])
+@cases("kind", ["array", "frame", "table"])
+def test_a_block_of_a_type_that_would_be_cast_with_loss(kind, declared, held):
+    X = of_other_type(kind, declared, held)
+    source = open_source(X, columns=["c", "a"]) if kind == "table" else open_source(X)
+    first, second, _ = source.chunks(1)
+    assert len(source.read(first).X) == 10
+    held, declared = np.dtype(held).name, np.dtype(declared).name
+    message = f"row-block 1 of .* holds {held}; the array says {declared}: pass X.astype\\('{held}'\\)"
+    if kind == "table":
+        message = f"'c' holds {held} in partition 1 of the dask data frame"
+    with pytest.raises(InvalidInputError, match=message):
+        source.read(second)
+
+
+@cases("declared, held", [("f8", "f4"), ("f8", "i8"), ("f4", "f2"), ("i8", "?"), ("i8", "u4"), ("f4", "u2")])
+@cases("kind", ["array", "frame", "table"])
+def test_a_block_of_a_type_that_the_declared_one_holds(kind, declared, held):
+    X = of_other_type(kind, declared, held)
+    source = open_source(X, columns=list("abc")) if kind == "table" else open_source(X)
+    for chunk, block in zip(source.chunks(1), np.split(NUMBERS, 3), strict=True):
+        got = source.read(chunk).X
+        assert got.dtype == source.dtype
+        np.testing.assert_array_equal(got, block.astype(held if chunk.start else declared))
+
+
+@cases("kind", ["array", "frame", "table"])
+def test_a_block_of_another_type_on_workers(client, kind):
+    X = of_other_type(kind, "i8", "f8")
+    X = open_source(X, columns=["c", "a"]) if kind == "table" else X
+    with pytest.raises(InvalidInputError, match=r"(row-block|in partition) [12] of"):
+        StreamKMeans(2, executor=client, random_state=0).fit(X)
+    if kind == "array":
+        fixed = X.astype("float64")
+        assert StreamKMeans(2, executor=client, random_state=0).fit(fixed).cluster_centers_.dtype == float
+
+
+def test_words_where_a_data_frame_says_numbers():
+    dd, pd = pytest.importorskip("dask.dataframe"), pytest.importorskip("pandas")
+    meta = pd.DataFrame({"a": np.empty(0)})
+    X = dd.from_map(lambda i: pd.DataFrame({"a": ["x", "y"] if i else [1.0, 2.0]}), range(2), meta=meta)
+    for source, message in (
+        (open_source(X), "row-block 1 of dask data frame holds Python objects"),
+        (open_source(X, columns=["a"]), "partition 1 of the dask data frame is not of the types that it says"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            source.read(source.chunks(1)[1])
+
+
 @cases("options", [{}, {"name": False}, {"lock": True}, {"inline_array": True}, {"chunks": (30, 3)}])
 def test_a_file_that_is_open_goes_to_workers(client, tmp_path, options):
     h5py = pytest.importorskip("h5py")

@@ -136,11 +136,12 @@ class DaskSource(GraphSource):
         n_blocks = len(self._array.chunks[0])
         stops = np.cumsum(self._array.chunks[0]) if not self._unknown_rows else np.full(n_blocks, -1)
         starts = np.arange(n_blocks) << _PLACE_BITS if self._unknown_rows else np.concatenate([[0], stops[:-1]])
-        whole = self._block(None)
+        # an array without dimensions, whose block is what `prepare` gives
+        prepared = from_array(_Prepared(prepare), chunks=(), asarray=False, meta=np.empty((), object))
         return blockwise(
-            partial(_map_block, function, whole, meta),
+            partial(_map_block, function, self._block(None), meta),
             "i" if n_columns is None else "ik",
-            *(self._array, "ij", _numbers(starts), "i", _numbers(stops), "i", _prepared_array(prepare), ""),
+            *(self._array, "ij", _numbers(starts), "i", _numbers(stops), "i", prepared, ""),
             new_axes=None if n_columns is None else {"k": n_columns},
             align_arrays=False,
             concatenate=None,
@@ -206,7 +207,7 @@ class DaskSource(GraphSource):
             name=self.name if number is None else f"row-block {number:,} of {self.name}",
             n_rows=int(self._array.chunks[0][number]) if known else None,
             n_features=self.n_features,
-            dtype=self.dtype,
+            declared=self._array.dtype,
             is_sparse=self.is_sparse,
         )
 
@@ -218,7 +219,7 @@ class _Block:
     name: str
     n_rows: int | None
     n_features: int
-    dtype: np.dtype[Any]
+    declared: np.dtype[Any]
     is_sparse: bool
 
     def joined(self, columns: list[Any]) -> Matrix:
@@ -233,13 +234,16 @@ class _Block:
                 f"{self.name} is sparse, but the array says that its blocks are dense; make the array with "
                 f"meta=scipy.sparse.csr_matrix((0, 0))"
             )
+        dtype = decoded_dtype(self.declared, self.name)
         if X.shape[0] == 0:
-            return sp.csr_array(X.shape, dtype=self.dtype) if self.is_sparse else np.empty(X.shape, self.dtype)
-        if self.is_sparse:
-            X = sp.csr_array(X)
-        opened = SparseSource(X, name=self.name) if self.is_sparse else open_array(X, name=self.name)
+            return sp.csr_array(X.shape, dtype=dtype) if self.is_sparse else np.empty(X.shape, dtype)
+        opened = SparseSource(sp.csr_array(X), name=self.name) if self.is_sparse else open_array(X, name=self.name)
+        if not np.can_cast(opened.dtype, dtype):
+            raise InvalidInputError(
+                f"{self.name} holds {X.dtype}; the array says {self.declared}: pass X.astype({opened.dtype.name!r})"
+            )
         (whole,) = opened.chunks(1 << 62)
-        return opened.read(whole).X.astype(self.dtype, copy=False)
+        return opened.read(whole).X.astype(dtype, copy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,11 +288,6 @@ class _Prepared:
         return _Prepared, (self._prepare,)
 
 
-def _prepared_array(prepare: Callable[[], Any]) -> Any:
-    """A Dask array without dimensions, whose block is what `prepare` gives."""
-    return from_array(_Prepared(prepare), chunks=(), asarray=False, meta=np.empty((), object))
-
-
 def _numbers(values: NDArray[np.int64]) -> Any:
     """One number a row-block."""
     return from_array(np.asarray(values, np.int64), chunks=1)
@@ -316,11 +315,9 @@ def _describe_in_block(name: str, place: int) -> str:
     return f"row {place & ((1 << _PLACE_BITS) - 1):,} of block {place >> _PLACE_BITS:,} of {name}"
 
 
-def array_of_parts(
-    parts: list[Any], values: Callable[[Any], Matrix], shape: tuple[float, int], dtype: np.dtype[Any], meta: Any = None
-) -> Any:
-    """Delayed parts of a table as a Dask array of a row-block each, of this shape, in which heights may be unknown."""
-    return concatenate([from_delayed(delayed(values)(part), shape, dtype, meta) for part in parts])
+def array_of_parts(parts: list[Any], shape: tuple[float, int], dtype: np.dtype[Any], meta: Any = None) -> Any:
+    """Delayed matrices as a Dask array of a row-block each, of this shape, in which heights may be unknown."""
+    return concatenate([from_delayed(part, shape, dtype, meta) for part in parts])
 
 
 def array_of_arrays(

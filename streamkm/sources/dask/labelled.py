@@ -6,7 +6,6 @@ Only what such objects offer is used, so that neither pandas nor xarray is impor
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,39 +58,38 @@ def open_xarray(X: Any) -> RowSource:
 
 def _open_frame(frame: Any) -> DaskSource:
     """Open a data frame as the array of its values: a block for each partition."""
-    kinds = [(name, *_value_kind(dtype)) for name, dtype in frame.dtypes.items()]
-    wrong = [(name, dtype) for (name, known, _), dtype in zip(kinds, frame.dtypes, strict=True) if known is None]
-    if wrong:
-        name, dtype = wrong[0]
-        raise InvalidInputError(
-            f"column {name!r} of the Dask data frame holds {dtype}; rows must be real numbers: bool, int or float; "
-            f'convert it, leave it out, or encode text: open_source(X, categories="onehot")'
-        )
-    dtype = np.result_type(*(known for _, known, _ in kinds)) if kinds else np.dtype(float)
-    nullable = any(null for *_, null in kinds)
-    values_of = partial(_values, dtype=dtype, nullable=nullable)
-    values = frame.map_partitions(values_of, meta=np.empty((0, len(kinds)), dtype))
+    kinds = list(map(_value_kind, frame.dtypes))
+    for (name, dtype), kind in zip(frame.dtypes.items(), kinds, strict=True):
+        if kind is None:
+            raise InvalidInputError(
+                f"column {name!r} of the Dask data frame holds {dtype}; rows must be real numbers: bool, int or float; "
+                f'convert it, leave it out, or encode text: open_source(X, categories="onehot")'
+            )
+    whole = np.result_type(*kinds) if kinds else np.dtype(float)
+    values = frame.map_partitions(_values, meta=np.empty((0, len(kinds)), whole))
     if values.numblocks[0] != frame.npartitions:  # small files would be read together: labels would not fit the frame
-        values = array_of_parts(partitions(frame), values_of, (math.nan, len(kinds)), dtype)
+        values = array_of_parts([part.pipe(_values) for part in partitions(frame)], (math.nan, len(kinds)), whole)
     source = DaskSource(values, name="dask data frame")
-    names = tuple(name for name, *_ in kinds)
+    names = tuple(frame.columns)
     if all(isinstance(name, str) for name in names):
         source.feature_names = names
     return source
 
 
-def _value_kind(dtype: Any) -> tuple[np.dtype[Any] | None, bool]:
-    """Dtype in which a column's values are given, None where they are no numbers; whether some may be missing."""
+def _value_kind(dtype: Any) -> np.dtype[Any] | None:
+    """Dtype in which a column's values are given, None where they are no numbers."""
     nullable = not isinstance(dtype, np.dtype)
     kind = getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None)) if nullable else dtype
     if not isinstance(kind, np.dtype) or kind.kind not in "biuf":
-        return None, nullable
+        return None
     # what is missing becomes NaN
-    return (np.dtype(np.float64) if nullable and kind.kind in "biu" else kind), nullable
+    return np.dtype(np.float64) if nullable and kind.kind in "biu" else kind
 
 
-def _values(frame: Any, *, dtype: np.dtype[Any], nullable: bool) -> NDArray[Any]:
-    """The values of a partition (rows, columns)."""
-    if nullable:
-        return np.asarray(frame.to_numpy(dtype=dtype, na_value=np.nan))
-    return np.asarray(frame.to_numpy(dtype=dtype))
+def _values(frame: Any) -> NDArray[Any]:
+    """The values of a partition (rows, columns), in the type that holds them, whatever the data frame says."""
+    kinds = [kind for kind in map(_value_kind, frame.dtypes) if kind is not None]
+    if len(kinds) < len(frame.dtypes):
+        return np.asarray(frame.to_numpy())  # refused with its number
+    nullable = not all(isinstance(dtype, np.dtype) for dtype in frame.dtypes)
+    return np.asarray(frame.to_numpy(dtype=np.result_type(*kinds), **({"na_value": np.nan} if nullable else {})))

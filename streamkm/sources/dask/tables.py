@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from dask.base import compute
 from dask.delayed import delayed
 
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
 from streamkm.sources.dask.arrays import DaskSource, array_of_parts
 from streamkm.sources.tables.arrow import pyarrow
@@ -40,16 +41,18 @@ class DaskTable(DaskSource):
         known = [str(name) for name in frame.columns]
         chosen = choose(known, options, NAME)
         schema = pa.Schema.from_pandas(frame[chosen]._meta_nonempty, preserve_index=False)
-        fields = {field.name: _plain(pa, field.type) for field in schema}
+        # partitions may number the same categories otherwise
+        plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
+        fields = dict(zip(schema.names, plain, strict=True))
         layout = lay_out(
             known, fields, options, NAME, lambda names: _Partition(names, fields).table(frame[names].head())
         )
         if needs_values(layout, options):
             layout = one_hot(layout, _found_values(frame, unknown_categories(layout), fields))
         kind = sp.csr_array if layout.is_sparse else np.empty
+        rows = _Rows(_Partition(layout.names, fields), layout)
         values = array_of_parts(
-            partitions(frame[layout.names]),
-            _Rows(_Partition(layout.names, fields), layout),
+            [part.pipe(rows, number) for number, part in enumerate(partitions(frame[layout.names]))],
             (math.nan, layout.n_features),
             layout.dtype,
             kind((0, layout.n_features), dtype=layout.dtype),
@@ -79,11 +82,21 @@ class _Partition:
     names: list[str]
     fields: dict[str, Any]
 
-    def table(self, frame: Any) -> Any:
-        """The partition as an Arrow table."""
-        pa = pyarrow(NAME)
+    def table(self, frame: Any, place: str = "a partition") -> Any:
+        """The partition as an Arrow table; one of other types than the data frame says is refused, if it has rows."""
+        pa, frame = pyarrow(NAME), frame[self.names]
         schema = pa.schema([(name, self.fields[name]) for name in self.names])
-        return pa.Table.from_pandas(frame[self.names], schema=schema, preserve_index=False)
+        for field, dtype in zip(schema, frame.dtypes, strict=True):
+            found = getattr(dtype, "numpy_dtype", dtype)  # Arrow casts numbers without a word
+            if len(frame) and found.kind in "biuf" and not np.can_cast(found, field.type.to_pandas_dtype()):
+                raise InvalidInputError(
+                    f"column {field.name!r} holds {dtype} in {place} of the {NAME}, which says {field.type}: "
+                    f"pass X.astype({{{field.name!r}: {dtype.name!r}}})"
+                )
+        try:
+            return pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+        except pa.ArrowException as error:
+            raise InvalidInputError(f"{place} of the {NAME} is not of the types that it says: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +106,17 @@ class _Rows:
     partition: _Partition
     layout: TableSchema
 
-    def __call__(self, frame: Any) -> Matrix:
-        table = self.partition.table(frame)
+    def __call__(self, frame: Any, number: int) -> Matrix:
+        table = self.partition.table(frame, f"partition {number:,}")
         out = self.layout.empty(table.num_rows)
         if table.num_rows:
-            self.layout.fill(out, table, _describe)
+            self.layout.fill(out, table, lambda row: f"row {row:,} of partition {number:,} of the {NAME}")
         return self.layout.finish(out, [table])
 
 
 def partitions(frame: Any) -> list[Any]:
     """Partitions as delayed values: without `simplify` small files are read together, and labels do not fit."""
     return list(frame.simplify().to_delayed(optimize_graph=False))
-
-
-def _describe(row: int) -> str:
-    return f"row {row:,} of a partition of the {NAME}"
-
-
-def _plain(pa: Any, kind: Any) -> Any:
-    """The type of the values: partitions may number the same categories otherwise."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _found_values(frame: Any, names: list[str], fields: dict[str, Any]) -> dict[str, list[str]]:
