@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import StreamkmWarning
 from streamkm.engine import is_on_cluster
-from streamkm.estimators.centers import hold_centers
+from streamkm.estimators.centers import hold_centers, rounded_centers
 from streamkm.estimators.validation import Weights, centers_dtype
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import Fit
@@ -43,13 +43,12 @@ def set_fitted(estimator: Any, fitted: Fit, model: Model, context: FitContext, w
     estimator._held_labels = fitted.labels if isinstance(fitted.labels, HeldLabels) else None
     if estimator._held_labels is None:
         estimator.labels_ = fitted.labels
-    hold_centers(
-        estimator,
-        cluster_centers_=fitted.model.centers.astype(centers_dtype(source.dtype), copy=False),
-        cluster_means_=fitted.totals.to_means(fallback=fitted.model.centers),
-    )
-    estimator.counts_ = factor * fitted.totals.counts
-    estimator.inertia_ = factor * fitted.totals.d2
+    centers, counts, d2 = fitted.model.centers, fitted.totals.counts, fitted.totals.d2
+    means = fitted.totals.to_means(fallback=centers)
+    rounded = rounded_centers(centers, counts, d2, means, centers_dtype(source.dtype))
+    hold_centers(estimator, cluster_centers_=rounded, cluster_means_=means)
+    estimator.counts_ = factor * counts
+    estimator.inertia_ = factor * d2
     promise = fitted.promise
     estimator.expected_inertia_ = None if promise is None else factor * promise.inertia
     estimator.expected_inertia_error_ = None if promise is None else factor * promise.error

@@ -20,6 +20,7 @@ from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.events import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.estimators.centers import rounded_centers
 from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.input_rows import open_rows, read_invalid
 from streamkm.estimators.labelling import Labelling, write_label_table
@@ -110,8 +111,8 @@ class IncrementalKMeans(DescribedKMeans):
     Attributes
     ----------
     cluster_centers_ : ndarray (k, d)
-        Fewer than `n_clusters` while there are fewer distinct rows. `predict` uses assigned or changed centers until
-        more rows come.
+        Fewer than `n_clusters` while there are fewer distinct rows. float32 while all rows are, unless rounding would
+        move the objective by more than 1e-6 of it. `predict` uses assigned or changed centers until more rows come.
     counts_ : ndarray (k,)
         Weight of each cluster, by the coreset; their sum is exact. With a half-life, as of the newest row.
     inertia_ : float
@@ -234,7 +235,7 @@ class IncrementalKMeans(DescribedKMeans):
         source = open_rows(self, X, reset=True)
         self._take_rows(source, check_weights(sample_weight))
         if self._last_rows is not None:
-            self.labels_ = self._labels_of_last_rows()
+            self.labels_, self._last_rows = self.predict(self._last_rows), None
         return self
 
     def partial_fit(
@@ -631,7 +632,7 @@ class IncrementalKMeans(DescribedKMeans):
         found: dict[str, Any] = {"assign_space_": "original", "sketch_": sketch}
         if stream.followed is None:
             clusters = stream.clusters(self._settings(stream), given.executor)
-            centers, ids = clusters.centers, np.arange(len(clusters.centers))
+            centers, means, ids = clusters.centers, clusters.centers, np.arange(len(clusters.centers))
             found |= {
                 "counts_": clusters.counts,
                 "inertia_": clusters.inertia,
@@ -641,28 +642,22 @@ class IncrementalKMeans(DescribedKMeans):
             }
         else:
             known = stream.known_clusters(self._follow_settings(stream), self._settings(stream), given.executor)
-            centers, ids = known.centers, known.ids
+            centers, means, ids = known.centers, known.means, known.ids
             found |= {
                 "counts_": known.counts,
                 "inertia_": known.inertia,
                 "inertia_error_": known.error,
                 "changed_share_bound_": known.changed.share,
-                "cluster_means_": known.means,
+                "cluster_means_": means,
             }
         model = Model(
             centers, stream.n_features, given.metric, "original", sketch, preparation=self.preparation_, ids=ids
         )
         return found | {
-            "cluster_centers_": centers.astype(stream.dtype, copy=False),
+            "cluster_centers_": rounded_centers(centers, found["counts_"], found["inertia_"], means, stream.dtype),
             "cluster_ids_": ids,
             "model_": model,
         }
-
-    def _labels_of_last_rows(self) -> Any:
-        """Labels of the rows of the last call, which are let go."""
-        labels = self.predict(self._last_rows)
-        self._last_rows = None
-        return labels
 
     def __getstate__(self) -> Any:
         """All but the rows of the last call, which may be many."""
@@ -672,7 +667,7 @@ class IncrementalKMeans(DescribedKMeans):
     def __getattr__(self, name: str) -> Any:
         """Find centers in the stream, and labels of the last rows, when they are first asked for."""
         if name == "labels_" and self._last_rows is not None:
-            self.labels_ = self._labels_of_last_rows()
+            self.labels_, self._last_rows = self.predict(self._last_rows), None
         elif name in LAZY and "stream_" in vars(self):
             for found, value in self._find_clusters().items():
                 if found not in vars(self):  # centers may have been assigned

@@ -119,7 +119,8 @@ class StreamKernelKMeans(BaseKMeans):
     ----------
     labels_ : int32 (n,)
     cluster_centers_ : ndarray (k, m)
-        In the space of the features; float32 where the data are.
+        In the space of the features; float32 for float32 data, unless rounding would move the objective by more than
+        1e-6 of it.
     inertia_ : float
         Sum of squared distances to the centers in the space of the features, in float64.
     trace_residual_ : float or None

@@ -162,9 +162,9 @@ class StreamKMeans(DescribedKMeans):
         Dask cluster have a block for each chunk. Labels that stay on workers are not gathered: the client
         of the fit computes with them.
     cluster_centers_ : ndarray (k, d), or (k, m) where `assign_space_` is "sketch"
-        The centers that the labels are for, rounded to float32 for float32 data; `model_` keeps them in float64. After
-        an assignment to this attribute, `predict` and other methods use the new centers. There are fewer than
-        `n_clusters` if the data have fewer distinct rows.
+        The centers that the labels are for, rounded to float32 for float32 data unless that would move the objective by
+        more than 1e-6 of it; `model_` keeps them in float64. After an assignment to this attribute, `predict` and other
+        methods use the new centers. There are fewer than `n_clusters` if the data have fewer distinct rows.
     cluster_means_ : ndarray, same shape
         Exact means of the final clusters.
     counts_ : ndarray (k,)

@@ -11,7 +11,7 @@ from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Model, read_stream
 from streamkm.core.atomic_io import check_new
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
-from streamkm.estimators.centers import current_model, hold_centers
+from streamkm.estimators.centers import current_model, hold_centers, rounded_centers
 from streamkm.estimators.registry import name_of
 from streamkm.estimators.validation import OF_THIS_RUN, given_start, plain, plain_list
 from streamkm.fitting.streams.stream import Stream
@@ -101,7 +101,8 @@ def _restore_stream(estimator: Any, path: str | os.PathLike[str], arrays: dict[s
     except (KeyError, TypeError, ValueError, ModelFileError) as error:
         raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
     estimator.stream_, estimator.n_samples_seen_, estimator.n_steps_ = stream, stream.n_rows, n_steps
-    estimator.cluster_centers_ = estimator.cluster_centers_.astype(stream.dtype)
+    centers, counts, inertia = estimator.model_.centers, estimator.counts_, estimator.inertia_
+    estimator.cluster_centers_ = rounded_centers(centers, counts, inertia, centers, stream.dtype)
 
 
 def _read_options(name: str, given: Any, made: Sketch) -> Any:
