@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import Block
-from streamkm.core.ordered_sum import added_in_order
 from streamkm.passes.reader import ValidRows
+from streamkm.sources.base import RowSource
+
+EXACT = 2.0**53  # float64 holds all integers below
 
 
 @dataclass(slots=True)
@@ -28,6 +30,8 @@ class ChunkCounts:
         Rows of all chunks, those of them that are valid, and those of these with a positive weight.
     width : int
         Features of the widest.
+    n_inexact : int
+        Chunks with integers of 64 bits that float64 may not hold.
     """
 
     n_read: array[int] = field(default_factory=lambda: array("q"))
@@ -36,13 +40,7 @@ class ChunkCounts:
     n_valid: int = 0
     n_counted: int = 0
     width: int = 0
-
-    @classmethod
-    def of(cls, n_read: int, kept: NDArray[np.int64] | None, n_counted: int, width: int) -> ChunkCounts:
-        """Counts of one chunk; `kept` is None where all its rows are valid."""
-        n_valid = n_read if kept is None else len(kept)
-        some = {} if kept is None else {0: kept}
-        return cls(array("q", [n_read]), some, n_read, n_valid, n_counted, width)
+    n_inexact: int = 0
 
     def __len__(self) -> int:
         return len(self.n_read)
@@ -60,6 +58,7 @@ class ChunkCounts:
         self.n_rows += others.n_rows
         self.n_counted += others.n_counted
         self.width = max(self.width, others.width)
+        self.n_inexact += others.n_inexact
 
 
 @dataclass(slots=True)
@@ -92,16 +91,6 @@ class BlockTotals:
         totals = array("d", [block.total_weight()]), array("d", [block.total_d2norm()])
         return cls(*totals, block.largest_d2norm(), block.X.dtype, isinstance(block.X, np.ndarray))
 
-    @property
-    def total_weight(self) -> float:
-        """Of all blocks."""
-        return added_in_order(self.weights)
-
-    @property
-    def total_d2norm(self) -> float:
-        """Of all blocks."""
-        return added_in_order(self.d2norms)
-
     def absorb(self, others: BlockTotals) -> None:
         """Add the totals of the blocks that follow."""
         self.weights.extend(others.weights)
@@ -112,8 +101,18 @@ class BlockTotals:
         self.dense = self.dense and others.dense
 
 
-def counted(rows: ValidRows) -> ChunkCounts:
+def counted(rows: ValidRows, source: RowSource) -> ChunkCounts:
     """Counts of the rows of a chunk."""
     n_valid, width = rows.X.shape
     n_counted = int(np.count_nonzero(rows.weights)) if len(rows.weights) else n_valid
-    return ChunkCounts.of(rows.n_read, rows.kept, n_counted, width)
+    kept, is_inexact = {} if rows.kept is None else {0: rows.kept}, _is_inexact(rows, source)
+    return ChunkCounts(array("q", [rows.n_read]), kept, rows.n_read, n_valid, n_counted, width, is_inexact)
+
+
+def _is_inexact(rows: ValidRows, source: RowSource) -> bool:
+    """Whether rows hold integers of 64 bits that float64 may not hold; looks at values of long rows only."""
+    values = rows.X if isinstance(rows.X, np.ndarray) else rows.X.data
+    is_long = source.has_long_integers or values.dtype in (np.int64, np.uint64)
+    if not is_long or rows.d2norms is None or rows.d2norms.max(initial=0) < EXACT**2:
+        return False
+    return bool(max(values.max(), -float(values.min())) >= EXACT)

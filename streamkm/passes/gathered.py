@@ -26,12 +26,12 @@ DRAWN_ROW_BYTES = 256  # of a row, while a coreset is drawn from it and others: 
 class SavedRows:
     """`Gathered` as a record.
 
-    `n_read` (chunks,) are the rows of each chunk, `sizes` valid rows, those of positive weight and features of the
-    widest chunk, and `nodes` the nodes of the coreset tree, by level and index.
+    `n_read` (chunks,) are the rows of each chunk, `sizes` valid rows, those of positive weight, features of the widest
+    chunk, and chunks with inexact integers, and `nodes` the nodes of the coreset tree, by level and index.
     """
 
     n_read: NDArray[np.int64]
-    sizes: tuple[int, int, int]
+    sizes: tuple[int, int, int, int]
     candidates: Candidates | None
     occurring: NDArray[np.uint8] | None
     nodes: tuple[tuple[int, int, Part], ...]
@@ -68,7 +68,7 @@ class Gathered:
     def saved(self) -> SavedRows:
         """The record for a checkpoint."""
         counts = self.counts
-        sizes = counts.n_valid, counts.n_counted, counts.width
+        sizes = counts.n_valid, counts.n_counted, counts.width, counts.n_inexact
         nodes = () if self.tree is None else tuple((*at, part) for at, part in self.tree.nodes.items())
         return SavedRows(np.array(counts.n_read, np.int64), sizes, self.collector.compact(), self.occurring.bits, nodes)
 

@@ -6,6 +6,7 @@ Each function here reads every row once. Knows no defaults of parameters.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, MutableSequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,8 @@ from streamkm.cluster.columns import Columns, Occurring
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
+from streamkm.core.ordered_sum import added_in_order
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.memory import PassMemory
@@ -133,6 +135,13 @@ def sketch_pass(
         gathered.counts.absorb(told.counts)
         first_row += told.counts.n_rows
     stage.rows = first_row
+    if gathered.counts.n_inexact and stage.name == "sketch":
+        warnings.warn(
+            f"{reader.source.name} holds integers of 64 bits from 2^53 on, which float64 rounds: near ones may become "
+            "equal; subtract an offset from them, or leave out such columns if they only name rows",
+            StreamkmWarning,
+            stacklevel=8,
+        )
     blocks = None
     if sketch is not None and totals.dtype is not None:
         blocks = _blocks(context.executor, sketch, handles, gathered.counts, totals)
@@ -171,8 +180,8 @@ def _blocks(
         counts.n_valid,
         sketch.n_components,
         np.result_type(totals.dtype),
-        totals.total_weight,
-        totals.total_d2norm,
+        added_in_order(totals.weights),
+        added_in_order(totals.d2norms),
         totals.largest_d2norm,
         totals.dense,
     )

@@ -5,10 +5,10 @@ What is told of chunks is joined on the workers of a cluster, where its size is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from array import array
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import merged
 from streamkm.cluster.columns import FEWEST_FEATURES, Occurring, occurring_bits
@@ -39,26 +39,10 @@ class Told:
     """The small result of consecutive sketched chunks: rows for sample and coreset, and the features that occur."""
 
     counts: ChunkCounts
-    blocks: BlockTotals
     sample: SampleCollector
-    tree: CoresetTree | None
     occurring: Occurring
-
-    @classmethod
-    def of(
-        cls,
-        counts: ChunkCounts,
-        candidates: Candidates,
-        rule: SampleRule,
-        *,
-        block: Block | None = None,
-        tree: CoresetTree | None = None,
-        bits: NDArray[np.uint8] | None = None,
-    ) -> Told:
-        """What is told of one chunk."""
-        sample = SampleCollector(rule.size)
-        sample.add(candidates)
-        return cls(counts, BlockTotals.of(block), sample, tree, Occurring(bits))
+    blocks: BlockTotals = field(default_factory=BlockTotals)
+    tree: CoresetTree | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +93,24 @@ class SketchRows(HeldMap[Told]):
         found, reader, index = rows
         if isinstance(found, IndexedRows):
             return None, _indexed(found, reader, self.rule)
-        candidates = self.rule.candidates(found.X, found.places, found.numbers, found.weights)
+        sample = SampleCollector(self.rule.size)
+        sample.add(self.rule.candidates(found.X, found.places, found.numbers, found.weights))
         n_features = reader.source.n_features
         bits = occurring_bits(found.X) if n_features is None or n_features >= FEWEST_FEATURES else None
+        told = Told(counted(found, reader.source), sample, Occurring(bits))
         if self.sketch is None:
-            return None, Told.of(counted(found), candidates, self.rule, bits=bits)
+            return None, told
         sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not self.sketch.is_identity)
         if self.coreset_rule is not None:
-            tree = CoresetTree(self.coreset_rule)
+            told.tree = CoresetTree(self.coreset_rule)
             if len(found.places):
-                tree.add(index, merged(sketched), found.places, found.weights)
-            return None, Told.of(counted(found), candidates, self.rule, tree=tree, bits=bits)
+                told.tree.add(index, merged(sketched), found.places, found.weights)
+            return None, told
         as_they_are = self.sketch.is_identity and not isinstance(sketched, np.ndarray)
         known = found.d2norms if as_they_are else None  # no entry repeats an index
         block = Block(sketched, sketched_d2norms(sketched) if known is None else known, found.weights)
-        return block, Told.of(counted(found), candidates, self.rule, block=block, bits=bits)
+        told.blocks = BlockTotals.of(block)
+        return block, told
 
 
 def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> Told:
@@ -131,5 +118,7 @@ def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> Told:
     n_rows = len(indexed.places)
     picked, keys = rule.picks(indexed.places, NO_WEIGHTS)
     rows = reader.checked(indexed.take(picked), indexed.places[picked])
-    counts = ChunkCounts.of(n_rows, None, n_rows, indexed.n_features)
-    return Told.of(counts, Candidates(rows.X, keys, picked), rule)
+    counts = ChunkCounts(array("q", [n_rows]), {}, n_rows, n_rows, n_rows, indexed.n_features)
+    sample = SampleCollector(rule.size)
+    sample.add(Candidates(rows.X, keys, picked))
+    return Told(counts, sample, Occurring(None))

@@ -93,6 +93,8 @@ class RowSource(ABC):
         Stored bytes that one pass reads (compressed size); None if unknown.
     replayable : bool
         Whether `stream` can be called more than once.
+    has_long_integers : bool
+        Whether columns that are read as floats are stored as integers of 64 bits.
     is_sketched : bool
         Whether the rows are those of a sketch store.
     read_factor : float
@@ -144,6 +146,7 @@ class RowSource(ABC):
     n_bytes: int | None
     stored_dtype: np.dtype[Any] | None = None
     replayable: bool = True
+    has_long_integers: bool = False
     is_sketched: bool = False
     read_factor: float = 1.5
     producer_bytes: int = 0

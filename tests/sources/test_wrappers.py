@@ -36,7 +36,7 @@ TOLD = {
     "libraries": ("h5py",), "shared_bytes": 99, "sequential": True, "stored_dtype": np.dtype(np.float16),
     "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
-    "words": "a table of words",
+    "words": "a table of words", "has_long_integers": True,
 }  # fmt: skip
 
 

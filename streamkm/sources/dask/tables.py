@@ -59,7 +59,7 @@ class DaskTable(DaskSource):
         )
         super().__init__(values, name=NAME)
         self.feature_names, self.made_with = layout.feature_names, described_table(layout)
-        self.id_column = options.id_column
+        self.id_column, self.has_long_integers = options.id_column, layout.has_long_integers
         self._id_values = None if self.id_column is None else frame[self.id_column]
 
     def ids(self) -> Iterator[Any]:

@@ -87,6 +87,11 @@ class TableSchema:
         return self.n_hashed > 0
 
     @property
+    def has_long_integers(self) -> bool:
+        """Whether a column holds integers of 64 bits."""
+        return any(column.dtype in (np.int64, np.uint64) for column in self.columns)
+
+    @property
     def row_bytes(self) -> int:
         """Decoded bytes of a row."""
         dense = sum(column.width for column in self.columns) * self.dtype.itemsize

@@ -40,7 +40,7 @@ from streamkm.sources.tables.columns import (
 )
 from streamkm.sources.tables.csv_format import CsvFormat
 from streamkm.sources.tables.csv_parser import CsvParser, MalformedCsvError, padded, read_table, with_nulls
-from streamkm.sources.tables.row_groups import columns_text, described_table, gather_values
+from streamkm.sources.tables.row_groups import columns_text, described_table, gather_values, take_layout
 from streamkm.sources.text_positions import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
 
 _HEAD_BYTES = 1 << 20  # that types of columns are inferred from
@@ -78,9 +78,7 @@ class CsvFiles(RowSource, ABC):
         if needs_values(self._parser.layout, options):
             self._find_categories()
         layout, self.id_column = self._parser.layout, options.id_column
-        self.n_features: int = layout.n_features
-        self.dtype, self.is_sparse = layout.dtype, layout.is_sparse
-        self.feature_names = layout.feature_names
+        take_layout(self, layout)
         dialect = {
             name: value for name, value in asdict(csv_format).items() if name != "null_values" or value is not None
         }

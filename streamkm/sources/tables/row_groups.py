@@ -107,10 +107,7 @@ class RowGroupTable(ChunkedSource):
             self._find_categories()
         layout = self._layout
         self._row_names = without(layout.names, options.keys_of(0))
-        self.n_features: int = layout.n_features
-        self.dtype, self.is_sparse = layout.dtype, layout.is_sparse
-        self.feature_names = layout.feature_names
-        self.made_with = described_table(layout)
+        take_layout(self, layout)
         largest = int(np.diff(self._ends, prepend=0).max()) * layout.row_bytes
         self.shared_bytes = largest if self.splits and largest >= LARGE_UNIT_BYTES else 0
         self.sequential = self.shared_bytes > 0
@@ -304,6 +301,13 @@ def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:
         if len(values) > MOST_VALUES:
             return False
     return True
+
+
+def take_layout(source: RowSource, layout: TableSchema) -> None:
+    """Say of a source what its layout says."""
+    source.n_features, source.dtype, source.is_sparse = layout.n_features, layout.dtype, layout.is_sparse
+    source.feature_names, source.has_long_integers = layout.feature_names, layout.has_long_integers
+    source.made_with = described_table(layout)
 
 
 def described_table(layout: TableSchema) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from streamkm.sources.tables.columns import (
     read_options,
     unknown_categories,
 )
-from streamkm.sources.tables.row_groups import column_of, columns_text, described_table, gather_values
+from streamkm.sources.tables.row_groups import column_of, columns_text, gather_values, take_layout
 
 Batches = Callable[[list[str] | None], Iterator[Any]]
 """Gives record batches, or tables, of some columns, None: of all; begins anew each time."""
@@ -240,13 +240,6 @@ def open_stream(X: Any, **options: Any) -> RowSource:
     return BatchStream(
         batches, first.schema, chosen, name=type(X).__name__, form=f"{kind}, a stream of batches", replayable=not once
     )
-
-
-def take_layout(source: RowSource, layout: TableSchema) -> None:
-    """Say of a source what its layout says."""
-    source.n_features, source.dtype, source.is_sparse = layout.n_features, layout.dtype, layout.is_sparse
-    source.feature_names = layout.feature_names
-    source.made_with = described_table(layout)
 
 
 def _layout_of(schema: Any, options: TableOptions, name: str, head: Callable[[list[str]], Any]) -> TableSchema:
