@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class MatrixMarketSource(ChunkedSource):
 
     @cached_property
     def _matrix(self) -> ArraySource | SparseSource:
-        X = self._read(scipy.io.mmread)
+        X = self._read(partial(scipy.io.mmread, spmatrix=False))
         if sp.issparse(X):
             return SparseSource(sp.csr_array(X, dtype=np.float64), name=self.name)
         return ArraySource(np.ascontiguousarray(X, np.float64), name=self.name)

@@ -47,7 +47,7 @@ class ArrowTable(RowGroupTable):
             file.seek(0)
             with pa.ipc.open_file(file) as reader:
                 schema = reader.schema
-        self._fields.append(list(schema.names))
+                self._fields.append(list(schema.names))  # of bytes that may be no UTF-8
         return TableFile.of(schema, batch_rows(path), self._options.keys_of(part))
 
     def _stored_bytes(self) -> int:
