@@ -15,7 +15,6 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from numcodecs.gzip import GZip
 from numcodecs.lzma import LZMA
 from numcodecs.zlib import Zlib
 from zarr.codecs import BloscCodec, GzipCodec
@@ -24,6 +23,7 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError
 from streamkm.sources import open_source
+from streamkm.sources.binary import zarr_codecs
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
 from tests.tables import cases, slow_but
@@ -281,13 +281,13 @@ class TestThreads:
     @pytest.fixture
     def decoding(self, monkeypatch):
         """Threads that decode a storage chunk, by their numbers."""
-        seen, decode = set(), GZip.decode
+        seen, decode = set(), zarr_codecs._decoded
 
         def noted(*args):
             seen.add(threading.get_ident())
             return decode(*args)
 
-        monkeypatch.setattr(GZip, "decode", noted)
+        monkeypatch.setattr(zarr_codecs, "_decoded", noted)
         return seen
 
     def test_an_event_loop_that_runs_is_no_hindrance(self, path, decoding):

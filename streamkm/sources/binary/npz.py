@@ -159,9 +159,8 @@ class _LoadedSource(ChunkedSource):
     def _rows(self) -> ChunkedSource:
         with _ONCE:
             if self._loaded is None:
-                logger.info(
-                    "%s is compressed and cannot be read in parts; loading %s bytes", self.name, f"{self.n_bytes:,}"
-                )
+                said = "%s is compressed and cannot be read in parts; loading %s bytes"
+                logger.info(said, self.name, f"{self.n_bytes:,}")
                 self._loaded, self.unloaded_bytes = self._load(), 0
         return self._loaded
 

@@ -6,6 +6,7 @@ a file says. No storage chunk is decoded to more bytes than its metadata say.
 
 from __future__ import annotations
 
+import asyncio
 import bz2
 import json
 import lzma
@@ -22,6 +23,7 @@ from zarr.codecs import ShardingCodec
 
 _TEXT_BYTES = 1 << 10  # of a text, on average, at most
 _WIDEST = 16  # bytes of a number that a filter may have widened
+_BESIDES = 1 << 12  # bytes of checksums and lengths
 _CODECS = frozenset({
     "blosc", "zstd", "lz4", "zlib", "gzip", "bz2", "lzma", "vlen-utf8", "bytes", "transpose", "sharding_indexed",
     "delta", "fixedscaleoffset", "quantize", "bitround", "packbits", "astype", "shuffle",
@@ -67,7 +69,7 @@ def guarded(array: Any) -> Any:
     pipeline = inner.codec_pipeline
     if metadata.zarr_format == 2:
         width = _TEXT_BYTES if array.dtype.kind in "OT" else max(_WIDEST, array.dtype.itemsize)
-        most, packed = math.prod(array.chunks) * width, metadata.compressor
+        most, packed = math.prod(array.chunks) * width + _BESIDES, metadata.compressor
         filters = tuple(_Bounded(codec, most) for codec in metadata.filters or ())
         codecs: Any = [
             replace(pipeline.array_bytes_codec, filters=filters, compressor=packed and _Bounded(packed, most))
@@ -79,18 +81,20 @@ def guarded(array: Any) -> Any:
 
 
 def _bounded(codecs: Any) -> tuple[Any, ...]:
-    """Codecs of format 3, each compression with a bound behind it."""
+    """Codecs of format 3: each compression has a bound behind it, or one within where it does not tell its size."""
     bounded: list[Any] = []
     for codec in codecs:
-        bounded.append(replace(codec, codecs=_bounded(codec.codecs)) if isinstance(codec, ShardingCodec) else codec)
+        name = _plain(codec.to_dict()["name"])
+        if name not in _UNTOLD:
+            bounded.append(replace(codec, codecs=_bounded(codec.codecs)) if isinstance(codec, ShardingCodec) else codec)
         if isinstance(codec, BytesBytesCodec):
-            bounded.append(_Bound(_plain(codec.to_dict()["name"])))
+            bounded.append(_Bound(name))
     return tuple(bounded)
 
 
 @dataclass(frozen=True)
 class _Bound(BytesBytesCodec):
-    """A look, before a codec of format 3 decodes, at how many bytes it will make."""
+    """A look, before a codec of format 3 decodes, at how many bytes it will make; decodes what does not tell that."""
 
     name: str
     is_fixed_size = True
@@ -99,8 +103,12 @@ class _Bound(BytesBytesCodec):
         return input_byte_length
 
     async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
-        width = getattr(chunk_spec.dtype, "item_size", _TEXT_BYTES)
-        _check_size(self.name, chunk_bytes.to_bytes(), math.prod(chunk_spec.shape) * width)
+        data, width = chunk_bytes.to_bytes(), getattr(chunk_spec.dtype, "item_size", _TEXT_BYTES)
+        most = math.prod(chunk_spec.shape) * width + _BESIDES
+        if self.name in _UNTOLD:
+            decoded = await asyncio.to_thread(_decoded, self.name, data, most)
+            return chunk_spec.prototype.buffer.from_bytes(decoded)
+        _check_size(self.name, data, most)
         return chunk_bytes
 
 
@@ -112,15 +120,37 @@ class _Bounded:
     most: int
 
     def decode(self, data: Any) -> Any:
+        if self.codec.codec_id in _UNTOLD:
+            return _decoded(self.codec.codec_id, data, self.most)
         _check_size(self.codec.codec_id, data, self.most)
         return self.codec.decode(data)
 
 
+def _decoded(name: str, data: Any, most: int) -> bytes:
+    """What a codec makes of bytes that do not tell its size. Raises ValueError where that is more than there can be."""
+    view, parts, size = memoryview(data).cast("B"), [], 0
+    while len(view):
+        decoder = _UNTOLD[name]()
+        parts.append(decoder.decompress(view, most + 1 - size))
+        size += len(parts[-1])
+        _refuse_more(data, size, most)
+        if not decoder.eof:
+            raise ValueError(f"its {len(data):,} bytes end early")
+        view = memoryview(decoder.unused_data)
+    return b"".join(parts)
+
+
+def _refuse_more(data: Any, size: int, most: int) -> None:
+    if size > most:
+        raise ValueError(
+            f"its {len(data):,} bytes would be decoded to {size:,} or more; its metadata say {most:,} at most"
+        )
+
+
 def _check_size(name: str, data: Any, most: int) -> None:
     """Refuse bytes that a codec would make more of than there can be. Raises ValueError."""
-    view = memoryview(data).cast("B") if name in _UNTOLD or name in ("blosc", "lz4", "zstd") else memoryview(b"")
+    view = memoryview(data).cast("B") if name in ("blosc", "lz4", "zstd") else memoryview(b"")
     head, size = bytes(view[:18]), 0
-    most += 1 << 12  # checksums, lengths
     if name == "blosc":
         size = int.from_bytes(head[4:8], "little")
         if len(view) < 16 or int.from_bytes(head[12:16], "little") != len(view):  # which the decoder believes
@@ -132,17 +162,12 @@ def _check_size(name: str, data: Any, most: int) -> None:
         width, start = (flags >> 5 & 1, 2, 4, 8)[flags >> 6], 6 - (flags >> 5 & 1) + (0, 1, 2, 4)[flags & 3]
         size = int.from_bytes(head[start : start + width], "little") + 256 * (width == 2)
         if not width:
-            import zstandard
-
+            try:
+                import zstandard
+            except ImportError as error:
+                raise ValueError("its Zstandard frames do not tell their size; pip install 'streamkm[zstd]'") from error
             size = len(zstandard.ZstdDecompressor().stream_reader(view).read(most + 1))
-    while name in _UNTOLD and len(view) and size <= most:
-        decoder = _UNTOLD[name]()
-        size += len(decoder.decompress(view, most + 1 - size))
-        view = memoryview(decoder.unused_data)
-    if size > most:
-        raise ValueError(
-            f"its {len(data):,} bytes would be decoded to {size:,} or more; its metadata say {most:,} at most"
-        )
+    _refuse_more(data, size, most)
 
 
 def _plain(name: Any) -> str:

@@ -49,9 +49,7 @@ class TableOptions:
     n_hashed: int = 1024  # features that categories are hashed to
     unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
     has_days: bool = False  # whether dates are numbers: of days
-    index: tuple[
-        str, ...
-    ] = ()  # columns that metadata of pandas call an index; no features unless `columns` names them
+    index: tuple[str, ...] = ()  # by metadata of pandas; no features unless `columns` names them
     keys: tuple[Mapping[str, str | None], ...] = ()  # of each file: keys and values of its folders; none of others
 
     def keys_of(self, part: int) -> Mapping[str, str | None]:
@@ -191,18 +189,8 @@ def read_options(options: Mapping[str, Any]) -> TableOptions:
         raise InvalidParameterError(f'categories_unseen={unseen!r}; needed: "raise" or "ignore"')
     if options.get("dates", "days") != "days":
         raise InvalidParameterError(f'dates={options["dates"]!r}; needed: "days", or leave it out')
-    return TableOptions(
-        columns,
-        exclude,
-        id_column,
-        categories,
-        dtype,
-        n_hashed,
-        unseen,
-        "dates" in options,
-        (),
-        tuple(options.get("keys", ())),
-    )
+    known, keys = (columns, exclude, id_column, categories, dtype, n_hashed, unseen), tuple(options.get("keys", ()))
+    return TableOptions(*known, has_days="dates" in options, keys=keys)
 
 
 def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
@@ -267,9 +255,8 @@ def _reasons(known: Sequence[str], options: TableOptions, chosen: Container[str]
     why |= dict.fromkeys(_index(known, options), "index") | dict.fromkeys(options.exclude, "exclude=")
     why |= {} if options.id_column is None else {options.id_column: "id_column="}
     told = [f"{column!r} ({why[column]})" for column in dict.fromkeys(known) if column in why and column not in chosen]
-    return ", ".join(told[:_SHOWN_COLUMNS]) + (
-        f" and {len(told) - _SHOWN_COLUMNS:,} more" * (len(told) > _SHOWN_COLUMNS)
-    )
+    n_more = len(told) - _SHOWN_COLUMNS
+    return ", ".join(told[:_SHOWN_COLUMNS]) + (f" and {n_more:,} more" if n_more > 0 else "")
 
 
 def lay_out(
@@ -332,15 +319,8 @@ def lay_out(
         )
     hashed = options.categories == "hash" and any(column.kind == "category" for column in columns)
     dtype = options.dtype or _common_dtype(columns, single=len(columns) == 1 and bool(vectors))
-    made = TableSchema(
-        tuple(columns),
-        tuple(encoders),
-        dtype,
-        options.n_hashed if hashed else 0,
-        None,
-        options.unseen,
-        _reasons(known, options, fields),
-    )
+    n_hashed, left_out = options.n_hashed if hashed else 0, _reasons(known, options, fields)
+    made = TableSchema(tuple(columns), tuple(encoders), dtype, n_hashed, None, options.unseen, left_out)
     return with_names(made) if named and not (len(columns) == 1 and vectors) else made
 
 
