@@ -180,8 +180,8 @@ def ended_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def parsed(settings: Sequence[str]) -> list[Override]:
-    """What each ``--set KEY=VALUE`` sets."""
-    from streamkm.cli.config import parse_set
+def parsed(settings: Sequence[Any]) -> list[Override]:
+    """What each ``--set KEY=VALUE`` sets, and each option that stands for one: a key, its value, the option."""
+    from streamkm.cli.config import Override, parse_set
 
-    return [parse_set(text) for text in settings]
+    return [parse_set(each) if isinstance(each, str) else Override(*each) for each in settings]

@@ -20,15 +20,19 @@ import yaml
 
 from streamkm.cli.data import TEXT, Opened, open_configured, read_table_settings, read_text_settings
 from streamkm.cli.schema import SECTIONS, Output, flat_parameters, shown, validate
-from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError
+from streamkm.cli.summary import FEATURES, columns_text, fit_command, fit_options, seen_columns, source_lines
+from streamkm.cli.wording import COLUMN_FLAGS
+from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, StreamkmError
 from streamkm.core.secrets import MASK
+from streamkm.core.text_table import aligned
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
 from streamkm.sketches import OPTIONS
-from streamkm.sources import RowSource
+from streamkm.sources import RowSource, open_source
+from streamkm.sources.tables.columns import HeadRead
 
 CLUSTER_FILES = ("tls_ca_file", "tls_cert", "tls_key", "report")
 NO_CLUSTER = SECTIONS["cluster"]().model_dump()
@@ -178,6 +182,28 @@ def open_data(paths: Sequence[str], overrides: Sequence[Override] = ()) -> Opene
     return _open(paths, overrides, ("data", "text"), None).data
 
 
+def inspected(path: str, overrides: Sequence[Override]) -> str:
+    """Text on a source; on a table also a line for each column, and the command that fits it."""
+    given = {each.key.removeprefix("data."): each.value for each in overrides if each.key.startswith("data.")}
+    given |= {key: [given[key]] for key in ("columns", "exclude") if isinstance(given.get(key), str)}
+    form = {key: value for key, value in given.items() if key not in COLUMN_FLAGS}
+    try:
+        if len(given) == len(overrides):  # no documents
+            with suppress(StreamkmError, TypeError):  # what is wrong is said where the source is opened
+                open_source(path, **form, categories=HeadRead)
+    except HeadRead as read:
+        known, head = read.args
+        columns, n_rows = seen_columns(known, head, given), head.num_rows
+        options = fit_options(columns, given)
+        hashed = {"categories": "hash"} if options.get("categories") == "onehot" else {}  # reads no rows
+        has_features = any(each.use in FEATURES for each in columns)
+        lines = source_lines(open_source(path, **{**options, **hashed})) if has_features else [("data", path)]
+        kept = [line for line in lines if line[0] not in ("features", "values", "left out")]
+        last = fit_command(path, columns, options, n_rows) if has_features else "no column can be a feature"
+        return f"{aligned(kept)}\n\n{columns_text(columns)}\n\nBy the first {n_rows:,} rows. To fit:\n  {last}"
+    return aligned(source_lines(open_data([path], overrides).source))
+
+
 def open_work(
     paths: Sequence[str], overrides: Sequence[Override] = (), *, beside: str | os.PathLike[str] | None = None
 ) -> tuple[Opened, ClusterSettings | None]:
@@ -190,10 +216,7 @@ def open_work(
 
 
 def _open(
-    paths: Sequence[str],
-    overrides: Sequence[Override],
-    sections: Sequence[str],
-    beside: str | os.PathLike[str] | None,
+    paths: Sequence[str], overrides: Sequence[Override], sections: Sequence[str], beside: str | os.PathLike[str] | None
 ) -> Run:
     for override in overrides:
         if override.key.partition(".")[0] not in sections:

@@ -65,16 +65,7 @@ def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
     "--half-life", type=float, metavar="ROWS", help="Later rows after which a row of incremental.npz counts half."
 )
 @overwrite_option
-def fit(
-    inputs: Sequence[str],
-    settings: Sequence[str],
-    quiet: bool,
-    verbose: bool,
-    resume: bool,
-    restart: bool,
-    no_checkpoint: bool,
-    **options: Any,
-) -> None:
+def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
     """Cluster data; write labels, model, summary, report.
 
     What is done is kept beside the results every few seconds: a run that was interrupted goes on with --resume.
@@ -85,8 +76,8 @@ def fit(
     each (other files with --set data.format=files). What the command line says wins over the configuration.
     """
     _check_usage(inputs, settings, options["n_clusters"])
-    with Talk(quiet=quiet, verbose=verbose) as talk:
-        image_shape = options.pop("image_shape")
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        image_shape, no_checkpoint = options["image_shape"], options["no_checkpoint"]
         run = _load(inputs, settings, options)
         from streamkm.cli import results
         from streamkm.cli.results import INCREMENTAL, REPORT, RESULT_NAMES, check_target, prepare_labels, staged
@@ -111,7 +102,7 @@ def fit(
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
             saved = None
             if not no_checkpoint:
-                saved = stack.enter_context(_checkpoint(run, source, directory, resume, restart))
+                saved = stack.enter_context(_checkpoint(run, source, directory, options["resume"], options["restart"]))
             kept = {}
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
                 kept["labels_to"] = prepare_labels(place, run.output.labels)
@@ -169,21 +160,14 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
 @_run_options
 @fit_threads_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(
-    inputs: Sequence[str],
-    settings: Sequence[str],
-    quiet: bool,
-    verbose: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **options: Any) -> None:
     """Say what fit would do: passes, bytes, memory.
 
     Takes the arguments of fit. Reads no rows, except for --categories onehot and a number of --genes, where one pass
     finds the columns.
     """
     _check_usage(inputs, settings, options["n_clusters"])
-    with Talk(quiet=quiet, verbose=verbose):
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]):
         run = _load(inputs, settings, options).with_genes()
         planned = run.plan()
         if as_json:
@@ -204,7 +188,7 @@ def _check_usage(inputs: Sequence[str], settings: Sequence[str], n_clusters: int
     configs = _configurations(inputs)
     if configs and len(inputs) > 1:
         raise click.UsageError(f"give one configuration ({configs[0]}) or data, not both")
-    if not configs and n_clusters is None and not any(s.startswith("estimator.n_clusters") for s in settings):
+    if not configs and n_clusters is None and not any("estimator.n_clusters" in each for each in settings):
         raise click.UsageError("say how many clusters: -k 10")
 
 

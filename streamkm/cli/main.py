@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from streamkm import __version__
-from streamkm.cli.common import Talk, TerminatedError, ended_in_order, parsed, print_pairs, work
+from streamkm.cli.common import Talk, TerminatedError, ended_in_order, parsed, work
 from streamkm.cli.dedupe import dedupe
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.options import (
@@ -165,26 +165,23 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         with _codes_are_kept():
-            return self._invoke(ctx)
-
-    def _invoke(self, ctx: click.Context) -> Any:
-        try:
-            with _output_may_be_closed(), ended_in_order():
-                return super().invoke(ctx)
-        except ConfigError as error:  # in the words of the command line already
-            raise _InputError(str(error)) from None
-        except StreamkmError as error:
-            raise _InputError(in_words_of(ctx.invoked_subcommand or "", str(error))) from None
-        except KeyboardInterrupt as error:
-            word, code = ("ended by SIGTERM", 143) if isinstance(error, TerminatedError) else ("interrupted", 130)
-            click.echo(f"streamkm: {word}; results of earlier runs are unchanged", err=True)
-            ctx.exit(code)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except Exception as error:
-            error.add_note(_REPORT_THIS)
-            sys.excepthook = _show_failure
-            raise
+            try:
+                with _output_may_be_closed(), ended_in_order():
+                    return super().invoke(ctx)
+            except ConfigError as error:  # in the words of the command line already
+                raise _InputError(str(error)) from None
+            except StreamkmError as error:
+                raise _InputError(in_words_of(ctx.invoked_subcommand or "", str(error))) from None
+            except KeyboardInterrupt as error:
+                word, code = ("ended by SIGTERM", 143) if isinstance(error, TerminatedError) else ("interrupted", 130)
+                click.echo(f"streamkm: {word}; results of earlier runs are unchanged", err=True)
+                ctx.exit(code)
+            except (click.ClickException, click.exceptions.Exit, click.Abort):
+                raise
+            except Exception as error:
+                error.add_note(_REPORT_THIS)
+                sys.excepthook = _show_failure
+                raise
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -198,17 +195,13 @@ def main() -> None:
 @set_option
 @table_options
 def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
-    """Say what is in files: rows, features, storage.
+    """Say what is in files: rows, features, storage; columns of tables, and the fit to type.
 
-    Reads no rows, so some numbers are estimates ("about").
+    Reads the first rows of tables and no rows of other files, so some numbers are estimates ("about").
     """
-    from streamkm.cli.config import open_data
-    from streamkm.cli.summary import source_lines
+    from streamkm.cli.config import inspected
 
-    for number, path in enumerate(paths):
-        if number:
-            click.echo()
-        print_pairs(source_lines(open_data([path], parsed(settings)).source))
+    click.echo("\n\n".join(inspected(path, parsed(settings)) for path in paths))
 
 
 @click.command()
@@ -227,33 +220,24 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 @overwrite_option
 @force_option
 @talk_options
-def assign(
-    model: str,
-    paths: Sequence[str],
-    output: str,
-    settings: Sequence[str],
-    executor: int | str,
-    overwrite: bool,
-    force: bool,
-    **talking: bool,
-) -> None:
+def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Label the rows of PATH... with the centers of MODEL.
 
     MODEL is the model.npz of a results directory, or a file that save() of an estimator wrote. Each row gets the label
     of its nearest center. Tables are read by the columns, categories and dates of the fit, which MODEL or table.json
     beside it tells. Documents are hashed and weighted like those of the fit, by text.json and tfidf.npz beside MODEL.
     """
-    with Talk(**talking) as talk:
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.results import check_labels_target, write_labels
         from streamkm.cli.summary import rows_text
         from streamkm.estimators.registry import load_estimator
         from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
 
-        may: Overwrite = "any" if force else overwrite
+        may: Overwrite = "any" if options["force"] else options["overwrite"]
         check_labels_target(output, overwrite=may)
-        estimator = talk.prepare(load_estimator(model).set_params(executor=executor))
-        with work(paths, settings, beside=model, executor=executor) as source:
+        estimator = talk.prepare(load_estimator(model).set_params(executor=options["executor"]))
+        with work(paths, settings, beside=model, executor=options["executor"]) as source:
             if output.endswith(".npy"):
                 labels = estimator.predict(source)
                 write_labels(output, labels, overwrite=may)
@@ -275,8 +259,5 @@ def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool)
         talk.say([("report", str(write_report(directory, image_shape)))])
 
 
-_COMMANDS = (
-    fit, plan, inspect, assign, update, drift, sketch, append, cluster, dedupe, sweep, report, warm,
-)  # fmt: skip
-for _command in _COMMANDS:
+for _command in (fit, plan, inspect, assign, update, drift, sketch, append, cluster, dedupe, sweep, report, warm):
     main.add_command(_command)

@@ -3,28 +3,107 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
+from streamkm.cli.wording import COLUMN_FLAGS
 
-def set_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A key of the configuration, `settings`."""
-    return click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE",
-        help="Set a key of the configuration, as in estimator.n_clusters=50 or data.dataset=/X. Repeatable.",
-    )(command)  # fmt: skip
+_THREADS_HELP = "Threads of this process.  [default: one for each processor]"
+
+
+def fit_threads_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How many threads work, added to `settings`."""
+    option = click.option("--threads", type=click.IntRange(1), help=_THREADS_HELP)
+    return _as_settings(command, {"threads": "estimator.executor"}, option)
+
+
+def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
+    return None if value is None else value.split(",")
+
+
+def _genes(_: click.Context, __: click.Parameter, value: str | None) -> str | int | None:
+    return int(value) if value is not None and value.isdecimal() else value
+
+
+def _steps(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | dict[str, Any] | None:
+    """Steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income,weight:age=2``."""
+    if value is None or ":" not in value:
+        return None if value is None else value.split(",")
+    steps: dict[str, Any] = {}
+    for part in value.split(","):
+        step, colon, columns = part.partition(":")
+        if step in steps:
+            raise click.BadParameter(f"the step {step!r} is there twice; give it all of its columns once")
+        each = columns.split("+") if colon else None
+        steps[step] = dict(map(_weight, each)) if step == "weight" and each else each
+    return steps
+
+
+def _weight(text: str) -> tuple[str, float]:
+    column, _, weight = text.rpartition("=")
+    try:
+        return column, float(weight)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no column with its weight, as in weight:age=2+income=0.5") from None
+
+
+def _sizes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    sizes = () if value is None else tuple(value.lower().split("x"))
+    if value is not None and not (len(sizes) in (2, 3) and all(size.isdecimal() for size in sizes)):
+        raise click.BadParameter(f"{value!r} is no shape of pictures like 28x28 or 32x32x3")
+    return None if value is None else tuple(map(int, sizes))
+
+
+set_option = click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE",
+    help="Set a key of the configuration, as in estimator.n_clusters=50 or data.dataset=/X. Repeatable.",
+)  # fmt: skip
+"""A key of the configuration, `settings`."""
+threads_option = click.option(
+    "--threads", "executor", type=click.IntRange(1), callback=lambda _, __, value: value or "auto", help=_THREADS_HELP
+)  # fmt: skip
+"""How many threads work: `executor`."""
+preprocess_option = click.option(
+    "--preprocess", callback=_names, metavar="A,B",
+    help="Done to rows as they are read: standardize, robust, log1p, total, unit.",
+)  # fmt: skip
+"""What is done to rows as they are read: `preprocess`."""
+column_steps_option = click.option(
+    "--preprocess", callback=_steps, metavar="A,B",
+    help="Done to rows as they are read: standardize, robust, log1p, total, unit. Steps of some columns: "
+    "log1p:fare,standardize:age+income,weight:age=2.",
+)  # fmt: skip
+"""What is done to rows, or to some of their columns, as they are read: `preprocess`."""
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace results of an earlier run.")
+"""Whether results of an earlier run may go: `overwrite`."""
+force_option = click.option("--force", is_flag=True, help="Replace a file that is no result of streamkm's, too.")
+"""Whether any file may go: `force`."""
+memory_option = click.option(
+    "--memory-limit", default="auto", show_default=True, metavar="SIZE",
+    help="Memory of this process at most: 1 GiB, 50%, or auto, 80 % of the machine's.",
+)  # fmt: skip
+"""What the command may hold: `memory_limit`."""
+labels_format_option = click.option(
+    "--labels-format", type=click.Choice(["npy", "zarr", "csv", "parquet"]),
+    help="Labels as an array, or as a table with distances, which takes one more pass.  [default: npy]",
+)  # fmt: skip
+"""As what labels are written: `labels_format`."""
+image_option = click.option(
+    "--image-shape", callback=_sizes, metavar="HxW",
+    help="For rows of pixels, like 28x28 or 32x32x3: show each cluster's center as a picture.",
+)  # fmt: skip
+"""Whether a report shows clusters as pictures: `image_shape`."""
+restart_option = click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")
+"""Whether a pass begins anew: `restart`."""
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Which columns of tables and which genes are features: keys of the section data, added to `settings`."""
     return _as_settings(
         command,
-        {"columns": "data.columns", "exclude": "data.exclude", "id_column": "data.id_column",
-         "categories": "data.categories", "categories_unseen": "data.categories_unseen",
-         "dates": "data.dates", "genes": "data.genes"},
+        {name: f"data.{name}" for name in COLUMN_FLAGS},
         click.option("--columns", callback=_names, metavar="A,B", help="Table columns to use as features."),
         click.option("--exclude", callback=_names, metavar="A,B", help="Table columns to leave out."),
         click.option("--id-column", metavar="NAME", help="Table column that identifies rows; not used as a feature."),
@@ -59,46 +138,9 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )  # fmt: skip
 
 
-def _threads(_: click.Context, __: click.Parameter, value: int | None) -> int | str:
-    return "auto" if value is None else value
-
-
-def threads_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How many threads work: `executor`."""
-    return click.option(
-        "--threads", "executor", type=click.IntRange(1), callback=_threads,
-        help="Threads of this process.  [default: one for each processor]",
-    )(command)  # fmt: skip
-
-
-def fit_threads_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How many threads work, added to `settings`."""
-    option = click.option(
-        "--threads", type=click.IntRange(1), help="Threads of this process.  [default: one for each processor]"
-    )
-    return _as_settings(command, {"threads": "estimator.executor"}, option)
-
-
 def invalid_option(*choices: str, text: str) -> Callable[..., Any]:
     """Treatment of rows with NaN or infinity: `invalid`."""
     return click.option("--invalid", type=click.Choice(choices), default="raise", show_default=True, help=text)
-
-
-def preprocess_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What is done to rows as they are read: `preprocess`."""
-    return click.option(
-        "--preprocess", callback=_names, metavar="A,B",
-        help="Done to rows as they are read: standardize, robust, log1p, total, unit.",
-    )(command)  # fmt: skip
-
-
-def column_steps_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What is done to rows, or to some of their columns, as they are read: `preprocess`."""
-    return click.option(
-        "--preprocess", callback=_steps, metavar="A,B",
-        help="Done to rows as they are read: standardize, robust, log1p, total, unit. Steps of some columns: "
-        "log1p:fare,standardize:age+income,weight:age=2.",
-    )(command)  # fmt: skip
 
 
 def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: Any) -> Callable[..., Any]:
@@ -107,7 +149,8 @@ def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: An
     @functools.wraps(command)
     def wrapped(*args: Any, settings: Sequence[str], **given: Any) -> Any:
         values = {key: given.pop(name, None) for name, key in keys.items()}
-        more = [f"{key}={json.dumps(value)}" for key, value in values.items() if value is not None]
+        flags = {each.name: each.opts[0] for each in click.get_current_context().command.params}
+        more = [(key, values[key], flags[name]) for name, key in keys.items() if values[key] is not None]
         return command(*args, settings=(*settings, *more), **given)
 
     made: Callable[..., Any] = wrapped
@@ -116,85 +159,9 @@ def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: An
     return made
 
 
-def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
-    return None if value is None else value.split(",")
-
-
-def _genes(_: click.Context, __: click.Parameter, value: str | None) -> str | int | None:
-    return int(value) if value is not None and value.isdecimal() else value
-
-
-def _steps(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | dict[str, Any] | None:
-    """Steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income,weight:age=2``."""
-    if value is None or ":" not in value:
-        return None if value is None else value.split(",")
-    steps: dict[str, Any] = {}
-    for part in value.split(","):
-        step, colon, columns = part.partition(":")
-        if step in steps:
-            raise click.BadParameter(f"the step {step!r} is there twice; give it all of its columns once")
-        each = columns.split("+") if colon else None
-        steps[step] = dict(map(_weight, each)) if step == "weight" and each else each
-    return steps
-
-
-def _weight(text: str) -> tuple[str, float]:
-    column, _, weight = text.rpartition("=")
-    try:
-        return column, float(weight)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no column with its weight, as in weight:age=2+income=0.5") from None
-
-
 def talk_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """How much is said: `quiet` and `verbose`."""
     command = click.option("-v", "--verbose", is_flag=True, help="More log lines, and where errors were raised.")(
         command
     )
     return click.option("-q", "--quiet", is_flag=True, help="No progress, no log lines, no summary.")(command)
-
-
-def overwrite_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Whether results of an earlier run may go: `overwrite`."""
-    return click.option("--overwrite", is_flag=True, help="Replace results of an earlier run.")(command)
-
-
-def force_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Whether any file may go: `force`."""
-    return click.option("--force", is_flag=True, help="Replace a file that is no result of streamkm's, too.")(command)
-
-
-def memory_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What the command may hold: `memory_limit`."""
-    return click.option(
-        "--memory-limit", default="auto", show_default=True, metavar="SIZE",
-        help="Memory of this process at most: 1 GiB, 50%, or auto, 80 % of the machine's.",
-    )(command)  # fmt: skip
-
-
-def labels_format_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """As what labels are written: `labels_format`."""
-    return click.option(
-        "--labels-format", type=click.Choice(["npy", "zarr", "csv", "parquet"]),
-        help="Labels as an array, or as a table with distances, which takes one more pass.  [default: npy]",
-    )(command)  # fmt: skip
-
-
-def image_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Whether a report shows clusters as pictures: `image_shape`."""
-    return click.option(
-        "--image-shape", callback=_sizes, metavar="HxW",
-        help="For rows of pixels, like 28x28 or 32x32x3: show each cluster's center as a picture.",
-    )(command)  # fmt: skip
-
-
-def _sizes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    sizes = () if value is None else tuple(value.lower().split("x"))
-    if value is not None and not (len(sizes) in (2, 3) and all(size.isdecimal() for size in sizes)):
-        raise click.BadParameter(f"{value!r} is no shape of pictures like 28x28 or 32x32x3")
-    return None if value is None else tuple(map(int, sizes))
-
-
-def restart_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Whether a pass begins anew: `restart`."""
-    return click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")(command)

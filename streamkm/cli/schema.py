@@ -73,19 +73,10 @@ KERNEL_TYPES: dict[str, Any] = {
 
 
 # Likewise of how documents are hashed.
-HASHING_TYPES: dict[str, Any] = {
-    "n_features": int,
-    "input": Literal["text", "tokens", "counts"],
-    "alternate_sign": bool,
-    "binary": bool,
-    "norm": Literal["l1", "l2"] | None,
-    "analyzer": Literal["word", "char", "char_wb"],
+HASHING_TYPES: dict[str, Any] = {name: get_type_hints(FeatureHashing)[name] for name in HASHING} | {
     "ngram_range": list[int],
-    "lowercase": bool,
-    "strip_accents": Literal["ascii", "unicode"] | None,
     "stop_words": Literal["english"] | list[str] | None,
     "dtype": Literal["float32", "float64"],
-    "seed": int,
 }
 
 

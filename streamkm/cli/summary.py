@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from streamkm.cli.wording import COLUMN_FLAGS
 from streamkm.fitting.labelling.gain import WORTH
 from streamkm.metrics.cluster_summary import blank_text
+from streamkm.sources.arrow_values import is_category, is_date, value_dtype
+from streamkm.sources.tables.categories import MOST_VALUES
 
 if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
+
+_FEW = 50  # values of a column of text up to which each becomes a feature
+_MANY = "left out: text of many values"
+_COUNTED = 10  # rows from which on whole numbers of equal steps are a counter
+_ID = re.compile(r"(?i:(^|_|\W)(id|key|uuid|index|nr))$|[a-z]I[Dd]$")
+FEATURES = ("feature", "date", "one-hot", "hashed", "vector")
 
 
 def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
@@ -74,3 +89,111 @@ def source_lines(source: RowSource) -> list[tuple[str, str]]:
         ("stored bytes", "unknown" if source.n_bytes is None else f"{source.n_bytes:,}"),
         *source.details().items(),
     ]
+
+
+class Seen(NamedTuple):
+    """A column by a table's first rows, and what a fit should do with it."""
+
+    name: str
+    type: str
+    missing: int
+    distinct: int
+    use: str
+
+
+def seen_columns(known: Sequence[str], head: Any, given: Mapping[str, Any]) -> list[Seen]:
+    """All columns of a table with the use of each in a fit; `given`: keys of the section data that the user set."""
+    found = [
+        _seen(name, head.column(name), given) if name in head.column_names else Seen(name, "", 0, 0, "left out: index")
+        for name in known
+    ]
+    ids = sorted((each.name for each in found if each.use == "id"), key=lambda name: not _ID.search(name))
+    chosen = given.get("id_column", next(iter(ids), None))
+    vector = next((each.name for each in found if each.use == "vector"), None)
+    for number, each in enumerate(found):
+        if each.use == "id" and each.name != chosen:
+            found[number] = Seen(*each[:4], "left out: names rows")
+        elif vector not in (None, each.name) and each.use in FEATURES:
+            found[number] = Seen(*each[:4], f"left out: beside the vectors of {vector}")
+    return found
+
+
+def _seen(name: str, values: Any, given: Mapping[str, Any]) -> Seen:
+    from pyarrow import compute, types
+
+    kind, n_rows = values.type, len(values)
+    values = values.cast(kind.value_type) if types.is_dictionary(kind) else values
+    n_nan = compute.sum(compute.is_nan(values)).as_py() or 0 if types.is_floating(kind) else 0
+    missing = values.null_count + n_nan
+    distinct = 1 if types.is_nested(kind) else len(values.unique()) - (values.null_count > 0) - (n_nan > 0)
+    text, (dtype, is_vector) = is_category(kind), value_dtype(kind)
+    categories, named = given.get("categories"), _ID.search(name) is not None and name not in given.get("columns", ())
+    is_unique = distinct == n_rows > 1
+    if name == given.get("id_column"):
+        use = "id"
+    elif name in given.get("exclude", ()) or name not in given.get("columns", (name,)):
+        use = "left out: as you say"
+    elif missing == n_rows:
+        use = "left out: no values"
+    elif dtype is not None:
+        whole = dtype.kind in "iu" and not is_vector
+        is_id = whole and is_unique and (named or (n_rows >= _COUNTED and _counts(values)))
+        use = "vector" if is_vector else "id" if is_id else "feature"
+        use = "left out: looks like an id" if whole and named and not is_id and distinct > _FEW else use
+    elif is_date(kind):
+        use = "date"
+    elif not text:
+        use = "left out: no numbers"
+    elif categories == "hash":
+        use = "hashed"
+    else:
+        is_known = isinstance(categories, dict) and name in categories
+        use = "one-hot" if is_known or (not is_unique and distinct <= _FEW) else "id" if is_unique else _MANY
+    return Seen(name, "text" if text else str(kind), missing, distinct, use)
+
+
+def _counts(values: Any) -> bool:
+    return len({step > 0 for step in np.diff(values.to_pylist())}) == 1
+
+
+def fit_options(columns: Sequence[Seen], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of the section data that open a table with these uses of its columns."""
+    of = {use: [each.name for each in columns if each.use == use] for use in (*FEATURES, "id")}
+    n_values = sum(each.distinct for each in columns if each.use == "one-hot")
+    usual = {
+        "columns": of["vector"],
+        "id_column": next(iter(of["id"]), None),
+        "categories": ("onehot" if n_values <= MOST_VALUES // 2 else "hash") if n_values else None,
+        "dates": "days" if of["date"] else None,
+    }
+    found = usual | dict(given)
+    left_out = [each.name for each in columns if each.use.startswith("left out") and each.type]
+    more = [name for name in left_out if name in (found["columns"] or left_out)]
+    found["exclude"] = list(dict.fromkeys([*given.get("exclude", ()), *more]))
+    return {key: value for key, value in found.items() if value}
+
+
+def fit_command(path: str, columns: Sequence[Seen], options: Mapping[str, Any], n_rows: int) -> str:
+    """The command that fits a table so."""
+    numbers = [each for each in columns if each.use in ("feature", "date")]
+    words = ["streamkm", "fit", path, "-k", str(min(10, n_rows))]
+    for key, value in options.items():
+        names = [value] if isinstance(value, str) else value
+        if key in COLUMN_FLAGS and isinstance(names, list) and not any("," in name for name in names):
+            words += [f"--{key.replace('_', '-')}", ",".join(names)]
+        else:
+            words += ["--set", f"data.{key}={json.dumps(value)}"]
+    words += ["--invalid", "mean"] if any(each.missing for each in numbers) else []
+    apart = any(each.use in ("one-hot", "hashed") for each in columns)  # features that keep their 0 and 1
+    names = [each.name for each in numbers]
+    if len(numbers) > 1 and not (apart and any(re.search(r"[,:=+]", name) for name in names)):
+        words += ["--preprocess", f"standardize:{'+'.join(names)}" if apart else "standardize"]
+    return shlex.join(words)
+
+
+def columns_text(columns: Sequence[Seen]) -> str:
+    """A line for each column, the cells of all below each other."""
+    cells = [(*each[:2], f"{each.missing:,}", f"{each.distinct:,}", each.use) for each in columns]
+    lines = [("column", "type", "missing", "distinct", "in a fit"), *cells]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

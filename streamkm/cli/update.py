@@ -6,6 +6,7 @@ The work is done by `IncrementalKMeans`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,21 +34,18 @@ _VERDICTS = ("stable", "shifted", "fit again")
 
 def _range(_: click.Context, __: click.Parameter, value: str | None) -> int | tuple[int, int] | None:
     """A number of clusters, or the fewest and the most."""
-    if value is None:
-        return None
-    counts = value.split(":")
-    if len(counts) > 2 or not all(count.isdecimal() for count in counts):
+    if value is None or value.isdecimal():
+        return None if value is None else int(value)
+    found = re.fullmatch(r"(\d+):(\d+)", value)
+    if found is None:
         raise click.BadParameter(f"{value!r} is no number of clusters, like 20, nor fewest and most, like 10:40")
-    return int(value) if len(counts) == 1 else (int(counts[0]), int(counts[1]))
+    return int(found[1]), int(found[2])
 
 
 def _rows_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `update` and `drift` are given."""
-    for option in (
-        click.argument("paths", nargs=-1, required=True, metavar="DATA..."),
-        click.argument("model", type=click.Path()),
-    ):
-        command = option(command)
+    command = click.argument("paths", nargs=-1, required=True, metavar="DATA...")(command)
+    command = click.argument("model", type=click.Path())(command)
     for shared in (set_option, table_options, memory_option, threads_option, overwrite_option, talk_options):
         command = shared(command)
     return command
@@ -69,17 +67,7 @@ def _rows_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )  # fmt: skip
 @labels_format_option
 @restart_option
-def update(
-    model: str,
-    paths: Sequence[str],
-    output: str,
-    settings: Sequence[str],
-    executor: int | str,
-    *,
-    model_to: str | None,
-    overwrite: bool,
-    **options: Any,
-) -> None:
+def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Take the rows of DATA into MODEL, follow its clusters, and label these rows.
 
     MODEL is the incremental.npz of streamkm fit --incremental, or a file that save() of an IncrementalKMeans wrote; it
@@ -111,13 +99,14 @@ def update(
         from streamkm.passes.labels import count_skipped
         from streamkm.reports.update_page import update_page
 
+        executor, overwrite = options["executor"], options["overwrite"]
         version = file_version(model)
         estimator = load_incremental(model)
         kept = {name: getattr(estimator, name) for name in ("memory_limit", "progress")}
         _set_up(talk, estimator, executor, options["memory_limit"])
         if options["n_clusters"] is not None:
             estimator.set_params(n_clusters=options["n_clusters"])
-        target = model if model_to is None else model_to
+        target = options["model_to"] or model
         check_model_place(model, target, overwrite=overwrite)
         directory = KeptDirectory(f"{output}.checkpoint")
         records(directory)  # refuses a directory of other files before data are opened
@@ -169,17 +158,7 @@ def update(
     "--fail-on", type=click.Choice(_VERDICTS[1:]),
     help="End with exit code 3 at this verdict, or at a worse one.",
 )  # fmt: skip
-def drift(
-    model: str,
-    paths: Sequence[str],
-    output: str | None,
-    settings: Sequence[str],
-    executor: int | str,
-    *,
-    overwrite: bool,
-    fail_on: str | None,
-    **options: Any,
-) -> None:
+def drift(model: str, paths: Sequence[str], output: str | None, settings: Sequence[str], **options: Any) -> None:
     """Compare the rows of DATA with those that MODEL has counted.
 
     MODEL as for streamkm update; it is not changed. The verdict is "stable", "shifted" or "fit again". DATA are read
@@ -190,10 +169,11 @@ def drift(
         from streamkm.cli.update_results import DRIFT, DRIFT_PAGE, DRIFT_RESULTS, json_text, load_incremental
         from streamkm.reports.update_page import update_page
 
+        executor, fail_on = options["executor"], options["fail_on"]
         estimator = load_incremental(model)
         _set_up(talk, estimator, executor, options["memory_limit"])
         if output is not None:
-            check_target(output, overwrite=overwrite, results=DRIFT_RESULTS)
+            check_target(output, overwrite=options["overwrite"], results=DRIFT_RESULTS)
         with work(paths, settings, beside=model, memory_limit=options["memory_limit"], executor=executor) as source:
             found = estimator.drift(source)
         if output is not None:

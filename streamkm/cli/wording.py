@@ -7,42 +7,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 
 _FITS = ("fit", "plan", "cluster")
-# parameters that commands have options for, "{}" for the value; all others are keys of the configuration
-_OPTIONS: dict[str, dict[str, str]] = {
-    **{
-        command: {"n_clusters": "-k {}", "invalid": "--invalid {}",
-                  "random_state": "--seed {}",
-                  "image_shape": "--image-shape {}", "fit_on": "--set kernel.fit_on={}"}
-        for command in _FITS
-    },
-    "report": {"image_shape": "--image-shape {}"},
-    "sketch": {
-        "n_components": "-m {}", "seed": "--seed {}", "metric": "--metric {}", "sketch": "--sketch {}",
-        "invalid": "--invalid {}",
-    },
-    "dedupe": {
-        "n_clusters": "-k {}", "invalid": "--invalid {}", "random_state": "--seed {}",
-        "threshold": "--threshold {}", "keep": "--keep {}",
-    },
-    "update": {"n_clusters": "-k {}"},
-    "append": {"first_feature": "--first-feature {}", "invalid": "--invalid {}"},
-    "sweep": {
-        "n_clusters": "-k {}", "random_state": "--random-state {}", "metric": "--metric {}",
-        "invalid": "--invalid {}",
-    },
-}  # fmt: skip
-_COLUMNS = {
-    name: f"--{name.replace('_', '-')} {{}}"
-    for name in ("columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "genes")
-}
-_THREADS = {"executor": "--threads {}"}
-_WITH_THREADS = (*_FITS, "assign", "update", "drift", "sketch", "append", "dedupe", "sweep")
-_WITH_COLUMNS = ("fit", "plan", "inspect", "assign", "update", "drift", "sketch", "dedupe", "sweep")
-_MEMORY = {"memory_limit": "--memory-limit {}"}
-_WITH_MEMORY = (*_FITS, "update", "drift", "sketch", "append", "dedupe", "sweep")
+COLUMN_FLAGS = ("columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "genes")
+_PARAMETERS = {"seed": "random_state", "threads": "executor"}  # what Python calls some options
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
 _PHRASES = (
@@ -52,7 +20,9 @@ _PHRASES = (
 _YAML = {"None": "null", "True": "true", "False": "false"}
 _OF = {"FeatureHashing": "text", "SketchOptions": "estimator"}  # sections that stand for their arguments
 # a parameter with its value, which a message may leave to the reader
-_GIVEN = re.compile(rf"""(?:({"|".join(_OF)})\()?(?<![\w./-])([a-z]\w*)=("[^"]*"|'[^']*'|[\w.+-]*\w|)(?(1)\))""")
+_GIVEN = re.compile(
+    rf"""(?:({"|".join(_OF)})\()?(?<![\w./-])([a-z]\w*)=("[^"]*"|'[^']*'|\[[^\]]*\]|[\w.+-]*\w|)(?(1)\))"""
+)
 _NAMED = re.compile(r"(?<![\w./=-])[a-z]+_[a-z_]+(?![\w./=(-])")
 
 
@@ -68,34 +38,34 @@ def in_words_of(command: str, text: str) -> str:
     >>> in_words_of("sketch", 'NaN in row 7; pass invalid="skip" to leave such rows out')
     'NaN in row 7; pass --invalid skip to leave such rows out'
     """
-    options = _OPTIONS.get(command, {}) | (_COLUMNS if command in _WITH_COLUMNS else {})
-    options |= _MEMORY if command in _WITH_MEMORY else {}
-    options |= _THREADS if command in _WITH_THREADS else {}
-    keys = dict(_keys(command))
+    from streamkm.cli.schema import SECTIONS
+
+    options, sections = _options(command), reversed(_SECTIONS.get(command, _ROWS))  # of equal keys the first section's
+    keys = {name: f"{section}.{name}" for section in sections for name in SECTIONS[section].model_fields}
+    keys |= {"fit_on": "kernel.fit_on"} if command in _FITS else {}  # a sketch's is in `_OF`
 
     def given(found: re.Match[str]) -> str:
         of, name, value = found.groups()
         value = _YAML.get(value, value.strip("\"'"))
         if name in options and not of:
-            return options[name].format(shlex.quote(value) if value else "").rstrip()
+            value = re.sub("[]\\['\" ]", "", value) if value.startswith("[") else value  # a list of names
+            opens = found.string[found.end() :].startswith("{")  # steps with their columns
+            return f"{options[name]} {shlex.quote(value) if value else ''}" if value or opens else options[name]
         if "\\" in value:  # YAML reads it in double quotes alone
             value = f'"{value}"'
         key = f"{_OF[of]}.{name}" if of else keys.get(name)
         return found.group() if key is None else f"--set {shlex.quote(f'{key}={value}')}"
 
-    def named(found: re.Match[str]) -> str:
-        name = found.group()
-        return options[name].format("").rstrip() if name in options else keys.get(name, name)
-
     for python, words in _PHRASES:
         text = text.replace(python, words)
-    return _NAMED.sub(named, _GIVEN.sub(given, text))
+    return _NAMED.sub(lambda found: options.get(found[0]) or keys.get(found[0], found[0]), _GIVEN.sub(given, text))
 
 
-def _keys(command: str) -> Iterator[tuple[str, str]]:
-    """Every parameter that is a key of a section that the command takes; of equal names the first section's."""
-    from streamkm.cli.schema import SECTIONS
+def _options(command: str) -> dict[str, str]:
+    """Options of a command that take a value, by the names of Python's parameters."""
+    from streamkm.cli.main import main
 
-    for section in reversed(_SECTIONS.get(command, _ROWS)):
-        for name in SECTIONS[section].model_fields:
-            yield name, f"{section}.{name}"
+    params = main.commands[command].params if command in main.commands else ()
+    known = [each for each in params if each.param_type_name == "option"]
+    found = {str(each.name): each.opts[0] for each in known if not getattr(each, "is_flag", False)}
+    return found | {python: found[name] for name, python in _PARAMETERS.items() if name in found}

@@ -92,10 +92,7 @@ FORMATS = {
         signature=b"ARROW1",
     ),
     "mtx": Reader(
-        "Matrix Market",
-        ".matrix_market:MatrixMarketSource",
-        suffixes=(".mtx",),
-        signature=b"%%MatrixMarket",
+        "Matrix Market", ".matrix_market:MatrixMarketSource", suffixes=(".mtx",), signature=b"%%MatrixMarket"
     ),
 }
 """By name, as ``format=`` takes it and `registry.file_format` tells it; "compressed" is told only."""

@@ -49,6 +49,7 @@ def folder(tmp_path, monkeypatch):
         (["fit", "spaces.csv", "-k", 3], "Leave it out with --exclude 'pick up', or"),
         (["fit", "x.npy", "-k", 3, "--memory-limit", "1 XB"], "--memory-limit '1 XB'; needed: \"auto\", bytes"),
         (["sweep", "x.npy", "-k", "2:4", "--memory-limit", "1 KB"], "raise --memory-limit to"),
+        (["fit", "x.npy", "-k", 3, "--preprocess", "standardise"], "--preprocess: estimator.preprocess must be a list"),
         (
             ["sweep", "x.npy", "-k", "5:2"],
             "the range '5:2' is empty; needed: a number (50) or a range (2:200:1)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shlex
 import warnings
 from pathlib import Path
 
@@ -178,9 +179,7 @@ def test_other_commands(trips):
     steps = ("--preprocess", "log1p,standardize", "--metric", "cosine", "--invalid", "skip")
     run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns, *steps)
     assert json.loads(Path("swept/sweep.json").read_text())["best"] in (2, 3, 4)
-    assert "preprocess=['standardize'] out" in run(
-        "sweep", "x.zarr", "-k", "2:4", "--preprocess", "standardize", code=2
-    )
+    assert "--preprocess standardize out" in run("sweep", "x.zarr", "-k", "2:4", "--preprocess", "standardize", code=2)
     assert "leave --invalid mean out" in run("sweep", "x.zarr", "-k", "2:4", "--invalid", "mean", code=2)
 
 
@@ -247,3 +246,73 @@ def test_threads_and_workers_give_the_same_bits(trips, client):
 def test_a_source_is_small_wherever_it_is_sent(trips):
     source = open_source("trips.parquet", columns=["distance"])
     assert len(pickle.dumps(source)) < 5_000
+
+
+@pytest.fixture
+def baskets(tmp_path, monkeypatch):
+    """Baskets with an id, a counter, dates, texts of few and of many values, and a number that is missing once."""
+    monkeypatch.chdir(tmp_path)
+    rng, n = np.random.default_rng(0), 120
+    frame = pd.DataFrame({
+        "basket_id": [f"B{i:04}" for i in range(n)], "line": np.arange(1, n + 1),
+        "day": pd.date_range("2024-01-01", periods=n, freq="h"), "amount": rng.normal(size=n),
+        "items": rng.integers(1, 9, n), "pay": rng.choice(["card", "cash"], n), "nothing": [None] * n,
+        "note": [f"n {i % 70}" for i in range(n)],
+    })  # fmt: skip
+    frame.loc[3, "amount"] = np.nan
+    return frame
+
+
+def _typed(output):
+    """Run the command that `streamkm inspect` ends with; give its summary."""
+    command = shlex.split(output.splitlines()[-1])
+    run(*command[1:], "-o", "typed", "--no-report", "--overwrite")
+    return json.loads(Path("typed/summary.json").read_text())
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "feather", "folder"])
+def test_inspect_lists_every_column_and_ends_with_a_fit_that_runs(baskets, suffix):
+    path = f"b.{suffix}"
+    if suffix == "folder":
+        Path(path, "zone=1").mkdir(parents=True)
+        baskets.to_csv(f"{path}/zone=1/x.csv", index=False)
+    else:
+        {"csv": baskets.to_csv, "parquet": baskets.to_parquet, "feather": baskets.to_feather}[suffix](
+            path, **({"index": False} if suffix != "feather" else {})
+        )
+    output = run("inspect", path)
+    cells = [line.split(maxsplit=4) for line in output.splitlines()]
+    found = {cell[0]: cell[2:] for cell in cells if len(cell) == 5 and cell[2].isdigit()}
+    assert found["basket_id"] == ["0", "120", "id"]
+    assert found["line"] == ["0", "120", "left out: names rows"]
+    assert found["day"] == ["0", "120", "date"]
+    assert found["amount"] == ["1", "119", "feature"]
+    assert found["items"] == ["0", "8", "feature"]
+    assert found["pay"] == ["0", "2", "one-hot"]
+    assert found["nothing"] == ["120", "0", "left out: no values"]
+    assert found["note"] == ["0", "70", "left out: text of many values"]
+    typed = _typed(output)
+    assert typed["data"]["n_features"] == 5 + (suffix == "folder")
+
+
+def test_inspect_takes_what_is_said_of_columns(baskets):
+    baskets.rename(columns={"note": "a,b", "items": "--x"}).to_csv("b.csv", index=False, sep=";")
+    output = run("inspect", "b.csv", "--set", "data.delimiter=;", "--id-column", "line", "--exclude", "day")
+    assert "basket_id" in output
+    assert _typed(output)["data"]["n_features"] == 4
+    baskets.to_parquet("b.parquet")
+    output = run("inspect", "b.parquet", "--columns", "amount,pay", "--categories", "onehot")
+    assert "--columns amount,pay" in output
+    assert _typed(output)["data"]["n_features"] == 3
+
+
+def test_inspect_keeps_vectors_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    pd.DataFrame({"name": [f"t{i}" for i in range(60)], "age": rng.integers(1, 9, 60), "v": list(rng.random((60, 4)))}
+    ).to_parquet("v.parquet", index=False)  # fmt: skip
+    output = run("inspect", "v.parquet")
+    assert "beside the vectors of v" in output
+    assert _typed(output)["data"]["n_features"] == 4
+    pd.DataFrame({"note": [f"n {i % 70}" for i in range(99)]}).to_csv("t.csv", index=False)
+    assert "no column can be a feature" in run("inspect", "t.csv")

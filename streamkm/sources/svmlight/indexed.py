@@ -58,12 +58,7 @@ class IndexedText(IndexedRows):
 
 
 def index_text(
-    fill: Callable[[memoryview], int],
-    begin: int,
-    chunk: Chunk,
-    fmt: TextFormat,
-    read: Callable[[], Rows],
-    longest: int,
+    fill: Callable[[memoryview], int], begin: int, chunk: Chunk, fmt: TextFormat, read: Callable[[], Rows], longest: int
 ) -> IndexedText | None:
     """Find the rows of the lines that start in a chunk.
 

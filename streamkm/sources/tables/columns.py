@@ -36,6 +36,10 @@ _SHOWN_COLUMNS = 12
 _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
 
 
+class HeadRead(Exception):  # noqa: N818
+    """Names of all columns and a table's first rows, raised in place of a layout by ``categories=HeadRead``."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """What a user says of columns."""
@@ -44,7 +48,7 @@ class TableOptions:
     exclude: tuple[str, ...] = ()  # those that are left out
     id_column: str | None = None  # left out too: it names rows
     # what columns of text become; a mapping gives the values of columns that are one-hot
-    categories: str | Mapping[str, tuple[str, ...]] | None = None
+    categories: str | Mapping[str, tuple[str, ...]] | type[HeadRead] | None = None
     dtype: np.dtype[Any] | None = None  # of the rows: float32 or float64; None: by the columns' types
     n_hashed: int = 1024  # features that categories are hashed to
     unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
@@ -163,7 +167,7 @@ def read_options(options: Mapping[str, Any]) -> TableOptions:
     categories = options.get("categories")
     if isinstance(categories, Mapping):
         categories = {str(name): tuple(str(value) for value in values) for name, values in categories.items()}
-    elif categories not in (None, "onehot", "hash"):
+    elif categories not in (None, "onehot", "hash", HeadRead):
         raise InvalidParameterError(
             f'categories={categories!r}; needed: "onehot", "hash", or a mapping of columns to their values'
         )
@@ -293,6 +297,8 @@ def lay_out(
     InvalidInputError
         A column that is neither numbers nor, where that was asked for, categories; names it, and a value.
     """
+    if options.categories is HeadRead:
+        raise HeadRead(known, head(list(fields)))
     given = options.categories if isinstance(options.categories, Mapping) else {}
     columns: list[Column] = []
     encoders: list[CategoryEncoder] = []

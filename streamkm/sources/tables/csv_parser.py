@@ -178,11 +178,7 @@ class CsvParser:
 
 
 def read_table(
-    text: NDArray[np.uint8],
-    form: CsvFormat,
-    names: Sequence[str],
-    types: Mapping[str, Any],
-    wanted: Sequence[str],
+    text: NDArray[np.uint8], form: CsvFormat, names: Sequence[str], types: Mapping[str, Any], wanted: Sequence[str]
 ) -> Any:
     """Read columns by pyarrow, text as it stands; `types` are those that are known, others are inferred."""
     import pyarrow as pa
@@ -195,9 +191,7 @@ def read_table(
             delimiter=form.delimiter, newlines_in_values=form.newlines_in_values, ignore_empty_lines=True
         ),
         convert_options=arrow_csv.ConvertOptions(
-            column_types=dict(types),
-            null_values=list(form.number_nulls),
-            include_columns=list(wanted),
+            column_types=dict(types), null_values=list(form.number_nulls), include_columns=list(wanted)
         ),
     )
 
