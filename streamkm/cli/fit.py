@@ -176,7 +176,8 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
             click.echo(json.dumps(planned.to_dict(), indent=2))
         else:
             counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
-            print_pairs([*planned.lines(), *counted, ("results", run.output.directory)])
+            lacking = run.data.source.lacking().items()
+            print_pairs([*planned.lines(), *lacking, *counted, ("results", run.output.directory)])
 
 
 def _configurations(inputs: Sequence[str]) -> list[str]:

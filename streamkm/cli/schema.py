@@ -92,6 +92,7 @@ class _Data(_Section):
     dataset: str | None = None
     key: str | None = None
     follow_external: bool | None = None
+    missing_chunks: Literal["warn", "raise"] | None = None
     var_column: str | None = None
     genes: str | int | list[str] | None = None
     n_features: int | None = None

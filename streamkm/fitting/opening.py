@@ -40,6 +40,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
           options are pickled along to workers, and written nowhere.
         - ``dataset`` : str. Path of an array or group inside HDF5 and Zarr.
         - ``follow_external`` : bool, default False. HDF5: follow links to other files.
+        - ``missing_chunks`` : "warn" or "raise", default "warn". Zarr: chunks (shards) that are not in the store have
+          the fill value. A fit warns of them, or they are an error.
         - ``var_column`` : str. AnnData and 10x Genomics: the column of `var` (of `features`) that names genes. The
           default is the index of `var`, and `name` of `features`. Repeated names get ``-1``, ``-2``, as in AnnData.
         - ``genes`` : str, int or list of str, default all. Cells: the genes to use. str: a column of true and false in

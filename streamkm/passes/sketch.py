@@ -107,8 +107,7 @@ def sketch_pass(
     """
     reader, weights, writer = context.reader, context.weights, context.writer
     if record is not None:
-        saved = writer.load(record, SavedRows)
-        if saved is not None:
+        if (saved := writer.load(record, SavedRows)) is not None:
             gathered.restore(saved)
         stage.after_advance = lambda: writer.save_if_due(record, gathered.saved)
     if reader.source.n_rows is not None:
@@ -135,13 +134,14 @@ def sketch_pass(
         gathered.counts.absorb(told.counts)
         first_row += told.counts.n_rows
     stage.rows = first_row
-    if gathered.counts.n_inexact and stage.name == "sketch":
-        warnings.warn(
+    told = [f'{each}; restore them, or pass missing_chunks="raise"' for each in (reader.source.missing_chunks,) if each]
+    if gathered.counts.n_inexact:
+        told.append(
             f"{reader.source.name} holds integers of 64 bits from 2^53 on, which float64 rounds: near ones may become "
-            "equal; subtract an offset from them, or leave out such columns if they only name rows",
-            StreamkmWarning,
-            stacklevel=8,
+            "equal; subtract an offset from them, or leave out such columns if they only name rows"
         )
+    for text in told if stage.name == "sketch" else ():
+        warnings.warn(text, StreamkmWarning, stacklevel=8)
     blocks = None
     if sketch is not None and totals.dtype is not None:
         blocks = _blocks(context.executor, sketch, handles, gathered.counts, totals)

@@ -119,6 +119,8 @@ class RowSource(ABC):
         Whether reading takes much longer than a copy: true for text, and for compressed or remote data.
     in_process : bool
         Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
+    missing_chunks : str
+        How many storage chunks the files lack, and where, which are read as a fill value; "" for none.
     files : tuple of str
         Local files and directories that hold the rows; empty if there are none.
     made_with : mapping of JSON values, or None
@@ -158,6 +160,7 @@ class RowSource(ABC):
     sequential: bool = False
     decodes: bool = False
     in_process: bool = False
+    missing_chunks: str = ""
     files: tuple[str, ...] = ()
     made_with: Mapping[str, Any] | None = None
     stages_before: tuple[Stage, ...] = ()
@@ -263,6 +266,10 @@ class RowSource(ABC):
     def details(self) -> dict[str, str]:
         """Describe the storage, as label and text for people. Reads no rows, or a few at the head."""
         return {}
+
+    def lacking(self) -> dict[str, str]:
+        """Details of missing storage chunks; none where there are none."""
+        return {"not stored": self.missing_chunks} if self.missing_chunks else {}
 
     def take_read_bytes(self) -> int:
         """Return the stored bytes that the last pass read, and count from 0 again."""

@@ -84,6 +84,7 @@ class PartsSource(ChunkedSource):
             # Dask arrays among them: their graphs may hold rows too
             in_process=any(part.in_process or isinstance(part, GraphSource) for part in parts),
             files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
+            missing_chunks="; ".join(part.missing_chunks for part in parts if part.missing_chunks),
         )
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
@@ -109,7 +110,7 @@ class PartsSource(ChunkedSource):
         for label, text in of_parts[0].items():
             alike = all(part.get(label) == text for part in of_parts)
             details[label] = text if alike else f"{text} (first part)"
-        return details
+        return {**details, **self.lacking()}
 
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need; see `RowSource.stand_in`."""

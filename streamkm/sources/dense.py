@@ -59,16 +59,18 @@ class DenseSource(ChunkedSource):
         self.n_bytes = array.n_bytes
         self.in_process = array.in_process
         self.decodes = array.decodes
-        self.files, self.libraries = array.files, array.libraries
+        self.files, self.libraries, self.missing_chunks = array.files, array.libraries, array.missing_chunks
 
     def details(self) -> dict[str, str]:
         """Say how the rows are stored; see `RowSource.details`."""
-        return {"format": f"{self._array.format} dense", **self._array.details()}
+        lacking = {label: text.rpartition(": ")[2] for label, text in self.lacking().items()}
+        return {"format": f"{self._array.format} dense", **self._array.details(), **lacking}
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut at multiples of a storage chunk; see `ChunkedSource.chunks`. O(1)."""
-        n_rows, n_features = self._array.shape
-        return cut_rows(n_rows, n_features * self.dtype.itemsize, self._array.unit_rows, target_bytes)
+        (n_rows, n_features), unit = self._array.shape, self._array.unit_rows
+        row_bytes = max(n_features * self.dtype.itemsize, self._array.unit_bytes // min(unit, n_rows))
+        return cut_rows(n_rows, row_bytes, unit, target_bytes)
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""

@@ -62,6 +62,8 @@ COLUMNS = ("columns", "exclude", "id_column", "categories", "categories_unseen",
 """Options of tables with named columns."""
 GENES = ("var_column", "genes")
 """Options of cells with a table of their genes."""
+STORED = ("missing_chunks", *GENES)
+"""Options of arrays and groups of Zarr."""
 _CSV = (*COLUMNS, "delimiter", "header", "newlines_in_values", "null_values")
 _SVMLIGHT = ("n_features", "zero_based", "dtype")
 FORMATS = {
@@ -75,7 +77,7 @@ FORMATS = {
         suffixes=(".h5", ".hdf5", ".h5ad"),
         signature=b"\x89HDF\r\n\x1a\n",
     ),
-    "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", *GENES), words=True, suffixes=(".zarr",)),
+    "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", *STORED), True, suffixes=(".zarr",)),
     "store": Reader("a sketch store", ".sketch_store:open_store"),
     "npy": Reader(".npy", ".binary.numpy_files:open_npy", ("dtype",), suffixes=(".npy",), signature=b"\x93NUMPY"),
     "npz": Reader(".npz", ".binary.npz:open_npz", ("key",), suffixes=(".npz",)),

@@ -36,14 +36,15 @@ def choose_genes(source: RowSource, genes: Any) -> RowSource:
         Fewer genes than are wanted, or not those of these names.
     """
     is_number = isinstance(genes, int | np.integer) and not isinstance(genes, bool)
-    if not is_number and not _are_names(genes):
+    listed = list(genes) if isinstance(genes, list | tuple) else []
+    if not is_number and not (listed and all(isinstance(name, str) for name in listed)):
         raise InvalidParameterError(
             f"genes={genes!r}; needed: a column of var, a number of most variable genes, or a list of names"
         )
     cells = choosable(source)
     names = cells.feature_names or ()
     if not is_number:
-        return ChosenColumns(cells, _numbers_of(list(genes), names, source.name))
+        return ChosenColumns(cells, _numbers_of(listed, names, source.name))
     if not 1 <= genes <= len(names):
         raise InvalidInputError(
             f"genes={genes:,}; {source.name} has {len(names):,} genes; pass a number from 1 to that"
@@ -79,10 +80,6 @@ class GenesToFind(WrappedSource):
             f"the {self.n_features:,} most variable genes of {self.name} are not found yet; pass "
             f"streamkm.open_source(..., genes={self.n_features}), which finds them"
         )
-
-
-def _are_names(genes: Any) -> bool:
-    return isinstance(genes, list | tuple) and bool(genes) and all(isinstance(name, str) for name in genes)
 
 
 def _numbers_of(wanted: list[str], names: tuple[str, ...], where: str) -> list[int]:

@@ -23,7 +23,7 @@ from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.binary.anndata_objects import gene_names, marked_genes
 from streamkm.sources.cached import CachedRows
 from streamkm.sources.chosen_columns import ChosenColumns, choosable
-from streamkm.sources.formats import COLUMNS, FORMATS, GENES, Reader
+from streamkm.sources.formats import COLUMNS, FORMATS, GENES, STORED, Reader
 from streamkm.sources.genes import choose_genes
 from streamkm.sources.local import natural
 from streamkm.sources.memory.frames import is_frame, is_stream
@@ -119,7 +119,7 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
         lambda X: is_package(X, "h5py"),
         Reader("an h5py object", ".binary.hdf5:open_hdf5_object", ("follow_external", *GENES), True),
     ),
-    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", ".binary.zarr:open_zarr_object", GENES, True)),
+    (lambda X: is_package(X, "zarr"), Reader("a Zarr object", ".binary.zarr:open_zarr_object", STORED, True)),
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", ".dask.labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", ".dask.labelled:open_collection", COLUMNS)),
     (is_sparse, Reader("a sparse matrix", ".memory.arrays:SparseSource")),

@@ -68,7 +68,8 @@ def _told_by(path: str, head: bytes) -> str:
     if signature in COMPRESSED or (signature is None and is_packed):
         return named if named in _READ_PACKED else "compressed"
     found = signature if signature in FORMATS else named
-    if found is None and not _is_text(head):
+    # text, or so much like it that its reader had better name line and byte of what is not
+    if found is None and not (b"\0" not in head or signature == "utf-16" or _ROW.match(head)):
         raise SourceError(
             f"{path} is binary and of no format that streamkm reads "
             f"({', '.join(dict.fromkeys(reader.what for reader in FORMATS.values()))}); convert it to one of these"
@@ -97,14 +98,7 @@ def folder_files(path: str) -> list[str]:
     Raises SourceError: there are none; a table of Delta Lake or Iceberg, whose log says which files count.
     """
     _refuse_logged(path)
-    found = []
-    for folder, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-        found += [
-            os.path.join(folder, name)
-            for name in names
-            if not name.startswith((".", "_")) and suffix_format(name)[0] in TABLES
-        ]
+    found = [file for file in visible_files(path) if suffix_format(file)[0] in TABLES]
     if not found:
         raise SourceError(
             f"{path} is a directory and no Zarr store (it has none of {', '.join(_ZARR_MARKS)}), nor has it tables; "
@@ -112,6 +106,19 @@ def folder_files(path: str) -> list[str]:
             f"open_documents, or data.format: files in a configuration"
         )
     return sorted(found, key=natural)
+
+
+def visible_files(folder: str) -> list[str]:
+    """All files in a folder and in those below it; those whose names begin with . or _ are none. Raises SourceError."""
+
+    def refuse(error: OSError) -> None:
+        raise SourceError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    found = []
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        found += [os.path.join(place, name) for name in names if not name.startswith((".", "_"))]
+    return found
 
 
 def folder_keys(given: Sequence[str], files: Sequence[str]) -> tuple[Mapping[str, str | None], ...]:
@@ -178,11 +185,6 @@ def _is_zarr(address: Address) -> bool:
         with suppress(SourceNotFoundError):
             return look(address.at(mark)) is not None
     return False
-
-
-def _is_text(head: bytes) -> bool:
-    """Whether a file is text, or so much like it that its reader had better name line and byte of what is not."""
-    return b"\0" not in head or signed(head) == "utf-16" or _ROW.match(head) is not None
 
 
 def _is_store(path: str) -> bool:

@@ -163,9 +163,10 @@ class InputsHere:
 def run_tasks(tasks: Mapping[Key, Any], keys: list[Key], given: Mapping[Key, Any]) -> list[Any]:
     """Run tasks in this thread, given values that they need; the results of `keys`."""
     # a value by itself would be looked through for tasks and keys
-    graph = {**tasks, **{key: (partial(_same, value),) for key, value in given.items()}}
+    graph = {**tasks, **{key: (partial(same, value),) for key, value in given.items()}}
     return list(get_sync(graph, keys))
 
 
-def _same(value: Any) -> Any:
+def same(value: Any) -> Any:
+    """The value itself, as a task gives it."""
     return value

@@ -38,6 +38,8 @@ class StoredArray(ABC):
     # every storage chunk once. 1 where rows can be read singly
     unit_rows: int
     n_bytes: int | None  # stored bytes, compressed
+    unit_bytes: int = 0  # decoded bytes of a storage chunk, with what lies beyond the array
+    missing_chunks: str = ""  # as of `RowSource`
     format: str = "stored"  # what it is stored in, for people: ``HDF5``
     decodes: bool = False  # as of `RowSource`
     # whether the values lie in this process's memory, or can be reached from this process alone

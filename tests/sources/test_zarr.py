@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import shutil
 import threading
 import time
 import warnings
@@ -21,7 +22,14 @@ from zarr.codecs import BloscCodec, GzipCodec
 from zarr.storage import LocalStore, MemoryStore, WrapperStore, ZipStore
 
 from streamkm import StreamKMeans
-from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError
+from streamkm.core.exceptions import (
+    InvalidInputError,
+    InvalidParameterError,
+    MemoryLimitError,
+    SourceError,
+    SourceNotFoundError,
+    StreamkmWarning,
+)
 from streamkm.sources import open_source
 from streamkm.sources.binary import zarr_codecs
 from tests.contracts import Opened, SourceContract, assemble
@@ -397,3 +405,111 @@ def test_no_storage_chunk_is_decoded_beyond_its_metadata(tmp_path, codec, versio
     chunk.write_bytes(plain.encode(np.zeros(1 << 20)))
     with pytest.raises(SourceError, match=r"its metadata say .* at most"):
         list(open_source(where).stream(1 << 20))
+
+
+LOST = {
+    "format 2": ({"chunks": (8, 3), "zarr_format": 2}, "2.1", 21),
+    "format 3": ({"chunks": (8, 3)}, "c/2/1", 21),
+    "shards": ({"chunks": (4, 3), "shards": (16, 6)}, "c/2/1", 8),
+}
+
+
+@cases("layout", LOST)
+def test_lost_chunks_are_counted_warned_of_once_and_an_error_by_request(tmp_path, layout):
+    options, key, count = LOST[layout]
+    write(tmp_path / "x.zarr", dense_matrix() + 1, **options)
+    assert not open_source(tmp_path / "x.zarr", missing_chunks="raise").missing_chunks
+    (tmp_path / "x.zarr" / key).unlink()
+    (tmp_path / "x.zarr" / "notes.txt").write_text("a file that is no chunk")
+    source = open_source(tmp_path / "x.zarr")
+    assert source.details()["not stored"].startswith(f"1 of {count} ")
+    with pytest.warns(StreamkmWarning, match=rf"x\.zarr lacks {key}, .*: 1 of {count} ") as told:
+        StreamKMeans(3, progress=False, random_state=0).fit(source)
+    assert len(told) == 1
+    with pytest.raises(SourceError, match=rf"x\.zarr lacks {key}"):
+        open_source(tmp_path / "x.zarr", missing_chunks="raise")
+    with pytest.raises(SourceError, match="lacks"):
+        open_source(zarr.open(tmp_path / "x.zarr"), missing_chunks="raise")
+    with pytest.raises(InvalidParameterError, match="missing_chunks='never'"):
+        open_source(tmp_path / "x.zarr", missing_chunks="never")
+
+
+@cases("name", ["data", "indices", "indptr"])
+def test_lost_chunks_of_sparse_groups_are_counted(tmp_path, name):
+    write_csr(zarr.create_group(tmp_path / "x.zarr").create_group("X"), sparse_matrix(), chunk=20)
+    (tmp_path / "x.zarr/X" / name / "c/1").unlink()
+    source = open_source(tmp_path / "x.zarr")
+    assert f"/X/{name} lacks c/1" in source.details()["not stored"]
+    with pytest.raises(SourceError, match=f"/X/{name} lacks c/1"):
+        open_source(tmp_path / "x.zarr", missing_chunks="raise")
+
+
+@cases("kind", ["zip", "memory", "url"])
+def test_lost_chunks_are_counted_in_every_store_by_one_list(tmp_path, kind):
+    X = dense_matrix() + 1
+    if kind == "memory":
+        store = MemoryStore()
+        write(store, X, chunks=(8, 7))
+        asyncio.run(store.delete("c/3/0"))
+        source = open_source(zarr.open(store, mode="r"))
+    else:
+        write(tmp_path / "x.zarr", X, chunks=(8, 7))
+        (tmp_path / "x.zarr/c/3/0").unlink()
+        if kind == "zip":
+            shutil.make_archive(str(tmp_path / "y"), "zip", tmp_path / "x.zarr")
+        source = open_source(tmp_path / "y.zip" if kind == "zip" else f"file://{tmp_path}/x.zarr")
+    assert source.details()["not stored"].startswith("1 of 7 chunks")
+
+
+@cases("sharded", [False, True])
+def test_chunks_of_several_lengths_are_read(tmp_path, sharded):
+    X = np.arange(240.0).reshape(60, 4) + 1
+    grid = [[10, 20, 5, 25], [4]]
+    try:
+        with zarr.config.set({"array.rectilinear_chunks": True}):
+            write(tmp_path / "x.zarr", X, **({"chunks": (5, 2), "shards": grid} if sharded else {"chunks": grid}))
+    except (TypeError, ValueError, NotImplementedError):
+        pytest.skip("zarr before 3.2 has no such chunks")
+    source = pickle.loads(pickle.dumps(open_source(tmp_path / "x.zarr")))
+    np.testing.assert_array_equal(assemble(source.stream(1), 4), X)
+    assert "4 of up to 25 x 4" in " ".join(source.details().values())
+    (tmp_path / "x.zarr/c/2/0").unlink()
+    with pytest.raises(SourceError, match=r"lacks c/2/0, .*: 1 of 4 "):
+        open_source(tmp_path / "x.zarr", missing_chunks="raise")
+
+
+def changed_metadata(path, **changed):
+    metadata = json.loads((path / "zarr.json").read_text())
+    (path / "zarr.json").write_text(json.dumps({**metadata, **changed}))
+
+
+@cases("shape", [[1 << 27, 7], [8, 1 << 23]])
+def test_storage_chunks_beyond_the_array_are_compared_with_the_limit(tmp_path, shape):
+    """A few bytes that unpack to the gigabytes that metadata declare."""
+    write(tmp_path / "x.zarr", dense_matrix(), chunks=(8, 7))
+    changed_metadata(tmp_path / "x.zarr", chunk_grid={"name": "regular", "configuration": {"chunk_shape": shape}})
+    with pytest.raises(MemoryLimitError, match="is stored in chunks of"):
+        StreamKMeans(3, memory_limit="450 MiB", progress=False).fit(open_source(tmp_path / "x.zarr"))
+
+
+def test_storage_chunks_beyond_sparse_arrays_are_compared_with_the_limit(tmp_path):
+    write_csr(zarr.create_group(tmp_path / "x.zarr").create_group("X"), sparse_matrix(), chunk=1_000)
+    grid = {"name": "regular", "configuration": {"chunk_shape": [1 << 28]}}
+    changed_metadata(tmp_path / "x.zarr/X/indptr", chunk_grid=grid)
+    with pytest.raises(MemoryLimitError, match="raise memory_limit"):
+        StreamKMeans(3, memory_limit="450 MiB", progress=False).fit(open_source(tmp_path / "x.zarr"))
+
+
+@cases(
+    "grid",
+    [
+        {"name": "regular", "configuration": {"chunk_shape": [1 << 40, 7]}},
+        {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[[1, 10**12]], [7]]}},
+        {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[8, 0], 7]}},
+    ],
+)
+def test_chunks_that_no_array_has_are_refused_before_zarr_lists_them(tmp_path, grid):
+    write(tmp_path / "x.zarr", dense_matrix(), chunks=(8, 7))
+    changed_metadata(tmp_path / "x.zarr", chunk_grid=grid)
+    with pytest.raises(SourceError, match=r"x\.zarr is damaged: its metadata say"):
+        open_source(tmp_path / "x.zarr")

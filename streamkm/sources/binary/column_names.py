@@ -1,4 +1,4 @@
-"""Names of a matrix's columns in hierarchical files: genes in `var` of AnnData, features of 10x Genomics.
+"""The matrix of a hierarchical file, with names of its columns: genes in `var` of AnnData, features of 10x Genomics.
 
 Responsible for finding the names beside the matrix, for making them unique, and for columns that are chosen by a mark
 there. Reads no rows.
@@ -13,8 +13,10 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources.base import ChunkedSource
-from streamkm.sources.binary.layouts import MatrixLocation, Node, Tree, join
+from streamkm.sources.binary.csr_groups import CsrSource
+from streamkm.sources.binary.layouts import MatrixLocation, Node, Tree, find_matrix, join
 from streamkm.sources.chosen_columns import ChosenColumns, choosable
+from streamkm.sources.dense import DenseSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,19 @@ class _Column:
     name: str
 
 
-def name_columns(
-    source: ChunkedSource, tree: Tree, found: MatrixLocation, column: str | None, genes: str | None
-) -> ChunkedSource:
-    """The source of a matrix with the names of its columns, and with those alone that `genes` marks.
+def open_matrix(tree: Tree, dataset: str | None, column: str | None, genes: str | None) -> ChunkedSource:
+    """The matrix that `dataset` means, with the names of its columns, and with those alone that `genes` marks.
 
-    `column`: see `column_names`. `genes`: see `marked_columns`; None for all columns. Raises as these.
+    `dataset`: see `find_matrix`. `column`: see `column_names`. `genes`: see `marked_columns`; None for all columns.
+    Raises as these.
     """
+    found = find_matrix(tree, dataset)
+    if found.kind == "dense":
+        source: ChunkedSource = DenseSource(tree.array(found.path))
+    else:
+        data, indices, indptr = (tree.array(join(found.path, name)) for name in ("data", "indices", "indptr"))
+        shape, name = (found.shape[0], found.shape[1]), f"{tree.name}:{found.path}"
+        source = CsrSource(data, indices, indptr, shape=shape, name=name, layout=found.layout)
     source.feature_names = column_names(tree, found, column)
     if column is not None:
         source.made_with = {"var_column": column}

@@ -12,6 +12,7 @@ more at either end. How much that is, `shared_bytes` says: executors give neighb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -77,8 +78,13 @@ class CsrSource(ChunkedSource):
         self.libraries = tuple(dict.fromkeys(data.libraries + indices.libraries + indptr.libraries))
         self.n_rows, self.n_features = shape
         self.dtype, self.stored_dtype = decoded_dtype(data.dtype, data.name), data.dtype.newbyteorder("=")
-        sizes = [array.n_bytes for array in (data, indices, indptr)]
+        arrays = (data, indices, indptr)
+        sizes = [array.n_bytes for array in arrays]
         self.n_bytes = None if None in sizes else sum(size or 0 for size in sizes)
+        self.missing_chunks = "; ".join(array.missing_chunks for array in arrays if array.missing_chunks)
+        # of storage chunks, what lies beyond the arrays; pointers are read before chunks are planned
+        beyond = (array.unit_bytes - math.prod(array.shape) * array.dtype.itemsize for array in arrays)
+        self.resident_bytes = self.unloaded_bytes = sum(max(0, n_bytes) for n_bytes in beyond)
         self.shared_bytes = sum(min(array.unit_rows, self._nnz) * array.dtype.itemsize for array in (data, indices))
         self._check_layout()
         self._start_empty()
@@ -95,6 +101,7 @@ class CsrSource(ChunkedSource):
             "nnz": f"{self._nnz:,}, {self._nnz / self._shape[0]:,.1f} a row",
             "indices": f"{self._indices.dtype}, pointers {self._indptr.dtype}",
             **both,
+            **self.lacking(),
         }
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:

@@ -6,8 +6,6 @@ Responsible for finding the matrix in a file and for what may be followed on the
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import h5py
@@ -16,11 +14,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import SourceError, StreamkmError
 from streamkm.sources.base import ChunkedSource
-from streamkm.sources.binary.column_names import name_columns
-from streamkm.sources.binary.csr_groups import CsrSource
+from streamkm.sources.binary.column_names import open_matrix
 from streamkm.sources.binary.hdf5_arrays import Hdf5Array, open_file, remote_file
-from streamkm.sources.binary.layouts import MatrixLocation, Node, find_matrix, join
-from streamkm.sources.dense import DenseSource
+from streamkm.sources.binary.layouts import Node, join
 from streamkm.sources.stored import opened_path
 
 _MOST_LINKS = 32
@@ -68,7 +64,7 @@ def open_hdf5(
     """
     path = opened_path(path)
     with open_file(path, remote_file(path)) as file:
-        return _open_in(_Hdf5Tree(path, file, follow_external), dataset, var_column, genes, handle=False)
+        return _open_in(_Hdf5Tree(path, file, follow_external), dataset, var_column, genes)
 
 
 def open_hdf5_object(
@@ -93,43 +89,26 @@ def open_hdf5_object(
     if file.mode == "r" and file.driver == "sec2" and os.path.isfile(path):
         return open_hdf5(path, dataset=node.name, follow_external=follow_external, var_column=var_column, genes=genes)
     file.flush()
-    return _open_in(_Hdf5Tree(path, file, follow_external), node.name, var_column, genes, handle=True)
+    return _open_in(_Hdf5Tree(path, file, follow_external, handle=True), node.name, var_column, genes)
 
 
-def _open_in(
-    tree: _Hdf5Tree, dataset: str | None, var_column: str | None, genes: str | None, *, handle: bool
-) -> ChunkedSource:
-    with _damage(tree.name):
-        found = find_matrix(tree, dataset)
-        source = _open_matrix(tree, found, handle=handle)
-        return name_columns(source, tree, found, var_column, genes)
-
-
-def _open_matrix(tree: _Hdf5Tree, found: MatrixLocation, *, handle: bool) -> ChunkedSource:
-    if found.kind == "dense":
-        return DenseSource(tree.array(found.path, handle))
-    data, indices, indptr = (tree.array(join(found.path, name), handle) for name in ("data", "indices", "indptr"))
-    shape = (found.shape[0], found.shape[1])
-    return CsrSource(data, indices, indptr, shape=shape, name=f"{tree.name}:{found.path}", layout=found.layout)
-
-
-@contextmanager
-def _damage(name: str) -> Iterator[None]:
-    """Turn what h5py raises while it walks a damaged file into SourceError."""
+def _open_in(tree: _Hdf5Tree, dataset: str | None, var_column: str | None, genes: str | None) -> ChunkedSource:
+    """Open a matrix; what h5py raises while it walks a damaged file becomes SourceError."""
     try:
-        yield
+        return open_matrix(tree, dataset, var_column, genes)
     except StreamkmError:
         raise
     except (RuntimeError, LookupError, OSError, ValueError, TypeError, OverflowError) as error:
-        raise SourceError(f"{name} is damaged: {error}") from error
+        raise SourceError(f"{tree.name} is damaged: {error}") from error
 
 
 class _Hdf5Tree:
     """A file as `layouts.Tree`."""
 
-    def __init__(self, name: str, file: h5py.File, follow_external: bool) -> None:
+    def __init__(self, name: str, file: h5py.File, follow_external: bool, *, handle: bool = False) -> None:
         self.name = name
         self._file = file
+        self._handle = handle
         self._follow_external = follow_external
 
     def paths(self) -> list[str]:
@@ -151,7 +130,7 @@ class _Hdf5Tree:
         shape = item.attrs.get("shape", item.attrs.get("h5sparse_shape"))
         members = frozenset(item)
         if shape is None and "shape" in members and self._exists(join(path, "shape")):
-            shape = item["shape"][...]
+            shape = item["shape"][...] if item["shape"].size == 2 else None
         return Node(
             path,
             encoding=_text(item.attrs.get("encoding-type")) or old,
@@ -166,8 +145,8 @@ class _Hdf5Tree:
         values = self._dataset(path)[...]
         return np.asarray(values)
 
-    def array(self, path: str, handle: bool) -> Hdf5Array:
-        return Hdf5Array(self.name, path, self._dataset(path), handle=handle)
+    def array(self, path: str) -> Hdf5Array:
+        return Hdf5Array(self.name, path, self._dataset(path), handle=self._handle)
 
     def _dataset(self, path: str) -> h5py.Dataset:
         """Give the dataset at `path`; refuses one whose values lie in another file."""

@@ -8,6 +8,7 @@ read is none of its business.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -74,6 +75,7 @@ class Hdf5Array(StoredArray):
         self.shape = dataset.shape or ()
         self.dtype = dataset.dtype
         self.unit_rows = dataset.chunks[0] if dataset.chunks else 1
+        self.unit_bytes = math.prod(dataset.chunks) * self.dtype.itemsize if dataset.chunks else 0
         self.in_process = handle or (isinstance(path, Address) and path.in_process)
         self.libraries = ("h5py", *remote_library(path))
         self._details = _describe_storage(dataset)

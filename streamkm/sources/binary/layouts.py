@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceNotFoundError
+from streamkm.sources.stored import StoredArray
 
 _CSR_MEMBERS = frozenset({"data", "indices", "indptr"})
 
@@ -54,6 +55,9 @@ class Tree(Protocol):
 
     def values(self, path: str) -> NDArray[Any]:
         """Read all values of an array, such as a column of names."""
+
+    def array(self, path: str) -> StoredArray:
+        """Give the array at `path`, to be read by rows."""
 
 
 @dataclass(frozen=True, slots=True)

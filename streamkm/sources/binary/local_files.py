@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,40 +21,29 @@ from streamkm.sources.local import FileVersion, copies_hint, refuse_special, tim
 
 
 @dataclass(frozen=True, slots=True)
-class _Summary:
-    """All files of a directory in few numbers; the digest is of their names, sizes and times."""
-
-    n_files: int
-    n_bytes: int
-    newest_ns: int
-    digest: str
-
-    def __str__(self) -> str:
-        return f"{self.n_files:,} files of {self.n_bytes:,} bytes, the newest last modified {time_text(self.newest_ns)}"
-
-
-@dataclass(frozen=True, slots=True)
 class _Table:
     """Hashes of names, in rising order, with sizes and times of change: int64 arrays (files,)."""
 
     names: NDArray[np.int64]
     sizes: NDArray[np.int64]
     times: NDArray[np.int64]
+    n_counted: int
 
     @classmethod
-    def of(cls, root: str) -> _Table:
-        found = np.array(
-            [(_hash(name), status.st_size, status.st_mtime_ns) for name, status in _reader(root)], np.int64
-        ).reshape(-1, 3)
-        names, sizes, times = found[np.argsort(found[:, 0])].T.copy()
-        return cls(names, sizes, times)
+    def of(cls, root: str, counted: Callable[[str], bool]) -> _Table:
+        rows = [(_hash(name), file.st_size, file.st_mtime_ns, counted(name)) for name, file in _reader(root)]
+        found = np.array(rows, np.int64).reshape(-1, 4)
+        names, sizes, times, marks = found[np.argsort(found[:, 0])].T.copy()
+        return cls(names, sizes, times, int(marks.sum()))
 
-    def summary(self) -> _Summary:
+    def __str__(self) -> str:
+        """All files in few numbers, and a hash of their names, sizes and times."""
         digest = hashlib.blake2b(digest_size=16)
         for column in (self.names, self.sizes, self.times):
             digest.update(column.astype("<i8", copy=False).data)
-        newest = int(self.times.max()) if len(self.times) else 0
-        return _Summary(len(self.names), int(self.sizes.sum()), newest, digest.hexdigest())
+        newest = time_text(int(self.times.max(initial=0)))
+        files = f"{len(self.names):,} files of {self.sizes.sum():,} bytes, the newest last modified {newest}"
+        return f"{files} (hash of names, sizes and times {digest.hexdigest()})"
 
     def version(self, name: str) -> FileVersion | None:
         """What a file was; None where there was none."""
@@ -71,16 +60,16 @@ class WatchedFiles:
     The table of them stays in the process. A copy in another process looks at all files again, once, when it is first
     asked, and compares a hash.
 
-    `n_bytes`: of all files. Raises SourceNotFoundError, SourceError: no such directory, or what is neither a file nor a
-    directory in it.
+    `counted`: tells which names count. `n_bytes`: of all files. `n_counted`: how many count. Raises
+    SourceNotFoundError, SourceError: no such directory, or what is neither a file nor a directory in it.
     """
 
-    def __init__(self, root: str) -> None:
-        self._root = root
-        table = _Table.of(root)
-        self._told = table.summary()
+    def __init__(self, root: str, counted: Callable[[str], bool]) -> None:
+        self._root, self._counted = root, counted
+        table = _Table.of(root, counted)
+        self._told = str(table)
         self._start(table)
-        self.n_bytes = self._told.n_bytes
+        self.n_bytes, self.n_counted = int(table.sizes.sum()), table.n_counted
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in ("_lock", "_table")}
@@ -112,21 +101,17 @@ class WatchedFiles:
                     f"and is {now or 'missing'} now; open the source again once it is complete"
                 )
 
-    def count(self, besides: Iterable[str]) -> int:
-        """How many files there are, besides some by name."""
-        table = self._now()
-        return self._told.n_files - sum(table.version(name) is not None for name in besides)
+    def __contains__(self, name: object) -> bool:
+        return self._now().version(str(name)) is not None
 
     def _now(self) -> _Table:
         with self._lock:
             if self._table is None:
-                table = _Table.of(self._root)
-                now = table.summary()
-                if now != self._told:
+                table = _Table.of(self._root, self._counted)
+                if (now := str(table)) != self._told:
                     raise SourceError(
-                        f"{self._root} was changed while it was in use: it was {self._told} when it was opened (hash "
-                        f"of names, sizes and times {self._told.digest}) and is {now} ({now.digest}) now; open the "
-                        f"source again once it is complete{copies_hint(elsewhere=True)}"
+                        f"{self._root} was changed while it was in use: it was {self._told} when it was opened and is "
+                        f"{now} now; open the source again once it is complete{copies_hint(elsewhere=True)}"
                     )
                 self._table = table
             return self._table

@@ -201,9 +201,8 @@ class _StoredMember(FileArray):
 def _stored(path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> FileArray:
     shape, fortran_order, dtype, start = _described(archive, info, name)
     decoded_dtype(dtype, name)
-    found = _StoredMember(
-        path, _member_offset(path, info) + start, shape, dtype, name=name, fortran_order=fortran_order
-    )
+    offset = _member_offset(path, info) + start
+    found = _StoredMember(path, offset, shape, dtype, name=name, fortran_order=fortran_order)
     found.format, found.unchecked = ".npz", info.filename
     return found
 

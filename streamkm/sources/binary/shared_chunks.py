@@ -102,11 +102,6 @@ class SharedChunks:
         self._held[key] = held
         return held
 
-    def cached_bytes(self) -> int:
-        """Bytes of all values that are held."""
-        with self._lock:
-            return sum(held.values.result().nbytes for held in self._held.values() if held.values.done())
-
     def _trim(self, key: tuple[str, int], held: _Held) -> None:
         """Drop what was read whole; of what was mostly read, copy the rest."""
         if not held.left:

@@ -2,18 +2,21 @@
 
 Responsible for finding the matrix in a store and reading rows of its arrays.
 
-A storage chunk that is missing from a Zarr store is not an error: by the format, it holds the fill value (mostly 0).
-So a chunk file that got lost before the store was opened cannot be told from rows that are zero. From then on, in every
-process, the files of storage chunks that are read and those of the array's metadata are compared with what was there
-(see `local_files`); a .zip file as any file is. Stores that lie neither on disk nor behind a URL are not.
+A storage chunk that is missing from a Zarr store holds the fill value by the format (mostly 0), so one that got lost
+before the store was opened cannot be told from rows that are zero. Missing ones are counted in the list of what is
+stored, and told. From then on, in every process, the files of storage chunks that are read and those of the array's
+metadata are compared with what was there (see `local_files`); a .zip file as any file is. Stores that lie neither on
+disk nor behind a URL are not.
 """
 
 from __future__ import annotations
 
 import itertools
 import lzma
+import math
 import zipfile
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +29,10 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ZipStore
 
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.base import ChunkedSource
-from streamkm.sources.binary.column_names import name_columns
-from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.binary.layouts import MatrixLocation, Node, find_matrix, join
+from streamkm.sources.binary.column_names import open_matrix
+from streamkm.sources.binary.layouts import Node, join
 from streamkm.sources.binary.local_files import WatchedFiles
-from streamkm.sources.binary.zarr_codecs import Listed, guarded
+from streamkm.sources.binary.zarr_codecs import DamagedError, Grid, Listed, guarded
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.objects import Address, is_remote
@@ -38,7 +40,8 @@ from streamkm.sources.remote.zarr import RemoteStore
 from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype, opened_path
 
 _METADATA = ("zarr.json", ".zarray")
-_BESIDES = (*_METADATA, ".zattrs")
+_MOST_NAMES = 1 << 24  # all are read when a store is opened
+_READ = {"array.rectilinear_chunks": True}  # what zarr from 3.2 on reads when it is told to
 # whatever codecs raise on bytes that are not theirs
 _DAMAGE = (
     OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError, ImportError,
@@ -59,7 +62,12 @@ class _Remote(Listed, RemoteStore):
 
 
 def open_zarr(
-    path: str, *, dataset: str | None = None, var_column: str | None = None, genes: str | None = None
+    path: str,
+    *,
+    dataset: str | None = None,
+    var_column: str | None = None,
+    genes: str | None = None,
+    missing_chunks: str = "warn",
 ) -> ChunkedSource:
     """Open the matrix of a Zarr store.
 
@@ -74,23 +82,49 @@ def open_zarr(
         Column of `var` of AnnData that names the columns of the matrix; None is its index.
     genes : str or None
         Column of true and false there: the columns of the matrix to take; None takes all.
+    missing_chunks : {"warn", "raise"}
+        Whether storage chunks that are not in the store are noted in the source, or an error.
 
     Raises
     ------
     SourceError
-        No such store, or one that cannot be read; no such array in it.
+        No such store, or one that cannot be read; no such array in it; missing storage chunks.
     InvalidInputError
         No matrix, several matrices, or one that is not of numbers; a column without a name.
     InvalidParameterError
-        No such `var_column` or `genes`.
+        No such `var_column` or `genes`, another `missing_chunks`.
     """
     root = open_root(path)
-    if isinstance(root, zarr.Array):
-        if dataset is not None and dataset.strip("/"):
-            raise SourceNotFoundError(f"{path} is one array and has no {dataset}; leave dataset out")
-        _refuse_names(var_column, genes, f"{path}, which is one array")
-        return DenseSource(ZarrArray(root, path))
-    return _open_in(_ZarrTree(path, root), dataset, var_column, genes)
+    if isinstance(root.store, RemoteStore):  # servers that list nothing
+        root.store.refuses_missing = missing_chunks == "raise"
+    return _open(root, path, dataset, var_column, genes, missing_chunks)
+
+
+def open_zarr_object(
+    node: Any, *, var_column: str | None = None, genes: str | None = None, missing_chunks: str = "warn"
+) -> ChunkedSource:
+    """Open the matrix that an open array or group is or holds. Raises SourceError, InvalidInputError as `open_zarr`."""
+    name = _store_name(node.store) + (f":/{node.path}" if node.path else "")
+    return _open(node, name, None, var_column, genes, missing_chunks)
+
+
+def _open(
+    node: Any, name: str, dataset: str | None, var_column: str | None, genes: str | None, missing_chunks: str
+) -> ChunkedSource:
+    if missing_chunks not in ("warn", "raise"):
+        raise InvalidParameterError(f'missing_chunks={missing_chunks!r} is unknown; known are "warn" and "raise"')
+    if not isinstance(node, zarr.Array):
+        source = open_matrix(_ZarrTree(name, node), dataset, var_column, genes)
+    elif (dataset or "").strip("/"):
+        raise SourceNotFoundError(f"{name} is one array and has no {dataset}; leave dataset out")
+    elif var_column or genes:
+        option = f"var_column={var_column!r}" if var_column else f"genes={genes!r}"
+        raise InvalidParameterError(f"{option} does not apply to {name}, which is one array; pass the group of X")
+    else:
+        source = DenseSource(ZarrArray(node, name))
+    if missing_chunks == "raise" and source.missing_chunks:
+        raise SourceError(f'{source.missing_chunks}; restore them, or leave missing_chunks="raise" out')
+    return source
 
 
 def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
@@ -105,31 +139,15 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
             local = opened_path(path)
             is_file = local.version is not None
             store = _Zip(Path(local), mode="r") if is_file else _Local(Path(local), read_only=True)
-        # consolidated metadata is not used: one member of a type unknown to zarr would make all of it unreadable
-        return zarr.open(store, mode="r", use_consolidated=False)
+        with zarr.config.set(_READ):
+            # consolidated metadata is not used: one member of a type unknown to zarr would make all of it unreadable
+            return zarr.open(store, mode="r", use_consolidated=False)
     except StreamkmError:
         raise
+    except DamagedError as error:
+        raise SourceError(f"{path} is damaged: {error}") from error
     except (BaseZarrError, *_DAMAGE) as error:
         raise SourceError(f"{path} is no Zarr store that can be read: {error}") from error
-
-
-def open_zarr_object(
-    node: zarr.Array[Any] | zarr.Group, *, var_column: str | None = None, genes: str | None = None
-) -> ChunkedSource:
-    """Open the matrix that an open array or group is or holds. Raises SourceError, InvalidInputError as `open_zarr`."""
-    store = _store_name(node.store)
-    inner = f"/{node.path}" if node.path else ""
-    if isinstance(node, zarr.Array):
-        _refuse_names(var_column, genes, "an array; pass the group of X")
-        return DenseSource(ZarrArray(node, f"{store}:{inner}" if inner else store))
-    return _open_in(_ZarrTree(f"{store}:{inner}" if inner else store, node), None, var_column, genes)
-
-
-def _refuse_names(var_column: str | None, genes: str | None, what: str) -> None:
-    """Refuse options of matrices with a table of their columns."""
-    for option, value in (("var_column", var_column), ("genes", genes)):
-        if value is not None:
-            raise InvalidParameterError(f"{option}={value!r} does not apply to {what}")
 
 
 class ZarrArray(StoredArray):
@@ -148,34 +166,38 @@ class ZarrArray(StoredArray):
         self.files = (_store_name(array.store),) if isinstance(array.store, LocalStore | ZipStore) else ()
         self.decodes = bool(array.filters or array.compressors) or isinstance(array.store, RemoteStore)
         self.libraries = ("zarr", *(("fsspec",) if isinstance(array.store, RemoteStore) else ()))
-        if any(length < 1 for length in array.chunks):
-            raise SourceError(f"{name} is damaged: its metadata say chunks of {array.chunks}; lengths must be positive")
-        self.unit_rows = int((array.shards or array.chunks)[0]) if self.shape else 1
+        self._grid = grid = Grid(array.metadata)
+        self.unit_rows = grid.lengths[0] if self.shape else 1
+        self.unit_bytes = math.prod(grid.lengths) * self.dtype.itemsize
         self._files: WatchedFiles | None = None
         self._zip = ""
+        self.n_bytes = int(array.nbytes_stored()) if isinstance(array.store, MemoryStore) else None
         if isinstance(array.store, LocalStore):
-            self._files = WatchedFiles(str(Path(array.store.root, array.path)))
-            self.n_bytes: int | None = self._files.n_bytes
-        elif isinstance(array.store, RemoteStore):
-            self.n_bytes = array.store.watch(array.path)
+            self._files = WatchedFiles(str(Path(array.store.root, array.path)), grid.holds)
+            self.n_bytes = self._files.n_bytes
+            self.missing_chunks = grid.lacking(name, self._files.n_counted, self._files)
+            return
+        if isinstance(array.store, RemoteStore):
+            stored = array.store.watch(array.path)
             # where nothing is listed, what was stored is estimated by samples of the rows
-            self.files = () if self.n_bytes is None else (array.store.address(array.path),)
+            self.files = () if stored is None else (array.store.address(array.path),)
         else:
             self._zip = opened_path(str(array.store.path)) if isinstance(array.store, ZipStore) else ""
-            self.n_bytes = _stored_bytes(array)
+            stored = _stored(array)
+        if stored is not None:
+            if None not in stored.values():
+                self.n_bytes = sum(stored.values())
+            self.missing_chunks = grid.lacking(name, sum(map(grid.holds, stored)), stored)
 
     def details(self) -> dict[str, str]:
-        """Say how the values are stored, and how many storage chunks are not; see `StoredArray.details`."""
-        array = self._array
-        details = {"chunks": chunks_text(array.chunks, self.shape)}
-        if array.shards:
-            details["shards"] = chunks_text(array.shards, self.shape)
-        elif self._files is not None and (missing := array.nchunks - self._files.count(besides=_BESIDES)) > 0:
-            details["not stored"] = (
-                f"{missing:,} of {array.nchunks:,} chunks, which hold the fill value {array.fill_value}"
-            )
+        """Say how the values are stored; see `StoredArray.details`."""
+        array, inner = self._array, self._grid.inner
         codecs = [_codec_name(codec) for codec in (*array.filters, *array.compressors)]
-        return {**details, "compression": " + ".join(codecs) or "none"}
+        return {
+            "chunks": str(self._grid) if inner is None else chunks_text(inner, self.shape),
+            **({} if inner is None else {"shards": str(self._grid)}),
+            "compression": " + ".join(codecs) or "none",
+        }
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill `out`; see `StoredArray.read_into`."""
@@ -208,26 +230,7 @@ class ZarrArray(StoredArray):
         """See to it that the files of rows are those that were there when the array was opened."""
         if self._files is None:
             return
-        array = self._array
-        units = array.shards or array.chunks
-        grid = [range(start // units[0], -(-stop // units[0]))]
-        grid += [range(-(-length // unit)) for length, unit in zip(self.shape[1:], units[1:], strict=True)]
-        keys = map(array.metadata.encode_chunk_key, itertools.product(*grid))
-        self._files.check(itertools.chain(_METADATA, keys))
-
-
-def _open_in(tree: _ZarrTree, dataset: str | None, var_column: str | None, genes: str | None) -> ChunkedSource:
-    found = find_matrix(tree, dataset)
-    source = _open_matrix(tree, found)
-    return name_columns(source, tree, found, var_column, genes)
-
-
-def _open_matrix(tree: _ZarrTree, found: MatrixLocation) -> ChunkedSource:
-    if found.kind == "dense":
-        return DenseSource(tree.array(found.path))
-    data, indices, indptr = (tree.array(join(found.path, name)) for name in ("data", "indices", "indptr"))
-    shape = (found.shape[0], found.shape[1])
-    return CsrSource(data, indices, indptr, shape=shape, name=f"{tree.name}:{found.path}", layout=found.layout)
+        self._files.check(itertools.chain(_METADATA, self._grid.keys(start, stop)))
 
 
 class _ZarrTree:
@@ -236,7 +239,7 @@ class _ZarrTree:
     def __init__(self, name: str, root: Any) -> None:
         self.name = name
         self._root = root
-        self._nodes: dict[str, Node | None] = {}
+        self.node = cache(self._look)
 
     def paths(self) -> list[str]:
         found: list[str] = []
@@ -250,17 +253,15 @@ class _ZarrTree:
                 todo += [join(path, member) for member in node.members if self.node(join(path, member)) is not None]
         return found
 
-    def node(self, path: str) -> Node | None:
-        if path not in self._nodes:
-            self._nodes[path] = self._look(path)
-        return self._nodes[path]
-
     def attribute(self, path: str, name: str) -> str:
         return str(getattr(self._item(path), "attrs", {}).get(name, ""))
 
     def values(self, path: str) -> NDArray[Any]:
+        array = self._array(path)
+        if max(math.prod(array.shape), math.prod(Grid(array.metadata).lengths)) > _MOST_NAMES:
+            raise SourceError(f"{self.name}:{path} has more than {_MOST_NAMES:,} values, or chunks of more")
         try:
-            return np.asarray(guarded(self._array(path))[...])
+            return np.asarray(guarded(array)[...])
         except (BaseZarrError, *_DAMAGE) as error:
             raise SourceError(f"{self.name}:{path} cannot be read or decoded: {error}") from error
 
@@ -278,7 +279,8 @@ class _ZarrTree:
         """Give the member at `path`, an error if it cannot be read, or None if it is not there."""
         inner = path.strip("/")
         try:
-            return self._root[inner] if inner else self._root
+            with zarr.config.set(_READ):
+                return self._root[inner] if inner else self._root
         except KeyError:
             return None
         except SourceError:
@@ -308,18 +310,20 @@ class _ZarrTree:
         return [name.strip("/") for name in names if not name.startswith((".z", "zarr.json"))]
 
 
-def _stored_bytes(array: Any) -> int | None:
-    """Give the size of all that is stored of an array; None where asking would list a remote store."""
-    store = array.store
-    if isinstance(store, ZipStore):
-        # zarr itself would read all of it
-        try:
+def _stored(array: Any) -> dict[str, Any] | None:
+    """Keys of all that is stored of an array, with sizes where these are known; None where a store cannot list."""
+    store, prefix = array.store, f"{array.path}/" if array.path else ""
+    try:
+        if isinstance(store, ZipStore):  # zarr itself would read all of it
             with zipfile.ZipFile(store.path) as archive:
-                prefix = f"{array.path}/" if array.path else ""
-                return sum(info.compress_size for info in archive.infolist() if info.filename.startswith(prefix))
-        except _DAMAGE as error:
+                found: dict[str, Any] = {info.filename: info.compress_size for info in archive.infolist()}
+        else:
+            found = dict.fromkeys(collect_aiterator(store.list_prefix(prefix)))
+    except _DAMAGE as error:
+        if isinstance(store, ZipStore):
             raise SourceError(f"{store.path} is a damaged .zip file: {error}") from error
-    return int(array.nbytes_stored()) if isinstance(store, MemoryStore) else None
+        return None
+    return {key.removeprefix(prefix): size for key, size in found.items() if key.startswith(prefix)}
 
 
 def _is_shared(store: Any) -> bool:

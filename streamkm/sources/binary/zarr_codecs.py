@@ -1,4 +1,4 @@
-"""Codecs of Zarr arrays: which may decode, and how much at most.
+"""What metadata of Zarr arrays say and how much of it is believed: codecs and how much they decode, storage chunks.
 
 Codecs are those of a list, whatever else is installed, and are compared with it before zarr builds them: some run what
 a file says. No storage chunk is decoded to more bytes than its metadata say.
@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import bz2
+import itertools
 import json
 import lzma
 import math
+import operator
+import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import zarr
 from zarr.abc.codec import BytesBytesCodec
 from zarr.codecs import ShardingCodec
 
 _TEXT_BYTES = 1 << 10  # of a text, on average, at most
+_TEXTS_BYTES = 1 << 28  # of the texts of a storage chunk
+_MOST_VALUES = 1 << 40  # of a storage chunk
+_MOST_EDGES = 1 << 20  # chunks of several lengths in a dimension
 _WIDEST = 16  # bytes of a number that a filter may have widened
 _BESIDES = 1 << 12  # bytes of checksums and lengths
 _CODECS = frozenset({
@@ -35,8 +42,17 @@ _UNTOLD: dict[str, Callable[[], Any]] = {  # decoders of what does not tell its 
 }  # fmt: skip
 
 
-def check_codecs(metadata: Mapping[str, Any]) -> None:
-    """Refuse an array's metadata that name a codec which is not on the list. Raises ValueError."""
+class DamagedError(ValueError):
+    """Metadata that no array can have."""
+
+
+def check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Refuse an array's metadata that name a codec which is not on the list, or chunks without or beyond measure.
+
+    Raises ValueError; DamagedError for chunks.
+    """
+    grid = (metadata.get("chunk_grid") or {}).get("configuration") or {}
+    _check_lengths(metadata.get("chunks") or grid.get("chunk_shape") or grid.get("chunk_shapes") or ())
     todo = [metadata.get("compressor"), *(metadata.get("filters") or ()), *(metadata.get("codecs") or ())]
     while todo:
         if (codec := todo.pop()) is None:
@@ -48,7 +64,72 @@ def check_codecs(metadata: Mapping[str, Any]) -> None:
                     f"its codec {name!r} is none of {', '.join(sorted(_CODECS))}; store it with one of these"
                 )
         inner = told.get("configuration") or {}
+        _check_lengths(inner.get("chunk_shape") or ())
         todo += [*(inner.get("codecs") or ()), *(inner.get("index_codecs") or ())]
+
+
+def _check_lengths(shape: Any) -> None:
+    """Refuse lengths of chunks by dimension: a number, or a list of numbers and pairs of number and repetitions."""
+    sides = [[(each if isinstance(each, list) else [each, 1]) for each in _listed(side)] for side in shape]
+    if any(sum(count for _, count in side) > _MOST_EDGES for side in sides):
+        raise DamagedError(f"its metadata say more than {_MOST_EDGES:,} chunks of several lengths in a dimension")
+    if any(length < 1 for side in sides for length, _ in side):
+        raise DamagedError(f"its metadata say chunks of {tuple(shape)}; lengths must be positive")
+    if math.prod(max(length for length, _ in side) for side in sides) > _MOST_VALUES:
+        raise DamagedError(f"its metadata say chunks of {tuple(shape)}; {_MOST_VALUES:,} values are the most")
+
+
+def _listed(side: Any) -> Any:
+    return side if isinstance(side, list | tuple) else [side]
+
+
+class Grid:
+    """The storage chunks of an array, shards where there are shards.
+
+    `lengths`, `counts`: by dimension, the length of the largest, and how many there are. `inner`: lengths of the chunks
+    of a shard; None where there are no shards.
+    """
+
+    def __init__(self, metadata: Any) -> None:
+        grid, self._metadata = getattr(metadata, "chunk_grid", None), metadata
+        shape = getattr(grid, "chunk_shapes", None) or getattr(grid, "chunk_shape", None) or metadata.chunks
+        self._ends = [None if isinstance(side, int) else np.cumsum(side) for side in shape]  # of several lengths
+        self.lengths = tuple(max(_listed(side)) for side in shape)
+        self.counts = tuple(
+            -(-size // length) if ends is None else int(np.searchsorted(ends, size)) + 1
+            for size, length, ends in zip(metadata.shape, self.lengths, self._ends, strict=True)
+        )
+        codecs = getattr(metadata, "codecs", ())
+        self.inner = next((codec.chunk_shape for codec in codecs if isinstance(codec, ShardingCodec)), None)
+        key = re.escape(metadata.encode_chunk_key((7,) * len(self.counts)))
+        self._key = re.compile(key.replace("7", "(0|[1-9][0-9]{0,18})"))
+
+    def __str__(self) -> str:
+        varying = "up to " if any(ends is not None for ends in self._ends) else ""
+        return f"{math.prod(self.counts):,} of {varying}{' x '.join(f'{length:,}' for length in self.lengths)}"
+
+    def holds(self, key: str) -> bool:
+        """Whether a key is that of a storage chunk."""
+        found = self._key.fullmatch(key)
+        return found is not None and all(map(operator.lt, map(int, found.groups()), self.counts))
+
+    def keys(self, start: int, stop: int) -> Iterator[str]:
+        """Keys of the storage chunks that rows lie in."""
+        ends, rows = self._ends[0], (start, stop - 1)
+        first, last = (row // self.lengths[0] for row in rows) if ends is None else np.searchsorted(ends, rows, "right")
+        numbers = itertools.product(range(first, last + 1), *map(range, self.counts[1:]))
+        return map(self._metadata.encode_chunk_key, numbers)
+
+    def lacking(self, name: str, n_stored: int, stored: Container[str]) -> str:
+        """Say how many storage chunks are missing from those that are stored, and the first; "" for none."""
+        total, what = math.prod(self.counts), "chunks" if self.inner is None else "shards"
+        if n_stored >= total:
+            return ""
+        # so many contain one that is missing, and the first of all
+        numbers = itertools.product(*(range(min(count, n_stored + 1)) for count in self.counts))
+        first = next(key for key in map(self._metadata.encode_chunk_key, numbers) if key not in stored)
+        held = f"which hold the fill value {self._metadata.fill_value}"
+        return f"{name} lacks {first}, the first of those missing: {total - n_stored:,} of {total:,} {what}, {held}"
 
 
 class Listed:
@@ -58,18 +139,18 @@ class Listed:
         """See `zarr.abc.store.Store.get`."""
         data = await super().get(key, *given, **named)  # type: ignore[misc]
         if data is not None and key.rpartition("/")[2] in ("zarr.json", ".zarray"):
-            check_codecs(json.loads(data.to_bytes()))
+            check_metadata(json.loads(data.to_bytes()))
         return data
 
 
 def guarded(array: Any) -> Any:
     """The same `zarr.Array`, of codecs on the list, that decodes no more than its metadata say. Raises ValueError."""
     metadata, inner = array.metadata, copy(array.async_array)
-    check_codecs(metadata.to_dict())
+    check_metadata(metadata.to_dict())
     pipeline = inner.codec_pipeline
     if metadata.zarr_format == 2:
         width = _TEXT_BYTES if array.dtype.kind in "OT" else max(_WIDEST, array.dtype.itemsize)
-        most, packed = math.prod(array.chunks) * width + _BESIDES, metadata.compressor
+        most, packed = _most(metadata.chunks, width), metadata.compressor
         filters = tuple(_Bounded(codec, most) for codec in metadata.filters or ())
         codecs: Any = [
             replace(pipeline.array_bytes_codec, filters=filters, compressor=packed and _Bounded(packed, most))
@@ -78,6 +159,12 @@ def guarded(array: Any) -> Any:
         codecs = _bounded(metadata.codecs)
     object.__setattr__(inner, "codec_pipeline", type(pipeline).from_codecs(codecs))
     return zarr.Array(inner)
+
+
+def _most(shape: Any, width: int) -> int:
+    """Bytes of a storage chunk, decoded, at most."""
+    n_bytes = math.prod(shape) * width
+    return (min(n_bytes, _TEXTS_BYTES) if width == _TEXT_BYTES else n_bytes) + _BESIDES
 
 
 def _bounded(codecs: Any) -> tuple[Any, ...]:
@@ -104,7 +191,7 @@ class _Bound(BytesBytesCodec):
 
     async def _decode_single(self, chunk_bytes: Any, chunk_spec: Any) -> Any:
         data, width = chunk_bytes.to_bytes(), getattr(chunk_spec.dtype, "item_size", _TEXT_BYTES)
-        most = math.prod(chunk_spec.shape) * width + _BESIDES
+        most = _most(chunk_spec.shape, width)
         if self.name in _UNTOLD:
             decoded = await asyncio.to_thread(_decoded, self.name, data, most)
             return chunk_spec.prototype.buffer.from_bytes(decoded)

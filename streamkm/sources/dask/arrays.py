@@ -27,7 +27,7 @@ from streamkm.core.matrix import MASKED_ROWS, Matrix, check_unmasked
 from streamkm.sources.base import GraphSource, Rows, RowSource, SentRows, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.memory.arrays import SparseSource, open_array
-from streamkm.sources.row_graphs import InputsHere, RowGraphs
+from streamkm.sources.row_graphs import InputsHere, RowGraphs, same
 from streamkm.sources.stored import check_matrix, decoded_dtype
 
 _PLACE_BITS = 40
@@ -337,11 +337,7 @@ def dask_labels(labels: Any, heights: tuple[int, ...], *, known: bool = True) ->
     array = labels.rechunk((heights,)) if hasattr(labels, "dask") else from_array(labels, chunks=(heights,))
     if known:
         return array
-    return array.map_blocks(_same, chunks=((math.nan,) * len(heights),), meta=array._meta)
-
-
-def _same(block: Any) -> Any:
-    return block
+    return array.map_blocks(same, chunks=((math.nan,) * len(heights),), meta=array._meta)
 
 
 def join_blocks(blocks: list[Any]) -> Any:

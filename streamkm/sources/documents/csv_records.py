@@ -79,7 +79,8 @@ class CsvRecords:
         """Yield (position, cells); the csv module asks for a line only when it needs one."""
         # long documents are longer than the module's limit, which is one for all of the process
         csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-        reader = csv.reader(self._text(lines), delimiter=self.delimiter, strict=True)
+        texts = (decoded(line, position, self.decode_error) + "\n" for position, line in lines)
+        reader = csv.reader(texts, delimiter=self.delimiter, strict=True)
         while True:
             position = lines.position
             try:
@@ -90,7 +91,3 @@ class CsvRecords:
                 raise MalformedTextError(f"malformed CSV: {error}", position) from None
             if row:
                 yield position, row
-
-    def _text(self, lines: Lines) -> Iterator[str]:
-        for position, line in lines:
-            yield decoded(line, position, self.decode_error) + "\n"

@@ -233,15 +233,13 @@ class PlainTextFiles(TextFiles, ChunkedDocuments):
             while target - before >= self.sizes[part]:
                 before, part = before + self.sizes[part], part + 1
             start = target - before
-            stop = self._before_long(part, start, min(start + SAMPLE_BYTES // PROBES, self.sizes[part]))
+            end = min(start + SAMPLE_BYTES // PROBES, self.sizes[part])
+            # in front of a long line, which is none of them
+            of_part = [line.byte for line in self.long_lines if line.path == self.paths[part]]
+            stop = min((byte for byte in of_part if start <= byte < end), default=end)
             if stop > start:
                 gathered.extend(self.read(Chunk(0, part, start, stop, 0)))
         return gathered.batch() if gathered.documents else self._head()[0], float(total)
-
-    def _before_long(self, part: int, start: int, stop: int) -> int:
-        """Where a look at a few documents ends: in front of a long line, which is none of them."""
-        within = (line.byte for line in self.long_lines if line.path == self.paths[part] and start <= line.byte < stop)
-        return min(within, default=stop)
 
     @cached_property
     def _starts(self) -> tuple[tuple[NDArray[np.int64], int], ...]:

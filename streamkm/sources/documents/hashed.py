@@ -62,7 +62,9 @@ class HashedText(RowSource):
             setattr(self, attribute, getattr(documents, attribute))
         self.n_features: int = hashing.n_features
         self.dtype = np.dtype(hashing.dtype)
-        self.made_with = {"documents": documents.taken(), "hashing": _described(hashing)}
+        # the seed is left out where it says nothing, so that earlier stores and checkpoints are known
+        told = {name: value for name, value in asdict(hashing).items() if name != "seed" or value}
+        self.made_with = {"documents": documents.taken(), "hashing": told}
 
     @cached_property
     def _densities(self) -> tuple[float, float | None, int | None]:
@@ -180,11 +182,6 @@ class ChunkedHashedText(HashedText, ChunkedSource):
     def read(self, chunk: Chunk) -> Rows:
         """Read and hash one chunk; see `HashedText.stream` for errors."""
         return self._rows(self.documents.read(chunk))
-
-
-def _described(hashing: FeatureHashing) -> dict[str, Any]:
-    """Its parameters; the seed is left out where it says nothing, so that earlier stores and checkpoints are known."""
-    return {name: value for name, value in asdict(hashing).items() if name != "seed" or value}
 
 
 def _line_memory(line: LongLine, hashing: FeatureHashing) -> int:

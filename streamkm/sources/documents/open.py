@@ -20,6 +20,7 @@ from streamkm.sources.documents.records import TextFormat
 from streamkm.sources.documents.whole_files import WholeFiles, is_folder_of_texts
 from streamkm.sources.open import locate
 from streamkm.sources.registry import is_folder
+from streamkm.sources.tables.csv_format import check_format
 from streamkm.text.feature_hashing import Input
 
 _PACKED = {".gz", ".bz2", ".xz", ".zst"}
@@ -72,7 +73,8 @@ def _open_paths(
     form = options.get("format", "auto")
     if form not in ("auto", *_FORMATS):
         raise InvalidParameterError(f"format={form!r} is unknown; known are auto, {', '.join(_FORMATS)}")
-    formats = {_own_format(path) if form == "auto" else form for path in found}
+    own = ("files" if is_folder(path) else document_format(path) or "lines" for path in found)
+    formats = set(own) if form == "auto" else {form}
     if len(formats) > 1:
         folder = next((path for path in found if is_folder(path)), None)
         if folder is not None:
@@ -84,7 +86,10 @@ def _open_paths(
             raise InvalidParameterError(
                 f"{name}= does not apply to {form}; its options are {', '.join(_FORMATS[form]) or 'none'}"
             )
-    id_column = _id_column(options.get("id_column"), form)
+    id_column = options.get("id_column")
+    is_number = form == "csv" and type(id_column) is int and id_column >= 0
+    if not (id_column is None or isinstance(id_column, str) or is_number):
+        raise InvalidParameterError(f"id_column={id_column!r}; needed: the name of a field or column")
     if form == "files":
         return _open_files(found, fields, kind, options)
     if form == "parquet":
@@ -112,12 +117,6 @@ def _open_files(
     return WholeFiles(paths, kind, _decode_error(options))
 
 
-def _id_column(column: Any, form: str) -> str | int | None:
-    if column is None or isinstance(column, str) or (form == "csv" and type(column) is int and column >= 0):
-        return column
-    raise InvalidParameterError(f"id_column={column!r}; needed: the name of a field or column")
-
-
 def _decode_error(options: Mapping[str, Any]) -> DecodeError:
     given: DecodeError = options.get("decode_error", "strict")
     if given not in ("strict", "ignore", "replace"):
@@ -137,9 +136,8 @@ def _text_format(
         return TextLines(kind, decode_error)
     if form == "jsonl":
         return JsonLines(kind, decode_error, _names(fields, form))
-    delimiter, header = options.get("delimiter", "\t" if tabbed else ","), options.get("header", True)
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
-        raise InvalidParameterError(f"delimiter={delimiter!r}; needed: one ASCII character, no quote and no line end")
+    header = options.get("header", True)
+    delimiter = check_format(options.get("delimiter"), None, None, tabbed=tabbed).delimiter
     for field in fields:
         if isinstance(field, int) and field < 0:
             raise InvalidParameterError(f"field={field}; columns are counted from 0")
@@ -179,7 +177,3 @@ def document_format(path: str) -> str | None:
     if suffix in _PACKED:
         suffix = os.path.splitext(stem)[1]
     return _SUFFIXES.get(suffix)
-
-
-def _own_format(path: str) -> str:
-    return "files" if is_folder(path) else document_format(path) or "lines"

@@ -28,7 +28,7 @@ from streamkm.sources.documents.formats import DecodeError, decoded
 from streamkm.sources.documents.records import MalformedTextError
 from streamkm.sources.local import LocalPath, natural, opened
 from streamkm.sources.long_lines import LONG_BYTES, MOST_FOUND, LineCost, LineRoom, LineWatch, LongLine
-from streamkm.sources.registry import is_folder
+from streamkm.sources.registry import is_folder, visible_files
 from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.signatures import data_name, signed
 from streamkm.sources.stored import file_size, name_of, open_binary, read_fully
@@ -81,14 +81,10 @@ class WholeFiles(ChunkedDocuments):
         """Look at files all through the folder, but at no large one."""
         short = np.flatnonzero(self._sizes < LONG_BYTES)
         chosen = short[np.unique(np.linspace(0, len(short) - 1, PROBES).astype(int))] if len(short) else short
-        documents, places, n_bytes = [], [], 0
-        for number in chosen.tolist():
-            documents.append(self._document(number))
-            places.append(number)
-            n_bytes += int(self._sizes[number]) + 1
-            if n_bytes >= SAMPLE_BYTES:
-                break
-        return Batch(documents, np.array(places, np.int64), n_bytes), float(self._ends[-1])
+        ends = np.cumsum(self._sizes[chosen] + 1)
+        chosen = chosen[: int(np.searchsorted(ends, SAMPLE_BYTES)) + 1]
+        documents = [self._document(number) for number in chosen.tolist()]
+        return Batch(documents, chosen, int(ends[: len(chosen)].max(initial=0))), float(self._ends[-1])
 
     @cached_property
     def long_lines(self) -> tuple[LongLine, ...]:
@@ -149,18 +145,8 @@ class WholeFiles(ChunkedDocuments):
 
 
 def files_in(folder: str) -> list[str]:
-    """All files in a folder and in those below it; those whose names begin with . or _ are none.
-
-    Raises SourceError: there are none, or a folder cannot be read.
-    """
-
-    def refuse(error: OSError) -> None:
-        raise SourceError(f"{error.filename} cannot be read: {error.strerror}") from error
-
-    found = []
-    for place, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        found += [os.path.join(place, name) for name in names if not name.startswith((".", "_"))]
+    """All files of a folder as `visible_files`. Raises SourceError: there are none, or a folder cannot be read."""
+    found = visible_files(folder)
     if not found:
         raise SourceError(f"{folder} is a directory without files (names that begin with . or _ are left out)")
     return found
@@ -168,13 +154,5 @@ def files_in(folder: str) -> list[str]:
 
 def is_folder_of_texts(path: str) -> bool:
     """Whether a path is a folder whose files, all of them, end in .txt."""
-    if not is_folder(path):
-        return False
-    n_files = 0
-    for _, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        seen = [name for name in names if not name.startswith((".", "_"))]
-        if not all(name.lower().endswith(".txt") for name in seen):
-            return False
-        n_files += len(seen)
-    return n_files > 0
+    found = visible_files(path) if is_folder(path) else []
+    return bool(found) and all(file.lower().endswith(".txt") for file in found)

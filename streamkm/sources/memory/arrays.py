@@ -194,7 +194,8 @@ def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> 
     if dtype is not None:
         words = np.asanyarray(X)
         return Bfloat16Source(open_array(words.view(word_dtype(words.dtype, name or "array")), name=name))
-    X = _on_this_processor(X)
+    # a tensor of PyTorch without its gradient, in this processor's memory
+    X = X.detach().cpu() if hasattr(X, "detach") and hasattr(X, "cpu") else X
     root = _memory_map(X)
     if root is not None and root.mode != "c":
         if root.mode != "r":
@@ -204,9 +205,8 @@ def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> 
         if not (X.flags.c_contiguous or order_f):
             return MappedSource(X, name=path, form="part of a memory map")
         offset = root.offset + _address(X) - _address(root)
-        return DenseSource(
-            FileArray(path, offset, X.shape, X.dtype, name=path, fortran_order=order_f, format="memory map")
-        )
+        stored = FileArray(path, offset, X.shape, X.dtype, name=path, fortran_order=order_f, format="memory map")
+        return DenseSource(stored)
     try:
         if is_frame(X):
             return _open_frame(without_index(X), name or "data frame")
@@ -246,11 +246,6 @@ def _check_dense(X: Any, name: str) -> None:
             f"{name} is a sparse tensor of PyTorch ({layout}); pass a matrix of SciPy: T = X.to_sparse_csr(), then "
             f"scipy.sparse.csr_array((T.values(), T.col_indices(), T.crow_indices()), T.shape)"
         )
-
-
-def _on_this_processor(X: Any) -> Any:
-    """A tensor of PyTorch without its gradient, in this processor's memory; anything else as it is."""
-    return X.detach().cpu() if hasattr(X, "detach") and hasattr(X, "cpu") else X
 
 
 def _memory_map(X: Any) -> np.memmap[Any, Any] | None:

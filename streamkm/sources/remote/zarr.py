@@ -41,7 +41,12 @@ _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
 class RemoteStore(Store):
-    """A store to read from. `root`: of the directory."""
+    """A store to read from.
+
+    `root`: of the directory. `refuses_missing`: whether an object that is missing is an error where nothing is listed.
+    """
+
+    refuses_missing = False
 
     supports_writes = False
     supports_deletes = False
@@ -77,8 +82,8 @@ class RemoteStore(Store):
         """Give the address of an array or group."""
         return self.root.at(path) if path else self.root
 
-    def watch(self, path: str) -> int | None:
-        """Note what objects an array has now; gives their bytes, None where the file system cannot list.
+    def watch(self, path: str) -> dict[str, int] | None:
+        """Note what objects an array has now; gives bytes by their keys, None where the file system cannot list.
 
         Raises SourceError.
         """
@@ -88,25 +93,21 @@ class RemoteStore(Store):
             if objects is None:
                 return None
             self._lists[path] = objects
-        return sum(version.n_bytes for version in objects.values())
+        return {key: version.n_bytes for key, version in objects.items()}
 
     def _list(self, path: str, before: dict[str, Any]) -> dict[str, Version]:
         with self._lock:
             if path not in self._lists:
-                self._lists[path] = self._list_again(path, before)
+                objects = listed(address := self.address(path)) or {}
+                if (now := summary(objects)) != before:
+                    was, there = (f"{each['objects']:,} objects of {each['bytes']:,} bytes" for each in (before, now))
+                    raise SourceError(
+                        f"{address} was changed while it was in use: it was {was} when it was opened (hash of their "
+                        f"etags {before['version']}) and is {there} ({now['version']}) now; open the source again once "
+                        f"it is complete"
+                    )
+                self._lists[path] = objects
             return self._lists[path]
-
-    def _list_again(self, path: str, before: dict[str, Any]) -> dict[str, Version]:
-        address = self.address(path)
-        objects = listed(address) or {}
-        now = summary(objects)
-        if now != before:
-            was, there = (f"{each['objects']:,} objects of {each['bytes']:,} bytes" for each in (before, now))
-            raise SourceError(
-                f"{address} was changed while it was in use: it was {was} when it was opened (hash of their etags "
-                f"{before['version']}) and is {there} ({now['version']}) now; open the source again once it is complete"
-            )
-        return objects
 
     def _read(self, key: str, byte_range: ByteRequest | None) -> bytes | None:
         version = None
@@ -130,7 +131,7 @@ class RemoteStore(Store):
         try:
             data, seen = fetch_version(address, start, stop)
         except SourceNotFoundError:
-            if version is not None:
+            if version is not None or (watched and self.refuses_missing):
                 raise
             return None
         if watched and version is None and seen is not None and seen.n_bytes >= 0:
