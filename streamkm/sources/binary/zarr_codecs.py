@@ -251,9 +251,12 @@ def _check_size(name: str, data: Any, most: int) -> None:
         if not width:
             try:
                 import zstandard
+
+                size = len(zstandard.ZstdDecompressor().stream_reader(view).read(most + 1))
             except ImportError as error:
                 raise ValueError("its Zstandard frames do not tell their size; pip install 'streamkm[zstd]'") from error
-            size = len(zstandard.ZstdDecompressor().stream_reader(view).read(most + 1))
+            except zstandard.ZstdError as error:
+                raise ValueError(f"its {len(view):,} bytes are no Zstandard frame: {error}") from error
     _refuse_more(data, size, most)
 
 
