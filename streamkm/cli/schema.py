@@ -101,7 +101,7 @@ class _Data(_Section):
     columns: str | list[str] | None = None
     exclude: str | list[str] | None = None
     id_column: str | None = None
-    categories: str | dict[str, list[str]] | None = None
+    categories: str | dict[str, str | list[str]] | None = None
     categories_unseen: Literal["raise", "ignore"] | None = None
     dates: Literal["days"] | None = None
     delimiter: str | None = None

@@ -221,7 +221,7 @@ def _check(estimator: Any, model: Model) -> None:
         "rows are assigned in a sketch": model.space != "original",
         "its features are hashed words": "documents" in made,
         "its features are days of dates": "dates" in table,
-        "its categories are hashed": table.get("categories") == "hash",
+        "its categories are hashed": "n_features" in table,
     }
     reason = next((each for each, holds in reasons.items() if holds), None)
     if reason is not None:

@@ -61,10 +61,11 @@ def open_source(X: Any, **options: Any) -> RowSource:
           here. Keys of folders, as ``zone=01``, are columns of text. Files are read by the names of columns.
         - ``exclude`` : str or list of str. Tables: columns to leave out.
         - ``id_column`` : str. Tables: the column that identifies rows; it is not a feature.
-        - ``categories`` : "onehot", "hash" or dict of str to list. Tables: how text columns become features. "onehot":
-          a feature for each value; one more pass finds the values. "hash": sparse features by a hash of column and
-          value. A dict: the one-hot columns with their values. By default, text is an error. Nulls belong to no
-          category; in columns of numbers they are NaN.
+        - ``categories`` : "onehot", "hash" or dict. Tables: how text columns become features. "onehot": a feature for
+          each value; one more pass finds the values. "hash": sparse features by a hash of column and value. A dict
+          maps each column of text to the list of its values, "onehot" or "hash". By default, text is an error. Nulls
+          belong to no category; in columns of numbers they are NaN. CSV: a column of which any value is no number is
+          text, by one pass over the file, unless a dict names the columns of text.
         - ``categories_unseen`` : "raise" or "ignore", default "raise". Tables: an unknown value of a one-hot column is
           an error, or belongs to no category. A model keeps the option.
         - ``dates`` : "days". Tables: dates and moments become days since 1970-01-01 as float64, with the time of day as

@@ -173,10 +173,10 @@ def open_raw(path: str, start: int = 0, stop: int | None = None) -> RawFile:
     return file
 
 
-def open_binary(path: str) -> RawFile:
-    """Open a file or object for positioned reads, unbuffered; the system's errors become SourceError."""
+def open_binary(path: str, start: int = 0, stop: int | None = None) -> RawFile:
+    """Open a file or object for positioned reads, as `open_raw` does; the system's errors become SourceError."""
     try:
-        return open_raw(path)
+        return open_raw(path, start, stop)
     except SourceError:
         raise
     except FileNotFoundError as error:

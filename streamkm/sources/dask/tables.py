@@ -24,11 +24,10 @@ from streamkm.sources.tables.columns import (
     TableSchema,
     choose,
     lay_out,
-    needs_values,
     one_hot,
     unknown_categories,
 )
-from streamkm.sources.tables.row_groups import described_table, gather_values
+from streamkm.sources.tables.row_groups import described_table, found_values
 
 NAME = "dask data frame"
 
@@ -47,8 +46,8 @@ class DaskTable(DaskSource):
         layout = lay_out(
             known, fields, options, NAME, lambda names: _Partition(names, fields).table(frame[names].head())
         )
-        if needs_values(layout, options):
-            layout = one_hot(layout, _found_values(frame, unknown_categories(layout), fields))
+        if names := unknown_categories(layout, options):
+            layout = one_hot(layout, _found_values(frame, names, fields))
         kind = sp.csr_array if layout.is_sparse else np.empty
         rows = _Rows(_Partition(layout.names, fields), layout)
         values = array_of_parts(
@@ -121,13 +120,10 @@ def partitions(frame: Any) -> list[Any]:
 
 def _found_values(frame: Any, names: list[str], fields: dict[str, Any]) -> dict[str, list[str]]:
     """The values of text columns, in a pass of their own."""
-    distinct = delayed(_distinct)
-    parts = compute(*(distinct(_Partition(names, fields), part) for part in partitions(frame[names])))
+    parts = compute(*(delayed(_distinct)(_Partition(names, fields), part) for part in partitions(frame[names])))
     return {name: sorted({value for part in parts for value in part[name]}) for name in names}
 
 
 def _distinct(partition: _Partition, frame: Any) -> dict[str, list[str]]:
     """The values of text columns of a partition, as far as they may be one-hot."""
-    found: dict[str, dict[str, None]] = {name: {} for name in partition.names}
-    gather_values(found, partition.table(frame))
-    return {name: list(values) for name, values in found.items()}
+    return {name: list(values) for name, values in found_values(partition.names, [partition.table(frame)])[0].items()}

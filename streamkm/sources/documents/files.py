@@ -24,10 +24,10 @@ from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, ChunkedDocuments, Documents, check_target, count_words
 from streamkm.sources.documents.records import Lines, MalformedTextError, TextFormat
 from streamkm.sources.long_lines import LineCost, LineRoom, LineWatch, LongLine, find_long_lines
-from streamkm.sources.stored import RawFile, name_of, open_binary, opened_path
-from streamkm.sources.svmlight.compressed import compression_of, opened_text
+from streamkm.sources.stored import RawFile, name_of, opened_path
+from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text
 from streamkm.sources.text_lines import LineReader, LongLineError, stop_at_long
-from streamkm.sources.text_positions import PLACE_BITS, Fill, line_number, part_and_byte, text_size
+from streamkm.sources.text_positions import PLACE_BITS, Fill, line_number, text_size
 
 PROBES = 8
 """Places of plain text that are looked at, where its format allows to start anywhere."""
@@ -53,7 +53,6 @@ class TextFiles(Documents, ABC):
         self.files = self.paths = tuple(opened_path(os.fspath(path)) for path in paths)
         if not 0 < len(self.paths) <= 1 << (63 - PLACE_BITS):
             raise InvalidParameterError(f"1 to {1 << (63 - PLACE_BITS):,} files are needed, got {len(self.paths):,}")
-        self.files = self.paths
         self.text_format = text_format
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
@@ -91,8 +90,7 @@ class TextFiles(Documents, ABC):
                 if lines.position >= stop:
                     break
         except MalformedTextError as problem:
-            where = f"{self.paths[part]}, line {self._line_number(part, problem.byte):,} (byte {problem.byte:,})"
-            raise InvalidInputError(f"{where}: {problem.text}") from None
+            raise InvalidInputError(f"{self.describe(part << PLACE_BITS | problem.byte)}: {problem.text}") from None
 
     def name_by(self, column: str | int) -> None:
         """Take a field or column for the documents' names. Raises InvalidInputError: the first documents have none."""
@@ -122,8 +120,7 @@ class TextFiles(Documents, ABC):
 
     def describe(self, place: int) -> str:
         """Say where a document is: ``x.jsonl, line 7 (byte 512)``; lines are counted from 1."""
-        part, offset = part_and_byte(place)
-        return f"{self.paths[part]}, line {self._line_number(part, offset):,} (byte {offset:,})"
+        return describe_line(self.paths, place)
 
     def _line_number(self, part: int, offset: int) -> int:
         with self._open(part) as (fill, _):
@@ -250,12 +247,6 @@ class PlainTextFiles(TextFiles, ChunkedDocuments):
             with self._open(part) as (fill, _):
                 found.append((self.text_format.starts(fill, size, step), step))
         return tuple(found)
-
-
-def compression(path: str) -> str:
-    """Tell how a file is compressed: gzip, bzip2, xz, zstd or plain."""
-    with open_binary(path) as raw:
-        return compression_of(path, raw)
 
 
 class _Counted:

@@ -11,7 +11,7 @@ import io
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ from streamkm.sources.signatures import COMPRESSED, signed
 from streamkm.sources.stored import RawFile, open_binary, open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
 from streamkm.sources.svmlight.rows import RowBuilder
-from streamkm.sources.text_positions import Fill
+from streamkm.sources.text_positions import Fill, line_number, part_and_byte
 
 _SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 # a compressed block can hold 128 KiB in 4 bytes: so much at a time bounds what hostile data unpack to at once
@@ -72,9 +72,7 @@ class CompressedSvmlightSource(SvmlightFiles):
             yield opened
 
     def _compression(self, part: int) -> str:
-        with open_binary(self.paths[part]) as raw:
-            kind = compression_of(self.paths[part], raw)
-        return "none" if kind == "plain" else kind
+        return compression(self.paths[part]).replace("plain", "none")
 
     def _probe(self) -> tuple[int, int, int, float]:
         seen = rows = colons = used = 0
@@ -92,6 +90,19 @@ class CompressedSvmlightSource(SvmlightFiles):
             rows += count_rows(text, n_read < len(view))
             colons += text.count(b":")
         return seen, rows, colons, seen * sum(self.sizes) / max(used, 1)
+
+
+def compression(path: str) -> str:
+    """Tell how a file is compressed: gzip, bzip2, xz, zstd or plain."""
+    with open_binary(path) as raw:
+        return compression_of(path, raw)
+
+
+def describe_line(paths: Sequence[str], place: int) -> str:
+    """Say where a row of text is: ``x.csv, line 7 (byte 512)``. Lines are counted from 1, a header too."""
+    part, byte = part_and_byte(place)
+    with opened_text(paths[part]) as (fill, _):
+        return f"{paths[part]}, line {line_number(fill, byte):,} (byte {byte:,})"
 
 
 @contextmanager

@@ -6,7 +6,7 @@ Knows no file; which columns these are, `columns` says.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -76,7 +76,7 @@ def encoded(values: Any) -> tuple[NDArray[np.int64], list[str]]:
 
 
 def one_hot_columns(
-    columns: Sequence[Column], encoders: Sequence[CategoryEncoder], values: Mapping[str, Sequence[str]]
+    columns: Sequence[Column], encoders: Sequence[CategoryEncoder], values: Mapping[str, Iterable[str]]
 ) -> tuple[tuple[Column, ...], tuple[CategoryEncoder, ...]]:
     """Give columns of text as many features as they have values.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -47,14 +47,18 @@ class TableOptions:
     columns: tuple[str, ...] | None = None  # those that are read, in this order; None: all
     exclude: tuple[str, ...] = ()  # those that are left out
     id_column: str | None = None  # left out too: it names rows
-    # what columns of text become; a mapping gives the values of columns that are one-hot
-    categories: str | Mapping[str, tuple[str, ...]] | type[HeadRead] | None = None
+    # what columns of text become; a mapping names the columns: values of a one-hot one, or "onehot" or "hash"
+    categories: str | Mapping[str, str | tuple[str, ...]] | type[HeadRead] | None = None
     dtype: np.dtype[Any] | None = None  # of the rows: float32 or float64; None: by the columns' types
     n_hashed: int = 1024  # features that categories are hashed to
     unseen: Unseen = "raise"  # what becomes of values of one-hot columns that are not known
     has_days: bool = False  # whether dates are numbers: of days
     index: tuple[str, ...] = ()  # by metadata of pandas; no features unless `columns` names them
     keys: tuple[Mapping[str, str | None], ...] = ()  # of each file: keys and values of its folders; none of others
+
+    def encoding_of(self, column: str) -> str | tuple[str, ...] | None:
+        """What a column becomes if it holds text: "onehot", "hash" or its values; None where it must not."""
+        return self.categories.get(column) if isinstance(self.categories, Mapping) else self.categories
 
     def keys_of(self, part: int) -> Mapping[str, str | None]:
         """Keys and values of the folders of a file."""
@@ -102,11 +106,6 @@ class TableSchema:
         entries = sum(column.width or 1 for column in self.columns)
         return entries * (self.dtype.itemsize + 4) + 12
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether every column is one number."""
-        return all(column.kind == "number" for column in self.columns)
-
     def empty(self, n_rows: int) -> NDArray[Any]:
         """Make room for the dense features of rows."""
         return np.empty((n_rows, self.n_features - self.n_hashed), self.dtype)
@@ -126,7 +125,7 @@ class TableSchema:
             if column.kind == "number":
                 numbers.append((at, number_values(values)))
             elif column.kind == "date":
-                numbers.append((at, day_numbers(values)))
+                numbers.append((at, day_numbers(values) if is_date(values.type) else number_values(values)))
             elif column.kind == "vector":
                 fill_vectors(out[:, at : at + column.width], values, column.name, describe, first)
             elif column.width:
@@ -165,11 +164,14 @@ class TableSchema:
 def read_options(options: Mapping[str, Any]) -> TableOptions:
     """Check what was given of columns. Raises InvalidParameterError."""
     categories = options.get("categories")
+    hows: list[Any] = [categories]
     if isinstance(categories, Mapping):
-        categories = {str(name): tuple(str(value) for value in values) for name, values in categories.items()}
-    elif categories not in (None, "onehot", "hash", HeadRead):
+        hows = [how if isinstance(how, str) else tuple(map(str, how)) for how in categories.values()]
+        categories = dict(zip(map(str, categories), hows, strict=True))
+    words = (None, "onehot", "hash", HeadRead)
+    if any(how not in words and not (isinstance(categories, dict) and isinstance(how, tuple)) for how in hows):
         raise InvalidParameterError(
-            f'categories={categories!r}; needed: "onehot", "hash", or a mapping of columns to their values'
+            f'categories={categories!r}; needed: "onehot", "hash", or a mapping of columns to these or to their values'
         )
     dtype = options.get("dtype")
     if dtype is not None:
@@ -182,7 +184,7 @@ def read_options(options: Mapping[str, Any]) -> TableOptions:
     if id_column is not None and not isinstance(id_column, str):
         raise InvalidParameterError(f"id_column={id_column!r}; needed: the name of a column")
     n_hashed = options.get("n_features", 1024)
-    if "n_features" in options and categories != "hash":
+    if "n_features" in options and "hash" not in hows:
         raise InvalidParameterError('n_features= of a table is for categories="hash"; leave it out')
     if isinstance(n_hashed, bool) or not isinstance(n_hashed, int) or not 1 <= n_hashed < 2**31:
         raise InvalidParameterError(f"n_features={n_hashed!r}; needed: a whole number from 1")
@@ -299,21 +301,21 @@ def lay_out(
     """
     if options.categories is HeadRead:
         raise HeadRead(known, head(list(fields)))
-    given = options.categories if isinstance(options.categories, Mapping) else {}
     columns: list[Column] = []
     encoders: list[CategoryEncoder] = []
     for column, kind in fields.items():
         dtype, is_vector = value_dtype(kind)
-        if column in given:
-            encoders.append(CategoryEncoder(column, given[column]))
-            columns.append(Column(column, "category", np.dtype(object), len(given[column])))
+        how = options.encoding_of(column)
+        if isinstance(how, tuple):
+            encoders.append(CategoryEncoder(column, how))
+            columns.append(Column(column, "category", np.dtype(object), len(how)))
+        elif how and (is_category(kind) or isinstance(options.categories, Mapping)):
+            columns.append(Column(column, "category", np.dtype(object), 0))
         elif dtype is not None:
             width = _vector_width(column, kind, name, head) if is_vector else 1
             columns.append(Column(column, "vector" if is_vector else "number", dtype, width))
         elif options.has_days and is_date(kind):
             columns.append(Column(column, "date", np.dtype(np.float64)))
-        elif is_category(kind) and options.categories in ("onehot", "hash"):
-            columns.append(Column(column, "category", np.dtype(object), 0))
         else:
             raise InvalidInputError(_refusal(column, kind, name, head))
     vectors = [column.name for column in columns if column.kind == "vector"]
@@ -323,7 +325,7 @@ def lay_out(
             f"{name}: column {vectors[0]!r} holds vectors, and {(others or vectors[1:])[0]!r} is there too; say which "
             f'are features, as in columns="{vectors[0]}"'
         )
-    hashed = options.categories == "hash" and any(column.kind == "category" for column in columns)
+    hashed = any(column.kind == "category" and options.encoding_of(column.name) == "hash" for column in columns)
     dtype = options.dtype or _common_dtype(columns, single=len(columns) == 1 and bool(vectors))
     n_hashed, left_out = options.n_hashed if hashed else 0, _reasons(known, options, fields)
     made = TableSchema(tuple(columns), tuple(encoders), dtype, n_hashed, None, options.unseen, left_out)
@@ -345,7 +347,7 @@ def with_names(layout: TableSchema) -> TableSchema:
     return replace(layout, feature_names=tuple(names))
 
 
-def one_hot(layout: TableSchema, values: Mapping[str, Sequence[str]]) -> TableSchema:
+def one_hot(layout: TableSchema, values: Mapping[str, Iterable[str]]) -> TableSchema:
     """The layout with one-hot columns for values that were found.
 
     Raises InvalidInputError: more of them than one-hot columns are good for.
@@ -354,14 +356,10 @@ def one_hot(layout: TableSchema, values: Mapping[str, Sequence[str]]) -> TableSc
     return with_names(replace(layout, columns=columns, encoders=encoders))
 
 
-def needs_values(layout: TableSchema, options: TableOptions) -> bool:
-    """Whether values of one-hot columns must be looked for."""
-    return options.categories == "onehot" and bool(unknown_categories(layout))
-
-
-def unknown_categories(layout: TableSchema) -> list[str]:
-    """Columns of text whose values are not known."""
-    return [column.name for column in layout.columns if column.kind == "category" and not column.width]
+def unknown_categories(layout: TableSchema, options: TableOptions) -> list[str]:
+    """One-hot columns whose values must be looked for."""
+    columns = [column.name for column in layout.columns if column.kind == "category"]
+    return [name for name in columns if options.encoding_of(name) == "onehot"]
 
 
 def _common_dtype(columns: Sequence[Column], *, single: bool) -> np.dtype[Any]:

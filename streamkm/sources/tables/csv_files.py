@@ -5,12 +5,11 @@ Pieces of text come from the readers in `csv_tables`, rows go out.
 
 from __future__ import annotations
 
-import csv
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -20,34 +19,41 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Stage
+from streamkm.sources.arrow_values import one_chunk
 from streamkm.sources.base import Rows, RowSource, SentRows
 from streamkm.sources.remote.objects import Address, remote_library
-from streamkm.sources.stored import RawFile, name_of, open_binary, opened_path
-from streamkm.sources.svmlight.compressed import compression_of, opened_text
+from streamkm.sources.stored import name_of, opened_path
+from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text
 from streamkm.sources.tables.arrow import WORKING_BYTES, pyarrow
-from streamkm.sources.tables.categories import Column
+from streamkm.sources.tables.categories import encoded
 from streamkm.sources.tables.columns import (
     TableOptions,
-    TableSchema,
     check_file,
     choose,
     lay_out,
-    needs_values,
     one_hot,
     unknown_categories,
     with_keys,
     without,
 )
 from streamkm.sources.tables.csv_format import CsvFormat
-from streamkm.sources.tables.csv_parser import CsvParser, MalformedCsvError, padded, read_table, with_nulls
+from streamkm.sources.tables.csv_parser import (
+    CsvParser,
+    MalformedCsvError,
+    days_of,
+    kind_of,
+    kind_of_cell,
+    padded,
+    read_table,
+    with_nulls,
+)
 from streamkm.sources.tables.row_groups import columns_text, described_table, gather_values, take_layout
-from streamkm.sources.text_positions import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
+from streamkm.sources.text_positions import PLACE_BITS, Fill, describe_byte, text_size
 
 _HEAD_BYTES = 1 << 20  # that types of columns are inferred from
 _FIRST_BYTES = 1 << 16  # of every other file, for its header
 _IDS_BYTES = 1 << 24  # of text, of which one column is read
-_SHOWN = 40  # characters of a first record
-_OTHER_DELIMITERS = (";", "\t", "|", ",")
+_FIRST = "column 0"  # a first column without a name
 
 
 class CsvFiles(RowSource, ABC):
@@ -74,21 +80,12 @@ class CsvFiles(RowSource, ABC):
         self._format = csv_format
         self._begin_files()
         self._options = options
+        self._is_mixed = isinstance(options.categories, str)  # whether any column may be text
         self._parser = self._find_columns(options)
-        if needs_values(self._parser.layout, options):
-            self._find_categories()
         layout, self.id_column = self._parser.layout, options.id_column
         take_layout(self, layout)
-        dialect = {
-            name: value for name, value in asdict(csv_format).items() if name != "null_values" or value is not None
-        }
-        self.made_with = {**described_table(layout), "csv": dialect}
-
-    @contextmanager
-    def _open(self, part: int) -> Iterator[tuple[Fill, RawFile]]:
-        """Give the text of a file, and the file itself, whose position says how much of it has been used."""
-        with opened_text(self.paths[part]) as opened:
-            yield opened
+        told = {key: value for key, value in asdict(csv_format).items() if key != "null_values" or value is not None}
+        self.made_with = {**described_table(layout), "csv": told}
 
     def _begin_files(self) -> None:
         """Read every file's header, and the head of the first that has rows."""
@@ -97,7 +94,7 @@ class CsvFiles(RowSource, ABC):
         self._head = b""
         names: tuple[str, ...] = ()
         for part, path in enumerate(self.paths):
-            with self._open(part) as (fill, raw):
+            with opened_text(path) as (fill, raw):
                 text = read_text(fill, _FIRST_BYTES if self._head else _HEAD_BYTES)
                 used = raw.tell()
             if not text.strip():
@@ -125,6 +122,7 @@ class CsvFiles(RowSource, ABC):
         """Tell types of columns by the head."""
         pa = pyarrow(self.name)
         path = self.paths[self._part_of_head]
+        self._name_first(path, options)
         known = [[*names, *without(list(options.keys_of(part)), names)] for part, names in enumerate(self._columns)]
         first = known[self._first]
         try:
@@ -135,69 +133,103 @@ class CsvFiles(RowSource, ABC):
             if self._named or options.columns is None:
                 raise
             raise InvalidInputError(f"{error}; it has no header, and columns are numbered from '0'") from None
-        self._check_delimiter(path)
-        self._warn_of_names(path)
+        line = self._head[: self._head.find(b"\n")].decode("utf-8", "replace")
+        self._format.check_first_record(line, self._columns[self._first] if self._named else (), path)
         text = padded(self._head)
         columns, keys = self._columns[self._part_of_head], options.keys_of(self._part_of_head)
         try:
-            kinds = dict.fromkeys(options.categories if isinstance(options.categories, dict) else (), pa.string())
+            named = options.categories if isinstance(options.categories, dict) else ()
             stored = without(chosen, keys) or columns[:1]
-            head = read_table(text[: len(self._head)], self._format, columns, kinds, stored)
+            head = read_table(text[: len(self._head)], self._format, columns, dict.fromkeys(named, pa.string()), stored)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            raise self._bad_head(text, str(error), chosen) from None
+            parser, start = CsvParser(self._format, columns, {}), self._starts[self._part_of_head]
+            problem = parser.located(text, 0, len(self._head), start, str(error))
+            raise self._named_place(self._part_of_head, problem) from None
         self._rows_a_byte = head.num_rows / len(self._head)
         texts = [field.name for field in head.schema if pa.types.is_string(field.type)]
         head = with_nulls(head, dict.fromkeys(texts, self._format.number_nulls))  # what messages show is no number
         head = with_keys(head, chosen, keys)
-        layout = lay_out(
-            first,
-            {name: head.schema.field(name).type for name in chosen},
-            replace(options, dtype=options.dtype or np.dtype(np.float64)),
-            path,
-            head.select,
-            named=self._named,
-        )
-        booleans = frozenset(name for name in chosen if pa.types.is_boolean(head.schema.field(name).type))
-        dates = {column.name: head.schema.field(column.name).type for column in layout.columns if column.kind == "date"}
-        return CsvParser(self._format, columns, layout, booleans, dates, keys)
+        types = {name: kind_of(head.schema.field(name).type) for name in chosen}
+        for name in texts if options.has_days else ():
+            if name in types and name not in named:
+                with suppress(pa.ArrowInvalid):  # no type of Arrow has room for all dates
+                    days_of(one_chunk(head.column(name)), pa.date32())
+                    types[name] = pa.date32()
+        found = self._look_through(CsvParser(self._format, columns, types, keys=keys))
+        typed = replace(options, dtype=options.dtype or np.dtype(np.float64))
+        layout = lay_out(first, types, typed, path, head.select, named=self._named)
+        layout = one_hot(layout, found) if unknown_categories(layout, options) else layout
+        return CsvParser(self._format, columns, types, layout, keys)
+
+    def _look_through(self, parser: CsvParser) -> dict[str, dict[str, None]]:
+        """Complete the types of columns by all rows where the first ones do not tell, and find values of categories.
+
+        Columns of nothing but nulls are numbers. Where all text is a category, a column of values of several types is
+        text, and is read once more.
+        """
+        pa = pyarrow(self.name)
+        held: dict[str, dict[str, None]] = {}
+        started, types, is_text = time.perf_counter(), parser.types, pa.types.is_string
+        one_hot_columns = [name for name in types if self._options.encoding_of(name) == "onehot"]
+        self._parser, n_texts = parser, -1
+        while self._unknown(types) and n_texts < (n_texts := sum(is_text(types[name]) for name in one_hot_columns)):
+            found: dict[str, dict[str, None]] = {name: {} for name in one_hot_columns}
+            for part, text, start, end, base in self._pieces(1 << 22):
+                table = None
+                while table is None and (names := self._unknown(types)):
+                    try:
+                        table, _ = self._parser_of(part).table(text, start, end, base, names)
+                    except MalformedCsvError as problem:
+                        self._widen(types, problem, part)
+                held = {name: values for name, values in found.items() if is_text(types[name])}
+                if table is None or not gather_values(held, table):
+                    break
+                self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes),)
+        types |= {name: pa.float64() for name, kind in types.items() if pa.types.is_null(kind)}
+        return held
+
+    def _unknown(self, types: dict[str, Any]) -> list[str]:
+        """Columns whose types may be others, or whose values must be found."""
+        pa = pyarrow(self.name)
+        how = self._options.encoding_of
+        return [
+            name
+            for name, kind in types.items()
+            if pa.types.is_null(kind) or (how(name) == "onehot" if pa.types.is_string(kind) else self._is_mixed)
+        ]
+
+    def _widen(self, types: dict[str, Any], problem: MalformedCsvError, part: int) -> None:
+        """Give a column a type that the field has which is not of its type. Raises InvalidInputError: there is none."""
+        pa = pyarrow(self.name)
+        kind = types.get(problem.column)
+        types[problem.column] = new = kind_of_cell(problem.cell) if kind == pa.null() else pa.string()
+        if kind is None or (new == pa.string() and not self._is_mixed):
+            raise self._named_place(part, problem) from None
 
     def _parser_of(self, part: int) -> CsvParser:
         return replace(self._parser, names=self._columns[part], keys=self._options.keys_of(part))
 
-    def _check_delimiter(self, path: str) -> None:
-        """Refuse a single column whose name and first value hold another delimiter alike."""
-        first = self._head[: self._head.find(b"\n")].decode("utf-8", "replace")
-        names = self._columns[self._first]
-        for delimiter in _OTHER_DELIMITERS:
-            count = names[0].count(delimiter)
-            if len(names) == 1 and self._named and count and first.count(delimiter) == count:
-                raise InvalidInputError(
-                    f"{path} has one column {names[0]!r}, and seems to be separated by {delimiter!r}; pass "
-                    f"delimiter={delimiter!r}"
-                )
-
-    def _warn_of_names(self, path: str) -> None:
-        """Say so where a first record that is read as a row could name the columns: distinct numbers."""
-        if self._named or self._format.header is not None:
+    def _name_first(self, path: str, options: TableOptions) -> None:
+        """Name a first column without a name by its place, unless its values tell rows apart, as an index does."""
+        names = self._columns[self._part_of_head]
+        if names[:1] != ("",) or "" in (options.columns or ()):
             return
-        first = self._head[: self._head.find(b"\n")].decode("utf-8", "replace").strip()
-        cells = next(csv.reader([first], delimiter=self._format.delimiter), [])
-        if all(cells) and len(set(cells)) == len(cells):
-            shown = first if len(first) <= _SHOWN else first[: _SHOWN - 3] + "..."
+        is_known = _FIRST in (*(options.columns or ()), *options.exclude, options.id_column)
+        pa, text = pyarrow(self.name), np.frombuffer(self._head, np.uint8)
+        try:
+            first = one_chunk(read_table(text, self._format, [str(i) for i in range(len(names))], {}, "0")[0])
+        except pa.ArrowException:
+            return  # the head is read again, and the record named
+        is_index = not pa.types.is_floating(first.type) and len(encoded(first)[1]) in (0, len(first))
+        if is_known or not is_index:
+            self._columns = [(_FIRST, *names[1:]) if names[:1] == ("",) else names for names in self._columns]
+        if not (is_known or is_index):
             warnings.warn(
-                f"{path}: its first record, {shown}, holds numbers only and is read as a row; pass header=True if it "
-                f"names the columns, or header=False",
+                f"{path}: its first column has no name, and its values are no index; it is the feature {_FIRST!r}. "
+                f'Leave it out with exclude="{_FIRST}"',
                 StreamkmWarning,
                 stacklevel=2,
             )
-
-    def _bad_head(self, text: NDArray[np.uint8], problem: str, chosen: list[str]) -> InvalidInputError:
-        """Say what is wrong with the head; no types are inferred, so whatever fields hold is fine."""
-        columns = tuple(Column(name, "category", np.dtype(object)) for name in chosen)
-        part = self._part_of_head
-        schema = TableSchema(columns, (), np.dtype(float), 0, None)
-        parser = CsvParser(self._format, self._columns[part], schema, frozenset())
-        return self._named_place(part, parser.located(text, 0, len(self._head), self._starts[part], problem))
 
     def _named_place(self, part: int, problem: MalformedCsvError) -> InvalidInputError:
         return InvalidInputError(f"{self.describe(part << PLACE_BITS | problem.byte)}: {problem.text}")
@@ -227,20 +259,6 @@ class CsvFiles(RowSource, ABC):
                 table, _ = self._parser_of(part).table(text, start, end, base, [self.id_column])
             yield table.column(self.id_column)
 
-    def _find_categories(self) -> None:
-        """RowReader all rows once, for the values of columns of text."""
-        started = time.perf_counter()
-        names = unknown_categories(self._parser.layout)
-        found: dict[str, dict[str, None]] = {name: {} for name in names}
-        for part, text, start, end, base in self._pieces(1 << 24):
-            with self._places_named(part):
-                table, _ = self._parser_of(part).table(text, start, end, base, names)
-            if not gather_values(found, table):
-                break
-        layout = one_hot(self._parser.layout, {name: list(values) for name, values in found.items()})
-        self._parser = replace(self._parser, layout=layout)
-        self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes),)
-
     @abstractmethod
     def _pieces(self, text_bytes: int) -> Iterator[tuple[int, NDArray[np.uint8], int, int, int]]:
         """Yield all text in order: file, text, its first record, behind its last one, position of its byte 0."""
@@ -263,12 +281,7 @@ class CsvFiles(RowSource, ABC):
 
     def describe(self, place: int) -> str:
         """Say where a row is: ``x.csv, line 7 (byte 512)``. Lines are counted from 1, the header too."""
-        part, offset = part_and_byte(place)
-        return f"{self.paths[part]}, line {self._line_number(part, offset):,} (byte {offset:,})"
-
-    def _line_number(self, part: int, offset: int) -> int:
-        with self._open(part) as (fill, _):
-            return line_number(fill, offset)
+        return describe_line(self.paths, place)
 
     def details(self) -> dict[str, str]:
         """Say what the text is; see `RowSource.details`."""
@@ -276,13 +289,8 @@ class CsvFiles(RowSource, ABC):
         return {
             "format": f"CSV{files}",
             **columns_text(self._parser.layout),
-            "compression": " and ".join(sorted({self._compression(path) for path in self.paths})),
+            "compression": " and ".join(sorted({compression(path).replace("plain", "none") for path in self.paths})),
         }
-
-    @staticmethod
-    def _compression(path: str) -> str:
-        with open_binary(path) as raw:
-            return compression_of(path, raw).replace("plain", "none")
 
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need; see `RowSource.stand_in`."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.kernels.text import csv_numbers as kernel
 from streamkm.kernels.text.csv_records import records_of_piece
 from streamkm.sources.signatures import data_name, signed
@@ -18,6 +20,8 @@ NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "no
 """Fields that mean that a number is missing, unless the user says which."""
 
 _NO_TEXT = ("utf-16", "parquet", "hdf5", "zip", "gzip", "bzip2", "xz", "zstd", "arrow")
+_OTHER_DELIMITERS = (";", "\t", "|", ",")
+_SHOWN = 40  # characters of a first record
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -78,12 +82,37 @@ class CsvFormat:
         is_header = self.header
         if is_header is None:
             counted = ["", *map(str, range(len(cells) - 1))]  # as pandas names an index and columns without names
-            is_header = len(cells) > 1 and cells == counted
-            is_header = is_header or not all(cell in self.number_nulls or is_number(cell) for cell in cells)
+            plain = all(cell in self.number_nulls or is_number(cell) for cell in cells)
+            is_header = not plain or (len(cells) > 1 and cells == counted)
         if not is_header:
             return tuple(str(number) for number in range(len(cells))), at, False
         names = tuple(cell.strip() for cell in cells)
         return names, stop, True
+
+    def check_first_record(self, line: str, names: Sequence[str], path: str) -> None:
+        """Refuse a single column whose name and first value hold another delimiter alike; tell what may be names.
+
+        `names`: of the columns, none where the first record is read as a row. It may name them if its values are
+        distinct numbers.
+        """
+        for delimiter in _OTHER_DELIMITERS if len(names) == 1 else ():
+            if names[0].count(delimiter) and line.count(delimiter) == names[0].count(delimiter):
+                raise InvalidInputError(
+                    f"{path} has one column {names[0]!r}, and seems to be separated by {delimiter!r}; pass "
+                    f"delimiter={delimiter!r}"
+                )
+        if names or self.header is not None:
+            return
+        first = line.strip()
+        cells = next(csv.reader([first], delimiter=self.delimiter), [])
+        if all(cells) and len(set(cells)) == len(cells):
+            shown = first if len(first) <= _SHOWN else first[: _SHOWN - 3] + "..."
+            warnings.warn(
+                f"{path}: its first record, {shown}, holds numbers only and is read as a row; pass header=True if it "
+                f"names the columns, or header=False",
+                StreamkmWarning,
+                stacklevel=2,
+            )
 
 
 def check_format(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -19,17 +20,20 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.text import csv_numbers as kernel
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.arrow_values import null_words, one_chunk
+from streamkm.sources.arrow_values import day_numbers, null_words, one_chunk
 from streamkm.sources.tables.columns import TableSchema, with_keys, without
 from streamkm.sources.tables.csv_format import CsvFormat, is_number
+
+_NO_FEATURES = TableSchema((), (), np.dtype(float), 0, None)
 
 
 class MalformedCsvError(Exception):
     """A record that cannot be read: what is wrong, and the byte of the text where the record starts."""
 
-    def __init__(self, text: str, byte: int) -> None:
+    def __init__(self, text: str, byte: int, column: str = "", cell: str = "") -> None:
         super().__init__(text)
         self.text, self.byte = text, byte
+        self.column, self.cell = column, cell  # that is not of the column's type
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,8 @@ class CsvParser:
 
     format: CsvFormat
     names: tuple[str, ...]  # all columns of a record
-    layout: TableSchema
-    booleans: frozenset[str]  # columns of ``true`` and ``false``
-    dates: Mapping[str, Any] = field(default_factory=dict)  # Arrow's types of columns of dates
+    types: dict[str, Any]  # Arrow's, of features, as `kind_of` tells them; other columns are text
+    layout: TableSchema = _NO_FEATURES
     keys: Mapping[str, str | None] = field(default_factory=dict)  # of folders, and their values
 
     def parse(
@@ -72,9 +75,11 @@ class CsvParser:
         InvalidInputError
             A category that is not known.
         """
+        import pyarrow as pa
+
         layout = self.layout
         words = _packed(self.format.number_nulls)
-        if layout.is_plain and not self.booleans and words is not None and start < end:
+        if all(map(pa.types.is_floating, self.types.values())) and words is not None and start < end:
             n_lines = kernel.count_line_feeds(text[start:end])
             out, places = np.empty((n_lines, layout.n_features)), np.empty(n_lines, np.int64)
             columns = np.array([layout.names.index(name) if name in layout.names else -1 for name in self.names])
@@ -82,7 +87,7 @@ class CsvParser:
             n_rows, at = kernel.parse_numbers(text, span, ord(self.format.delimiter), columns, words, out, places)
             if at == end:
                 return np.ascontiguousarray(out[:n_rows], layout.dtype), places[:n_rows]
-        batch, places = self.table(text, start, end, base, self.layout.names)
+        batch, places = self.table(text, start, end, base, layout.names)
         out = layout.empty(len(places))
         layout.fill(out, batch, lambda row: describe(int(places[row])))
         return layout.finish(out, [batch]), places
@@ -96,30 +101,26 @@ class CsvParser:
         starts, _, unclosed = self.format.records(text, start, end)
         if unclosed >= 0:  # pyarrow takes the end of a text for that of its quotes
             raise self._unclosed(unclosed + base)
-        n_rows = len(starts)
-        kinds = {column.name: column.kind for column in self.layout.columns}
-        # a column that names rows is no feature, and text
-        text_columns = {name for name in names if kinds.get(name, "category") == "category"}
-        types = {
-            name: pa.string() if name in text_columns else pa.bool_() if name in self.booleans else pa.float64()
-            for name in names
-        } | {name: kind for name, kind in self.dates.items() if name in names}
-        if n_rows == 0:
-            return pa.table({name: pa.array([], types[name]) for name in names}), starts
+        types = {name: self.types.get(name, pa.string()) for name in names}
+        if not len(starts):
+            return pa.table({name: pa.array([], kind) for name, kind in types.items()}), starts
         stored = without(names, self.keys) or self.names[:1]
-        types = {**{name: pa.string() for name in stored}, **types}
+        days = [name for name in stored if _is_moment(types.get(name))]
+        read = {name: pa.string() if name in days else types.get(name, pa.string()) for name in stored}
         try:
-            table = read_table(text[start:end], self.format, self.names, types, stored)
+            table = read_table(text[start:end], self.format, self.names, read, stored)
+            if table.num_rows != len(starts):
+                raise self.located(text, start, end, base, f"{table.num_rows:,} records in {len(starts):,} lines")
+            texts = [name for name, kind in read.items() if pa.types.is_string(kind)]
+            # what names rows is never null but empty
+            kept = {name: self.format.category_nulls if name in self.types else ("",) for name in texts}
+            table = with_nulls(table, kept | dict.fromkeys(days, self.format.number_nulls))
+            for name in days:
+                moments = pa.array(days_of(one_chunk(table.column(name)), types[name]))
+                table = table.set_column(stored.index(name), name, moments)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise self.located(text, start, end, base, str(error)) from None
-        if table.num_rows != n_rows:
-            raise self.located(text, start, end, base, f"{table.num_rows:,} records in {n_rows:,} lines")
-        # what names rows is never null but empty
-        nulls = {
-            name: self.format.category_nulls if name in kinds else ("",)
-            for name in without(list(text_columns), self.keys)
-        }
-        return with_keys(with_nulls(table, nulls), names, self.keys), starts + base
+        return with_keys(table, names, self.keys), starts + base
 
     def _unclosed(self, place: int) -> MalformedCsvError:
         remedy = (
@@ -136,41 +137,41 @@ class CsvParser:
         starts, _, unclosed = self.format.records(text, start, end)
         if unclosed >= 0:
             return self._unclosed(unclosed + base)
-        kinds = {column.name: column.kind for column in self.layout.columns}
         stops = [*starts[1:].tolist(), end]
         for begin, stop in zip(starts.tolist(), stops, strict=True):
-            wrong = self._wrong(bytes(text[begin:stop]).rstrip(b"\r\n"), kinds)
-            if wrong is not None:
-                return MalformedCsvError(wrong, begin + base)
+            wrong = self._wrong(bytes(text[begin:stop]).rstrip(b"\r\n"))
+            if wrong:
+                return MalformedCsvError(wrong[0], begin + base, *wrong[1:])
         return MalformedCsvError(f"cannot be read as CSV: {problem.partition(chr(10))[0]}", int(starts[0]) + base)
 
-    def _wrong(self, line: bytes, kinds: Mapping[str, str]) -> str | None:
-        """What is wrong with a record, if anything."""
+    def _wrong(self, line: bytes) -> tuple[str, ...]:
+        """What is wrong with a record, if anything, and the column and the field where it is."""
         try:
             lines = line.decode("utf-8").splitlines(keepends=True)
             cells = next(csv.reader(lines, delimiter=self.format.delimiter))
         except UnicodeDecodeError as error:
-            return f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file"
+            return (f"byte 0x{line[error.start]:02x} is not UTF-8; convert the file",)
         except (csv.Error, StopIteration) as error:
-            return f"malformed CSV: {error}"
+            return (f"malformed CSV: {error}",)
         if len(cells) != len(self.names):
-            return f"a record of {len(cells):,}, where {len(self.names):,} columns are needed"
+            return (f"a record of {len(cells):,}, where {len(self.names):,} columns are needed",)
         if b"\r" in line:
-            return "a carriage return without a line feed; write lines that end in line feeds"
-        numbers = [pair for pair in zip(self.names, cells, strict=True) if kinds.get(pair[0]) in ("number", "date")]
-        return next(filter(None, (self._wrong_cell(*pair) for pair in numbers)), None)
+            return ("a carriage return without a line feed; write lines that end in line feeds",)
+        pairs = zip(self.names, cells, strict=True)
+        return next(((self._refusal(*pair), *pair) for pair in pairs if not self._is_sound(*pair)), ())
 
-    def _wrong_cell(self, name: str, cell: str) -> str | None:
-        if cell in self.format.number_nulls:
-            return None
-        if name in self.booleans:
-            good, needed = cell.lower() in ("true", "false", "0", "1"), "true and false"
-        elif name in self.dates:
-            good, needed = _is_of(cell, self.dates[name]), f"of type {self.dates[name]}"
-        else:
-            good, needed = is_number(cell), "numbers"
-        if good:
-            return None
+    def _is_sound(self, name: str, cell: str) -> bool:
+        """Whether a field holds a value of its column's type, or nothing."""
+        import pyarrow as pa
+
+        kind = self.types.get(name, pa.string())
+        if pa.types.is_string(kind) or cell in self.format.number_nulls:
+            return True
+        return is_number(cell) if pa.types.is_floating(kind) else kind_of_cell(cell).equals(kind)
+
+    def _refusal(self, name: str, cell: str) -> str:
+        known = {"double": "numbers", "null": "numbers", "bool": "true and false"}
+        needed = known.get(str(self.types[name]), f"of type {self.types[name]}")
         return (
             f"column {name!r} holds {cell[:40]!r}, and its first rows are {needed}, or nothing; leave it out with "
             f'exclude="{name}", give its values, as in categories={{"{name}": [...]}}, or correct the file'
@@ -191,20 +192,49 @@ def read_table(
             delimiter=form.delimiter, newlines_in_values=form.newlines_in_values, ignore_empty_lines=True
         ),
         convert_options=arrow_csv.ConvertOptions(
-            column_types=dict(types), null_values=list(form.number_nulls), include_columns=list(wanted)
+            column_types=dict(types),
+            null_values=list(form.number_nulls),
+            true_values=["true", "True", "TRUE"],  # 1 and 0 are numbers
+            false_values=["false", "False", "FALSE"],
+            include_columns=list(wanted),
         ),
     )
 
 
-def _is_of(cell: str, kind: Any) -> bool:
-    """Whether a field holds a value of an Arrow type."""
+def kind_of(kind: Any) -> Any:
+    """The type of all values that a column may hold beside those of an Arrow type that was inferred."""
     import pyarrow as pa
 
-    try:
-        pa.array([cell]).cast(kind)
-    except pa.ArrowException:
-        return False
-    return True
+    if pa.types.is_integer(kind):
+        return pa.float64()
+    if not _is_moment(kind):
+        return kind
+    return pa.timestamp("s", "UTC") if getattr(kind, "tz", None) else pa.date32()
+
+
+def kind_of_cell(cell: str) -> Any:
+    """The type of a column that holds a field."""
+    text = np.frombuffer(('"' + cell.replace('"', '""') + '"\n').encode(), np.uint8)
+    return kind_of(read_table(text, CsvFormat(newlines_in_values=True), "0", {}, "0")[0].type)
+
+
+def _is_moment(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return kind is not None and (pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
+
+
+def days_of(values: Any, kind: Any) -> NDArray[np.float64]:
+    """Days since 1970 of an Arrow array of text; halves are read apart where no type of Arrow holds all values."""
+    import pyarrow as pa
+
+    for unit in ("s", "ns"):
+        with suppress(pa.ArrowInvalid):
+            return day_numbers(values.cast(pa.timestamp(unit, getattr(kind, "tz", None))))
+    half = len(values) // 2
+    if not half:
+        raise pa.ArrowInvalid(f"{values} is not of type {kind}")
+    return np.concatenate([days_of(values[:half], kind), days_of(values[half:], kind)])
 
 
 def padded(text: bytes) -> NDArray[np.uint8]:

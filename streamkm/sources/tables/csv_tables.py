@@ -13,12 +13,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, SourceError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import ChunkedSource, Rows
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csv_boundaries import record_starts
-from streamkm.sources.stored import open_raw, read_fully
+from streamkm.sources.stored import open_binary, read_fully
+from streamkm.sources.svmlight.compressed import opened_text
 from streamkm.sources.tables.csv_files import CsvFiles, read_text
 from streamkm.sources.tables.csv_parser import padded
 from streamkm.sources.text_lines import MAX_LINE_BYTES
@@ -91,7 +92,7 @@ class CsvTable(CsvFiles, ChunkedSource):
         found = []
         for part, size in enumerate(self.sizes):
             step = max(_STEP_BYTES, -(-size // _STEPS))
-            with self._open(part) as (fill, _):
+            with opened_text(self.paths[part]) as (fill, _):
                 starts = record_starts(fill, size, step, self._format.delimiter)
             self._check_lengths(part, starts, step)
             found.append((starts, step))
@@ -125,7 +126,7 @@ class CompressedCsvTable(CsvFiles):
 
     def _pieces(self, text_bytes: int) -> Iterator[tuple[int, NDArray[np.uint8], int, int, int]]:
         for part in range(len(self.paths)):
-            with self._open(part) as (fill, _):
+            with opened_text(self.paths[part]) as (fill, _):
                 held = b""
                 base, start = 0, self._starts[part]
                 while True:
@@ -153,13 +154,7 @@ class CompressedCsvTable(CsvFiles):
 def _read_range(path: str, start: int, stop: int) -> tuple[NDArray[np.uint8], int]:
     """Bytes of a file, with a byte and what kernels read behind them; how many there are."""
     text = np.empty(stop - start + 1 + WINDOW, np.uint8)
-    try:
-        file = open_raw(path, start, stop)
-    except SourceError:
-        raise
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
-    with file:
+    with open_binary(path, start, stop) as file:
         n_read = read_fully(file, memoryview(text.data)[: stop - start], start)
     text[n_read:] = 0
     return text, n_read

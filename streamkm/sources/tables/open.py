@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from streamkm.sources.base import RowSource
-from streamkm.sources.stored import open_binary
-from streamkm.sources.svmlight.compressed import compression_of
+from streamkm.sources.svmlight.compressed import compression
 from streamkm.sources.tables.columns import read_options
 from streamkm.sources.tables.csv_format import check_format
 
@@ -26,7 +25,7 @@ def open_csv(
 
     tabbed = _is_tabbed(paths[0])
     form = check_format(delimiter, header, newlines_in_values, null_values, tabbed=tabbed)
-    kinds = {_compression(path) for path in paths}
+    kinds = {compression(path) for path in paths}
     return (CsvTable if kinds == {"plain"} else CompressedCsvTable)(paths, read_options(options), form)
 
 
@@ -47,8 +46,3 @@ def open_arrow(paths: Sequence[str], **options: Any) -> RowSource:
 def _is_tabbed(path: str) -> bool:
     name = path.partition("?")[0].lower()
     return ".tsv" in name[-8:] or name.endswith(".tab")
-
-
-def _compression(path: str) -> str:
-    with open_binary(path) as raw:
-        return compression_of(path, raw)

@@ -123,18 +123,12 @@ class OpenGroups:
             self._turn.wait(left)
 
     def _release(self, key: Key, reader: _GroupReader | None) -> None:
-        dropped: list[_GroupReader] = []
         with self._turn:
             self._busy.pop(key, None)
-            if reader is not None:
-                other = self._idle.pop(key, None)
-                readers = [reader] if other is None else [reader, other]
-                ahead = max(readers, key=lambda each: each.position or 0)
-                dropped += [each for each in readers if each is not ahead]
-                if ahead.is_done:
-                    dropped.append(ahead)
-                else:
-                    self._idle[key] = ahead
+            dropped = [each for each in (reader, self._idle.pop(key, None)) if each is not None]
+            dropped.sort(key=lambda each: each.position or 0)
+            if dropped and not dropped[-1].is_done:
+                self._idle[key] = dropped.pop()
             while len(self._idle) > _OPEN_GROUPS:
                 dropped.append(self._idle.pop(next(iter(self._idle))))
             self._turn.notify_all()

@@ -33,7 +33,6 @@ from streamkm.sources.tables.columns import (
     check_file,
     choose,
     lay_out,
-    needs_values,
     one_hot,
     unknown_categories,
     with_keys,
@@ -103,8 +102,8 @@ class RowGroupTable(ChunkedSource):
         self._row_names: list[str] = []  # what rows are made of; heads are read before it is known
         self._layout = self._lay_out(found)
         self.n_bytes = self._stored_bytes()
-        if needs_values(self._layout, options):
-            self._find_categories()
+        if names := unknown_categories(self._layout, options):
+            self._find_categories(names)
         layout = self._layout
         self._row_names = without(layout.names, options.keys_of(0))
         take_layout(self, layout)
@@ -182,18 +181,12 @@ class RowGroupTable(ChunkedSource):
             for batch in self._rows(run, [self.id_column]):
                 yield column_of(batch, self.id_column)
 
-    def _find_categories(self) -> None:
-        """RowReader all rows once, for the values of columns of text."""
+    def _find_categories(self, names: list[str]) -> None:
+        """Read all rows once, for the values of columns of text."""
         started = time.perf_counter()
-        names = unknown_categories(self._layout)
-        found: dict[str, dict[str, None]] = {name: {} for name in names}
-        for run in self._runs(0, self.n_rows):
-            for batch in self._rows(run, names):
-                if not gather_values(found, batch):
-                    break
-        self._layout = one_hot(self._layout, {name: list(values) for name, values in found.items()})
-        stage = Stage("categories", time.perf_counter() - started, self.n_bytes or 0, self.n_rows)
-        self.stages_before = (stage,)
+        batches = (batch for run in self._runs(0, self.n_rows) for batch in self._rows(run, names))
+        self._layout = one_hot(self._layout, found_values(names, batches)[0])
+        self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes or 0, self.n_rows),)
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Join units that are small, through the ends of files, and cut large ones where they can be; O(chunks)."""
@@ -244,8 +237,7 @@ class RowGroupTable(ChunkedSource):
 
     def describe(self, place: int) -> str:
         """Say where a row is: ``row 7 of x.parquet``, by its number in the file."""
-        part, row = _Places(self._file_ends(), self.paths).of(place)
-        return f"row {row:,} of {self.paths[part]}"
+        return _describe_row(self._file_ends(), self.paths, place)
 
     def _is_piece(self, run: Run) -> bool:
         """Whether a run is a part of one unit."""
@@ -264,24 +256,13 @@ class RowGroupTable(ChunkedSource):
 
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need; see `RowSource.stand_in`."""
-        return SentRows(self, _Places(self._file_ends(), self.paths).describe) if self.in_process else self
+        return SentRows(self, partial(_describe_row, self._file_ends(), self.paths)) if self.in_process else self
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """In which file each row is: rows up to the end of each file, and their names."""
-
-    ends: NDArray[np.int64]
-    paths: tuple[str, ...]
-
-    def of(self, place: int) -> tuple[int, int]:
-        """File, and number of the row in it."""
-        part = int(np.searchsorted(self.ends, place, side="right"))
-        return part, place - (int(self.ends[part - 1]) if part else 0)
-
-    def describe(self, place: int) -> str:
-        part, row = self.of(place)
-        return f"row {row:,} of {self.paths[part]}"
+def _describe_row(ends: NDArray[np.int64], paths: Sequence[str], place: int) -> str:
+    """Say where a row is by its number in its file. `ends`: rows up to the end of each file."""
+    part = int(np.searchsorted(ends, place, side="right"))
+    return f"row {place - (int(ends[part - 1]) if part else 0):,} of {paths[part]}"
 
 
 def column_of(batch: Any, name: str) -> Any:
@@ -295,12 +276,22 @@ def column_of(batch: Any, name: str) -> Any:
 def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:
     """Add the values of a batch's columns of text to those that were found; whether more can be taken."""
     for name, values in found.items():
-        column = batch.column(name)
-        for piece in column.chunks if hasattr(column, "chunks") else [column]:
+        for piece in column_of(batch, name).chunks:
             values.update(dict.fromkeys(encoded(piece)[1]))
         if len(values) > MOST_VALUES:
             return False
     return True
+
+
+def found_values(names: Sequence[str], batches: Iterable[Any]) -> tuple[dict[str, dict[str, None]], int]:
+    """Values of columns of text in batches, as far as they may be one-hot, and the number of rows."""
+    found: dict[str, dict[str, None]] = {name: {} for name in names}
+    n_rows = 0
+    for batch in batches:
+        n_rows += batch.num_rows
+        if not gather_values(found, batch):
+            break
+    return found, n_rows
 
 
 def take_layout(source: RowSource, layout: TableSchema) -> None:
@@ -315,11 +306,11 @@ def described_table(layout: TableSchema) -> dict[str, Any]:
     made: dict[str, Any] = {"columns": layout.names}
     if layout.dtype.kind == "f":
         made["dtype"] = str(layout.dtype)
-    if layout.encoders:
-        made["categories"] = {encoder.column: list(encoder.values) for encoder in layout.encoders}
-        made |= {"categories_unseen": layout.unseen} if layout.unseen != "raise" else {}
-    elif layout.is_sparse:
-        made |= {"categories": "hash", "n_features": layout.n_hashed}
+    values = {encoder.column: list(encoder.values) for encoder in layout.encoders}
+    texts = [column.name for column in layout.columns if column.kind == "category"]
+    made |= {"categories": {name: values.get(name, "hash") for name in texts}} if texts else {}
+    made |= {"n_features": layout.n_hashed} if layout.is_sparse else {}
+    made |= {"categories_unseen": layout.unseen} if values and layout.unseen != "raise" else {}
     if any(column.kind == "date" for column in layout.columns):
         made["dates"] = "days"
     return {"table": made}

@@ -26,12 +26,11 @@ from streamkm.sources.tables.columns import (
     TableSchema,
     choose,
     lay_out,
-    needs_values,
     one_hot,
     read_options,
     unknown_categories,
 )
-from streamkm.sources.tables.row_groups import column_of, columns_text, gather_values, take_layout
+from streamkm.sources.tables.row_groups import column_of, columns_text, found_values, take_layout
 
 Batches = Callable[[list[str] | None], Iterator[Any]]
 """Gives record batches, or tables, of some columns, None: of all; begins anew each time."""
@@ -56,10 +55,8 @@ class MemoryTable(ChunkedSource):
         if not table.num_rows:
             raise InvalidInputError(f"{name} has 0 rows; at least 1 is needed")
         layout = _layout_of(table.schema, options, name, lambda names: table.select(names).slice(0, _HEAD_ROWS))
-        if needs_values(layout, options):
-            found: dict[str, dict[str, None]] = {column: {} for column in unknown_categories(layout)}
-            gather_values(found, table)
-            layout = one_hot(layout, {column: list(values) for column, values in found.items()})
+        if names := unknown_categories(layout, options):
+            layout = one_hot(layout, found_values(names, [table])[0])
         self._layout, self.id_column = layout, options.id_column
         self._ids = None if self.id_column is None else table.column(self.id_column)
         self._table = table.select(layout.names)
@@ -109,8 +106,8 @@ class BatchStream(RowSource):
         self._begun: tuple[Any, Iterator[Any]] | None = None  # of what comes once: its first batch, and the rest
         self._is_over = False
         layout = _layout_of(schema, options, name, self._head)
-        if needs_values(layout, options):
-            layout = self._find_categories(layout)
+        if names := unknown_categories(layout, options):
+            layout = self._find_categories(layout, names)
         self._layout, self.id_column = layout, options.id_column
         take_layout(self, layout)
         self.producer_bytes = WORKING_BYTES + 2 * _BATCH_ROWS * layout.row_bytes
@@ -130,21 +127,16 @@ class BatchStream(RowSource):
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         return table.select(names).slice(0, _HEAD_ROWS)
 
-    def _find_categories(self, layout: TableSchema) -> TableSchema:
+    def _find_categories(self, layout: TableSchema, names: list[str]) -> TableSchema:
         if not self.replayable:
             raise InvalidInputError(
                 f"{self.name} can be read once only, and the values of one-hot columns are looked for in a pass of "
                 f'their own; give them, as in categories={{"column": [...]}}, or pass categories="hash"'
             )
-        started, n_rows = time.perf_counter(), 0
-        names = unknown_categories(layout)
-        found: dict[str, dict[str, None]] = {name: {} for name in names}
-        for batch in self._batches(names):
-            n_rows += batch.num_rows
-            if not gather_values(found, batch):
-                break
+        started = time.perf_counter()
+        found, n_rows = found_values(names, self._batches(names))
         self.stages_before = (Stage("categories", time.perf_counter() - started, 0, n_rows),)
-        return one_hot(layout, {name: list(values) for name, values in found.items()})
+        return one_hot(layout, found)
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, large batches cut; see `RowSource.stream`."""
@@ -250,8 +242,8 @@ def _layout_of(schema: Any, options: TableOptions, name: str, head: Callable[[li
 
 def _has_lists(X: Any) -> bool:
     """Whether a frame has columns of lists; only what speaks Arrow is asked."""
-    lists = ("list", "array", "fixed_size_list", "large_list")
-    return not hasattr(X, "iloc") and any(kind.startswith(lists) for kind in column_kinds(X))
+    kinds = () if hasattr(X, "iloc") else column_kinds(X)
+    return any(kind.startswith(("list", "array", "fixed_size_list", "large_list")) for kind in kinds)
 
 
 def _open_lazy_frame(X: Any, options: TableOptions, kind: str) -> RowSource:
