@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streamkm.cluster.centers.cells import cells_bytes
 from streamkm.cluster.centers.index import FEWEST_CENTERS, held_index_bytes, index_bytes
 from streamkm.cluster.centers.neighbours import held_neighbours_bytes, neighbours_bytes
 from streamkm.engine.memory import MIB
@@ -65,10 +64,9 @@ class CenterSizes:
         if not self.many:
             return 0
         given = (self.n_clusters, self.width, self.n_threads)
-        cells = cells_bytes(*given[:2])
         if held:
-            return max(held_index_bytes(*given), cells, held_neighbours_bytes(*given))
-        return max(index_bytes(*given), cells, neighbours_bytes(*given))
+            return max(held_index_bytes(*given), held_neighbours_bytes(*given))
+        return max(index_bytes(*given), neighbours_bytes(*given))
 
     def step_bytes(self, n_rows: int, n_sums: int, *, in_blocks: bool = False) -> int:
         """Of a step of Lloyd's algorithm beside its rows: centers, sums, means, the table, and where it is laid out."""

@@ -11,7 +11,6 @@ import pytest
 
 from streamkm import StreamKMeans
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.centers.cells import CenterCells
 from streamkm.cluster.centers.index import (
     FEWEST_CENTERS,
     CenterIndex,
@@ -159,8 +158,7 @@ def test_an_index_changes_no_bit(around_origin, names):
 def test_which_rows_have_an_index():
     rng = np.random.default_rng(0)
     for n_clusters, n_features, kind in (
-        (8192, 2, CenterCells),
-        (8191, 2, None),
+        (8192, 2, None),
         (8192, 4, None),
         (6200, 32, CenterIndex),
         (6000, 32, None),

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.cells import FEWEST_CENTERS, MOST_FEATURES, CenterCells
 from streamkm.cluster.centers.index import LOOKED_UP_ROWS, CenterIndex, IndexParts, is_worth
 from streamkm.cluster.centers.packed import PackedCenters, moved_rows
 from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches
@@ -91,26 +90,22 @@ class NearestCenters:
         """Squared norms of the centers (k, 2): each, and what it lacks."""
         return self._made("norms", lambda: center_norms(self.centers))
 
-    def index(self) -> CenterIndex | CenterCells:
+    def index(self) -> CenterIndex:
         """The index of the centers, for dense rows and products of float32."""
         layout = self.layout(np.float32, sparse=False)
 
-        def make() -> CenterIndex | CenterCells:
+        def make() -> CenterIndex:
             columns, bias = layout.columns_of(*self.centers.shape), layout.bias[: self.n_clusters]
-            if columns.shape[1] > MOST_FEATURES:
-                return CenterIndex.of(columns, bias, self.known)
-            around = self.around_origin or len(layout.moved) > 0
-            return CenterCells.of(columns, bias, 0 * self.centers[0] if around else self._mean() * layout.scale)
+            return CenterIndex.of(columns, bias, self.known)
 
         return self._made("index", make)
 
-    def _index_for(self, X: NDArray[Any], layout: PackedCenters, *, guessed: bool) -> CenterIndex | CenterCells | None:
+    def _index_for(self, X: NDArray[Any], layout: PackedCenters, *, guessed: bool) -> CenterIndex | None:
         """The index, if products are those of float32 and it is there already, or worth it for so many rows."""
         if layout.table.dtype != np.float32 or not len(X):
             return None
         enough = len(X) >= (INDEXED_ROWS if self.known is None else KNOWN_ROWS)
-        few = self.centers.shape[1] <= MOST_FEATURES and self.n_clusters >= FEWEST_CENTERS
-        worth = enough and (few or is_worth(*self.centers.shape, guessed=guessed))
+        worth = enough and is_worth(*self.centers.shape, guessed=guessed)
         return self.index() if worth or "index" in self.laid_out else None
 
     def _made(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -335,7 +330,7 @@ class NearestCenters:
         X: NDArray[Any],
         layout: PackedCenters,
         slopes: tuple[float, float],
-        by: tuple[CenterIndex | CenterCells, tuple[Any, ...], NDArray[np.int32] | None],
+        by: tuple[CenterIndex, tuple[Any, ...], NDArray[np.int32] | None],
         found: tuple[NDArray[Any], ...],
         *,
         seconds: bool,
