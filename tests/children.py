@@ -11,6 +11,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,6 +19,8 @@ import numpy as np
 
 from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.cli.main import main
+from streamkm.cluster.rows import Block
+from streamkm.cluster.spill import Spill
 from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage
 from streamkm.engine import checkpoint, open_executor, saving
@@ -336,3 +339,29 @@ def update_outcome(kmeans):
         "rows": kmeans.updates_[-1].rows,
         "coreset": kmeans.stream_.coreset().weights,
     }
+
+
+def fit_killed_behind(path, state, options, record, times, room):
+    """Fit in a checkpoint, with so much room for sketched rows; killed behind a save of a record."""
+    saving.INTERVAL_S, saving.SHARE = 0.0, 1.0
+    original, seen = saving.Checkpoint.save, []
+
+    def save(self, name, *rest):
+        original(self, name, *rest)
+        seen.append(name)
+        if seen.count(record) == times:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    saving.Checkpoint.save = save
+    begin = Spill.__init__
+    Spill.__init__ = lambda self, _, *rest: begin(self, room, *rest)
+    StreamKMeans(progress=False, **options).fit(str(path), checkpoint=state)
+
+
+def spill_and_wait(folder, ready):
+    """Put rows into a temporary folder, say so, and wait."""
+    tempfile.tempdir = str(folder)
+    spilled = Spill(0)
+    spilled.keep(Block(np.ones((1000, 4)), np.ones(1000), np.ones(0)))
+    ready.send("spilled")
+    time.sleep(60)

@@ -126,7 +126,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         talk.say([*result_lines(summary), ("results", run.output.directory), *more])
 
 
-_NOTHING = "holds nothing to resume: this run begins anew"
+_PASSES = {"sketch": "the first pass", "sketch-all": "the second pass", "features": "the pass that maps rows"}
 
 
 @contextmanager
@@ -146,14 +146,27 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
                 "or begin anew with --restart"
             )
         if resume:
-            told = f"goes on behind its last record (it has {', '.join(stages)})"
-            click.echo(f"streamkm: {directory} {told if stages else _NOTHING}", err=True)
+            click.echo(f"streamkm: {directory} {_place_of(Path(directory), stages, source)}", err=True)
         try:
             yield saved
         except KeyboardInterrupt:
             if saved_stages(directory):
                 click.echo(f"streamkm: what was done is kept in {directory}; go on with --resume", err=True)
             raise
+
+
+def _place_of(directory: Path, stages: Sequence[str], source: Any) -> str:
+    """Where a run goes on: at a row of a pass over all rows that was interrupted, or behind its last record."""
+    from streamkm.engine.checkpoint import load_record
+
+    if not stages:
+        return "holds nothing to resume: this run begins anew"
+    saved = load_record(directory, stages[-1]) if stages[-1] in _PASSES else None
+    if saved is None:
+        return f"goes on behind its last record (it has {', '.join(stages)})"
+    n_done = int(saved[0]["value.n_read"].sum())
+    of = f"{source.n_rows:,}" if source.n_rows is not None else f"about {max(n_done, source.estimated_rows or 0):,}"
+    return f"goes on in {_PASSES[stages[-1]]} at row {n_done:,} of {of}; {n_done:,} rows are not read again"
 
 
 @click.command()

@@ -59,9 +59,8 @@ def _promise_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _objective_text(result: dict[str, Any]) -> str:
     """The objective, what it is, and its space unless that is the original one."""
-    if "trace_residual" in result:
-        space = " among the kernel's features"
-    else:
+    space = " among the kernel's features"
+    if "trace_residual" not in result:
         space = "" if result["assign_space"] == "original" else f" in the {result['assign_space']} space"
     per_row = f"{result['objective_per_row']:,.6g} per row"
     return f"{result['objective']:,.6g} (sum of squared distances to the nearest center{space}; {per_row})"

@@ -6,7 +6,7 @@ tree, so that they have the same bits for any number of workers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -108,7 +108,9 @@ class GapHistogram:
 
     def absorb(self, other: Self) -> Self:
         """With the rows of another histogram of the same clusters and scales, in the memory of this one."""
-        first = self._writable()
+        first = self
+        if not all(array.flags.writeable for array in self.cells()):  # as they came from a worker
+            first = type(self)(self.scales, *(array.copy() for array in self.cells()))
         np.add(first.weights, other.weights, out=first.weights)
         np.maximum(first.farthest, other.farthest, out=first.farthest)
         np.minimum(first.least_gaps, other.least_gaps, out=first.least_gaps)
@@ -129,13 +131,6 @@ class GapHistogram:
     def grid(self) -> NDArray[np.int64]:
         """First edges and splits of both kinds of bins (2, 2), as kernels take them."""
         return np.array([(bins.first, bins.split_bits) for bins in bins_of(len(self.scales))], np.int64)
-
-    def _writable(self) -> Self:
-        """With arrays that can be written: what comes from a worker may not be."""
-        if all(array.flags.writeable for array in self.cells()):
-            return self
-        weights, farthest, least_gaps = (array.copy() for array in self.cells())
-        return replace(self, weights=weights, farthest=farthest, least_gaps=least_gaps)
 
 
 def histogram_scales(centers: NDArray[np.float64]) -> NDArray[np.float64]:

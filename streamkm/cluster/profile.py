@@ -105,25 +105,16 @@ class Profile:
         counted = blank & (weights > 0) if len(weights) else blank
         np.maximum.at(self.blank_d2, labels[counted], d2[counted])
         rows = kept if len(kept) else np.arange(len(labels))
-        unseen = Profile.empty(
-            len(self.n_blank)
-        )  # the zero row is near to the mean of many directions, and says nothing
-        for part, into in (
-            (~blank, lists),
-            (blank, (unseen.near_d2, unseen.near_rows, unseen.far_d2, unseen.far_rows)),
-        ):
+        # the zero row is near to the mean of many directions, and says nothing
+        unseen = Profile.empty(len(self.n_blank))
+        ignored = unseen.near_d2, unseen.near_rows, unseen.far_d2, unseen.far_rows
+        for part, into in ((~blank, lists), (blank, ignored)):
             of_part = weights[part] if len(weights) else weights
             kernels.add_rows(labels[part], d2[part], gaps[part], of_part, first_row, rows[part], self.sums, *into)
 
     def arrays(self) -> tuple[NDArray[np.float64] | NDArray[np.int64], ...]:
         """The arrays, in the order of `ARRAYS`."""
         return tuple(getattr(self, name) for name in ARRAYS)
-
-    def kept_in_order(self) -> Profile:
-        """With arrays that can be written: what comes from a worker may not be."""
-        if all(array.flags.writeable for array in self.arrays()):
-            return self
-        return Profile(*(array.copy() for array in self.arrays()))  # type: ignore[arg-type]
 
     def weighted(self, factor: float) -> Profile:
         """Of rows that each weigh so many times as much."""
@@ -142,7 +133,8 @@ def profile_bytes(n_clusters: int) -> int:
 
 def absorb_profile(first: Profile, second: Profile) -> Profile:
     """The profile of all rows of both, those of the first in front, in the memory of the first."""
-    first = first.kept_in_order()
+    if not all(array.flags.writeable for array in first.arrays()):  # as they came from a worker
+        first = Profile(*(array.copy() for array in first.arrays()))  # type: ignore[arg-type]
     np.add(first.sums, second.sums, out=first.sums)
     np.add(first.n_blank, second.n_blank, out=first.n_blank)
     np.maximum(first.blank_d2, second.blank_d2, out=first.blank_d2)

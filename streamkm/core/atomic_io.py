@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from streamkm.core.directories import Directory
 from streamkm.core.exceptions import DiskFullError, InUseError, OutputError, StreamkmError
 from streamkm.core.local_paths import check_local
 from streamkm.core.partial_files import (
@@ -168,11 +167,11 @@ def replace_file(
         check_replaceable(target)
     if tag is None:
         remove_rests(target)
-    partial = partial_name(target.name, file_tag() if tag is None else tag)
-    with writing(target, n_bytes), Directory(target.parent) as directory:
+    partial = target.with_name(partial_name(target.name, file_tag() if tag is None else tag))
+    with writing(target, n_bytes):
         if tag is not None:
-            directory.remove(partial)  # of a process that was killed
-        created = directory.create(partial)
+            partial.unlink(missing_ok=True)  # of a process that was killed
+        created = open(partial, "x+b")  # noqa: SIM115 - a file or a link of that name is refused, not opened
         try:
             with created as file:
                 say_writing(file.fileno())
@@ -183,13 +182,13 @@ def replace_file(
                 if ready is not None:
                     ready(size)
                 if os.name != "nt":
-                    directory.replace(partial, target.name)
+                    os.replace(partial, target)
             if os.name == "nt":  # where open files keep their names
-                directory.replace(partial, target.name)
+                os.replace(partial, target)
         finally:
             with suppress(OSError):
-                directory.remove(partial)
-        directory.sync()
+                partial.unlink(missing_ok=True)
+        sync(target.parent)
 
 
 def remove_tree(path: str | os.PathLike[str]) -> None:

@@ -6,8 +6,6 @@ Knows no source.
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.sampling.row_sample import stacked_csr
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.matrix import Matrix, matrix_bytes, pack_matrix, unpack_matrix
+from streamkm.core.temporary import TemporaryFolder
 
 ROW_BYTES = 16  # of a row's number and clusters
 NUMBERS = ("rows", "labels", "others")
@@ -84,7 +83,7 @@ class Buckets:
         self._n_features, self._room_bytes = n_features, room_bytes
         self._parts: list[list[Members | Path]] = [[] for _ in range(n_buckets)]
         self._held = np.zeros(n_buckets, np.int64)
-        self._directory: Path | None = None
+        self._folder: TemporaryFolder | None = None
         self._n_files = 0
 
     def add(self, bucket: int, members: Members) -> None:
@@ -117,18 +116,18 @@ class Buckets:
 
     def close(self) -> None:
         """Remove what was written."""
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._folder is not None:
+            self._folder.close()
 
     def _write(self, bucket: int) -> None:
         held = [part for part in self._parts[bucket] if not isinstance(part, Path)]
         if not held:
             return
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="streamkm-"))
-            logger.info("memory is full: rows of clusters go to %s", self._directory)
+        if self._folder is None:
+            self._folder = TemporaryFolder()
+            logger.info("memory is full: rows of clusters go to %s", self._folder.path)
         members = Members.joined(held, self._n_features)
-        path = self._directory / f"{self._n_files}.npz"
+        path = self._folder.path / f"{self._n_files}.npz"
         self._n_files += 1
         arrays = {**pack_matrix("X", members.X), **{name: getattr(members, name) for name in NUMBERS}}
         replace_file(path, lambda file: np.savez(file, **arrays), members.n_bytes)

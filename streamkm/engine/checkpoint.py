@@ -30,6 +30,7 @@ from streamkm.core.exceptions import CheckpointError
 from streamkm.core.local_paths import check_local
 from streamkm.core.manifest import LISTED, MARKER, Owned, marker_rests, shortly
 from streamkm.core.matrix import raw
+from streamkm.core.partial_files import partial_name
 from streamkm.sources.fingerprints import differences
 
 logger = logging.getLogger(__name__)
@@ -191,6 +192,10 @@ class Checkpoint:
         """Open the labels of `n_rows` rows: those of the earlier state, or new ones."""
         return LabelsFile(self, n_rows)
 
+    def growing(self, name: str) -> Path:
+        """The path of a file that grows and that a record tells the size of; no other file has this name."""
+        return self.directory / partial_name(name, self._owned.owner)
+
     def complete(self) -> None:
         """Discard the state of a complete run, unless the caller wants to keep it."""
         if not self._stays:
@@ -310,11 +315,10 @@ class Throttle:
     def save_if_due(self, save: Callable[[], Any], *, is_due: bool = False) -> None:
         """Call `save` if it is due, by the time or as the caller says."""
         started = time.monotonic()
-        if started < self._next and not is_due:
-            return
-        save()
-        ended = time.monotonic()
-        self._next = ended + max(self._interval_s, (ended - started) * (1 / self._share - 1))
+        if is_due or started >= self._next:
+            save()
+            ended = time.monotonic()
+            self._next = ended + max(self._interval_s, (ended - started) * (1 / self._share - 1))
 
 
 def _fits(path: Path, n_rows: int) -> bool:

@@ -34,13 +34,10 @@ class CheckpointWriter:
 
     def same_seed(self, drawn: int) -> int:
         """The seed of the run that is continued; else the seed that was drawn now."""
-        if self.checkpoint is None:
-            return drawn
-        begun = self.checkpoint.load(BEGIN)
-        if begun is not None:
-            return int(begun[1]["seed"])
-        self.checkpoint.save(BEGIN, {}, {"seed": drawn})
-        return drawn
+        begun = None if self.checkpoint is None else self.checkpoint.load(BEGIN)
+        if begun is None and self.checkpoint is not None:
+            self.checkpoint.save(BEGIN, {}, {"seed": drawn})
+        return drawn if begun is None else int(begun[1]["seed"])
 
     def load(self, name: str, kind: type[T]) -> T | None:
         """The value that an earlier run saved under a name, or None; see `records.unpack`."""

@@ -123,7 +123,7 @@ def _polished(
                 centers += (result.centers - sketch.apply(centers)) @ basis.T
             if known or not sketch.needs_polishing:
                 return replace(result, centers=centers), []
-        steps = StepCheckpoint(context.writer, "polish", stage)
+        steps = StepCheckpoint(context.writer, "polish", stage, LloydResult)
         polished = polish(
             context.here,
             sample,
@@ -150,7 +150,7 @@ def _on_sphere(
     if not whole:
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
     with context.progress.stage("sphere", max_iter, "steps") as stage:
-        steps = StepCheckpoint(context.writer, "sphere", stage)
+        steps = StepCheckpoint(context.writer, "sphere", stage, LloydResult)
         return spherical_lloyd(
             rows, result.centers, placed_in(frame), max_iter=max_iter, tol=tol, on_step=steps.step, begun=steps.begun
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.spill import Spill
 from streamkm.core.memory import heap_restored
 from streamkm.core.progress import Progress
+from streamkm.core.temporary import remove_dead_folders
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.fitting.settings import Settings
@@ -84,19 +86,22 @@ class FitContext(PassContext):
         reader, plan, settings, weights, writer, progress
             As the attributes.
         """
+        remove_dead_folders()
         with ExitStack() as stack:
             stack.enter_context(heap_restored())
             workers = stack.enter_context(open_executor(executor, plan.n_threads))
+            here = stack.enter_context(local_executor(workers))
+            room: float | None = plan.clustering.block_room
+            if room is None and workers is here and writer.checkpoint is not None:
+                room = math.inf  # memory holds all rows, and the checkpoint a copy
             yield cls(
                 executor=workers,
-                here=stack.enter_context(local_executor(workers)),
+                here=here,
                 reader=reader,
                 plan=plan,
                 settings=settings,
                 weights=weights,
                 writer=writer,
                 progress=progress,
-                spill=None
-                if plan.clustering.block_room is None
-                else stack.enter_context(closing(Spill(plan.clustering.block_room))),
+                spill=None if room is None else stack.enter_context(closing(Spill(room, writer.checkpoint))),
             )

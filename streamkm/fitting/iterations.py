@@ -25,7 +25,7 @@ from streamkm.engine import Executor
 from streamkm.engine.open import alone
 from streamkm.engine.passes import run
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.step_checkpoint import EpochCheckpoint, StepCheckpoint
+from streamkm.fitting.step_checkpoint import EPOCHS, StepCheckpoint
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def iterated(
             return _averaged(context, rows, first, schedule)
         logger.info("no epochs: rows keep their clusters where centers are moved")
     with context.progress.stage("lloyd", max_iter, "steps") as stage:
-        kept = StepCheckpoint(context.writer, "lloyd", stage)
+        kept = StepCheckpoint(context.writer, "lloyd", stage, LloydResult)
         carries_on, begun = first is not None or (accelerated and tol > 0), kept.begun or first
         options: dict[str, Any] = {"on_step": kept.step, "begun": begun, "accelerated": carries_on}
         result = lloyd(rows, start, max_iter=max_iter, tol=tol, **options)
@@ -61,7 +61,7 @@ def _averaged(
 ) -> tuple[LloydResult, list[dict[str, Any]]]:
     """Epochs of moving averages between exact steps, the first of which is given; and the history of both."""
     with context.progress.stage("epochs", schedule.n_epochs, "epochs") as stage:
-        kept = EpochCheckpoint(context.writer, stage)
+        kept = StepCheckpoint(context.writer, EPOCHS, stage, EpochsResult)
         moved = _epochs(context, rows, first, schedule, kept)
         kept.end(moved)
     with context.progress.stage("lloyd", schedule.n_steps, "steps") as stage:
@@ -72,13 +72,13 @@ def _averaged(
 
 
 def _epochs(
-    context: FitContext, rows: Blocks, first: LloydResult, schedule: Schedule, kept: EpochCheckpoint
+    context: FitContext, rows: Blocks, first: LloydResult, schedule: Schedule, kept: StepCheckpoint[EpochsResult]
 ) -> EpochsResult:
     """Epochs behind a step: where all rows are held, or on rows that workers hold, in one process."""
     handles, seed = rows.handles, context.settings.seed64("epochs")
     average = partial(moving_averages, schedule=schedule, seed=seed, begun=kept.begun)
     if not schedule.place:
-        return average(rows, first.centers, likely=first.labels, on_batch=kept.batch)
+        return average(rows, first.centers, likely=first.labels, on_batch=kept.step)
     if schedule.n_drawn is not None:
         drawn = BlockLabels([None] * len(handles))
         even = EvenRows(-(-rows.n_rows // schedule.n_drawn), seed)
@@ -126,7 +126,7 @@ def _steps_behind(
         Steps in all, before epochs and behind.
     """
     options: dict[str, Any] = {"tol": context.settings.tol, "accelerated": True}
-    kept = StepCheckpoint(context.writer, "lloyd", stage)
+    kept = StepCheckpoint(context.writer, "lloyd", stage, LloydResult)
     behind = kept.begun
     if behind is None:
         begun = LloydResult(moved.centers, float("nan"), 0, False, (), labels=first.labels)
@@ -135,7 +135,7 @@ def _steps_behind(
         result = lloyd(rows, behind.centers, max_iter=schedule.n_steps, on_step=kept.step, begun=behind, **options)
         return result, STEPS_BEFORE + result.n_iter
     logger.info("epochs did not lower the objective: Lloyd's algorithm goes on from the step before them")
-    kept = StepCheckpoint(context.writer, "lloyd-again", stage)
+    kept = StepCheckpoint(context.writer, "lloyd-again", stage, LloydResult)
     begun = kept.begun or replace(first, labels=None)  # epochs have overwritten its labels
     n_left = context.settings.max_iter - moved.n_iter - behind.n_iter
     result = lloyd(rows, begun.centers, max_iter=n_left, on_step=kept.step, begun=begun, **options)

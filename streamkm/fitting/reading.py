@@ -76,7 +76,9 @@ def _read_along(context: FitContext) -> tuple[Sketched, NormalizedRows]:
         writer.save("directions", Directions(found, lost))
     else:
         found, lost = begun.sketch, begun.lost
-    sketched = _sketched(context, found, None, "sketch", plan.n_chunks)
+    # a record of the first pass is of rows along the directions before
+    name = "sketch" if begun is None or begun.lost < 1 else "sketch-all"
+    sketched = _sketched(context, found, None, name, plan.n_chunks)
     check_clusters(context.settings.n_clusters, sketched.n_valid)
     trim_heap(plan.limit_bytes)
     sampled = rows_between(sketched.sample.X, 0, pca_rows(sketched.n_features, plan.n_components))
@@ -139,17 +141,15 @@ def read_once(context: FitContext) -> Sketched:
 def _sketched(
     context: FitContext, sketch: Sketch | None, chunk_rows: NDArray[np.int64] | None, name: str, n_chunks: int | None
 ) -> Sketched:
-    """One pass that samples, or sketches too; from where an earlier run got to, unless sketched rows are kept.
-
-    Those are in memory, and gone with the process: their rows are read again.
-    """
+    """One pass that samples, or sketches too; from where an earlier run got to, unless workers hold sketched rows."""
     plan, settings = context.plan, context.settings
     rule = SampleRule.of(
         plan.sample_rows, settings.seed64("sample"), context.reader.source.estimated_rows, context.weights
     )
     coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.seed64("coreset"))
     gathered = Gathered(rule, coreset)
-    record = name if sketch is None or gathered.tree is not None else None
+    is_lost = sketch is not None and gathered.tree is None and context.spill is None  # with the workers
+    record = None if is_lost or not context.reader.source.replayable else name
     with context.progress.stage(name, n_chunks) as stage:
         return sketch_pass(context, gathered, stage, sketch=sketch, chunk_rows=chunk_rows, record=record)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -97,13 +96,9 @@ def _rows(source: RowSource, names: Sequence[str] | None) -> Iterator[tuple[int,
         yield rows.X.shape[0], lambda i, X=rows.X: _values_text(X, i, names)
 
 
-def _dense_rows(source: RowSource) -> Iterator[tuple[int, Callable[[int], NDArray[Any]]]]:
+def _dense_rows(source: RowSource) -> Iterator[tuple[int, Any]]:
     for rows in source.stream(READ_BYTES):
-        yield rows.X.shape[0], partial(_dense_row, rows.X)
-
-
-def _dense_row(X: Matrix, row: int) -> NDArray[Any]:
-    return np.array(X[row] if isinstance(X, np.ndarray) else X[[row]].toarray()[0])
+        yield rows.X.shape[0], lambda i, X=rows.X: np.array(X[i] if isinstance(X, np.ndarray) else X[[i]].toarray()[0])
 
 
 def _shortened(document: Any) -> str:

@@ -27,7 +27,8 @@ class SavedRows:
     """`Gathered` as a record.
 
     `n_read` (chunks,) are the rows of each chunk, `sizes` valid rows, those of positive weight, features of the widest
-    chunk, and chunks with inexact integers, and `nodes` the nodes of the coreset tree, by level and index.
+    chunk, and chunks with inexact integers, and `nodes` the nodes of the coreset tree, by level and index. `n_bytes`
+    are those of the file of sketched rows.
     """
 
     n_read: NDArray[np.int64]
@@ -35,6 +36,7 @@ class SavedRows:
     candidates: Candidates | None
     occurring: NDArray[np.uint8] | None
     nodes: tuple[tuple[int, int, Part], ...]
+    n_bytes: int = 0
 
 
 @dataclass(slots=True)

@@ -11,39 +11,28 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import ClusterError
 from streamkm.engine import Executor, Folded
+from streamkm.engine.passes import Sink
 from streamkm.engine.records import pack
 from streamkm.engine.saving import CheckpointWriter
 
 logger = logging.getLogger(__name__)
 
 
-class LabelSink(Protocol):
+class LabelSink(Sink[Any], Protocol):
     """Takes the labels of chunks, in order.
 
     Attributes
     ----------
-    held : bool
-        Whether labels stay where they were made, and their handles are taken.
     labels : int32 (n,) or HeldLabels
     n_taken : int
         Chunks so far.
     """
 
-    held: ClassVar[bool]
     n_taken: int
 
     @property
     def labels(self) -> Any:
         """What was taken."""
-
-    def take(self, output: Any) -> None:
-        """Take the labels of the next chunk, or their handle."""
-
-    def restore(self, n_items: int) -> bool:
-        """Go on behind so many chunks, whose labels an earlier run has saved; False if they are gone."""
-
-    def save(self, name: str, folded: Folded[Any]) -> None:
-        """Save the labels of the chunks that were folded, and after that what they were folded to."""
 
 
 class GatheredLabels:

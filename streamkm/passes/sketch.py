@@ -19,6 +19,7 @@ from streamkm.cluster.columns import Columns, Occurring
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
+from streamkm.cluster.spill import Spill
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.ordered_sum import added_in_order
 from streamkm.core.progress import Stage
@@ -97,8 +98,8 @@ def sketch_pass(
     chunk_rows : int64 (chunks,), optional
         Rows of each chunk, from `count_pass`; needed if there are weights and the source does not know.
     record : str, optional
-        Name under which `gathered` is saved as it grows, and restored from an earlier run. None: it is not saved,
-        because sketched rows in memory would be lost with the process.
+        Name under which `gathered` and sketched rows are saved as they grow, and restored from an earlier run; rows
+        that memory holds to the end of a pass that no save was due in are not. None: nothing is saved.
 
     Raises
     ------
@@ -106,49 +107,68 @@ def sketch_pass(
         If a row is invalid, there are no rows, or `weights` has another length than the rows.
     """
     reader, weights, writer = context.reader, context.weights, context.writer
-    if record is not None:
-        if (saved := writer.load(record, SavedRows)) is not None:
-            gathered.restore(saved)
-        stage.after_advance = lambda: writer.save_if_due(record, gathered.saved)
-    if reader.source.n_rows is not None:
-        check_weights(reader, weights, reader.source.n_rows)
+
+    def state() -> SavedRows:
+        return replace(gathered.saved(), n_bytes=spill.sync() if spill else 0)
+
     holds = sketch is not None and gathered.tree is None
     handles = context.executor.handles()
     totals = BlockTotals()
+    spill = context.spill if holds else None
+    if record is not None and writer.checkpoint is not None:
+        saved = writer.load(record, SavedRows)
+        if (spill is None or spill.begin(record, saved.n_bytes if saved else 0)) and saved is not None:
+            _restore(gathered, saved, spill, handles, totals)
+        stage.after_advance = lambda: writer.save_if_due(record, state)
+    if reader.source.n_rows is not None:
+        check_weights(reader, weights, reader.source.n_rows)
     n_before = len(gathered.counts)
     map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
     stage.advance(n_before)
-    first_row = gathered.counts.n_rows
     # the nodes of several calls would need too much memory on one worker, and progress is saved as calls are told
     once = gathered.tree is None and (record is None or writer.checkpoint is None)
     for handle, told in context.held_outputs(map_, stage, chunk_rows, n_before, once=once):
         if holds:
-            handles.append(context.spill.keep(handle) if context.spill and isinstance(handle, Block) else handle)
+            handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
         if told is None:  # a later chunk of the same call tells
             continue
         if gathered.tree is not None and told.tree is not None:
             gathered.tree.absorb(told.tree)
-        gathered.collector.absorb(told.sample, first_row)
+        gathered.collector.absorb(told.sample, gathered.counts.n_rows)
         gathered.occurring.add(told.occurring.bits)
         totals.absorb(told.blocks)
         gathered.counts.absorb(told.counts)
-        first_row += told.counts.n_rows
-    stage.rows = first_row
-    told = [f'{each}; restore them, or pass missing_chunks="raise"' for each in (reader.source.missing_chunks,) if each]
+    stage.rows = gathered.counts.n_rows
+    lost = reader.source.missing_chunks
+    texts = [f'{lost}; restore them, or pass missing_chunks="raise"'] if lost else []
     if gathered.counts.n_inexact:
-        told.append(
+        texts.append(
             f"{reader.source.name} holds integers of 64 bits from 2^53 on, which float64 rounds: near ones may become "
             "equal; subtract an offset from them, or leave out such columns if they only name rows"
         )
-    for text in told if stage.name == "sketch" else ():
+    for text in texts if stage.name == "sketch" else ():
         warnings.warn(text, StreamkmWarning, stacklevel=8)
     blocks = None
     if sketch is not None and totals.dtype is not None:
         blocks = _blocks(context.executor, sketch, handles, gathered.counts, totals)
     sketched = _sketched(context, gathered, blocks)
-    if record is not None:
-        writer.save(record, gathered.saved())
+    if record is not None and (spill is None or spill.file is not None):
+        writer.save(record, state())
+    if spill is not None:
+        spill.end()
     return sketched
+
+
+def _restore(
+    gathered: Gathered, saved: SavedRows, spill: Spill | None, handles: MutableSequence[Any], totals: BlockTotals
+) -> None:
+    """Continue from the record of a checkpoint, behind the blocks that are in its file."""
+    gathered.restore(saved)
+    for handle, block in spill.restored(len(saved.n_read)) if spill else ():
+        if not block.n_rows:
+            gathered.counts.kept[len(handles)] = np.empty(0, np.int64)
+        handles.append(handle)
+        totals.absorb(BlockTotals.of(block))
 
 
 def _sketched(context: PassContext, gathered: Gathered, blocks: Blocks | None) -> Sketched:
@@ -174,17 +194,9 @@ def _blocks(
         filled = executor.handles()
         filled.extend(handle for number, handle in enumerate(handles) if number not in empty)
     assert totals.dtype is not None
-    return Blocks(
-        executor,
-        filled,
-        counts.n_valid,
-        sketch.n_components,
-        np.result_type(totals.dtype),
-        added_in_order(totals.weights),
-        added_in_order(totals.d2norms),
-        totals.largest_d2norm,
-        totals.dense,
-    )
+    size = counts.n_valid, sketch.n_components, np.result_type(totals.dtype)
+    sums = added_in_order(totals.weights), added_in_order(totals.d2norms)
+    return Blocks(executor, filled, *size, *sums, totals.largest_d2norm, totals.dense)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def _check_folder(path: Path, *, overwrite: Overwrite) -> None:
         return
     if not overwrite:
         raise OutputError(f"{path} exists; pass overwrite to replace it, or choose another name")
-    if path.is_symlink() or not path.is_dir() or not all(_is_part(each) for each in path.iterdir()):
+    if path.is_symlink() or not path.is_dir() or not all(map(_is_part, path.iterdir())):
         raise OutputError(f"{path} exists and is no folder of labels alone that streamkm wrote; choose another name")
 
 

@@ -906,3 +906,19 @@ def test_inspect_tells_the_dtype_of_the_file(folder):
     np.save("single.npy", np.ones((30, 4), np.dtype(">f4")))
     assert "float16, read as float32, dense" in run("inspect", "half.npy")
     assert "values        float32, dense" in run("inspect", "single.npy")
+
+
+def test_a_run_says_at_which_row_it_goes_on(folder, monkeypatch):
+    monkeypatch.setattr(saving, "INTERVAL_S", 0.0)
+    monkeypatch.setattr(saving, "SHARE", 1.0)
+    np.save("many.npy", np.random.default_rng(0).normal(size=(4096, 8)))
+    given = ("fit", "many.npy", "-k", 3, "-o", "out", "--seed", 0, "--no-report", "--threads", 1)
+    given = (*given, "--set", "estimator.coreset=null", "--set", "estimator.chunk_bytes=65536")
+    with monkeypatch.context() as patched:
+        stopped_after(patched, "sketch", 4)
+        done = CliRunner().invoke(main, list(map(str, given)))
+    assert isinstance(done.exception, StoppedError)
+    chunks = chunks_read(monkeypatch)
+    said = run(*given, "--resume")
+    assert "out.checkpoint goes on in the first pass at row 3,072 of 4,096; 3,072 rows are not read again" in said
+    assert chunks[0].index == 3

@@ -156,13 +156,14 @@ def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monk
 @pytest.fixture
 def written(monkeypatch):
     """Bytes of each block that goes to disk."""
-    sizes, replace_file = [], spill.replace_file
+    sizes, write = [], spill.Spill._write
 
-    def counted(path, write, size):
-        replace_file(path, write, size)
-        sizes.append(path.stat().st_size)
+    def counted(self, block):
+        held = write(self, block)
+        sizes.append(held.path.stat().st_size - held.start)
+        return held
 
-    monkeypatch.setattr(spill, "replace_file", counted)
+    monkeypatch.setattr(spill.Spill, "_write", counted)
     return sizes
 
 

@@ -183,7 +183,7 @@ def drawn_set(
             DrawRule.of(max(n_clusters, size >> round_), int(rng.integers(2**63)), held.total_weight, objective)
         )
         tables.append(NearestCenters.build(rough, held.dtype, around_origin=True))
-        drawn, found = draw_from(held, tables[-1], rules[-1])
+        drawn, found = run(DrawRows(tables[-1], rules[-1]), held.placed(), held.executor, Stage("draw"))
         parts.append(drawn)
         if found <= SURPRISE * objective:
             break
@@ -251,11 +251,6 @@ class MergedRows(Map[Block]):
     def output(self, rows: HeldBlock) -> Block:
         """Those of one block."""
         return replace(rows.block, X=merged(rows.block.X))
-
-
-def draw_from(blocks: Blocks, table: NearestCenters, rule: DrawRule) -> tuple[Drawn, float]:
-    """Draw rows from all blocks, by their squared distances to centers laid out around the origin; their objective."""
-    return run(DrawRows(table, rule), blocks.placed(), blocks.executor, Stage("draw"))
 
 
 def squared_distances(block: Block, table: NearestCenters) -> NDArray[np.float64]:

@@ -168,7 +168,8 @@ def _find(context: KernelContext) -> KernelClustering:
         blocks: Blocks = LocalBlocks.of(here, sampled)
         if settings.all_rows:
             gathered = Gathered(SampleRule(1, 0, np.inf))  # the sample is known
-            passed = sketch_pass(context, gathered, stage, sketch=features, chunk_rows=chunk_rows)
+            record = None if context.spill is None else "features"
+            passed = sketch_pass(context, gathered, stage, sketch=features, chunk_rows=chunk_rows, record=record)
             blocks = passed.blocks or blocks
     on: ClusterOn = "blocks" if settings.all_rows else "sample"
     clustered_on = Clustered(on, needs_polishing=False, space="sketch", room=epoch_room(plan, blocks))
