@@ -91,7 +91,7 @@ class Grid:
     """
 
     def __init__(self, metadata: Any) -> None:
-        grid, self._metadata = getattr(metadata, "chunk_grid", None), metadata
+        grid, self._metadata = metadata.chunk_grid if metadata.zarr_format == 3 else None, metadata
         shape = getattr(grid, "chunk_shapes", None) or getattr(grid, "chunk_shape", None) or metadata.chunks
         self._ends = [None if isinstance(side, int) else np.cumsum(side) for side in shape]  # of several lengths
         self.lengths = tuple(max(_listed(side)) for side in shape)
