@@ -108,15 +108,8 @@ class ParquetFormat:
     def write_part(self, file: BinaryIO, columns: Columns) -> None:
         """Write a part; null stands for no second label and for NaN."""
         pa, _ = pyarrow_parquet()
-        labels, distances, seconds, second_distances, scores = columns
-        values = [
-            pa.array(labels),
-            pa.array(distances, from_pandas=True),
-            pa.array(seconds, mask=seconds < 0),
-            pa.array(second_distances, from_pandas=True),
-            pa.array(scores, from_pandas=True),
-        ]
-        batch = pa.record_batch(values, list(COLUMNS))
+        missing = (None, *(np.isnan(values) if values.dtype.kind == "f" else values < 0 for values in columns[1:]))
+        batch = pa.record_batch(list(map(_arrow, columns, missing)), list(COLUMNS))
         with pa.ipc.new_file(file, batch.schema) as writer:
             writer.write_batch(batch)
 
@@ -170,7 +163,7 @@ class ParquetFormat:
             with pa.memory_map(str(path)) as mapped:
                 table = pa.ipc.open_file(mapped).read_all()
                 taken = names.take(len(table))
-                first = pa.array(taken) if isinstance(taken, np.ndarray) else taken
+                first = _arrow(taken) if isinstance(taken, np.ndarray) else taken
                 yield table.add_column(0, names.column, first).replace_schema_metadata({MARK: b"1"})
                 del table  # a mapped file cannot be removed everywhere
 
@@ -191,6 +184,15 @@ def pyarrow_parquet() -> tuple[Any, Any]:
     except ImportError as error:
         raise MissingDependencyError("labels in Parquet files need pyarrow; install streamkm[tables]") from error
     return pa, parquet
+
+
+def _arrow(values: NDArray[Any], missing: NDArray[np.bool_] | None = None) -> Any:
+    """Values as an Arrow array, null where they are missing; `pyarrow.array` would import pandas, some 50 MiB."""
+    import pyarrow as pa
+
+    valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    buffers = [valid, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
 
 
 def _filled(values: NDArray[np.float64]) -> list[Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-import sys
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from streamkm.core.memory import given_process_memory, human_bytes, is_given, resident_bytes
@@ -18,15 +19,7 @@ LEAST_BYTES = 128 * MIB  # a process with NumPy, SciPy, scikit-learn and numba; 
 # by which a first fit of dense or sparse rows grows: kernels from the cache and what runs them, 44 to 51 MiB measured;
 FIRST_BYTES = 64 * MIB
 LATER_BYTES = 24 * MIB  # a later one, by what lies in heaps and by rarer kernels
-# where they are not loaded once a source is open; "words": what takes texts apart; "distributed": with connections
-MORE_LIBRARIES = {
-    "h5py": 13 * MIB,
-    "zarr": 10 * MIB,
-    "pyarrow": 40 * MIB,
-    "fsspec": 20 * MIB,
-    "words": 8 * MIB,
-    "distributed": 45 * MIB,
-}
+WORDS_BYTES = 8 * MIB  # what takes texts apart
 
 
 def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = False) -> int:
@@ -37,8 +30,12 @@ def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = F
     """
     if not is_given(memory_limit):
         return AUTO_BYTES
-    held = max(LEAST_BYTES, resident_bytes() - source.resident_bytes + source.unloaded_bytes)
     given = given_process_memory(memory_limit)
+    libraries = {*source.libraries, *(("distributed",) if on_cluster else ())}
+    for library in libraries - {"words"} if given is None else ():  # a fit loads them: measured, not assumed
+        with suppress(ImportError):
+            import_module(library)
+    held = max(LEAST_BYTES, resident_bytes() - source.resident_bytes + source.unloaded_bytes)
     if given is not None:
         if held > given:
             logger.info(
@@ -46,9 +43,7 @@ def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = F
                 human_bytes(held), human_bytes(given),
             )  # fmt: skip
         return given
-    libraries = (*source.libraries, *(("distributed",) if on_cluster else ()))
-    more = sum(MORE_LIBRARIES.get(library, 0) for library in libraries if library not in sys.modules)
     # a fit that has loaded its kernels ends by looking for the nearest centers
     has_fitted = getattr(nearest_csr if source.is_sparse else nearest_dense, "signatures", True)
-    more += LATER_BYTES if has_fitted else FIRST_BYTES
+    more = (LATER_BYTES if has_fitted else FIRST_BYTES) + WORDS_BYTES * ("words" in libraries)
     return -(-(held + more) // STEP_BYTES) * STEP_BYTES

@@ -20,12 +20,13 @@ from streamkm.passes.assign import DRAWN_SLACK, LABEL_BYTES
 from streamkm.passes.gathered import PICKED_ROW_BYTES, node_rows
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
-from streamkm.planning.process import FIRST_BYTES, LEAST_BYTES, MORE_LIBRARIES, STEP_BYTES
+from streamkm.planning.process import FIRST_BYTES, LEAST_BYTES, STEP_BYTES
 from streamkm.planning.schedule import EpochRoom
 from streamkm.sketches.subspace import subspace_bytes
 
 BLOCK_LABEL_BYTES = 8  # of a row in a step with many centers: its last label and its new one
 JOINED_COPIES = 4  # of a row sample: as it arrives, joined, and packed for the client; 3.7 to 4.4 measured
+DISTRIBUTED_BYTES = 45 << 20  # of a worker's connections and libraries
 HELD_SHARE = 0.7  # of a worker's limit: above it, Dask writes what the worker holds to disk
 
 
@@ -171,7 +172,7 @@ class WorkerBudget:
         if not workers:
             return None
         # a worker that has run nothing has yet to load this package
-        least = LEAST_BYTES + MORE_LIBRARIES["distributed"]
+        least = LEAST_BYTES + DISTRIBUTED_BYTES
         held = max(least, *(worker.held_bytes for worker in workers)) + FIRST_BYTES
         threads = [worker.n_threads for worker in workers]
         return cls(

@@ -31,6 +31,7 @@ from streamkm.cli.main import main
 from streamkm.core.atomic_io import working_directory
 from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDependencyError, OutputError
 from streamkm.passes.table_formats import COLUMNS
+from tests.fresh import run_fresh
 from tests.tables import cases
 
 
@@ -383,3 +384,18 @@ def test_labels_in_obs_of_cells_in_memory():
         model.with_labels(adata, "kind")
     fitted(rows(), 2).with_labels(adata, "kind", overwrite=True)
     assert adata.obs["kind"].cat.categories.tolist() == ["0", "1"]
+
+
+PARQUET = """
+import json, sys
+import numpy as np
+from streamkm import StreamKMeans
+StreamKMeans(2, progress=False).fit(np.arange(40.0).reshape(20, 2), labels_to=sys.argv[1])
+print(json.dumps("pandas" in sys.modules))
+"""
+
+
+def test_a_parquet_table_loads_no_pandas(tmp_path):
+    """What pyarrow loads for `pyarrow.array` alone takes some 50 MiB that no plan counts."""
+    assert not run_fresh(PARQUET, [str(tmp_path / "x.parquet")])
+    assert pq.read_table(tmp_path / "x.parquet")["outlier_score"].null_count == 0

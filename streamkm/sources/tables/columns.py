@@ -247,7 +247,7 @@ def with_keys(table: Any, names: Sequence[str], keys: Mapping[str, str | None]) 
     if wanted and isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     for name in wanted:
-        table = table.append_column(name, pa.array([keys[name]] * table.num_rows, pa.string()))
+        table = table.append_column(name, pa.repeat(pa.scalar(keys[name], pa.string()), table.num_rows))
     return table
 
 
