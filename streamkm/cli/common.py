@@ -138,8 +138,9 @@ def work(
             f"text.tfidf=true would weight the new documents by their own frequencies; pass {those}, or false"
         )
     with on_cluster(cluster):
-        show = False if click.get_current_context().params.get("quiet") else "auto"
-        yield opened.with_genes(executor, memory_limit, progress=show).weighted(executor, memory_limit)
+        shown = False if click.get_current_context().params.get("quiet") else "auto"
+        given = {"executor": executor, "memory_limit": memory_limit}
+        yield opened.with_genes(progress=shown, **given).weighted(**given)
 
 
 @contextmanager

@@ -55,7 +55,9 @@ class Run(NamedTuple):
     def with_genes(self) -> Run:
         """The same with the most variable genes found, if that is to be done: a pass over all cells."""
         given = self.estimator
-        return self._replace(data=self.data.with_genes(given.executor, given.memory_limit, progress=given.progress))
+        limited = {"executor": given.executor, "memory_limit": given.memory_limit}
+        found = self.data.with_genes(progress=given.progress, then=self.plan_for, **limited)
+        return self._replace(data=found)
 
     def plan(self) -> Plan:
         """What a fit would do; one pass may count document frequencies."""

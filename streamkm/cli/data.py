@@ -47,12 +47,9 @@ class Opened:
     text: dict[str, Any] = field(default_factory=dict)
     sublinear_tf: bool = False  # whether logarithms of counts are weighted; see `open_documents`
 
-    def with_genes(
-        self, executor: Any = "auto", memory_limit: Any = "auto", *, progress: bool | str = "auto"
-    ) -> Opened:
+    def with_genes(self, *, progress: bool | str = "auto", **given: Any) -> Opened:
         """The same with the most variable genes found, if that is to be done: a pass over all cells."""
-        found = find_genes(self.source, executor=executor, memory_limit=memory_limit, progress=Progress(progress))
-        return dataclasses.replace(self, source=found)
+        return dataclasses.replace(self, source=find_genes(self.source, progress=Progress(progress), **given))
 
     def weighted(self, executor: Any = "auto", memory_limit: Any = "auto") -> RowSource:
         """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""

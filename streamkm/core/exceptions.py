@@ -58,7 +58,23 @@ class MemoryLimitError(MemoryError, StreamkmError):  # in the other order, Dask 
     """The work does not fit in the memory that is available; refused before the first read.
 
     Lines of text that are too long for what is left are refused where they are read.
+
+    Parameters
+    ----------
+    said : str
+    needed_bytes : int, optional
+        The limit that the message names as sufficient; None where no limit of this process helps.
+    remedy : str
+        What else helps.
     """
+
+    def __init__(self, said: str = "", needed_bytes: int | None = None, remedy: str = "") -> None:
+        super().__init__(said, needed_bytes, remedy)
+        self.said, self.needed_bytes, self.remedy = said, needed_bytes, f", or {remedy}" if remedy else ""
+
+    def __str__(self) -> str:
+        named = -(-(self.needed_bytes or 0) >> 20)
+        return f"{self.said}; raise memory_limit to {named:,} MiB{self.remedy}" if named else self.said
 
 
 class MissingDependencyError(StreamkmError, ImportError):

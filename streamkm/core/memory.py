@@ -45,9 +45,7 @@ def memory_limit_bytes(limit: Any) -> int:
     InvalidParameterError
         For anything else.
     """
-    if not is_given(limit):
-        return int(AUTO_SHARE * total_memory())
-    return _bytes_of(_parts(limit)[0], limit)
+    return _bytes_of(_parts(limit)[0], limit) if is_given(limit) else int(AUTO_SHARE * total_memory())
 
 
 def given_process_memory(limit: Any) -> int | None:
@@ -136,9 +134,7 @@ def trim_heap(limit_bytes: int, expected_bytes: int = 0) -> None:
         return
     if most > FULL_SHARE * limit_bytes:
         _HEAP.large_blocks_apart()
-    trim = _c_function("malloc_trim")
-    if trim is not None:
-        trim(0)
+    _c_function("malloc_trim")(0)
 
 
 class _Heap:
@@ -151,17 +147,15 @@ class _Heap:
     def large_blocks_apart(self) -> None:
         """Have large blocks come from the system, and go back to it, until the last call ends."""
         with self.lock:
-            set_option = _c_function("mallopt")
-            if set_option is not None and self.n_calls and not self.told and not _is_bound():
+            if self.n_calls and not self.told and not _is_bound():
                 self.told = True
-                set_option(_M_MMAP_THRESHOLD, LARGE_BLOCK)
+                _c_function("mallopt")(_M_MMAP_THRESHOLD, LARGE_BLOCK)
 
     def restore(self) -> None:
         """Let heaps keep what the C library lets them keep of its own accord, at most."""
-        set_option = _c_function("mallopt")
-        if set_option is not None and self.told:
-            set_option(_M_MMAP_THRESHOLD, LARGEST_IN_HEAP)
-            set_option(_M_TRIM_THRESHOLD, 2 * LARGEST_IN_HEAP)
+        if self.told:
+            _c_function("mallopt")(_M_MMAP_THRESHOLD, LARGEST_IN_HEAP)
+            _c_function("mallopt")(_M_TRIM_THRESHOLD, 2 * LARGEST_IN_HEAP)
         self.told = False
 
 
@@ -194,10 +188,10 @@ def _is_bound() -> bool:
 
 
 def _c_function(name: str) -> Any:
-    """A function of the C library; None where it has none."""
+    """A function of the C library; one that does nothing where it has none."""
     import ctypes
 
-    return getattr(ctypes.CDLL(None), name, None)
+    return getattr(ctypes.CDLL(None), name, lambda *_: None)
 
 
 def total_memory() -> int:
@@ -217,12 +211,11 @@ def available_memory() -> int:
 
 def human_bytes(n_bytes: float) -> str:
     """Bytes for people: ``1.5 GiB``."""
-    size = float(n_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+        if n_bytes < 1024:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} TiB"
 
 
 def _containers() -> list[tuple[int, int]]:

@@ -40,10 +40,9 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
     known = vars(estimator).get("feature_names_in_") if reset is False else None
     X = open_source(X, **options) if options else without_index(X, known)
     if not is_in_memory(X) or (is_frame(X) and is_read_by_column(X)):
-        progress = Progress(estimator.progress)
-        source = find_genes(
-            open_source(X), executor=estimator.executor, memory_limit=estimator.memory_limit, progress=progress
-        )
+        given = {"executor": estimator.executor, "memory_limit": estimator.memory_limit}
+        then = None if reset is False else getattr(estimator, "plan_for", None)
+        source = find_genes(open_source(X), **given, progress=Progress(estimator.progress), then=then)
         if reset is not None:
             _check_names(estimator, source, reset=reset)
         return source

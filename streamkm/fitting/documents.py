@@ -18,7 +18,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.frequencies import COUNTING_COPIES, CountFeatures
 from streamkm.passes.reader import RowReader
 from streamkm.planning.line_room import with_line_room
-from streamkm.planning.memory_budget import MemoryBudget, reading_of
+from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.documents.hashed import hashed, hashed_text
@@ -200,19 +200,23 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
             f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
             f"callable that returns a fresh iterator, or tfidf=False"
         )
-    limit_bytes, target_bytes = memory_limit_bytes(memory_limit), default_chunk_bytes(source)
-    if is_given(memory_limit):  # frequencies do not depend on the pieces
-        budget = MemoryBudget.of(memory_limit, source)
-        room = limit_bytes - max(resident_bytes(), budget.base_bytes)
-        target_bytes = min(target_bytes, max(FEWEST_BYTES, room // PARTS // COUNTING_COPIES))
-        reading = reading_of(source, 1, target_bytes).peak(CountFeatures.memory(target_bytes))
+    target_bytes = default_chunk_bytes(source)
+
+    def planned(below: Any) -> tuple[int, int]:
+        budget = MemoryBudget.of(below, source)
+        room = budget.limit_bytes - max(resident_bytes(), budget.base_bytes)
+        piece_bytes = min(target_bytes, max(FEWEST_BYTES, room // PARTS // COUNTING_COPIES))
+        reading = reading_of(source, 1, piece_bytes).peak(CountFeatures.memory(piece_bytes))
         budget.check_lines(source, reading)
-        peak = budget.base_bytes + reading
+        return piece_bytes, budget.base_bytes + reading
+
+    if is_given(memory_limit):  # frequencies do not depend on the pieces
+        target_bytes, peak = accepted(planned, memory_limit)
         source = with_line_room(source, memory_limit, peak, target_bytes, local_threads(executor))
     reader = RowReader(source.counting_words(), target_bytes, "euclidean", "raise")
     n_chunks = source.n_chunks(target_bytes)
     with under_limit(memory_limit), open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
-        trim_heap(limit_bytes)
+        trim_heap(memory_limit_bytes(memory_limit))
         context = PassContext(executor=workers, reader=reader)
         counted = context.run(CountFeatures(fit), stage)
         assert counted.frequencies is not None  # sources without rows are refused

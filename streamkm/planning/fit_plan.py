@@ -78,7 +78,7 @@ def _planned(source: RowSource, parameters: FitParameters, resources: Resources)
     if plan.workers is not None:
         check_workers(plan.workers, source.name)
     return checked(
-        plan, "or use fewer n_components or fewer n_clusters", choice.memory_model.reading.largest_chunk, budget
+        plan, "use fewer n_components or fewer n_clusters", choice.memory_model.reading.largest_chunk, budget
     )
 
 

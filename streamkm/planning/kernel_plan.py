@@ -167,7 +167,7 @@ def _planned(
         )
     if resources.caches_rows:
         plan = with_cached_rows(plan, source, budget)
-    remedy = 'or use fewer n_landmarks, a smaller rank, or fit_on="sample"'
+    remedy = 'use fewer n_landmarks, a smaller rank, or fit_on="sample"'
     return checked(plan, remedy, largest(size), budget)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,8 +36,6 @@ LARGE_CHUNKS = 1 << 20  # so many that all large states of a fold exist
 PLANNED_THREADS = 4  # that the chunks' part is shared by, however many there are: sizes do not depend on threads
 DRAWN_STEP, FEWEST_DRAWN = 4, 64  # rows that are drawn by their share of the objective: so many times fewer; at least
 
-_NAMED = re.compile(r"memory_limit to (?:at least )?([0-9,]+) MiB")  # by a refusal
-
 AnyPlan = TypeVar("AnyPlan", bound=Any)
 
 
@@ -69,7 +66,7 @@ class MemoryBudget:
         base = process + source.resident_bytes + sum(line.memory_bytes for line in lines)
         if source.unloaded_bytes and base > limit:  # before anything asks for rows, which would load them
             said = f"{source.name} can only be loaded whole, and needs about {human_bytes(base)}, above the limit of "
-            raise MemoryLimitError(f"{said}{human_bytes(limit)}; raise memory_limit above {-(-base // MIB):,} MiB")
+            raise MemoryLimitError(said + human_bytes(limit), base)
         return cls(limit, base, process, free, lines, WorkerBudget.of(workers))
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:
@@ -136,8 +133,9 @@ class MemoryBudget:
             clusters = f"{update.n_clusters:,} clusters of {update.n_features:,} features over {source.name}"
             raise MemoryLimitError(
                 f"{clusters} need about {human_bytes(needed)}{self.said_of_lines()}, above the limit "
-                f"of {human_bytes(self.limit_bytes)}; raise memory_limit to at least {-(-needed // MIB):,} MiB, or use "
-                "fewer n_clusters"
+                f"of {human_bytes(self.limit_bytes)}",
+                needed,
+                "use fewer n_clusters",
             )
         n_threads = self.threads(n_threads, partial(peak, largest=largest))
         return sizes.chunk_bytes, n_threads, peak(n_threads, largest)
@@ -178,7 +176,8 @@ class MemoryBudget:
         if self.long_lines and needed > self.limit_bytes:
             raise MemoryLimitError(
                 f"a pass over {source.name} needs about {human_bytes(needed)}{self.said_of_lines()}, above the limit "
-                f"of {human_bytes(self.limit_bytes)}; raise memory_limit to at least {-(-needed // MIB):,} MiB"
+                f"of {human_bytes(self.limit_bytes)}",
+                needed,
             )
 
     def excess_bytes(self, peak_bytes: int, worker_bytes: int) -> int:
@@ -249,18 +248,16 @@ def accepted(plan: Callable[[Any], AnyPlan], limit: Any) -> AnyPlan:
     """The plan below a limit. A refusal names a limit that is accepted, as a plan may need more below a higher one."""
     try:
         return plan(limit)
-    except MemoryLimitError as error:
-        refused = str(error)
-    named, tried, process = _NAMED.search(refused), 0, given_process_memory(limit)
-    while named is not None:
-        tried = max(tried + 1 + tried // 64, int(named[1].replace(",", "")))
-        higher = f"{tried} MiB"
-        try:
-            plan(higher if process is None else with_process_memory(higher, process))
-            named = None
-        except MemoryLimitError as error:
-            named = _NAMED.search(str(error))
-    raise MemoryLimitError(_NAMED.sub(lambda found: found[0].replace(found[1], f"{tried:,}"), refused))
+    except MemoryLimitError as refused:
+        tried, needed, process = 0, refused.needed_bytes, given_process_memory(limit)
+        while needed is not None:
+            refused.needed_bytes = tried = max(tried + MIB + tried // 64, -(-needed // MIB) * MIB)
+            try:
+                plan(tried if process is None else with_process_memory(tried, process))
+                break
+            except MemoryLimitError as error:
+                needed = error.needed_bytes
+        raise refused
 
 
 def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, what: str = "fit") -> AnyPlan:
@@ -279,16 +276,12 @@ def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, w
             f'memory_limit="{(plan.base_bytes + free) // MIB} MiB", so that the {what} is planned for that'
         )
     said += f", above the limit of {human_bytes(plan.limit_bytes)}"
-    needed = f"raise memory_limit to {-(-peak // MIB):,} MiB"
     if plan.base_bytes >= plan.limit_bytes and not budget.long_lines:
-        base = f"{human_bytes(plan.base_bytes)} of it are this process and its libraries"
-        raise MemoryLimitError(f"{said}; {base}: {needed}")
-    if largest > 2 * plan.chunk_bytes:
-        raise MemoryLimitError(
-            f"{said}: it is stored in chunks of {human_bytes(largest)}, which can only be read whole; "
-            f"store it in smaller ones, or {needed}"
-        )
-    raise MemoryLimitError(f"{said}; {needed}, {remedy}")
+        said, remedy = f"{said}; {human_bytes(plan.base_bytes)} of it are this process and its libraries", ""
+    elif largest > 2 * plan.chunk_bytes:
+        said += f": it is stored in chunks of {human_bytes(largest)}, which can only be read whole"
+        remedy = "store it in smaller ones"
+    raise MemoryLimitError(said, peak, remedy)
 
 
 def check_workers(workers: PlannedWorkers, source: str) -> None:

@@ -67,7 +67,7 @@ def plan_sweep(
             "sweep": sample + working + 8 * n_judged**2 + max(centers, sums),
         }
 
-    return accepted(lambda limit: _planned(source, row_bytes, stages, limit, n_threads, "sweep"), memory_limit)
+    return accepted(lambda limit: plan_stages(source, row_bytes, stages, limit, n_threads, "sweep"), memory_limit)
 
 
 def plan_store(
@@ -95,20 +95,21 @@ def plan_store(
             "sketch": reading.peak(stored(reading.largest_chunk // row_bytes * sketched)),
         }
 
-    return accepted(lambda limit: _planned(source, row_bytes, stages, limit, n_threads, "sketch"), memory_limit)
+    return accepted(lambda limit: plan_stages(source, row_bytes, stages, limit, n_threads, "sketch"), memory_limit)
 
 
-def _planned(
+def plan_stages(
     source: RowSource,
     row_bytes: int,
     stages: Callable[[ReadingMemory], dict[str, int]],
     memory_limit: Any,
     n_threads: int,
     what: str,
+    remedy: str = "use fewer rows or clusters",
 ) -> SamplePlan:
     """The plan with the largest chunks that fit, and as many threads as have room then.
 
-    `stages`: bytes of each stage beside the process, by how rows are read. `what`: the run, for messages.
+    `stages`: bytes of each stage beside the process, by how rows are read. `what`, `remedy`: for messages.
     """
     budget = MemoryBudget.of(memory_limit, source)
 
@@ -130,4 +131,4 @@ def _planned(
         base_bytes=budget.base_bytes,
         memory=memory(n_threads, largest),
     )
-    return checked(plan, "or use fewer rows or clusters", largest, budget, what=what)
+    return checked(plan, remedy, largest, budget, what=what)

@@ -31,7 +31,6 @@ NEAR_BYTES = 1 << 16
 SHARED = 2
 """Times that a limit must be raised by what a line lacks: plans take part of what is added for rows and chunks."""
 
-MIB = 1 << 20
 
 MOST_FOUND = 16
 """Long lines that are looked at: where there are so many, others are like them."""
@@ -102,8 +101,9 @@ class LineWatch:
         raise MemoryLimitError(
             f"{self.path}, line {self.number(byte):,}, of {line.n_bytes:,} bytes{'' if ended else ' or more'} (byte "
             f"{byte:,}) takes about {human_bytes(needed)}, and the limit of {human_bytes(room.limit_bytes)} leaves "
-            f"{human_bytes(max(0, room.room_bytes))} for a line; raise memory_limit to {-(-limit // MIB):,} MiB, "
-            f"or cut the line"
+            f"{human_bytes(max(0, room.room_bytes))} for a line",
+            limit,
+            "cut the line",
         )
 
     def _longer(self, line: LongLine, text: NDArray[np.uint8]) -> LongLine:
