@@ -6,8 +6,9 @@ Knows no source.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -76,13 +77,15 @@ class Buckets:
     n_features : int
     room_bytes : int
         That members may take in memory.
+    piece_bytes : int
+        Of a file, at most.
     """
 
-    def __init__(self, n_buckets: int, n_features: int, room_bytes: int):
+    def __init__(self, n_buckets: int, n_features: int, room_bytes: int, piece_bytes: int):
         self.n_buckets = n_buckets
-        self._n_features, self._room_bytes = n_features, room_bytes
+        self.n_features, self._room_bytes, self.piece_bytes = n_features, room_bytes, piece_bytes
         self._parts: list[list[Members | Path]] = [[] for _ in range(n_buckets)]
-        self._held = np.zeros(n_buckets, np.int64)
+        self._held, self.n_bytes = np.zeros(n_buckets, np.int64), np.zeros(n_buckets, np.int64)  # in memory, in all
         self._folder: TemporaryFolder | None = None
         self._n_files = 0
 
@@ -96,23 +99,25 @@ class Buckets:
         """
         self._parts[bucket].append(members)
         self._held[bucket] += members.n_bytes
+        self.n_bytes[bucket] += members.n_bytes
         if self._held.sum() > self._room_bytes:
-            for each in np.argsort(-self._held, kind="stable").tolist():
+            for each in np.flatnonzero(self._held >= self._held.max() // 2).tolist():
                 self._write(each)
-                if self._held.sum() <= self._room_bytes // 2:
-                    break
+
+    def parts(self, bucket: int) -> Iterator[Members]:
+        """All members of a bucket, part by part, in the order in which they came."""
+        return (_read(part) if isinstance(part, Path) else part for part in self._parts[bucket])
 
     def load(self, bucket: int) -> Members:
-        """All members of a bucket, in the order in which they came."""
-        parts = [_read(part) if isinstance(part, Path) else part for part in self._parts[bucket]]
-        return Members.joined(parts, self._n_features)
+        """The same at once."""
+        return Members.joined(list(self.parts(bucket)), self.n_features)
 
     def drop(self, bucket: int) -> None:
         """Drop a bucket that is no longer needed."""
         for part in self._parts[bucket]:
             if isinstance(part, Path):
                 part.unlink(missing_ok=True)
-        self._parts[bucket] = []
+        self._parts[bucket], self._held[bucket] = [], 0
 
     def close(self) -> None:
         """Remove what was written."""
@@ -126,12 +131,16 @@ class Buckets:
         if self._folder is None:
             self._folder = TemporaryFolder()
             logger.info("memory is full: rows of clusters go to %s", self._folder.path)
-        members = Members.joined(held, self._n_features)
-        path = self._folder.path / f"{self._n_files}.npz"
-        self._n_files += 1
-        arrays = {**pack_matrix("X", members.X), **{name: getattr(members, name) for name in NUMBERS}}
-        replace_file(path, lambda file: np.savez(file, **arrays), members.n_bytes)
-        self._parts[bucket] = [*(part for part in self._parts[bucket] if isinstance(part, Path)), path]
+        members = Members.joined(held, self.n_features)
+        self._parts[bucket] = [part for part in self._parts[bucket] if isinstance(part, Path)]
+        step = max(1, len(members.rows) * self.piece_bytes // max(1, members.n_bytes))
+        for start in range(0, len(members.rows), step):
+            piece = members[np.arange(start, min(start + step, len(members.rows)))]
+            path = self._folder.path / f"{self._n_files}.npz"
+            self._n_files += 1
+            arrays = {**pack_matrix("X", piece.X), **{name: getattr(piece, name) for name in NUMBERS}}
+            replace_file(path, partial(np.savez, **arrays), piece.n_bytes)
+            self._parts[bucket].append(path)
         self._held[bucket] = 0
 
 

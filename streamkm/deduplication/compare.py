@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +15,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import row_d2
 from streamkm.core.matrix import rows_between
 from streamkm.deduplication.buckets import Buckets, Members
-from streamkm.deduplication.pairs import BLOCK_ROWS, count_compared, kept_rows, near, near_pairs
+from streamkm.deduplication.pairs import BLOCK_ROWS, count_compared, first_near, kept_rows, near, near_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,28 +126,70 @@ class Counted:
 
 
 def compare_bucket(bucket: int, buckets: Buckets, comparison: Comparison) -> BucketResult:
-    """Compare the rows of each cluster of a bucket, those that are kept with its guests, and all with the probes."""
-    gathered = buckets.load(bucket)
-    members = gathered[np.flatnonzero(comparison.bucket_of[gathered.labels] == bucket)]
-    X, rows, labels = members.X, members.rows, members.labels
-    guests = np.argsort(gathered.others, kind="stable")
-    d2 = row_d2(X, labels, NearestCenters.build(comparison.centers, np.float64))
-    order = np.lexsort((rows, -d2 if comparison.farthest else d2, labels))
-    cuts = np.flatnonzero(np.diff(labels[order], prepend=-1, append=-1))
-    removed, needed, pairs, n_compared = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [], 0
-    for start, stop in pairwise(cuts.tolist()):
-        part = order[start:stop]
-        kept, nearby = kept_rows(X[part], comparison.threshold)
-        removed.append(rows[part[~kept]])
-        needed.append(rows[part[nearby[~kept]]])
-        hosts, label = part[kept], labels[part[0]]
-        first, last = np.searchsorted(gathered.others[guests], [label, label + 1])
-        here = guests[first:last]
-        found = near_pairs(gathered.X[here], X[hosts], comparison.threshold)
-        pairs.append(np.column_stack([gathered.rows[here][found[:, 0]], rows[hosts][found[:, 1]]]))
-        n_compared += count_compared(kept) + len(here) * len(hosts)
-    told = (np.concatenate(removed), np.concatenate(needed), np.concatenate([np.empty((0, 2), np.int64), *pairs]))
-    return BucketResult(*told, n_compared, *_by_probes(members, comparison))
+    """Compare the rows of each cluster of a bucket, those that are kept with its guests, and all with the probes.
+
+    A cluster that is larger than a piece, alone in its bucket, is compared piece by piece, with the same result.
+    """
+    most, n_bytes = buckets.piece_bytes, int(buckets.n_bytes[bucket])
+    is_large = n_bytes > most and np.count_nonzero(comparison.bucket_of == bucket) == 1
+    gathered = None if is_large else [buckets.load(bucket)]
+    parts = partial(buckets.parts, bucket) if gathered is None else partial(iter, gathered)
+    table, heads = NearestCenters.build(comparison.centers, np.float64), []
+    for part in parts():
+        own = part[np.flatnonzero(comparison.bucket_of[part.labels] == bucket)]
+        heads.append((own.labels, row_d2(own.X, own.labels, table)))
+    labels, d2 = map(np.concatenate, zip(*heads, strict=True))
+    order = np.lexsort((-d2 if comparison.farthest else d2, labels))  # stable: equal rows stay in the data's order
+    ranks, first = np.argsort(order), 0
+    n_pieces = -(-n_bytes // most) if is_large else 1
+    piece_of = ranks // -(-len(ranks) // n_pieces)
+    with closing(Buckets(2 * n_pieces, buckets.n_features, most, most)) as pieces:
+        for part in parts():
+            own = np.flatnonzero(comparison.bucket_of[part.labels] == bucket)
+            places = piece_of[first : first + len(own)]
+            first += len(own)
+            for place in np.unique(places).tolist():
+                pieces.add(place, part[own[places == place]])
+        return _compared(pieces, [np.argsort(ranks[piece_of == at]) for at in range(n_pieces)], parts, comparison)
+
+
+def _compared(
+    pieces: Buckets, orders: list[NDArray[np.intp]], parts: Callable[[], Iterable[Members]], comparison: Comparison
+) -> BucketResult:
+    """The result of a bucket.
+
+    `pieces`: its rows, and room for as many pieces of rows that are kept. `orders`: of each piece's rows. `parts`:
+    gives rows among which guests are.
+    """
+    removed, needed, pairs = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty((0, 2), np.int64)]
+    threshold, counts, n_before = comparison.threshold, np.zeros(3, np.int64), 0
+    for at, order in enumerate(orders):
+        members, hosts = pieces.load(at)[order], []
+        pieces.drop(at)
+        counts[1:] += _by_probes(members, comparison)
+        for start, stop in pairwise(np.flatnonzero(np.diff(members.labels, prepend=-1, append=-1)).tolist()):
+            left = np.arange(start, stop)
+            for before in map(pieces.load, range(len(orders), len(orders) + at)):  # of the one cluster of all pieces
+                nearby = first_near(members.X[left], before.X, threshold)
+                removed.append(members.rows[left[nearby >= 0]])
+                needed.append(before.rows[nearby[nearby >= 0]])
+                left = left[nearby < 0]
+            kept, nearby = kept_rows(members.X[left], threshold)
+            removed.append(members.rows[left[~kept]])
+            needed.append(members.rows[left[nearby[~kept]]])
+            counts[0] += count_compared(np.isin(np.arange(start, stop), left[kept])) + n_before * (stop - start)
+            hosts.append((members.labels[start], members[left[kept]]))
+        for part in parts():
+            for label, host in hosts:
+                guests = np.flatnonzero(part.others == label)
+                found = near_pairs(part.X[guests], host.X, threshold)
+                pairs.append(np.column_stack([part.rows[guests][found[:, 0]], host.rows[found[:, 1]]]))
+                counts[0] += len(guests) * len(host.rows)
+        for _, host in hosts if len(orders) > 1 else ():
+            pieces.add(len(orders) + at, host)
+            n_before += len(host.rows)
+    told = (np.concatenate(removed), np.concatenate(needed), np.concatenate(pairs))
+    return BucketResult(*told, *counts.tolist())
 
 
 def _by_probes(members: Members, comparison: Comparison) -> tuple[int, int]:

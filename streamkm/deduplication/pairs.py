@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import densified
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import row_d2, row_d2norms
+from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix, rows_between
 
 BLOCK_ROWS = 256  # compared with others at a time
@@ -48,10 +49,9 @@ def kept_rows(X: Matrix, threshold: float) -> tuple[NDArray[np.bool_], NDArray[n
         left = np.arange(block.shape[0])
         before, first = np.flatnonzero(kept), 0
         for panel in panels:
-            found = near(block[left], panel, threshold)
-            goes = found.any(axis=1)
-            nearby[start + left[goes]] = before[first + found[goes].argmax(axis=1)]
-            left, first = left[~goes], first + panel.shape[0]
+            found = first_near(block[left], panel, threshold)
+            nearby[start + left[found >= 0]] = before[first + found[found >= 0]]
+            left, first = left[found < 0], first + panel.shape[0]
         inside = near(block[left], block[left], threshold)
         stays = np.ones(len(left), np.bool_)
         for i in range(len(left)):
@@ -65,6 +65,20 @@ def kept_rows(X: Matrix, threshold: float) -> tuple[NDArray[np.bool_], NDArray[n
         if len(left):
             _add(panels, block[left])
     return kept, nearby
+
+
+def first_near(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.int64]:
+    """The first row of Y whose cosine to each row of X is at least the threshold; -1 where none is. O(a * b * d)."""
+    out = np.full(X.shape[0], -1)
+    for start in range(0, X.shape[0], BLOCK_ROWS):
+        block = rows_between(X, start, start + BLOCK_ROWS)
+        left = np.arange(block.shape[0])
+        for first in range(0, Y.shape[0], PANEL_ROWS):
+            found = near(block[left], rows_between(Y, first, first + PANEL_ROWS), threshold)
+            goes = found.any(axis=1)
+            out[start + left[goes]] = first + found[goes].argmax(axis=1)
+            left = left[~goes]
+    return out
 
 
 def near_pairs(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.int64]:
@@ -104,17 +118,9 @@ def count_compared(kept: NDArray[np.bool_]) -> int:
 def _add(panels: list[Matrix], rows: Matrix) -> None:
     """Put rows that are kept to the last panel, or begin another where it is full."""
     if panels and panels[-1].shape[0] + rows.shape[0] <= PANEL_ROWS:
-        panels[-1] = _stacked(panels[-1], rows)
+        panels[-1] = stacked([panels[-1], rows])
     else:
         panels.append(rows)
-
-
-def _stacked(first: Matrix, second: Matrix) -> Matrix:
-    if isinstance(first, np.ndarray):
-        return np.concatenate([first, second])
-    import scipy.sparse as sp
-
-    return sp.csr_array(sp.vstack([first, second], format="csr"))
 
 
 def _products(X: Matrix, Y: Matrix) -> NDArray[Any]:

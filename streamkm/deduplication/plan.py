@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from streamkm.engine import local_threads
 from streamkm.engine.memory import ReadingMemory
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.planning.memory_budget import MemoryBudget, largest_chunk, reading_of
+from streamkm.planning.plan import Plan
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -22,6 +24,7 @@ COPIES = 4  # of a bucket's rows while they are compared
 LEAST_ROOM = 1 << 24  # bytes for rows
 ROOM_SHARE = 0.8  # of what is left; the rest is what allocators keep of what was freed
 BYTES_PER_ROW = 6  # its label, and whether it goes
+ORDER_BYTES = 40  # of a row of a cluster that is compared: its distance and place, and whether it goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class GatherPlan:
         Rows of other clusters that those of each are compared with, too.
     room_bytes : int
         That rows may take before they go to the disk.
+    piece_bytes : int
+        Of rows that are compared at a time, at most; larger clusters are compared piece by piece.
     n_threads : int
     chunk_bytes : int
     """
@@ -44,50 +49,54 @@ class GatherPlan:
     n_buckets: int
     most_guests: NDArray[np.int64]
     room_bytes: int
+    piece_bytes: int
     n_threads: int
     chunk_bytes: int
 
     @classmethod
     def of(cls, source: RowSource, estimator: StreamKMeans, sizes: NDArray[np.int64]) -> GatherPlan:
-        """By the limit, rows and clusters alone.
-
-        Raises
-        ------
-        MemoryLimitError
-            The largest cluster has no room.
-        """
+        """By the limit, rows and clusters alone."""
         budget, n_threads = MemoryBudget.of(estimator.memory_limit, source), local_threads(estimator.executor)
         limit = budget.limit_bytes
         row_bytes = decoded_row_bytes(source)
         if not source.is_sparse and np.can_cast(source.dtype, np.float32):
             row_bytes = 4 * row_bytes // source.dtype.itemsize  # rows of unit length are floats
         chunk = estimator.plan_for(source).chunk_bytes
-        taken = budget.base_bytes + BYTES_PER_ROW * int(sizes.sum())
-        largest_bytes = largest_chunk(source, chunk)
-        room = _room(limit - taken, reading_of(source, 1, largest_bytes))
+        taken = budget.base_bytes + BYTES_PER_ROW * int(sizes.sum()) + ORDER_BYTES * int(sizes.max(initial=0))
+        largest = largest_chunk(source, chunk)
+
+        def room(count: int) -> int:  # for rows, beside those that so many threads read
+            return int(ROOM_SHARE * (limit - taken - _read_bytes(reading_of(source, count, largest))))
+
+        n_threads = next((count for count in range(n_threads, 1, -1) if room(count) >= count * LEAST_ROOM), 1)
+        rows_bytes = max(LEAST_ROOM, room(n_threads)) // 2
+        piece = rows_bytes // (COPIES * n_threads)
         most_guests = sizes if len(sizes) > 1 else np.zeros_like(sizes)
-        largest = int((sizes + most_guests).max(initial=0)) * (row_bytes + ROW_BYTES)
-        if COPIES * largest > room // 2 and COPIES * largest > LEAST_ROOM:
-            raise MemoryLimitError(
-                f"the largest cluster has {int(sizes.max()):,} rows, which take {human_bytes(COPIES * largest)} while "
-                f"they are compared with as many guests; the limit of {human_bytes(limit)} leaves "
-                f"{human_bytes(room // 2)}: raise memory_limit, or pass more n_clusters"
-            )
-        rooms = {
-            count: _room(limit - taken, reading_of(source, count, largest_bytes)) for count in range(1, n_threads + 1)
-        }
-        n_threads = max((count for count, left in rooms.items() if count * COPIES * largest <= left // 2), default=1)
-        room = rooms[n_threads]
-        most = max(largest, room // (2 * COPIES * n_threads))
         ends = np.cumsum(sizes + most_guests) * (row_bytes + ROW_BYTES)
-        bucket_of = _cut(np.diff(ends, prepend=0), most)
-        return cls(bucket_of, int(bucket_of[-1]) + 1, most_guests, room // 2, n_threads, chunk)
+        bucket_of = _cut(np.diff(ends, prepend=0), piece)
+        return cls(bucket_of, int(bucket_of[-1]) + 1, most_guests, rows_bytes, piece, n_threads, chunk)
 
 
-def _room(free: int, reading: ReadingMemory) -> int:
-    """Bytes for rows, beside chunks that threads read, those of the same rows at unit length, and those that wait."""
-    taken = reading.peak(BorderRows.memory(reading.largest_chunk))
-    return max(LEAST_ROOM, int(ROOM_SHARE * (free - taken)))
+def plan_run(estimator: StreamKMeans, source: RowSource, memory_limit: Any) -> Plan:
+    """The plan of the fit, if gathering and comparing have room below the limit, too, whatever clusters there are.
+
+    Raises
+    ------
+    MemoryLimitError
+    """
+    plan = estimator.plan_for(source, memory_limit=memory_limit)
+    reading = reading_of(source, 1, largest_chunk(source, plan.chunk_bytes))
+    rows_bytes = (BYTES_PER_ROW + ORDER_BYTES) * (source.estimated_rows or 0)
+    needed = plan.base_bytes + rows_bytes + int(LEAST_ROOM / ROOM_SHARE) + _read_bytes(reading)
+    if needed > plan.limit_bytes:
+        what, limit = f"finding near-duplicates of {source.name}", human_bytes(plan.limit_bytes)
+        raise MemoryLimitError(f"{what} needs about {human_bytes(needed)}, above the limit of {limit}", needed)
+    return plan
+
+
+def _read_bytes(reading: ReadingMemory) -> int:
+    """Bytes of chunks that threads read, of the same rows at unit length, and of those that wait."""
+    return reading.peak(BorderRows.memory(reading.largest_chunk))
 
 
 def _cut(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:

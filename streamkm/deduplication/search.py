@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from streamkm.core.progress import Progress
 from streamkm.deduplication.borders import BorderRows, Borders, Guests
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import Comparison, Counted, compare_bucket
-from streamkm.deduplication.plan import GatherPlan
+from streamkm.deduplication.plan import GatherPlan, plan_run
 from streamkm.deduplication.result import Deduplicated
 from streamkm.engine import local_executor, open_executor, under_limit
 from streamkm.engine.saving import CheckpointWriter
@@ -27,6 +28,7 @@ from streamkm.estimators.validation import check_choice, check_parameters
 from streamkm.fitting.genes import find_genes
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
+from streamkm.planning.memory_budget import accepted
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 
@@ -110,7 +112,7 @@ def dedupe(
     2
     """
     check_options(threshold, keep, invalid)
-    source = find_genes(open_source(X), executor=executor, memory_limit=memory_limit, progress=Progress(progress))
+    source = open_source(X)
     if not source.replayable or source.is_sketched:
         what = "holds sketched rows" if source.is_sketched else "can be walked once only"
         raise InvalidInputError(f"{source.name} {what}; near-duplicates are looked for in original rows, read again")
@@ -129,7 +131,9 @@ def dedupe(
         random_state=random_state,
     )
     check_parameters(estimator)
-    plan = estimator.plan_for(source, memory_limit=limit_of_run(estimator, checkpoint))
+    shown, planned = Progress(progress), partial(plan_run, estimator)
+    source = find_genes(source, executor=executor, memory_limit=memory_limit, progress=shown, then=planned)
+    plan = accepted(partial(planned, source), limit_of_run(estimator, checkpoint))
     # the stages to come are planned for what the process held before the first
     estimator.set_params(memory_limit=with_process_memory(memory_limit, plan.process_memory))
     more = {"threshold": float(threshold), "keep": keep}
@@ -200,7 +204,7 @@ class _Run:
             under_limit(self.estimator.memory_limit),
             open_executor(self.estimator.executor, plan.n_threads) as workers,
             local_executor(workers) as here,
-            closing(Buckets(plan.n_buckets, clustered.centers.shape[1], plan.room_bytes)) as buckets,
+            closing(Buckets(plan.n_buckets, clustered.centers.shape[1], plan.room_bytes, plan.piece_bytes)) as buckets,
         ):
             trim_heap(memory_limit_bytes(self.estimator.memory_limit))
             if not counted.done.all():

@@ -15,7 +15,8 @@ import zarr
 
 import streamkm
 from streamkm import CountSketch, dedupe, open_source
-from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError, MemoryLimitError
+from streamkm.core.exceptions import CheckpointError, InvalidInputError, InvalidParameterError
+from streamkm.deduplication import compare
 from streamkm.deduplication import plan as gather_plan
 from streamkm.deduplication import search as duplicates
 from streamkm.deduplication.buckets import Buckets, Members
@@ -240,8 +241,26 @@ def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
     np.testing.assert_array_equal(got.rows, wanted.rows)
     names = ("n_compared", "recall", "recall_pairs", "largest_cluster")
     assert [getattr(got, name) for name in names] == [getattr(wanted, name) for name in names]
-    with pytest.raises(MemoryLimitError, match=r"the largest cluster has .* rows, which take .*more n_clusters"):
-        dedupe(tmp_path / "x.npy", 0.9, n_clusters=1, **SETTINGS)
+
+
+@pytest.mark.parametrize("keep", ["nearest", "farthest"])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n_clusters", [1, 2])
+def test_a_cluster_of_any_size_is_compared_piece_by_piece(monkeypatch, keep, sparse, n_clusters):
+    """Equal rows, which no clustering parts, far above the room that there is: the same rows, pairs and counts."""
+    X = planted(1500, 50)
+    X = np.concatenate([X, np.repeat(X[:10], 70, axis=0)])
+    X = sp.csr_array(X) if sparse else X
+    given = {**SETTINGS, "n_clusters": n_clusters, "keep": keep}
+    wanted, pieces = dedupe(X, 0.9, **given), []
+    leave_least_room(monkeypatch)
+    monkeypatch.setattr(gather_plan, "LEAST_ROOM", 1 << 17)
+    compared = compare._compared
+    monkeypatch.setattr(compare, "_compared", lambda *args: pieces.append(len(args[1])) or compared(*args))
+    got = dedupe(X, 0.9, **given)
+    assert max(pieces) > 5
+    np.testing.assert_array_equal(got.rows, wanted.rows)
+    assert replace(got, rows=None, stages=()) == replace(wanted, rows=None, stages=())
 
 
 @pytest.mark.parametrize("record", ["clustered", "compared"])
@@ -294,7 +313,7 @@ def test_buckets_give_back_what_they_got_from_memory_and_disk(tmp_path, monkeypa
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     rng = np.random.default_rng(0)
     for kind in ("dense", "csr"):
-        buckets, wanted = Buckets(4, 9, 4000), {bucket: [] for bucket in range(4)}
+        buckets, wanted = Buckets(4, 9, 4000, 1500), {bucket: [] for bucket in range(4)}
         for first in range(0, 400, 20):
             X, bucket = (rng.random((20, 9)) < 0.4).astype("f4"), int(rng.integers(0, 3))
             rows, labels = np.arange(first, first + 20), np.full(20, bucket, np.int32)
