@@ -20,11 +20,13 @@ from streamkm.cluster.profile import Profile
 from streamkm.core.exceptions import ModelFileError, StreamkmError
 from streamkm.sources.binary.npz import read_member
 from streamkm.sources.binary.numpy_files import DAMAGE
+from streamkm.text.tfidf import TfIdf
 from streamkm.text.words import ARRAYS as WORD_ARRAYS
 from streamkm.text.words import WordTable
 
 PREFIX = "fit_"  # of the names of arrays that are of the fit
-_AS_ARRAYS = frozenset({"profile", "deviations", "words"})
+_NUMBERS = ("near_rows", "far_rows", "n_blank")
+_AS_ARRAYS = frozenset({"profile", "deviations", "words", "tfidf"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class FitInfo:
         Of the features; as float32 in the file.
     words : WordTable
         Behind hashed features.
+    tfidf : TfIdf
+        The document frequencies that rows are weighted by.
     """
 
     estimator: str | None = None
@@ -68,6 +72,7 @@ class FitInfo:
     profile: Profile | None = None
     deviations: NDArray[np.float64] | None = None
     words: WordTable | None = None
+    tfidf: TfIdf | None = None
 
     def values(self) -> dict[str, Any]:
         """Known facts as JSON values."""
@@ -85,8 +90,8 @@ class FitInfo:
                 PREFIX + "varying": features,
                 PREFIX + "deviations": self.deviations[features].astype(np.float32),
             }
-        if self.words is not None:
-            arrays |= {PREFIX + name: array for name, array in self.words.arrays().items()}
+        for each in (self.words, self.tfidf):
+            arrays |= {} if each is None else {PREFIX + name: array for name, array in each.arrays().items()}
         return arrays
 
     @classmethod
@@ -104,7 +109,7 @@ class FitInfo:
             fit = _checked_fit(header.get("fit", {}), int(header["n_features"]), len(centers))
             known = {name.removeprefix(PREFIX): array for name, array in arrays.items() if name.startswith(PREFIX)}
             return replace(fit, **_checked_arrays(known, int(header["n_features"]), len(centers)))
-        except (ValueError, KeyError, TypeError, MemoryError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, MemoryError) as error:
             raise ModelFileError(f"{os.fspath(path)} is not a model that this release reads: {error}") from error
 
 
@@ -157,26 +162,20 @@ def _checked_arrays(arrays: Mapping[str, NDArray[Any]], n_features: int, n_clust
     if set(PROFILE_ARRAYS) <= set(arrays):
         told["profile"] = profile = Profile(**{name: arrays[name] for name in PROFILE_ARRAYS})
         shape = (n_clusters, profile.near_d2.shape[-1])
-        wanted: dict[str, tuple[Any, tuple[int, ...]]]
-        wanted = {"sums": (np.float64, (n_clusters, 2)), "near_d2": (np.float64, shape), "near_rows": (np.int64, shape)}
-        wanted |= {"far_d2": wanted["near_d2"], "far_rows": wanted["near_rows"], "n_blank": (np.int64, (n_clusters,))}
-        wanted["blank_d2"] = (np.float64, (n_clusters,))
-        for name, (dtype, needed) in wanted.items():
+        wanted = {"sums": (n_clusters, 2), "n_blank": shape[:1], "blank_d2": shape[:1]}
+        for name in PROFILE_ARRAYS:
+            needed, dtype = wanted.get(name, shape), np.int64 if name in _NUMBERS else np.float64
             if arrays[name].dtype != dtype or arrays[name].shape != needed:
                 raise ModelFileError(f"{PREFIX}{name} of {arrays[name].dtype} {arrays[name].shape}; needed: {needed}")
     if "varying" in arrays:
         features, values = arrays["varying"], arrays["deviations"]
-        if (
-            features.dtype != np.int64
-            or values.dtype != np.float32
-            or features.ndim != 1
-            or features.shape != values.shape
-        ):
-            raise ModelFileError("deviations of features do not fit these")
-        if len(features) and not 0 <= features.min() <= features.max() < n_features:
-            raise ModelFileError(f"deviations of features outside of {n_features:,}")
+        fits = features.dtype == np.int64 and values.dtype == np.float32 and features.ndim == 1
+        if not fits or features.shape != values.shape or ((features < 0) | (features >= n_features)).any():
+            raise ModelFileError(f"deviations do not fit {n_features:,} features")
         told["deviations"] = np.zeros(n_features)
         told["deviations"][features] = values
     if set(WORD_ARRAYS) <= set(arrays):
         told["words"] = WordTable.from_arrays(arrays)
+    if "features" in arrays:
+        told["tfidf"] = TfIdf.restored(arrays)
     return told

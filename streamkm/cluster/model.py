@@ -38,6 +38,7 @@ SMALLEST_NORM = 1e-30
 SKETCH_PREFIX, STEPS_PREFIX, STREAM_PREFIX = "sketch_", "steps_", "stream_"
 
 INDEX_ARRAYS = ("index_directions", "index_groups")
+MEANS = "mean_"  # before the names of arrays of centers
 IDS = "center_ids"  # of clusters, where these are not their numbers
 OCCURRING = "center_features"  # the features that centers have, where these are few of all
 
@@ -71,6 +72,8 @@ class Model:
         The features that centers have, where they are few of all.
     ids : int64 (k,) or None
         What labels are; None: the numbers of the centers.
+    means : float64, of the shape of `centers`, or None
+        Exact means of the clusters of a fit, for its file, where centers are other points by construction.
     """
 
     centers: NDArray[np.float64]
@@ -84,6 +87,7 @@ class Model:
     laid_out: NearestCenters | None = None
     columns: Columns | None = None
     ids: NDArray[np.int64] | None = None
+    means: NDArray[np.float64] | None = None
 
     def names(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Labels of rows by the numbers of their centers, of any dtype."""
@@ -178,6 +182,8 @@ class Model:
             arrays |= {STREAM_PREFIX + name: array for name, array in stream[0].items()}
         if self.ids is not None and (self.ids != np.arange(len(self.ids))).any():
             arrays[IDS] = self.ids
+        if self.means is not None:
+            arrays |= {MEANS + name: array for name, array in _packed_centers(self.means, self.columns)[1].items()}
         if self.index is not None:
             arrays |= dict(zip(INDEX_ARRAYS, self.index, strict=True))
         arrays |= {"header": np.array(json.dumps(header)), **stored}
@@ -237,7 +243,7 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     if type(header["n_features"]) is not int or header["n_features"] < 1:
         raise ModelFileError(f"n_features is {header['n_features']!r}")
     found = {name: array for name, array in arrays.items() if prepared and name.startswith(STEPS_PREFIX)}
-    others = (FIT_PREFIX, "center", *INDEX_ARRAYS, *found)
+    others = (FIT_PREFIX, MEANS, "center", *INDEX_ARRAYS, *found)
     stored = {name.removeprefix(SKETCH_PREFIX): each for name, each in arrays.items() if not name.startswith(others)}
     sketch = sketch_from_dict(header["sketch"], stored)
     if not sketch.fits_features(header["n_features"]):
@@ -248,11 +254,11 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     columns = _checked_columns(arrays, width)
     if columns is not None:
         width = columns.n_columns
-    centers = arrays["centers"] if "centers" in arrays else _unpacked_centers(arrays, width, columns)
-    if centers.dtype != np.float64 or centers.ndim != 2 or centers.shape[1] != width or not len(centers):
-        raise ModelFileError(f"centers of {centers.dtype} {centers.shape}; needed: float64 (k, {width})")
-    if not np.isfinite(centers).all():
-        raise ModelFileError("centers hold NaN or infinity")
+    centers = _unpacked_centers(arrays, width, columns)
+    told = {name.removeprefix(MEANS): array for name, array in arrays.items() if name.startswith(MEANS)}
+    means = _unpacked_centers(told, width, columns) if told else None
+    if means is not None and means.shape != centers.shape:
+        raise ModelFileError(f"means of shape {means.shape}, and centers of {centers.shape}")
     preparation = None
     if prepared:
         known = {name.removeprefix(STEPS_PREFIX): array for name, array in found.items()}
@@ -262,14 +268,7 @@ def _checked(header: Any, arrays: dict[str, NDArray[Any]]) -> Model:
     ids = arrays.get(IDS)
     if ids is not None and not (ids.dtype == np.int64 and ids.shape == (len(centers),) and (np.diff(ids) > 0).all()):
         raise ModelFileError(f"ids of {ids.dtype} {ids.shape}; needed: int64 ({len(centers)},) that ascend")
-    return Model(
-        centers,
-        *given,
-        preparation=preparation,
-        index=index,
-        columns=columns,
-        ids=ids,
-    )
+    return Model(centers, *given, preparation=preparation, index=index, columns=columns, ids=ids, means=means)
 
 
 def _packed_centers(centers: NDArray[np.float64], known: Columns | None) -> tuple[int, dict[str, NDArray[Any]]]:
@@ -297,8 +296,18 @@ def _checked_columns(arrays: dict[str, NDArray[Any]], n_features: int) -> Column
     return Columns(occurring, n_features)
 
 
-def _unpacked_centers(arrays: dict[str, NDArray[Any]], width: int, known: Columns | None = None) -> NDArray[np.float64]:
+def _unpacked_centers(arrays: dict[str, NDArray[Any]], width: int, known: Columns | None) -> NDArray[np.float64]:
     """The inverse of `_packed_centers`; any values may stand there."""
+    centers = arrays["centers"] if "centers" in arrays else _filled_centers(arrays, width, known)
+    if centers.dtype != np.float64 or centers.ndim != 2 or centers.shape[1] != width or not len(centers):
+        raise ModelFileError(f"centers of {centers.dtype} {centers.shape}; needed: float64 (k, {width})")
+    if not np.isfinite(centers).all():
+        raise ModelFileError("centers hold NaN or infinity")
+    return centers
+
+
+def _filled_centers(arrays: dict[str, NDArray[Any]], width: int, known: Columns | None) -> NDArray[np.float64]:
+    """Centers of which entries are stored."""
     counts, columns, values = (arrays[f"center_{name}"] for name in ("counts", "columns", "values"))
     if counts.dtype != np.int64 or columns.dtype != np.int32 or values.dtype != np.float64:
         raise ModelFileError(

@@ -55,6 +55,12 @@ class DescribedKMeans(BaseKMeans):
     preparation_: Preparation | None
     fitted_on_: dict[str, Any]
 
+    @property
+    def missing_(self) -> Missing | None:
+        """How many values were missing in the rows of the fit, for ``invalid="mean"``; None for others."""
+        fill = None if self.preparation_ is None else self.preparation_.fill
+        return None if fill is None else Missing.of(fill.missing, getattr(self, "feature_names_in_", None))
+
     def original_centers(self) -> NDArray[np.float64]:
         """Give `cluster_centers_` in the units of the data: the inverse of the steps of `preprocess`.
 
@@ -110,7 +116,7 @@ class DescribedKMeans(BaseKMeans):
         Raises
         ------
         InvalidInputError
-            For rows that are assigned in a sketch, hashed features, columns of vectors, and a statement above a
+            For rows that are assigned in a sketch, hashed features, dates, columns of vectors, and a statement above a
             million characters.
         InvalidParameterError
             For another dialect, and columns that are not those of the fit in number.
@@ -127,7 +133,7 @@ class DescribedKMeans(BaseKMeans):
         """Say what is in each cluster: sizes, distances, the nearest other one, and the features that set it apart.
 
         Sizes, means and distances are exact, of all rows, gathered in the last pass; nothing is read for them. A loaded
-        model says the same, with its centers in place of the means.
+        model says the same, with its centers in place of the means, except for spherical ones, which keep their means.
 
         Parameters
         ----------
@@ -177,7 +183,7 @@ class DescribedKMeans(BaseKMeans):
             told, deviations = told.narrowed(columns), columns.narrow(deviations[None])[0]
             deviations[-1] = 0.0  # what rows have elsewhere is no feature
         summary = describe_clusters(means, self.counts_, deviations, told, profile=getattr(self, "profile_", None))
-        summary = replace(summary, missing=missing_values(self))
+        summary = replace(summary, missing=self.missing_)
         if rows is None:
             return summary
         source = open_rows(self, rows, reset=None)
@@ -265,12 +271,3 @@ class DescribedKMeans(BaseKMeans):
         centers = current_model(self).centers
         places = cluster_map(centers, np.arange(len(centers), dtype=np.int32), self.counts_)
         return replace(places, of_rows=False)
-
-
-def missing_values(estimator: Any) -> Missing | None:
-    """What a fitted estimator knows of missing values."""
-    preparation = getattr(estimator, "preparation_", None)
-    if preparation is not None and preparation.fill is not None:
-        return Missing.of(preparation.fill.missing, getattr(estimator, "feature_names_in_", None))
-    known: Missing | None = getattr(estimator, "missing_", None)
-    return known

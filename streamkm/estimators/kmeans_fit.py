@@ -12,7 +12,6 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.progress import Progress
 from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor
 from streamkm.engine.saving import CheckpointWriter
-from streamkm.estimators.describe import missing_values
 from streamkm.estimators.fitted_attributes import set_fitted
 from streamkm.estimators.input_rows import read_invalid
 from streamkm.estimators.validation import Weights, drawn_seed, given_start, parameters_of, random_streams, row_metric
@@ -156,7 +155,6 @@ def fit_rows(
         model = model_of_store(stored, fitted.model.centers)
     set_fitted(estimator, fitted, model, context, weights, seed)
     estimator.preparation_ = model.preparation
-    estimator.missing_ = missing_values(estimator) if estimator.invalid == "mean" else None
     estimator.feature_deviations_ = fitted.deviations
 
 

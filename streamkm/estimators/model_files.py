@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from streamkm.cluster.fit_info import FitInfo
 from streamkm.cluster.model import Model, read_stream
 from streamkm.core.atomic_io import check_new
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
-from streamkm.estimators.centers import current_model, hold_centers, rounded_centers
+from streamkm.estimators.centers import current_model, hold_centers, known_means, rounded_centers
 from streamkm.estimators.registry import name_of
 from streamkm.estimators.validation import OF_THIS_RUN, given_start, plain, plain_list
 from streamkm.fitting.streams.stream import Stream
@@ -34,8 +35,9 @@ _KEPT = {
     "profile": "profile_",
     "deviations": "feature_deviations_",
     "words": "feature_words_",
+    "tfidf": "tfidf_",
 }
-_ARRAYS = ("profile", "deviations", "words")  # of these, what is no JSON value
+_ARRAYS = ("profile", "deviations", "words", "tfidf")  # of these, what is no JSON value
 
 
 def save_model(estimator: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -52,24 +54,28 @@ def save_model(estimator: Any, path: str | os.PathLike[str], *, overwrite: bool 
     values = {name: value if name in _ARRAYS else plain_list(value) for name, value in kept.items()}
     fit = FitInfo(estimator=name_of(type(estimator)), **values)
     named = {name: plain(value) for name, value in parameters.items()}
-    current_model(estimator).save(path, named, fit, _stream_of(estimator))
+    model = current_model(estimator)
+    if model is estimator.model_ and parameters.get("metric") == "spherical":  # centers of unit length are no means
+        model = replace(model, means=known_means(estimator))
+    model.save(path, named, fit, _stream_of(estimator))
 
 
 def load_model(made: type[Loaded], path: str | os.PathLike[str]) -> Loaded:
     """Make an estimator of a class from a file; see `BaseKMeans.load`."""
-    model, parameters = Model.load(path)
+    (model, parameters), fit = Model.load(path), FitInfo.load(path)
+    parameters["random_state"] = fit.seed
     try:
         parameters |= {name: _read_options(name, value, model.sketch) for name, value in parameters.items()}
         estimator: Any = made(**parameters)
     except TypeError as error:
         raise InvalidParameterError(f"{os.fspath(path)} was saved by another estimator: {error}") from error
     estimator.model_ = model
-    hold_centers(estimator, cluster_centers_=model.centers)
+    means = {} if model.means is None else {"cluster_means_": model.means}
+    hold_centers(estimator, cluster_centers_=model.centers, **means)
     estimator.assign_space_ = model.space
     estimator.sketch_, estimator.preparation_ = model.sketch, model.preparation
     estimator.n_components_ = model.sketch.n_components
     estimator.n_features_in_ = model.n_features
-    fit = FitInfo.load(path)
     for name, attribute in _KEPT.items():
         value = getattr(fit, name)
         if value is not None:

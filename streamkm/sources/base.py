@@ -131,6 +131,8 @@ class RowSource(ABC):
         Names of the columns; None if they have none.
     id_column : str or None
         Column that identifies rows; `ids` yields its values.
+    tfidf : TfIdf, or None
+        The document frequencies that weight the rows.
     words : WordTable, or None
         The words behind the features of hashed documents, if they were counted.
 
@@ -166,6 +168,7 @@ class RowSource(ABC):
     stages_before: tuple[Stage, ...] = ()
     feature_names: tuple[str, ...] | None = None
     words: WordTable | None = None
+    tfidf: Any = None
     id_column: str | None = None
 
     def take_after(self, source: RowSource, **changed: Any) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import zipfile
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -138,9 +138,8 @@ class TfIdf:
         float64 (any,)
         """
         known, counts = self.frequencies.features, self.frequencies.counts
-        unseen = 0 if self.smooth_idf else 1
         # one entry more than there are features, for those behind the last
-        df = np.append(counts, unseen)[self._positions(known, features)]
+        df = np.append(counts, 0 if self.smooth_idf else 1)[self._positions(known, features)]
         return np.log((self.frequencies.n_rows + self.smooth_idf) / (df + self.smooth_idf)) + 1.0
 
     @staticmethod
@@ -191,22 +190,22 @@ class TfIdf:
             It exists, or cannot be written; the old file is as it was.
         """
         check_new(path, overwrite=overwrite)
-        arrays = {**self._arrays(), **({} if self.words is None else self.words.arrays())}
+        arrays = {**self.arrays(), **({} if self.words is None else self.words.arrays())}
         n_bytes = sum(array.nbytes for array in arrays.values())
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
 
     def digest(self) -> str:
         """What tells these weights from others."""
         found = hashlib.blake2b(digest_size=16)
-        for array in self._arrays().values():
+        for array in self.arrays().values():
             found.update(raw(array))
         return found.hexdigest()
 
-    def _arrays(self) -> dict[str, NDArray[np.int64]]:
-        counted = self.frequencies
-        options = np.array([self.smooth_idf, self.sublinear_tf, _NORMS.index(self.norm)], np.int64)
-        n_rows = np.array(counted.n_rows, np.int64)
-        return {"n_rows": n_rows, "features": counted.features, "counts": counted.counts, "options": options}
+    def arrays(self) -> dict[str, NDArray[np.int64]]:
+        """The weights without the words, for files; `restored` makes them again."""
+        known, options = self.frequencies, [self.smooth_idf, self.sublinear_tf, _NORMS.index(self.norm)]
+        arrays = {"n_rows": np.array(known.n_rows, np.int64), "features": known.features, "counts": known.counts}
+        return {**arrays, "options": np.array(options, np.int64)}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TfIdf:
@@ -219,16 +218,23 @@ class TfIdf:
         """
         try:
             with open(path, "rb") as stored, np.load(stored, allow_pickle=False) as file:
-                n_rows, options = int(file["n_rows"]), file["options"]
-                features, counts = (file[name].astype(np.int64, casting="safe") for name in ("features", "counts"))
-                words = WordTable.from_arrays(file) if set(WORD_ARRAYS) <= set(file.files) else None
-            smooth_idf, sublinear_tf, norm = (int(option) for option in options)
-            fits = features.ndim == 1 and features.shape == counts.shape and (np.diff(features, prepend=-1) > 0).all()
-            if not fits or (counts < 1).any() or (counts > n_rows).any():
-                raise ValueError("features must rise, with a count of 1 to n_rows each")
-            fit = IdfFit(smooth_idf=bool(smooth_idf), sublinear_tf=bool(sublinear_tf), norm=_NORMS[norm])
+                return cls.restored(file)
         except FileNotFoundError:
             raise
         except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
             raise ModelFileError(f"{path}: no saved document frequencies: {error}") from error
-        return replace(fit.finish(Frequencies(n_rows, features, counts)), words=words)
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> TfIdf:
+        """Make the weights of `arrays`, with words if these are there too; any values may stand there.
+
+        Raises ValueError, KeyError, TypeError, IndexError.
+        """
+        n_rows, options = int(arrays["n_rows"]), arrays["options"]
+        features, counts = (arrays[name].astype(np.int64, casting="safe") for name in ("features", "counts"))
+        (smooth, logs), norm = map(bool, options[:2]), _NORMS[int(options[2])]
+        fits = features.ndim == 1 and features.shape == counts.shape and (np.diff(features, prepend=-1) > 0).all()
+        if not fits or (counts < 1).any() or (counts > n_rows).any():
+            raise ValueError("features must rise, with a count of 1 to n_rows each")
+        words = WordTable.from_arrays(arrays) if set(WORD_ARRAYS) <= set(arrays) else None
+        return cls(Frequencies(n_rows, features, counts), smooth_idf=smooth, sublinear_tf=logs, norm=norm, words=words)

@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.base import clone
 
 from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.fit_info import FitInfo
@@ -602,3 +603,23 @@ def test_normalized_rows_have_unit_length_and_zeros_stay(sparse, dtype):
     lengths = np.linalg.norm(naive.dense(got), axis=1)
     np.testing.assert_allclose(lengths, np.isin(np.arange(40), [0, 7], invert=True), rtol=1e-6)
     assert got.dtype == (np.float32 if dtype in (np.uint8, np.float32) else np.float64)
+
+
+@pytest.mark.parametrize("kind", ["dense", "words", "filled"])
+def test_a_loaded_model_sums_up_and_fits_like_the_saved_one(kind, tmp_path):
+    """Means of spherical clusters, which are shorter than centers; the seed; the words on missing values."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 5)) + np.eye(5)[np.arange(400) % 4]
+    if kind == "words":
+        X = sp.random_array((400, 5000), density=0.002, format="csr", rng=rng)
+    elif kind == "filled":
+        X[rng.random(X.shape) < 0.1] = np.nan
+    model = StreamKMeans(4, metric="spherical", max_iter=2, invalid="mean" if kind == "filled" else "raise").fit(X)
+    model.save(tmp_path / "m.npz")
+    loaded = StreamKMeans.load(tmp_path / "m.npz")
+    assert str(loaded.summary()) == str(model.summary())
+    assert str(loaded.missing_) == str(model.missing_)
+    assert ("missing" in str(loaded.summary())) == (kind == "filled")
+    np.testing.assert_array_equal(loaded.cluster_means_, model.cluster_means_)
+    assert loaded.random_state == model.seed_
+    np.testing.assert_array_equal(clone(loaded).fit(X).labels_, model.labels_)

@@ -22,9 +22,8 @@ class TfIdfRows(WrappedSource):
         if not source.is_sparse:
             raise InvalidInputError(f"{source.name} is dense; tf-idf needs sparse rows")
         self.source = source
-        self.tfidf = tfidf
         made_with = {**(source.made_with or {}), "tfidf": tfidf.digest()}
-        self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with, words=tfidf.words)
+        self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with, words=tfidf.words, tfidf=tfidf)
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         for rows in self.source.stream(target_bytes):
