@@ -231,7 +231,7 @@ def _open(
         given += [
             Override(f"{'data' if name == 'format' else 'text'}.{name}", settings[name], where) for name in settings
         ]
-        columns, where = read_table_settings(beside, paths[0])
+        columns, where = read_table_settings(beside, paths[0]), os.fspath(beside)
         id_column = columns.pop("id_column", None)
         given += [Override(f"data.{name}", columns[name], where) for name in columns]
         if id_column is not None:

@@ -29,7 +29,7 @@ from streamkm.sources.formats import GENES
 from streamkm.sources.registry import TABLES
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
-TEXT, TFIDF, TABLE = "text.json", "tfidf.npz", "table.json"
+TEXT, TFIDF = "text.json", "tfidf.npz"
 _TABLE_KEYS = {"columns", "dtype", "categories", "categories_unseen", "n_features", "id_column", "dates", *GENES}
 _DOCUMENTS = ("lines", "files", "jsonl", "csv", "parquet")  # formats
 READING = ("field", "delimiter", "header", "decode_error")
@@ -155,30 +155,16 @@ def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
     return settings
 
 
-def write_table_settings(directory: Path, source: RowSource) -> None:
-    """Write how rows were made of a table's columns, ``table.json``; nothing for what is no table."""
-    settings = table_options(source.made_with, source.id_column)
-    if settings:
-        (directory / TABLE).write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+def read_table_settings(model: str | os.PathLike[str], path: str) -> dict[str, Any]:
+    """Keys of ``data`` that open the table `path` as that of the fit of a model; none for other files.
 
-
-def read_table_settings(model: str | os.PathLike[str], path: str) -> tuple[dict[str, Any], str]:
-    """Give the keys of ``data`` that open a table as the fit did, and the file that has them; no keys for other files.
-
-    The file is ``table.json`` beside the model, else the model itself. `path`: the later table. Raises ModelFileError
-    if the file holds anything else.
+    Raises ModelFileError if the model holds other keys.
     """
-    place = Path(model).parent / TABLE
-    try:
-        settings = json.loads(place.read_text("utf-8"))
-    except FileNotFoundError:
-        place, fitted_on = Path(model), FitInfo.load(model).source or {}
-        settings = table_options(fitted_on.get("made_with"), fitted_on.get("id_column"))
-    except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{place} does not say how rows were made of columns: {error}") from error
-    if not isinstance(settings, dict) or not set(settings) <= _TABLE_KEYS | set(CSV_KEYS):
-        raise ModelFileError(f"{place} does not say how rows were made of columns: it holds other keys")
-    return path_options(settings, path), str(place)
+    fitted_on = FitInfo.load(model).source or {}
+    settings = table_options(fitted_on.get("made_with"), fitted_on.get("id_column"))
+    if not set(settings) <= _TABLE_KEYS | set(CSV_KEYS):
+        raise ModelFileError(f"{os.fspath(model)} does not say how rows were made of columns: it holds other keys")
+    return path_options(settings, path)
 
 
 def _frequencies(path: str) -> TfIdf:

@@ -224,8 +224,8 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
     """Label the rows of PATH... with the centers of MODEL.
 
     MODEL is the model.npz of a results directory, or a file that save() of an estimator wrote. Each row gets the label
-    of its nearest center. Tables are read by the columns, categories and dates of the fit, which MODEL or table.json
-    beside it tells. Documents are hashed and weighted like those of the fit, by text.json and tfidf.npz beside MODEL.
+    of its nearest center. Tables are read by the columns, categories and dates of the fit, which MODEL keeps. Documents
+    are hashed and weighted like those of the fit, by text.json and tfidf.npz beside MODEL.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.results import check_labels_target, write_labels

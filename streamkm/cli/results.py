@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cli.data import TABLE, TEXT, TFIDF, write_table_settings, write_text_settings
+from streamkm.cli.data import TEXT, TFIDF, write_text_settings
 from streamkm.core.atomic_io import named, remove_tree, replace_file, sync, working_directory, writing
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
@@ -42,7 +42,7 @@ MODEL, INCREMENTAL, SUMMARY = "model.npz", "incremental.npz", "summary.json"
 VIEW, REPORT = "sketch_view.npz", "report.html"
 LABELS = ("labels.npy", "labels.zarr", "labels.csv", "labels.parquet")
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
-RESULT_NAMES = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, TABLE, VIEW, REPORT, SUMMARY)
+RESULT_NAMES = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, VIEW, REPORT, SUMMARY)
 _LABELS_PER_CHUNK = 1 << 20
 
 
@@ -175,7 +175,6 @@ def write_results(
         incremental.save(stage / INCREMENTAL)
     np.savez(stage / VIEW, **asdict(places))
     write_text_settings(stage, *data)
-    write_table_settings(stage, data[0])
     (stage / SUMMARY).write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", "utf-8")
 
 

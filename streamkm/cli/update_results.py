@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamkm.cli.data import TABLE, TEXT
+from streamkm.cli.data import TEXT
 from streamkm.cli.results import INCREMENTAL, LABELS, stage_labels, staged
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.core.atomic_io import check_replaceable
@@ -85,11 +85,10 @@ def check_model_place(model: str, target: str, *, overwrite: bool) -> None:
         return False
 
     check_ours(target, "model", overwrite, is_model)
-    there, needed = Path(model).parent, (TABLE, TEXT)
-    if Path(target).parent.resolve() != there.resolve() and any((there / name).exists() for name in needed):
+    there = Path(model).parent
+    if Path(target).parent.resolve() != there.resolve() and (there / TEXT).exists():
         raise OutputError(
-            f"{there} says how later data of {model} are opened ({' or '.join(needed)}); choose a name there with "
-            "--model-to"
+            f"{there} says how later data of {model} are opened ({TEXT}); choose a name there with --model-to"
         )
 
 

@@ -22,14 +22,13 @@ from streamkm.estimators.centers import held_centers, wide_centers
 from streamkm.estimators.fitted_attributes import gather_labels
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.label_columns import with_labels
-from streamkm.estimators.labelling import Labelling, row_values, write_label_table
+from streamkm.estimators.labelling import Labelling, label_places, row_values, write_label_table
 from streamkm.estimators.model_files import load_model, save_model
 from streamkm.estimators.validation import check_weights
 from streamkm.passes.label_sinks import HeldLabels
-from streamkm.passes.labels import check_labels_place, open_labels
+from streamkm.passes.labels import open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
 from streamkm.passes.reader import Invalid
-from streamkm.passes.table_places import SUFFIXES, check_table_place
 
 
 class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -71,7 +70,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         X : as for `fit`, with the same features
             May be an iterator that can be walked once only. After a fit of a table, a table: the columns of the fit are
             taken by name, in any order, beside others, with the categories of the fit. After a fit of a frame without
-            options, a frame of the same columns in the same order, as scikit-learn has it.
+            options, a frame of the same columns in the same order, as scikit-learn has it. Documents are weighted by
+            the frequencies of the fit, whatever `open_documents` counted.
 
         Returns
         -------
@@ -121,12 +121,12 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         nearest.
         """
         check_is_fitted(self, "model_")
-        if os.fspath(path).endswith(SUFFIXES):
-            place = check_table_place(path, overwrite=overwrite)
-            return write_label_table(self, open_rows(self, X, reset=False, ids=True), place, overwrite=overwrite)
-        target = check_labels_place(path, overwrite=overwrite)
-        Labelling(self, open_rows(self, X, reset=False)).write_labels(target, overwrite=overwrite)
-        return open_labels(target)
+        place, table = label_places(path, overwrite=overwrite)
+        source = open_rows(self, X, reset=False, ids=table is not None)
+        if table is not None:
+            return write_label_table(self, source, table, overwrite=overwrite)
+        Labelling(self, source).write_labels(place, overwrite=overwrite)
+        return open_labels(place)
 
     def with_labels(self, X: Any, column: str = "cluster", *, overwrite: bool = False) -> Any:
         """Find the cluster of each row and put the labels beside the rows; one pass.
@@ -217,8 +217,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """Read what `save` wrote: an estimator that can predict, transform and score; a stream goes on.
 
         It has the names of the features, and refuses others as the fitted one does; `counts_`, `inertia_`,
-        `n_samples_`, `n_iter_`, `converged_`, `distortion_`, `n_passes_`, `seed_` and `fitted_on_`, as far as the file
-        has them.
+        `n_samples_`, `n_iter_`, `converged_`, `distortion_`, `n_passes_`, `seed_`, `tfidf_` and `fitted_on_`, as far as
+        the file has them. `random_state` is `seed_`, so that `fit` repeats the fit.
 
         Raises ModelFileError if the file is no saved model, or damaged.
         """

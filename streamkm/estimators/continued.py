@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +11,13 @@ from numpy.typing import NDArray
 from streamkm.cluster.changed_share import ChangedShare
 from streamkm.cluster.distances import BINS
 from streamkm.cluster.tracking.clusters import TrackedClusters, origins_of
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.incremental import IncrementalKMeans, follow_fit
 from streamkm.estimators.validation import check_stream_parameters, drawn_seed, parameters_of
 from streamkm.passes.labels import count_skipped
 
+_GO_ON = ("preparation_", "feature_names_in_", "fitted_on_", "tfidf_")
 REACH_OF_A_FIT = 2.0
 """Mean distances of rows to their center within which nearly all lie, for clusters of a fit, which keeps no rows."""
 
@@ -25,11 +25,6 @@ REACH_OF_A_FIT = 2.0
 def unfitted_incremental(fit: Any, *, half_life: float | None, first_row: int = 0) -> IncrementalKMeans:
     """Give a new estimator the parameters of a `StreamKMeans`, fitted or not; refuse those that streams do not take."""
     given = parameters_of(fit)
-    if isinstance(given.preprocess, Mapping):
-        raise InvalidParameterError(
-            f"preprocess={given.preprocess!r} has steps of columns, which are for fit: steps of streams are for all "
-            "columns; fit with a list of steps"
-        )
     shared = [name for name in IncrementalKMeans().get_params(deep=False) if name in vars(given)]
     options = {name: getattr(given, name) for name in shared}
     made = IncrementalKMeans(**options, half_life=half_life, first_row=first_row)
@@ -50,9 +45,8 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
             'SketchOptions(assign_space="original"), or call partial_fit of a new IncrementalKMeans'
         )
     made, known = unfitted_incremental(fitted, half_life=half_life, first_row=first_row), vars(fitted)
-    made.preparation_, made.seed_ = fitted.preparation_, drawn_seed(made.random_state)
-    if "feature_names_in_" in known:
-        made.feature_names_in_ = fitted.feature_names_in_
+    made.seed_ = drawn_seed(made.random_state)
+    vars(made).update({name: known[name] for name in _GO_ON if name in known})
     means, counts = fitted.cluster_means_, np.asarray(fitted.counts_, np.float64)
     n_rows = fitted.n_samples_ - count_skipped(known_labels(fitted))
     centers = fitted.model_.wide_centers()

@@ -65,7 +65,8 @@ def set_fitted(estimator: Any, fitted: Fit, model: Model, context: FitContext, w
         stage.inertias = tuple(step["inertia"] for step in estimator.history_ if step["stage"] == stage.name)
     again = context.plan.reading.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
     estimator.n_passes_ = context.plan.passes + again + fitted.n_rounds
-    estimator.fitted_on_ = {**_described(source), "process_memory": context.plan.process_memory}
+    estimator.fitted_on_ = {**described(source), "process_memory": context.plan.process_memory}
+    estimator.tfidf_ = source.tfidf
     estimator.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
     estimator.n_samples_ = n_samples
     estimator.n_features_in_ = model.n_features
@@ -101,7 +102,7 @@ def known_labels(estimator: Any) -> Any:
     return vars(estimator).get("_held_labels") if labels is None else labels
 
 
-def _described(source: RowSource) -> dict[str, Any]:
+def described(source: RowSource) -> dict[str, Any]:
     """What a model says of the rows that it was fitted on, as JSON values."""
     return {
         "name": source.name,

@@ -22,8 +22,9 @@ from streamkm.cluster.tracking.events import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.centers import rounded_centers
 from streamkm.estimators.describe import DescribedKMeans
+from streamkm.estimators.fitted_attributes import described
 from streamkm.estimators.input_rows import open_rows, read_invalid
-from streamkm.estimators.labelling import Labelling, write_label_table
+from streamkm.estimators.labelling import Labelling, label_places, write_label_table
 from streamkm.estimators.updating import drift_of, new_clusters, observe_rows, relabel_rows, update_rows
 from streamkm.estimators.validation import (
     Weights,
@@ -45,8 +46,7 @@ from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
 from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.reader import Invalid, RowReader
-from streamkm.passes.table_places import SUFFIXES, check_table_place
-from streamkm.preparation import STEPS, Preparation, check_steps
+from streamkm.preparation import STEPS, Preparation
 from streamkm.preparation.preparation import FILL, FOUND
 from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import IdentitySketch
@@ -69,7 +69,7 @@ LAZY = (
     "assign_space_",
     "sketch_",
 )
-_OF_INPUT = ("n_features_in_", "feature_names_in_", "seed_", "preparation_")
+_OF_INPUT = ("n_features_in_", "feature_names_in_", "fitted_on_", "tfidf_", "seed_", "preparation_")
 
 
 class IncrementalKMeans(DescribedKMeans):
@@ -87,7 +87,7 @@ class IncrementalKMeans(DescribedKMeans):
         How centers are found in the coreset; as for `StreamKMeans`.
     metric : {"euclidean", "cosine"}, default="euclidean"
         "cosine": rows are scaled to unit length as they are read; centers are their means.
-    preprocess : list of {"log1p", "total", "unit"}, optional
+    preprocess : list of {"log1p", "total", "unit"}, or mapping of these and "weight" to columns, optional
         Steps that prepare rows, as for `StreamKMeans`. "standardize" and "robust" need statistics of all rows first:
         fit some rows with them, and continue with `StreamKMeans.incremental`.
     half_life : float, optional
@@ -145,6 +145,8 @@ class IncrementalKMeans(DescribedKMeans):
         `random_state` if that is a number, else what was drawn from it.
     preparation_ : Preparation or None
         What `preprocess` does to rows.
+    fitted_on_ : dict, and `tfidf_` : TfIdf or None
+        What the first rows were, or those of the fit, and their document frequencies; as for `StreamKMeans`.
 
     See Also
     --------
@@ -177,7 +179,7 @@ class IncrementalKMeans(DescribedKMeans):
         max_iter: int = 100,
         tol: float = 1e-4,
         metric: Metric = "euclidean",
-        preprocess: Sequence[str] | None = None,
+        preprocess: Sequence[str] | Mapping[str, Any] | None = None,
         half_life: float | None = None,
         first_row: int = 0,
         memory_limit: int | float | str | Mapping[str, Any] = "auto",
@@ -228,12 +230,13 @@ class IncrementalKMeans(DescribedKMeans):
             As `partial_fit`.
         """
         check_stream_parameters(self)
-        preparation = self._preparation(None)
-        for name in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, name)
-        self.preparation_ = preparation
-        source = open_rows(self, X, reset=True)
-        self._take_rows(source, check_weights(sample_weight))
+        before = {name: vars(self).pop(name) for name in list(vars(self)) if name.endswith("_")}
+        try:
+            opened = self._opened(X, sample_weight)
+        except Exception:
+            vars(self).update(before)
+            raise
+        self._take_rows(*opened)
         if self._last_rows is not None:
             self.labels_, self._last_rows = self.predict(self._last_rows), None
         return self
@@ -251,7 +254,8 @@ class IncrementalKMeans(DescribedKMeans):
         Parameters
         ----------
         X : as for `StreamKMeans.fit`
-            From 1 row up. The first may have fewer rows than there are clusters.
+            From 1 row up. The first may have fewer rows than there are clusters. Later tables, files and AnnData
+            objects are read like the first: columns by name, with its categories, dates and genes.
         y : ignored
         sample_weight : array-like (n,) or float, optional
 
@@ -267,9 +271,7 @@ class IncrementalKMeans(DescribedKMeans):
             For a parameter out of range.
         """
         check_stream_parameters(self)
-        self.preparation_ = self._preparation(vars(self).get("preparation_"))
-        source = open_rows(self, X, reset="stream_" not in vars(self))
-        self._take_rows(source, check_weights(sample_weight))
+        self._take_rows(*self._opened(X, sample_weight))
         return self
 
     def update(
@@ -290,7 +292,7 @@ class IncrementalKMeans(DescribedKMeans):
 
         Parameters
         ----------
-        X : as for `StreamKMeans.fit`
+        X : as for `partial_fit`
             Data that can be read twice.
         y : ignored
         sample_weight : array-like (n,) or float, optional
@@ -322,17 +324,8 @@ class IncrementalKMeans(DescribedKMeans):
         error. O(nnz k) time for the new rows, and as much for each of some steps on the coreset.
         """
         check_stream_parameters(self)
-        self.preparation_ = self._preparation(vars(self).get("preparation_"))
-        place = table = None
-        if labels_to is not None and os.fspath(labels_to).endswith(SUFFIXES):
-            table = check_table_place(labels_to, overwrite=False)
-        elif labels_to is not None:
-            place = check_labels_place(labels_to)
-        first = "stream_" not in vars(self)
-        source = open_rows(self, X, reset=first)
-        weights = check_weights(sample_weight)
-        weights.check_rows(source.n_rows, source.name)
-        rows = source if self.preparation_ is None else prepared(source, self.preparation_)
+        place, table = label_places(labels_to)
+        source, rows, weights = self._opened(X, sample_weight, ids=table is not None)
         stream = self._stream_for(rows)
         labelling = self._labelling(source, rows, stream, follows=True)
         begun = time.perf_counter()
@@ -380,7 +373,7 @@ class IncrementalKMeans(DescribedKMeans):
 
         Parameters
         ----------
-        X : as for `StreamKMeans.fit`
+        X : as for `partial_fit`
         sample_weight : array-like (n,) or float, optional
 
         Returns
@@ -395,14 +388,12 @@ class IncrementalKMeans(DescribedKMeans):
             Before the first update, and for rows unlike those before.
         """
         check_is_fitted(self, "stream_")
-        source, weights = open_rows(self, X, reset=False), check_weights(sample_weight)
-        weights.check_rows(source.n_rows, source.name)
+        source, rows, weights = self._opened(X, sample_weight)
         followed = self.stream_.followed
         if followed is None:
             raise InvalidInputError(
                 "drift compares rows with those that an update has counted; call update or fit first"
             )
-        rows = source if self.preparation_ is None else prepared(source, self.preparation_)
         labelling = self._labelling(source, rows, self.stream_)
         clusters = followed.clusters.widened(labelling.model.n_features)
         return drift_of(self, clusters, observe_rows(labelling, clusters, weights))
@@ -419,7 +410,7 @@ class IncrementalKMeans(DescribedKMeans):
 
         Parameters
         ----------
-        X : as for `StreamKMeans.fit`
+        X : as for `partial_fit`
             All rows so far, in the order in which they came.
         sample_weight : array-like (n,) or float, optional
             As they had.
@@ -439,9 +430,7 @@ class IncrementalKMeans(DescribedKMeans):
         """
         check_is_fitted(self, "stream_")
         place = None if labels_to is None else check_labels_place(labels_to)
-        source, weights, stream = open_rows(self, X, reset=False), check_weights(sample_weight), self.stream_
-        weights.check_rows(source.n_rows, source.name)
-        rows = source if self.preparation_ is None else prepared(source, self.preparation_)
+        (source, rows, weights), stream = self._opened(X, sample_weight), self.stream_
         labelling = self._labelling(source, rows, stream)
         followed, labels = relabel_rows(self, stream, labelling, weights, labels_to=place, checkpoint=checkpoint)
         found: Any = labels if place is None else open_labels(place)
@@ -523,10 +512,18 @@ class IncrementalKMeans(DescribedKMeans):
         self._follow(self.stream_.merged(other.stream_), self.n_steps_ + other.n_steps_)
         return self
 
-    def _take_rows(self, source: RowSource, weights: Weights) -> None:
-        """Take the rows of a source into the stream."""
+    def _opened(self, X: Any, sample_weight: Any, *, ids: bool = False) -> tuple[RowSource, RowSource, Weights]:
+        """Open X like the rows before, which the first rows define; give it as read and as prepared, and weights."""
+        first = "stream_" not in vars(self)
+        source, weights = open_rows(self, X, reset=first, ids=ids), check_weights(sample_weight)
         weights.check_rows(source.n_rows, source.name)
-        rows = source if self.preparation_ is None else prepared(source, self.preparation_)
+        self.preparation_ = preparation = self._preparation(source, vars(self).get("preparation_"))
+        if first:
+            self.fitted_on_, self.tfidf_ = described(source), source.tfidf
+        return source, source if preparation is None else prepared(source, preparation), weights
+
+    def _take_rows(self, source: RowSource, rows: RowSource, weights: Weights) -> None:
+        """Take rows, as they are read and prepared, into the stream."""
         stream = self._stream_for(rows)
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         reader = RowReader(rows, size, self.metric, read_invalid(self))
@@ -536,26 +533,23 @@ class IncrementalKMeans(DescribedKMeans):
         self._follow(stream, vars(self).get("n_steps_", 0) + 1)
         self._last_rows = source if source.replayable else None
 
-    def _preparation(self, known: Preparation | None) -> Preparation | None:
+    def _preparation(self, source: RowSource, known: Preparation | None) -> Preparation | None:
         """How rows are prepared: as is known already, or by steps that need no look at all rows."""
-        steps = check_steps(parameters_of(self).preprocess)
-        filled = (FILL, *steps)
-        if known is not None and known.steps in ((filled,) if self.invalid == "mean" else (steps, filled)):
+        names = vars(self).get("feature_names_in_")
+        width = source.n_features if known is None else None  # later sparse rows may be narrower
+        given = Preparation.of(self.preprocess, None if names is None else list(names), width, source.name)
+        wanted = given.after_fill() if self.invalid == "mean" else given
+        if known is not None and known.described() in (wanted.described(), given.after_fill().described()):
             return known
-        if self.invalid == "mean":
+        for step in wanted.finding:
+            fills, rest = step == FILL, ", ".join(each for each in STEPS if each not in FOUND)
+            what = 'invalid="mean"' if fills else f"the step {step!r}"
+            other = 'pass invalid="skip" to leave out rows with NaN' if fills else f"take steps of one row: {rest}"
             raise InvalidInputError(
-                'invalid="mean" must see all rows before the first is filled, and a stream does not end; fit '
-                'StreamKMeans(invalid="mean") on some rows and go on by its incremental(), which keeps the means, '
-                'or pass invalid="skip" to leave rows with NaN out'
+                f"{what} must see all rows before the first is used, and a stream does not end; fit StreamKMeans on "
+                f"some rows and go on by its incremental(), which keeps what was found, or {other}"
             )
-        for step in steps:
-            if step in FOUND:
-                raise InvalidInputError(
-                    f"the step {step!r} must see all rows before the first is used, and a stream does not end; fit "
-                    "StreamKMeans on some rows and go on by its incremental(), which keeps what the step has found, or "
-                    f"take steps that look at one row: {', '.join(step for step in STEPS if step not in FOUND)}"
-                )
-        return Preparation(steps) if steps else None
+        return wanted if wanted.steps else None
 
     def _stream_for(self, rows: RowSource) -> Stream:
         """The stream that takes prepared rows; what has nothing but its origin is made anew for rows of their kind."""

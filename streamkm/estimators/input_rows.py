@@ -9,18 +9,30 @@ import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from streamkm.core.exceptions import StreamkmWarning
+from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked, is_sparse, with_nan
 from streamkm.core.progress import Progress
 from streamkm.estimators.input_errors import clear_refusals
 from streamkm.estimators.validation import is_in_memory
+from streamkm.fitting.documents import weight_rows
 from streamkm.fitting.genes import find_genes
 from streamkm.passes.reader import Invalid
 from streamkm.sources import open_source
-from streamkm.sources.base import RowSource
+from streamkm.sources.base import ChunkedSource, GraphSource, RowSource
+from streamkm.sources.chosen_columns import ChosenColumns
+from streamkm.sources.documents.hashed import HashedText
+from streamkm.sources.documents.weighted import TfIdfRows
 from streamkm.sources.fitted_tables import options_for, table_options
 from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.memory.frames import check_names_once, check_same_columns, column_names, is_frame, without_index
+from streamkm.sources.memory.frames import (
+    check_names_once,
+    check_same_columns,
+    column_names,
+    is_frame,
+    order_of,
+    without_index,
+)
+from streamkm.sources.memory.iterables import IterableSource
 from streamkm.sources.memory.sparse_frames import is_read_by_column
 
 
@@ -39,13 +51,13 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
     options = _options_of_fit(estimator, X, ids=ids) if reset is False else {}
     known = vars(estimator).get("feature_names_in_") if reset is False else None
     X = open_source(X, **options) if options else without_index(X, known)
+    if reset is False and isinstance(X, HashedText | TfIdfRows):
+        X = _weighted_as_fit(estimator, X)
     if not is_in_memory(X) or (is_frame(X) and is_read_by_column(X)):
         given = {"executor": estimator.executor, "memory_limit": estimator.memory_limit}
         then = None if reset is False else getattr(estimator, "plan_for", None)
         source = find_genes(open_source(X), **given, progress=Progress(estimator.progress), then=then)
-        if reset is not None:
-            _check_names(estimator, source, reset=reset)
-        return source
+        return source if reset is None else _with_known_names(estimator, source, reset=reset)
     checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
     name, names = "data frame" if is_frame(X) else None, column_names(X)
     if name is not None:
@@ -63,6 +75,23 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
     return source
 
 
+def _weighted_as_fit(estimator: Any, source: HashedText | TfIdfRows) -> RowSource:
+    """Weight later documents by the document frequencies of the fit, or leave them unweighted as the fit did."""
+    made = vars(estimator).get("fitted_on_", {}).get("made_with", {})
+    weights, given = made.get("tfidf"), None if source.tfidf is None else source.tfidf.digest()
+    if weights == given or not {"documents", "tfidf"} & made.keys():
+        return source
+    rows = source.source if isinstance(source, TfIdfRows) else source
+    if weights is None:
+        return rows
+    if estimator.tfidf_ is None:
+        raise InvalidInputError(
+            f"{source.name}: documents are not weighted by the frequencies of the fit, which the model does not keep; "
+            "pass tfidf= those of the fit to open_documents"
+        )
+    return weight_rows(rows, estimator.tfidf_)
+
+
 def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:
     """Options that open a later table as that of the fit; none where there is no need of any."""
     known = vars(estimator).get("feature_names_in_")
@@ -73,8 +102,8 @@ def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:
     return options_for(options, X, ids=ids) if options else {}
 
 
-def _check_names(estimator: Any, source: RowSource, *, reset: bool) -> None:
-    """Keep the names of a source's columns, or compare them with those that are kept; as scikit-learn does."""
+def _with_known_names(estimator: Any, source: RowSource, *, reset: bool) -> RowSource:
+    """Keep the names of a source's columns; or compare them with those that are kept, and give these in their order."""
     names: Any = source.feature_names
     known = vars(estimator).get("feature_names_in_")
     if reset:
@@ -82,14 +111,17 @@ def _check_names(estimator: Any, source: RowSource, *, reset: bool) -> None:
             del estimator.feature_names_in_
         if names is not None:
             estimator.feature_names_in_ = np.array(names, object)
-    elif names is None:
-        return
-    elif known is None:
+    elif names is not None and known is None:
         warnings.warn(
             f"{source.name} has feature names, but {type(estimator).__name__} was fitted without feature names: "
             "the order of columns cannot be checked",
             StreamkmWarning,
             stacklevel=4,
         )
-    else:
-        check_same_columns(names, tuple(known), source.name, "the fit")
+    elif names is not None:
+        by_name = isinstance(source, ChunkedSource | IterableSource) and not isinstance(source, GraphSource)
+        order = (order_of if by_name else check_same_columns)(names, tuple(known), source.name, "the fit")
+        if order is not None and isinstance(source, ChunkedSource):
+            return ChosenColumns(source, order.tolist())
+        source.feature_names = tuple(known)  # by which an iterable reads each of its chunks
+    return source

@@ -30,12 +30,11 @@ from streamkm.estimators.kmeans_fit import (
     plan_rows,
     rows_to_cluster,
 )
-from streamkm.estimators.labelling import write_label_table
+from streamkm.estimators.labelling import label_places, write_label_table
 from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, is_sketch
 from streamkm.passes.label_tables import TableLabels
-from streamkm.passes.labels import check_labels_place, check_seen
+from streamkm.passes.labels import check_seen
 from streamkm.passes.reader import Invalid
-from streamkm.passes.table_places import SUFFIXES, check_table_place
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_class
@@ -221,6 +220,8 @@ class StreamKMeans(DescribedKMeans):
     fitted_on_ : dict
         What the rows were: ``name``, ``files``, ``stored_bytes``, ``dtype``, ``sparse``; and ``process_memory``, bytes
         that the process held beside data, as the plan took them.
+    tfidf_ : TfIdf or None
+        The document frequencies that rows were weighted by; later documents are weighted by them.
     n_samples_, n_features_in_, n_components_ : int
         n, d and m.
     sketch_ : Sketch
@@ -359,12 +360,7 @@ class StreamKMeans(DescribedKMeans):
             sample_weight = stored.weights()
         weights = check_weights(sample_weight)
         weights.check_rows(source.n_rows, source.name)
-        place = table = None
-        if labels_to is not None:
-            if os.fspath(labels_to).endswith(SUFFIXES):
-                table = check_table_place(labels_to, overwrite=False)
-            else:
-                place = check_labels_place(labels_to)
+        place, table = label_places(labels_to)
         if labels_to is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
         target = place if table is None else table.path
@@ -410,8 +406,9 @@ class StreamKMeans(DescribedKMeans):
         Returns
         -------
         IncrementalKMeans
-            With the parameters of this estimator that it has, and what `preprocess` has found. Clusters keep their
-            numbers as far as they stay where they are.
+            With the parameters of this estimator that it has, and what `preprocess` has found. It takes later tables,
+            files, AnnData objects and documents like `predict`. Clusters keep their numbers as far as they stay where
+            they are.
 
         Raises
         ------

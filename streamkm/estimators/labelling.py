@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,17 +23,24 @@ from streamkm.estimators.input_rows import open_rows, read_invalid
 from streamkm.estimators.validation import joined
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import N_VALUES, RowIds, RowNumbers, Written, write_table
-from streamkm.passes.labels import check_seen, label_pass, n_writes, write_labels
+from streamkm.passes.labels import check_labels_place, check_seen, label_pass, n_writes, write_labels
 from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.predict import map_rows
 from streamkm.passes.reader import RowReader
 from streamkm.passes.table_formats import RowNames
-from streamkm.passes.table_places import TablePlace
+from streamkm.passes.table_places import SUFFIXES, TablePlace, check_table_place
 from streamkm.planning.line_room import with_line_room
 from streamkm.planning.memory_budget import MemoryBudget, accepted
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import prepared
+
+
+def label_places(path: Any, *, overwrite: Overwrite = False) -> tuple[Any, TablePlace | None]:
+    """The place of a Zarr array of labels, or of a table, by the suffix; neither for None."""
+    if path is None or os.fspath(path).endswith(SUFFIXES):
+        return None, None if path is None else check_table_place(path, overwrite=overwrite)
+    return check_labels_place(path, overwrite=overwrite), None
 
 
 class Labelling:

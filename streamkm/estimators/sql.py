@@ -55,7 +55,7 @@ def label_query(estimator: Any, dialect: str, table: str, columns: Any, id_colum
     model, known = current_model(estimator), DIALECTS[dialect]
     _check(estimator, model)
     features, inputs = _features(estimator, known, columns, model.n_features)
-    id_column = _fitted_on(estimator).get("id_column") if id_column is None else id_column
+    id_column = getattr(estimator, "fitted_on_", {}).get("id_column") if id_column is None else id_column
     kept = inputs if id_column is None else [id_column]
     query = _Query(known, [f"k{number}" for number in range(len(kept))])
     query.start(features, kept, table, model.preparation)
@@ -175,7 +175,7 @@ def _scaled(scaling: Scaling, n_features: int) -> Callable[[int, str], str]:
 
 def _features(estimator: Any, dialect: Dialect, columns: Any, n_features: int) -> tuple[list[str], list[str]]:
     """Expressions of the features, and the columns that they are made of."""
-    table = _fitted_on(estimator).get("made_with", {}).get("table", {})
+    table = getattr(estimator, "fitted_on_", {}).get("made_with", {}).get("table", {})
     categories = table.get("categories", {})
     names = list(vars(estimator).get("feature_names_in_", ()))
     inputs = list(table.get("columns", names))
@@ -207,15 +207,9 @@ def _features(estimator: Any, dialect: Dialect, columns: Any, n_features: int) -
     return found, renamed
 
 
-def _fitted_on(estimator: Any) -> dict[str, Any]:
-    """What the rows of the fit were, as far as it is known."""
-    known: dict[str, Any] = vars(estimator).get("fitted_on_", {})
-    return known
-
-
 def _check(estimator: Any, model: Model) -> None:
     """Refuse models that a statement cannot follow. Raises InvalidInputError."""
-    made = _fitted_on(estimator).get("made_with", {})
+    made = getattr(estimator, "fitted_on_", {}).get("made_with", {})
     table = made.get("table", {})
     reasons = {
         "rows are assigned in a sketch": model.space != "original",

@@ -24,7 +24,7 @@ from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.seeding.init import check_centers
 from streamkm.core.exceptions import IgnoredStartsWarning, InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import check_unmasked
-from streamkm.preparation import check_preprocess, check_steps
+from streamkm.preparation import check_preprocess
 from streamkm.sketches import OPTIONS, KernelOptions, Nystroem, Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_names
 from streamkm.sources.bfloat16 import is_bfloat16
@@ -90,7 +90,7 @@ def check_stream_parameters(estimator: Any) -> None:
     if estimator.metric not in ("euclidean", "cosine"):
         raise InvalidParameterError(f"metric={estimator.metric!r}; needed: 'euclidean' or 'cosine'")
     check_choice("invalid", estimator.invalid, CHOICES["invalid"])
-    check_steps(estimator.preprocess)
+    check_preprocess(estimator.preprocess)
     check_init(estimator.init, fewest, estimator.n_init)
 
 

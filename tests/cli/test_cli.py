@@ -485,7 +485,6 @@ RESULTS = (
     "model.npz",
     "text.json",
     "tfidf.npz",
-    "table.json",
     "sketch_view.npz",
     "report.html",
 )

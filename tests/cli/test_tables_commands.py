@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 from sklearn.datasets import dump_svmlight_file
 
-from streamkm import StreamKernelKMeans, StreamKMeans, open_documents, open_source, sweep
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, open_documents, open_source, sweep
 from streamkm.cli.main import main
+from streamkm.sources.fitted_tables import table_options
 
 N = 600
 
@@ -48,6 +49,33 @@ def run(*args, code=0):
 FLAGS = ("--id-column", "trip_id", "--categories", "onehot", "--invalid", "skip", "--seed", 0)
 
 
+def table_of(directory):
+    """How the model of a directory says that its table was opened."""
+    made = StreamKMeans.load(f"{directory}/model.npz").fitted_on_
+    return table_options(made["made_with"], made.get("id_column"))
+
+
+def test_models_that_go_on_open_tables_like_the_fit(trips):
+    """Ids, categories and the steps of columns go with the model, wherever it is put; a category may be missing."""
+    steps = "standardize:distance+fare,weight:payment=0.5"
+    run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", *FLAGS, "--preprocess", steps, "--incremental")
+    Path("later").mkdir()
+    later = trips[trips["payment"] == "card"].dropna()[::-1].assign(more="x")
+    later[["more", *reversed(trips.columns)]].to_csv("later.csv", index=False)
+    model = IncrementalKMeans.load("out/incremental.npz")
+    wanted = model.predict(later)
+    model.save("later/model.npz")
+    for path in ("out/model.npz", "out/incremental.npz", "later/model.npz"):
+        run("assign", path, "later.csv", "-o", "labels.csv", "--overwrite")
+        labels = pd.read_csv("labels.csv")
+        assert labels["trip_id"].tolist() == later["trip_id"].tolist()
+        np.testing.assert_array_equal(labels["label"], wanted)
+    assert "PSI of shares" in run("drift", "out/incremental.npz", "later.csv")
+    run("update", "out/incremental.npz", "later.csv", "-o", "next", "--labels-format", "csv", "--model-to", "more.npz")
+    model.update("later.csv")
+    np.testing.assert_array_equal(pd.read_csv("next/labels.csv")["label"], model.predict(later))
+
+
 @pytest.mark.parametrize("path", ["trips.csv", "trips.parquet"])
 def test_trips(trips, path):
     said = run("fit", path, "-k", 3, "-o", "out", "--no-report", *FLAGS)
@@ -59,8 +87,7 @@ def test_trips(trips, path):
     np.testing.assert_array_equal(labels, kmeans.labels_)
     names = ["distance", "fare", "payment=card", "payment=cash", "passengers"]
     assert list(StreamKMeans.load("out/model.npz").feature_names_in_) == names
-    settings = json.loads(Path("out/table.json").read_text())
-    assert settings["categories"] == {"payment": ["card", "cash"]}
+    assert table_of("out")["categories"] == {"payment": ["card", "cash"]}
     # new rows: columns in another order, one more, one category missing
     later = trips[trips["payment"] == "card"][::-1].assign(more="x")[["more", *reversed(trips.columns)]]
     later.to_csv("later.csv", index=False)
@@ -73,7 +100,7 @@ def test_words_for_nothing_are_those_of_the_fit(trips):
     later = trips.assign(trip_id=["NA", "-", *trips["trip_id"][2:]], fare=trips["fare"].fillna(-999))
     later.to_csv("later.csv", index=False)
     run("fit", "later.csv", "-k", 3, "-o", "out", "--no-report", *FLAGS, "--set", 'data.null_values=["-999", "-999.0"]')
-    assert json.loads(Path("out/table.json").read_text())["null_values"] == ["-999", "-999.0"]
+    assert table_of("out")["null_values"] == ["-999", "-999.0"]
     assert np.flatnonzero(np.load("out/labels.npy") < 0).tolist() == [7, 300]
     run("assign", "out/model.npz", "later.csv", "-o", "labels.csv")
     labels = pd.read_csv("labels.csv", keep_default_na=False)
@@ -89,12 +116,12 @@ def test_fields_end_where_they_did_in_the_fit(trips):
     dialect = {"delimiter": ";", "header": False, "newlines_in_values": True}
     given = [each for name, value in dialect.items() for each in ("--set", f"data.{name}={json.dumps(value)}")]
     run("fit", "later.csv", "-k", 3, "-o", "out", "--no-report", "--invalid", "skip", "--exclude", "2", *given)
-    settings = json.loads(Path("out/table.json").read_text())
+    settings = table_of("out")
     assert {name: settings.get(name) for name in dialect} == dialect
     run("assign", "out/model.npz", "later.csv", "-o", "labels.npy")
     np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
     run("fit", "trips.csv", "-k", 3, "-o", "plain", "--no-report", *FLAGS)
-    assert not {"delimiter", "header"} & set(json.loads(Path("plain/table.json").read_text()))
+    assert not {"delimiter", "header"} & set(table_of("plain"))
     trips.to_csv("trips.tsv", index=False, sep="\t")
     run("assign", "plain/model.npz", "trips.tsv", "-o", "tabs.npy")
     np.testing.assert_array_equal(np.load("tabs.npy"), np.load("plain/labels.npy"))
@@ -136,7 +163,7 @@ def test_what_is_refused(trips):
 
 
 def test_a_model_that_python_saved_knows_its_table(trips):
-    """No table.json lies beside it: the columns, their order, the categories and the ids are those of the fit."""
+    """The columns, their order, the categories and the ids are those of the fit."""
     dated = trips.dropna().assign(day=pd.date_range("2024-01-01", periods=N - 2).strftime("%Y-%m-%d"))
     dated.to_csv("dated.csv", index=False)
     options = {"id_column": "trip_id", "categories": "onehot", "categories_unseen": "ignore", "dates": "days"}
@@ -215,7 +242,6 @@ def test_one_rule_for_tables_and_documents(trips):
     how = ("--set", "text.field=payment", "--set", "text.tfidf=false", "--set", "text.n_features=64")
     run("fit", "trips.csv", "-k", 2, "-o", "b", "--no-report", *how)
     assert Path("b/text.json").exists()
-    assert not Path("b/table.json").exists()
 
 
 def test_digits_that_are_read_as_documents_are_warned_of(trips):

@@ -141,8 +141,10 @@ def test_later_tables_are_read_as_the_fit_read_its_own(folder):
     fitted = StreamKMeans(4, random_state=0).fit(first).incremental()
     fitted.update(second)
     np.testing.assert_array_equal(np.load("up/labels.npy"), fitted.labels_)
-    refused = run("update", "out/incremental.npz", "0.csv", "-o", "up2", "--model-to", "elsewhere.npz", code=2)
-    assert "choose a name there with --model-to" in refused
+    run("update", "out/incremental.npz", "0.csv", "-o", "up2", "--model-to", "elsewhere.npz")
+    fitted.update(first)
+    run("assign", "elsewhere.npz", "0.csv", "-o", "labels.npy")
+    np.testing.assert_array_equal(np.load("labels.npy"), fitted.predict("0.csv"))
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +171,6 @@ def fits(tmp_path_factory):
         (["update", "out/incremental.npz", "day1.npy", "-k", "9:2"], "9"),
         (["update", "out/incremental.npz", "none.npy"], "none.npy"),
         (["fit", "day0.npy", "-k", 4, "--half-life", 10], "--half-life is of use with --incremental only"),
-        (["fit", "day0.npy", "-k", 4, "--incremental", "--preprocess", "log1p:0"], "has steps of columns"),
         (["fit", "day0.npy", "-k", 4, "--incremental", "--metric", "spherical"], "'euclidean' or 'cosine'"),
         (["fit", "day0.npy", "-k", 4, "--incremental", "--set", "kernel.kernel=rbf"], "--incremental is for k-means"),
         (["fit", "day0.npy", "-k", 4, "--incremental", "--set", "estimator.assign_space=sketch", "--set",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from streamkm import StreamKMeans, open_source
+from streamkm import IncrementalKMeans, StreamKMeans, open_documents, open_source
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 
@@ -185,3 +185,101 @@ def test_the_command_line_ignores_categories_if_it_is_told_to(tmp_path):
     assert "--categories-unseen ignore" in refused.output
     assert run.invoke(main, [*assign, "--categories-unseen", "ignore"]).exit_code == 0
     assert pd.read_csv(tmp_path / "l.csv")["label"].min() >= 0
+
+
+STEPS = {"standardize": ["age", "income"], "weight": {"kind": 0.5}}
+STREAMS = {
+    "of a fit": lambda rows: fitted(rows).incremental(),
+    "of steps of columns": lambda rows: fitted(rows, preprocess=STEPS).incremental(),
+    "partial_fit": lambda rows: IncrementalKMeans(3, random_state=0, progress=False).partial_fit(rows),
+    "fit": lambda rows: IncrementalKMeans(3, random_state=0, progress=False, preprocess={"weight": {"kind": 0.5}}).fit(
+        rows
+    ),
+}
+
+
+@pytest.mark.parametrize("begun", STREAMS)
+def test_streams_take_what_a_fit_takes(begun, tmp_path):
+    """In every method, also after a file; a category may be missing, columns may come in another order."""
+    stream = STREAMS[begun](open_source(customers(), **OPTIONS))
+    chosen = (customers()["kind"] != "old").to_numpy()
+    later = customers()[chosen][["kind", "note", "income", "id", "age"]]
+    later.to_csv(tmp_path / "later.csv", index=False)
+    again = STREAMS[begun](open_source(customers(), **OPTIONS))
+    again.update(open_source(later, **{**OPTIONS, "categories": {"kind": ["lost", "new", "old"]}}))
+    stream.update(later, labels_to=tmp_path / "labels.csv")
+    assert pd.read_csv(tmp_path / "labels.csv")["id"].tolist() == later["id"].tolist()
+    np.testing.assert_array_equal(stream.labels_, again.labels_)
+    np.testing.assert_array_equal(stream.cluster_centers_, again.cluster_centers_)
+    stream.save(tmp_path / "stream.npz")
+    for each in (stream, IncrementalKMeans.load(tmp_path / "stream.npz")):
+        np.testing.assert_array_equal(each.predict(later), again.labels_)
+        np.testing.assert_array_equal(each.with_labels(later)["cluster"], again.labels_)
+        assert str(each.drift(later)) == str(each.drift(tmp_path / "later.csv"))
+        if begun.startswith("of"):
+            both = pd.concat([later, customers()])
+            np.testing.assert_array_equal(each.relabel(both), each.predict(both))
+        each.update(tmp_path / "later.csv")
+        assert each.partial_fit(later).n_samples_seen_ == 300 + 3 * len(later)
+
+
+def test_streams_take_dates_and_genes_like_a_fit(tmp_path):
+    ad = pytest.importorskip("anndata")
+    days = customers().assign(day=pd.date_range("2024-01-01", periods=300))[["age", "day"]]
+    stream = fitted(open_source(days, dates="days")).incremental()
+    assert stream.update(days[::-1]).n_rows == 300
+    cells = ad.AnnData(np.random.default_rng(0).poisson(3.0, (60, 9)).astype("f4"))
+    cells.var_names = [f"g{gene}" for gene in range(9)]
+    chosen = fitted(open_source(cells, genes=4))
+    nightly = chosen.incremental()
+    assert nightly.update(cells).n_rows == 60
+    np.testing.assert_array_equal(nightly.predict(cells), nightly.labels_)
+
+
+def test_steps_of_columns_that_need_all_rows_are_refused_without_a_fit():
+    with pytest.raises(InvalidInputError, match="'standardize' must see all rows"):
+        IncrementalKMeans(3, preprocess=STEPS).partial_fit(open_source(customers(), **OPTIONS))
+    stream = STREAMS["fit"](open_source(customers(), **OPTIONS))
+    before = stream.cluster_centers_
+    with pytest.raises(InvalidInputError, match="column 'income', which is missing"):
+        stream.set_params(preprocess=STEPS).fit(customers()[["age"]])
+    np.testing.assert_array_equal(stream.cluster_centers_, before)
+
+
+def test_chunks_of_frames_are_read_by_the_names_of_the_fit():
+    frame = customers()[["age", "income"]]
+    model = fitted(frame)
+    parts = [frame[:100][["income", "age"]], frame[100:], frame[:0]]
+    for X in (parts[:2], parts[1::-1][::-1], lambda: iter(parts), iter(parts)):
+        np.testing.assert_array_equal(model.predict(X), model.labels_)
+    stream = model.incremental()
+    stream.update(parts[:2])
+    np.testing.assert_array_equal(stream.labels_, stream.predict(frame))
+    with pytest.raises(InvalidInputError, match="without 'age'"):
+        model.predict([frame[["income"]], frame[["income"]]])
+
+
+def test_documents_are_weighted_by_the_frequencies_of_the_fit(tmp_path):
+    """Whatever they were weighted by when they were opened; those of a fit without weights get none."""
+    rng, words = np.random.default_rng(0), np.array(["red", "blue", "green", "fish", "sea", "sky", "cat", "dog"])
+    old, new = ([" ".join(words[rng.integers(n, size=5)]) for _ in range(90)] for n in (8, 4))
+    source = open_documents(old)
+    model = fitted(source)
+    wanted = model.transform(open_documents(new, tfidf=source.tfidf))
+    model.save(tmp_path / "model.npz")
+    model.incremental().save(tmp_path / "stream.npz")
+    models = [model, StreamKMeans.load(tmp_path / "model.npz"), IncrementalKMeans.load(tmp_path / "stream.npz")]
+    for each in (*models, IncrementalKMeans(3, progress=False, init=model.cluster_centers_).fit(source)):
+        np.testing.assert_array_equal(
+            each.transform(open_documents(new)), each.transform(open_documents(new, tfidf=source.tfidf))
+        )
+    for each in models:
+        for tfidf in (True, False):
+            np.testing.assert_array_equal(each.transform(open_documents(new, tfidf=tfidf)), wanted)
+    counts = fitted(open_documents(old, tfidf=False))
+    plain = open_documents(new, tfidf=False)
+    np.testing.assert_array_equal(counts.transform(open_documents(new)), counts.transform(plain))
+    model.tfidf_ = None  # of a model that does not keep them
+    with pytest.raises(InvalidInputError, match=r"not weighted by the frequencies of the fit.*pass tfidf="):
+        model.predict(open_documents(new))
+    model.predict(open_documents(new, tfidf=source.tfidf))

@@ -154,3 +154,19 @@ def test_what_has_no_statement():
     wide = fitted(np.random.default_rng(0).normal(size=(60, 2000)), 50, init="random")
     with pytest.raises(InvalidInputError, match="longer than 1,000,000 characters"):
         wide.to_sql(table="t", columns=[f"x{number}" for number in range(2000)])
+
+
+def test_a_model_that_goes_on_writes_the_statement_of_the_fit():
+    """With its categories, ids and steps, also from a file; dates are refused alike."""
+    frame = trips(600)
+    given = {"categories": "onehot", "id_column": ID, "categories_unseen": "ignore"}
+    model = fitted(open_source(frame, **given), preprocess={"standardize": NUMBERS, "weight": {"kind": 0.5}})
+    stream = model.incremental()
+    assert stream.to_sql(table="t") == model.to_sql(table="t")
+    found = labels_in_duckdb(stream, frame)
+    np.testing.assert_array_equal(found["cluster"], model.labels_)
+    np.testing.assert_array_equal(found[ID], frame[ID])
+    days = open_source(pd.DataFrame({"t": pd.date_range("2024-01-01", periods=50)}), dates="days")
+    for dated in (fitted(days, 2), fitted(days, 2).incremental()):
+        with pytest.raises(InvalidInputError, match="its features are days of dates; use predict_to"):
+            dated.to_sql(table="t")

@@ -121,8 +121,6 @@ def test_what_is_refused(steps, error, message):
 def test_names_of_rows_without_names_are_refused():
     with pytest.raises(InvalidInputError, match="have no names; give their numbers"):
         fitted(X, {"log1p": ["fare"]})
-    with pytest.raises(InvalidParameterError, match="are for fit: steps of streams are for all columns"):
-        fitted(FRAME).incremental()
 
 
 @pytest.mark.parametrize(
