@@ -46,7 +46,7 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
         )
     made, known = unfitted_incremental(fitted, half_life=half_life, first_row=first_row), vars(fitted)
     made.seed_ = drawn_seed(made.random_state)
-    vars(made).update({name: known[name] for name in _GO_ON if name in known})
+    made.__dict__.update({name: known[name] for name in _GO_ON if name in known})
     means, counts = fitted.cluster_means_, np.asarray(fitted.counts_, np.float64)
     n_rows = fitted.n_samples_ - count_skipped(known_labels(fitted))
     centers = fitted.model_.wide_centers()

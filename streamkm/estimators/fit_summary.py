@@ -47,7 +47,7 @@ def summarize(estimator: Any) -> dict[str, Any]:
     is_fit = hasattr(estimator, "n_samples_")  # else a stream, whose labels are those of its last rows
     n_skipped = count_skipped(labels) if is_fit and labels is not None else None
     n_samples = estimator.n_samples_ if is_fit else estimator.n_samples_seen_
-    fitted_on = estimator.fitted_on_ if is_fit else {"name": "rows of a stream", "stored_bytes": None}
+    fitted_on: dict[str, Any] = estimator.fitted_on_ if is_fit else {"name": "rows of a stream", "stored_bytes": None}
     missing = getattr(estimator, "missing_", None)
     stages: Sequence[Stage] = getattr(estimator, "stages_", ())
     summary: dict[str, Any] = {

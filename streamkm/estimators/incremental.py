@@ -230,11 +230,11 @@ class IncrementalKMeans(DescribedKMeans):
             As `partial_fit`.
         """
         check_stream_parameters(self)
-        before = {name: vars(self).pop(name) for name in list(vars(self)) if name.endswith("_")}
+        before = {name: self.__dict__.pop(name) for name in list(vars(self)) if name.endswith("_")}
         try:
             opened = self._opened(X, sample_weight)
         except Exception:
-            vars(self).update(before)
+            self.__dict__.update(before)
             raise
         self._take_rows(*opened)
         if self._last_rows is not None:
