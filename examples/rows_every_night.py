@@ -54,9 +54,9 @@ def main() -> None:
             kmeans = IncrementalKMeans.load(model)  # each night in a process of its own, if you like
 
         print(f"{kmeans.n_samples_seen_:,} rows, {kmeans.stream_.n_bytes / 2**20:.1f} MiB are kept")
-        print(f"at most {kmeans.changed_share_bound_:.0%} of them, by weight, are nearest to another center now")
+        print(f"about {kmeans.changed_share_:.0%} of them, by weight, are nearest to another center now")
         labels = kmeans.relabel(np.concatenate([X for X, _ in nights()]))
-        print(f"{len(labels):,} rows have new labels, {kmeans.changed_share_bound_:.0%} are nearest to another center")
+        print(f"{len(labels):,} rows have new labels, {kmeans.changed_share_:.0%} are nearest to another center")
         if args.picture:
             kmeans.plot_updates().savefig(args.picture, dpi=60)
 

@@ -335,7 +335,7 @@ def update_outcome(kmeans):
         "means": kmeans.cluster_means_,
         "counts": kmeans.counts_,
         "inertia": kmeans.inertia_,
-        "changed": kmeans.changed_share_bound_,
+        "changed": kmeans.changed_share_,
         "rows": kmeans.updates_[-1].rows,
         "coreset": kmeans.stream_.coreset().weights,
     }

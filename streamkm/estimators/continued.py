@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.changed_share import ChangedShare
-from streamkm.cluster.distances import BINS
 from streamkm.cluster.tracking.clusters import TrackedClusters, origins_of
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.fitted_attributes import known_labels
@@ -61,9 +58,6 @@ def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) ->
         reach=reach,
         within=max(0.0, fitted.inertia_ - float(counts @ np.einsum("ij,ij->i", moved, moved))),
         variance=0.0,
-        changed=replace(ChangedShare.empty(centers), changed=float(counts.sum())),
-        histogram=np.zeros(BINS + 1),
-        n_effective=float(n_rows),
         unsearched=0.0,
         origins=origins_of(centers),
         n_updates=1,

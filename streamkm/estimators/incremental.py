@@ -25,7 +25,7 @@ from streamkm.estimators.describe import DescribedKMeans
 from streamkm.estimators.fitted_attributes import described
 from streamkm.estimators.input_rows import open_rows, read_invalid
 from streamkm.estimators.labelling import Labelling, label_places, write_label_table
-from streamkm.estimators.updating import drift_of, new_clusters, observe_rows, relabel_rows, update_rows
+from streamkm.estimators.updating import drift_of, observe_rows, relabel_rows, update_rows
 from streamkm.estimators.validation import (
     Weights,
     centers_dtype,
@@ -58,7 +58,7 @@ CHUNK_BYTES = 16 << 20
 LAZY = (
     "cluster_centers_",
     "cluster_ids_",
-    "changed_share_bound_",
+    "changed_share_",
     "cluster_means_",
     "counts_",
     "inertia_",
@@ -125,9 +125,9 @@ class IncrementalKMeans(DescribedKMeans):
         stays with its cluster from update to update.
     cluster_means_ : float64 ndarray (k, d)
         After an update: exact means of all rows that were counted in each cluster.
-    changed_share_bound_ : float
-        After an update: certified upper bound of the share of rows whose nearest center is another one since they were
-        labelled. `relabel` brings it to 0. Rows of a fit, and of `partial_fit`, count as changed.
+    changed_share_ : float
+        After an update: estimated share of rows whose nearest center is another one since they were labelled, by the
+        rows that are kept. `relabel` brings it to 0.
     lineage_ : list of Event
         Births, deaths, splits and joins of clusters so far.
     labels_ : int32 ndarray (n,)
@@ -302,7 +302,7 @@ class IncrementalKMeans(DescribedKMeans):
         checkpoint : path, optional
             Directory that keeps what an interrupted update has done; the same call goes on from there.
         relabel_above : float, default=0.01
-            The update says that old rows should be labelled anew where `changed_share_bound_` is above it.
+            The update says that old rows should be labelled anew where `changed_share_` is above it.
 
         Returns
         -------
@@ -342,7 +342,6 @@ class IncrementalKMeans(DescribedKMeans):
         n_read = found.n_read
         stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
         n_rows = stream.n_rows if stream.followed is None else stream.n_rows + found.n_valid
-        before = stream.followed
         after = stream.updated(found.followed, n_rows, found.first_new + n_read)
         self._follow(after, vars(self).get("n_steps_", 0) + 1)
         if place is not None:
@@ -351,21 +350,20 @@ class IncrementalKMeans(DescribedKMeans):
             self._held_labels = found.labels
         else:
             self.labels_ = found.labels
-        n_told = 0 if before is None else len(before.events)
         if table is not None:
             write_label_table(self, source, table)
-        told = found.followed.events[n_told:]
-        new = [each.id for each in told if each.event in ("born", "split")]
+        fewest, most = cluster_range(self.n_clusters)
         return Update(
             drift=found.drift,
-            events=told,
+            events=found.events,
             n_rows=found.n_valid,
             inertia=self.inertia_,
             inertia_error=self.inertia_error_,
-            changed_share_bound=self.changed_share_bound_,
-            relabel=self.changed_share_bound_ > relabel_above,
+            changed_share=self.changed_share_,
+            relabel=self.changed_share_ > relabel_above,
             seconds=time.perf_counter() - begun,
-            new=new_clusters(self, found.followed.clusters, new),
+            new=found.new,
+            fixed_k=most if fewest == most else 0,
         )
 
     def drift(self, X: Any, sample_weight: ArrayLike | None = None) -> Drift:
@@ -396,7 +394,7 @@ class IncrementalKMeans(DescribedKMeans):
             )
         labelling = self._labelling(source, rows, self.stream_)
         clusters = followed.clusters.widened(labelling.model.n_features)
-        return drift_of(self, clusters, observe_rows(labelling, clusters, weights))
+        return drift_of(self, self.stream_, observe_rows(labelling, clusters, weights))
 
     def relabel(
         self,
@@ -641,7 +639,7 @@ class IncrementalKMeans(DescribedKMeans):
                 "counts_": known.counts,
                 "inertia_": known.inertia,
                 "inertia_error_": known.error,
-                "changed_share_bound_": known.changed.share,
+                "changed_share_": 0.0 if stream.followed is None else stream.followed.changed_share(),
                 "cluster_means_": means,
             }
         model = Model(

@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.changed_share import ChangedShare, GapError
-from streamkm.cluster.gap_histogram import histogram_scales
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.tracking.clusters import TrackedClusters
-from streamkm.cluster.tracking.events import UpdateRows
+from streamkm.cluster.tracking.events import Event, UpdateRows
+from streamkm.cluster.tracking.followed import NO_PLACES, ClusterState, Followed, idle_clusters, without
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
 from streamkm.engine.checkpoint import Checkpoint
@@ -30,10 +28,10 @@ from streamkm.estimators.validation import Weights, digest, parameters_of, plain
 from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.follow import FollowSettings
-from streamkm.fitting.streams.followed import UNSEARCHED, Followed, events_of
+from streamkm.fitting.streams.followed import UNSEARCHED, Step, events_of
 from streamkm.fitting.streams.stream import Stream
 from streamkm.metrics.clusters import Wording, largest
-from streamkm.metrics.drift import ClusterState, compare
+from streamkm.metrics.drift import compare
 from streamkm.metrics.drift_report import Drift, Moved
 from streamkm.metrics.update import NewCluster
 from streamkm.passes.assign import Assign, Assigned, Decay, assign_pass
@@ -44,6 +42,8 @@ from streamkm.passes.observe import Observe, Observed
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint
 
+MOST_FIGURES = 50
+"""Updates whose figures are kept, for verdicts of drift."""
 N_TRAITS = 3
 """Features of a cluster that are told, of those whose mean moved most."""
 
@@ -59,6 +59,8 @@ class Updated:
         Ids of the new rows; held where workers of a cluster made or wrote them.
     drift : Drift or None
         New rows about the centers of before; None in the first update.
+    events : tuple of Event
+    new : tuple of NewCluster
     n_read, n_valid : int
         New rows, with and without invalid ones.
     first_new : int
@@ -68,6 +70,8 @@ class Updated:
     followed: Followed
     labels: NDArray[np.int32] | HeldLabels
     drift: Drift | None
+    events: tuple[Event, ...]
+    new: tuple[NewCluster, ...]
     n_read: int
     n_valid: int
     first_new: int
@@ -80,35 +84,16 @@ def observe_rows(labelling: Labelling, clusters: TrackedClusters, weights: Weigh
         return context.run(pass_, stage)
 
 
-def drift_of(estimator: Any, known: TrackedClusters, observed: Observed) -> Drift:
-    """Compare new rows with those of before, about the centers of before."""
-    totals, profile, preparation = observed.gathered.totals, observed.gathered.profile, estimator.preparation_
-    means = totals.means(known.centers)
-
-    def shown(points: NDArray[np.float64]) -> NDArray[np.float64] | None:
-        return preparation.undone(points) if preparation is not None and preparation.is_invertible else None
-
-    before = ClusterState(
-        known.ids,
-        known.counts,
-        known.means,
-        _each(known.distances, known.counts),
-        known.reach,
-        known.histogram,
-        known.n_effective,
-        shown(known.means),
-    )
-    now = ClusterState(
-        known.ids,
-        totals.counts,
-        means,
-        _each(profile.sums[:, 0], totals.counts),
-        None,
-        observed.histogram,
-        totals.counts.sum() ** 2 / max(observed.squares, 1e-300),
-        shown(means),
-    )
-    return compare(before, now, observed.novel, Wording(feature_namer(estimator), N_TRAITS))
+def drift_of(estimator: Any, stream: Stream, observed: Observed) -> Drift:
+    """Compare new rows with those of before, which the kept rows stand for, about the centers of before."""
+    followed, gathered = stream.followed, observed.gathered
+    assert followed is not None
+    known, preparation = followed.clusters.widened(gathered.totals.sums.shape[1]), estimator.preparation_
+    now = ClusterState.of(known, gathered.totals, gathered.profile.sums[:, 0], observed.histogram, observed.squares)
+    before, wording = followed.state(stream.rule), Wording(feature_namer(estimator), N_TRAITS)
+    if preparation is not None and preparation.is_invertible:
+        before, now = (replace(each, shown=preparation.undone(each.means)) for each in (before, now))
+    return compare(before, now, observed.novel, followed.figures, wording)
 
 
 def new_clusters(estimator: Any, clusters: TrackedClusters, ids: list[int]) -> tuple[NewCluster, ...]:
@@ -127,10 +112,6 @@ def new_clusters(estimator: Any, clusters: TrackedClusters, ids: list[int]) -> t
     return tuple(told)
 
 
-def _each(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.divide(sums, counts, out=np.zeros(len(counts)), where=counts > 0)
-
-
 def update_rows(
     estimator: Any,
     stream: Stream,
@@ -144,7 +125,7 @@ def update_rows(
 ) -> Updated:
     """Count new rows of clusters that are followed; the stream is not changed, unless this is its first update."""
     source, first_new, rule = labelling.reader.source, stream.next_row, stream.rule
-    n_before = stream.n_rows
+    n_before, n_told = stream.n_rows, 0 if stream.followed is None else len(stream.followed.events)
     if not source.replayable:
         raise InvalidInputError(
             f"{source.name} can be walked once only, and update reads rows twice; pass a list of chunks or a function "
@@ -156,7 +137,7 @@ def update_rows(
     ):
         if labels_to is not None:
             check_seen(context.executor, labels_to)
-        observed, more, drift, earlier = None, None, None, None
+        observed, more, drift, earlier, gone, is_calm = None, None, None, None, np.empty(0, np.bool_), True
         if stream.followed is None:
             earlier = stream.waiting()
             with labelling.progress.stage("sample") as stage:
@@ -171,27 +152,57 @@ def update_rows(
                 chunk_rows = observed.chunk_rows
                 stage.rows = int(chunk_rows.sum())
             more = _part_of(observed.drawn, draws, stream, weights, int(chunk_rows.sum()))
-            drift = drift_of(estimator, known, observed)
+            drift = drift_of(estimator, stream, observed)
+            gone = idle_clusters(stream.followed, observed.gathered.totals.counts)
+            is_calm = not gone.any()
+            if not is_calm:
+                stream = stream.with_clusters(without(stream.followed, gone))
         n_read = int(chunk_rows.sum())
         with labelling.progress.stage("follow"), local_executor(context.executor) as here:
-            if more is not None and observed is not None and _goes_on(stream, settings, drift, more):
+            if observed is not None and more is not None and is_calm and _goes_on(stream, settings, drift, more):
                 step = stream.moved(more, observed.gathered.totals.counts, observed.gathered.totals.sums)
             else:
                 step = stream.follow(here, more, settings, starts, earlier)
         decay = Decay(rule.half_life, n_read - 1)
         stay = is_on_cluster(estimator.executor) and checkpoint is None
         assigned, labels = _label(context, labelling, step.clusters, chunk_rows, decay, labels_to, stay=stay)
-    clusters = _with_rows(step.clusters, assigned, weights.factor)
-    came = clusters.counts[:0] if observed is None else weights.factor * observed.near
-    told = events_of(step, clusters, came)
-    rows = UpdateRows(clusters.n_updates - 1, clusters.ids, weights.factor * assigned.totals.counts)
-    was = stream.followed
-    if was is None:
-        followed = Followed(clusters, step.part, tuple(told), (rows,))
-    else:
-        followed = Followed(clusters, step.part, (*was.events, *told), (*was.updates, rows), was.means)
     n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
-    return Updated(followed, labels, drift, n_read, n_valid, first_new)
+    came = np.empty(0) if observed is None else weights.factor * observed.near[~gone]
+    was = stream.followed
+    fade = 1.0 if was is None else rule.fade(was.part.last_place, step.part.last_place)
+    followed = _counted(was, step, assigned, weights.factor, came, drift, fade)
+    events = followed.events[n_told:]
+    new = new_clusters(estimator, followed.clusters, [each.id for each in events if each.event in ("born", "split")])
+    if drift is not None:
+        n_rows = dict(zip(followed.clusters.ids.tolist(), assigned.n_rows.tolist(), strict=True))
+        drift = drift.labelled(n_rows, {each.id: each.traits for each in new})
+    return Updated(followed, labels, drift, events, new, n_read, n_valid, first_new)
+
+
+def _counted(
+    was: Followed | None,
+    step: Step,
+    assigned: Assigned,
+    factor: float,
+    came: NDArray[np.float64],
+    drift: Drift | None,
+    fade: float,
+) -> Followed:
+    """Clusters with the rows of an update, and what became of them."""
+    clusters = _with_rows(step.clusters, assigned, factor)
+    told = events_of(step, clusters, came, assigned.n_rows)
+    rows = UpdateRows(clusters.n_updates - 1, clusters.ids, factor * assigned.totals.counts)
+    if was is None or drift is None:
+        return Followed(clusters, step.part, NO_PLACES, tuple(told), (rows,)).named(None)
+    return replace(
+        was,
+        clusters=clusters,
+        part=step.part,
+        events=(*was.events, *told),
+        updates=(*was.updates, rows),
+        figures=np.vstack([was.figures, drift.row])[-MOST_FIGURES:],
+        gone=fade * was.gone,
+    ).named(was)
 
 
 def _goes_on(stream: Stream, settings: FollowSettings, drift: Drift | None, more: Part) -> bool:
@@ -226,7 +237,6 @@ def relabel_rows(
         distances=none,
         within=0.0,
         variance=0.0,
-        changed=ChangedShare.empty(centers),
     )
     with (
         _writer(estimator, stream, labelling.reader.source, checkpoint, weights, kind="relabel") as writer,
@@ -243,19 +253,14 @@ def relabel_rows(
             chunk_rows = np.array(known, np.int64)
         decay = Decay(stream.rule.half_life, int(chunk_rows.sum()) - 1)
         assigned, labels = _label(context, labelling, empty, chunk_rows, decay, labels_to)
-    return replace(followed, clusters=_with_rows(empty, assigned, weights.factor)), labels
+    counted = replace(followed, clusters=_with_rows(empty, assigned, weights.factor), gone=0.0)
+    return counted.named(None), labels
 
 
 def _with_rows(clusters: TrackedClusters, assigned: Assigned, factor: float) -> TrackedClusters:
     totals, profile = assigned.totals, assigned.profile
     distances = np.zeros(clusters.n_clusters) if profile is None else profile.sums[:, 0]
-    counted = clusters.with_rows(factor * totals.counts, factor * totals.sums, factor * totals.d2, factor * distances)
-    gaps = assigned.gaps
-    if gaps is None:
-        return counted
-    table = NearestCenters.build(clusters.centers, np.float64)
-    error = GapError.of(table, n_entries=gaps.n_entries or None)
-    return counted.labelled(replace(gaps.histogram, weights=factor * gaps.histogram.weights), error)
+    return clusters.with_rows(factor * totals.counts, factor * totals.sums, factor * totals.d2, factor * distances)
 
 
 def _label(
@@ -274,8 +279,7 @@ def _label(
     sink = GatheredLabels(chunk_rows, context.writer) if held is None else held
     with labelling.progress.stage("assign", len(chunk_rows)) as stage:
         record = "assign" if held is None else None
-        scales = histogram_scales(clusters.centers)
-        pass_ = Assign(model, model.table(), decay=decay, scales=scales)
+        pass_ = Assign(model, model.table(), decay=decay)
         assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=record)
     if held is not None and labels_to is not None:
         with labelling.progress.stage("labels", n_writes(held)) as stage:

@@ -7,43 +7,50 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Verdict = Literal["stable", "shifted", "fit again"]
-Reason = Literal["share", "mean", "novel"]
+Verdict = Literal["too few updates", "stable", "shifted", "fit again"]
+Reason = Literal["share", "mean", "novel", "new"]
+
+FEWEST_UPDATES = 8
+"""Updates with figures that a verdict needs."""
+ALARMS = 2.5, 5.0, 8.0, 8.0
+"""Deviations from the median of the updates before from which a figure is a change. Lower for shares and
+distances, which few rows far out hardly alter. Set by `tests.benchmarks.bench_drift`."""
+
+MANY_BEYOND = 0.1
+"""Share of rows beyond the distances seen, above the usual one, from which clusters are to be found anew."""
 
 HEAD = (
-    "cluster", "rows before", "rows", "share before", "share", "shift", "distance before", "distance", "novel",
-    "shifted", "moved most",
+    "cluster", "rows", "share before", "share", "shift", "distance before", "distance", "beyond", "changed",
+    "moved most",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """A figure of change, beside the one that rows without change would give.
+class Figure:
+    """A figure of change, beside those of the updates before.
 
     Attributes
     ----------
     value : float
-        The population stability index, or a share of rows.
-    by_chance : float
-        Its expectation without change.
-    p_value : float
-        Probability of so large a change by chance.
+    units : float
+        How far it is from what rows without change give, in standard errors by chance.
+    usual : float
+        Median of the values of the updates before; NaN where there are none.
+    score : float
+        How far `units` is from its median in the updates before, in deviations.
     """
 
     value: float
-    by_chance: float
-    p_value: float
-
-    def exceeds(self, limit: float, level: float) -> bool:
-        """Whether it is more than `limit` above chance, and more than chance explains at this level."""
-        return self.p_value < level and self.value - self.by_chance >= limit
+    units: float
+    usual: float = math.nan
+    score: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +77,8 @@ class ClusterDrift:
     Attributes
     ----------
     id : int
-    rows_before, rows : float
-        Or their weights.
+    rows : float
+        New ones, or their weight.
     share_before, share : float
         Of all rows before, and of all new rows.
     shift : float
@@ -82,12 +89,11 @@ class ClusterDrift:
         Mean distance to the center; NaN where there are no rows.
     novel : float
         New rows beyond its reach.
-    reasons : tuple of {"share", "mean", "novel"}
-        What shifted; empty for a cluster that did not.
+    reasons : tuple of {"share", "mean", "novel", "new"}
+        What changed most in it; empty for most clusters.
     """
 
     id: int
-    rows_before: float
     rows: float
     share_before: float
     share: float
@@ -105,27 +111,38 @@ class Drift:
 
     Attributes
     ----------
-    verdict : {"stable", "shifted", "fit again"}
+    verdict : {"too few updates", "stable", "shifted", "fit again"}
     clusters : tuple of ClusterDrift
         The one with the most new rows first.
-    shares, distances : Evidence
-        Population stability indices of clusters' shares and of distances over reach.
-    novelty : Evidence
-        Share of new rows beyond the reach of their clusters.
-    n_before, n_now : float
-        Effective numbers of rows.
-    by_words : bool
-        Whether features are words.
+    shares : Figure
+        The population stability index of clusters' shares.
+    distances : Figure
+        Mean distance to the center over the distance within which 99 % of the rows before lie, at most 1.
+    novelty : Figure
+        Share of new rows beyond this distance.
+    shift : Figure
+        Of the mean that moved most for the number of its rows, in mean distances.
+    n_updates : int
+        Updates before whose figures these are compared with.
     """
 
     verdict: Verdict
     clusters: tuple[ClusterDrift, ...]
-    shares: Evidence
-    distances: Evidence
-    novelty: Evidence
-    n_before: float
-    n_now: float
-    by_words: bool = False
+    shares: Figure
+    distances: Figure
+    novelty: Figure
+    shift: Figure
+    n_updates: int
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """The four figures."""
+        return self.shares, self.distances, self.novelty, self.shift
+
+    @property
+    def row(self) -> list[float]:
+        """Values and units of the four figures, for later comparisons."""
+        return [number for each in self.figures for number in (each.value, each.units)]
 
     def __str__(self) -> str:
         return f"{self.sentence()}\n{table_text(self.clusters)}"
@@ -137,6 +154,19 @@ class Drift:
         """At most so many clusters: those with the most reasons first, then those whose share changed most."""
         order = sorted(self.clusters, key=lambda each: (-len(each.reasons), -abs(each.share - each.share_before)))
         return tuple(order[:most])
+
+    def labelled(self, n_rows: dict[int, int], new: Mapping[int, tuple[Moved, ...]]) -> Drift:
+        """The same with the rows that an update has labelled, by id, and with its new clusters and their traits."""
+        total = max(sum(n_rows.values()), 1)
+        clusters = [
+            replace(each, rows=float(n_rows.get(each.id, 0)), share=n_rows.get(each.id, 0) / total)
+            for each in self.clusters
+        ]
+        nan = math.nan
+        for id_, traits in new.items():
+            share = n_rows[id_] / total
+            clusters.append(ClusterDrift(id_, n_rows[id_], 0.0, share, nan, traits, nan, nan, nan, ("new",)))
+        return replace(self, clusters=tuple(sorted(clusters, key=lambda each: -each.rows)))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; None for what is not known."""
@@ -151,15 +181,34 @@ class Drift:
         ]
         return pd.DataFrame(rows, columns=list(ClusterDrift.__dataclass_fields__)).set_index("id")
 
-    def sentence(self) -> str:
-        """The verdict in one sentence, with the numbers that decided."""
-        figures = (
-            f"PSI of shares {self.shares.value:.3f} ({self.shares.by_chance:.3f} by chance), "
-            f"PSI of distances {self.distances.value:.3f} ({self.distances.by_chance:.3f}), "
-            f"novel rows {self.novelty.value:.1%} ({self.novelty.by_chance:.1%})"
+    def sentence(self, verdict: str = "") -> str:
+        """The verdict, or other words for it, in one sentence, with the numbers that decided."""
+        verdict = verdict or self.verdict.capitalize()
+        if self.verdict == "too few updates":
+            return f"{verdict} to judge: {self.n_updates} before this one, {FEWEST_UPDATES} needed."
+        if self.verdict == "stable":
+            return f"{verdict}: these rows differ no more than those of the {self.n_updates} updates before."
+        changed = [f"{name} {text}" for (name, text), alarm in zip(self.lines(), self.alarms(), strict=True) if alarm]
+        named = [_cluster_text(each) for each in self.clusters if each.reasons]
+        return f"{verdict}: {'; '.join([*changed, *named])}."
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Name and text of each figure."""
+        few = self.verdict == "too few updates"
+        texts = (
+            ("change of shares", self.shares, ".3f", " (index PSI)"),
+            ("mean distance", self.distances, ".3f", " of the distance that holds 99 % of the rows before"),
+            ("rows farther out", self.novelty, ".1%", " beyond that distance"),
+            ("largest shift", self.shift, ".2f", " mean distances, of a cluster's mean"),
         )
-        named = "; ".join(_cluster_text(each) for each in self.clusters if each.reasons)
-        return f"{self.verdict.capitalize()}: {figures}{'; ' * bool(named)}{named}."
+        return [
+            (name, f"{each.value:{form}}{unit}" + ("" if few else f", usually {each.usual:{form}}"))
+            for name, each, form, unit in texts
+        ]
+
+    def alarms(self) -> list[bool]:
+        """Which of the four figures are a change."""
+        return [each.score > alarm for each, alarm in zip(self.figures, ALARMS, strict=True)]
 
     def shifted(self) -> tuple[int, ...]:
         """The ids of the clusters that shifted, the one with the most new rows first."""
@@ -171,7 +220,8 @@ def _cluster_text(cluster: ClusterDrift) -> str:
     texts = {
         "share": f"share {cluster.share_before:.1%} to {cluster.share:.1%}",
         "mean": f"mean moved by {cluster.shift:.2g} of the mean distance",
-        "novel": f"{weight_text(cluster.novel)} novel rows",
+        "new": "new",
+        "novel": f"{weight_text(cluster.novel)} rows beyond the distances seen",
     }
     return f"cluster {cluster.id} ({', '.join(texts[reason] for reason in cluster.reasons)})"
 
@@ -180,14 +230,13 @@ def cells_of(cluster: ClusterDrift) -> tuple[str, ...]:
     """The line of a cluster in the table, as text."""
     return (
         str(cluster.id),
-        weight_text(cluster.rows_before),
         weight_text(cluster.rows),
         f"{cluster.share_before:.1%}",
         f"{cluster.share:.1%}",
         number_text(cluster.shift),
         number_text(cluster.distance_before),
         number_text(cluster.distance),
-        weight_text(cluster.novel),
+        weight_text(cluster.novel) if cluster.novel == cluster.novel else "-",
         ", ".join(cluster.reasons) or "-",
         ", ".join(f"{moved.feature} {moved.before:.4g} to {moved.now:.4g}" for moved in cluster.moved),
     )

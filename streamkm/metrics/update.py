@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from streamkm.cluster.tracking.events import Event
 from streamkm.core.text_table import Lines
-from streamkm.metrics.drift_report import Drift, Moved, number_text, plain, table_html, table_text, weight_text
+from streamkm.metrics.drift_report import (
+    MANY_BEYOND,
+    Drift,
+    Moved,
+    number_text,
+    plain,
+    table_html,
+    table_text,
+    weight_text,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -49,13 +58,15 @@ class Update(Lines):
         New rows.
     inertia, inertia_error : float
         Of all rows so far, and the standard error of this estimate; NaN where they are not known.
-    changed_share_bound : float
-        At most this share of the rows of before would get another label.
+    changed_share : float
+        Estimated share of the rows so far that would get another label than they have.
     relabel : bool
         Whether rows of before should be labelled anew.
     seconds : float
     new : tuple of NewCluster
         Clusters that were born or split off.
+    fixed_k : int
+        Number of clusters, if it may not change; else 0.
     """
 
     drift: Drift | None
@@ -63,10 +74,11 @@ class Update(Lines):
     n_rows: int
     inertia: float
     inertia_error: float
-    changed_share_bound: float
+    changed_share: float
     relabel: bool
     seconds: float
     new: tuple[NewCluster, ...] = ()
+    fixed_k: int = 0
 
     def __str__(self) -> str:
         told = Lines.__str__(self)
@@ -87,14 +99,40 @@ class Update(Lines):
         first, *events = [*self._event_texts()] or ["none"]
         return [
             ("new rows", f"{self.n_rows:,}"),
-            ("drift", "first update" if self.drift is None else self.drift.sentence()),
+            ("drift", self.sentence()),
+            *([("", self.advice)] if self.advice else []),
+            *([] if self.drift is None else self.drift.lines()),
             ("events", first),
             *(("", text) for text in events),
             ("inertia", f"{number_text(self.inertia)} +- {number_text(self.inertia_error)}"),
-            ("labels changed", f"at most {self.changed_share_bound:.1%} of the rows before"),
+            ("labels changed", f"{self.changed_share:.1%} of the rows so far, about"),
             ("label rows anew", "yes" if self.relabel else "no"),
             ("seconds", f"{self.seconds:.2f}"),
         ]
+
+    @property
+    def has_followed(self) -> bool:
+        """Whether clusters were born for rows that the clusters of before do not fit."""
+        return any(event.event == "born" for event in self.events)
+
+    @property
+    def advice(self) -> str:
+        """How clusters would follow rows that they do not follow; empty where they do."""
+        k, drift = self.fixed_k, self.drift
+        if not k or drift is None or self.has_followed or not (drift.novelty.value > MANY_BEYOND or drift.alarms()[2]):
+            return ""
+        few, many = max(1, k // 2), 2 * k
+        return (
+            f"k is fixed at {k}: rows far out cannot become a cluster of their own; with a range they can, such as "
+            f"n_clusters=({few}, {many}), on the command line -k {few}:{many}"
+        )
+
+    def sentence(self) -> str:
+        """What the new rows are to the clusters, in one sentence."""
+        if self.drift is None:
+            return "first update"
+        follows = self.drift.verdict == "fit again" and self.has_followed
+        return self.drift.sentence("Followed by a new cluster" if follows else "")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; None for what is not known."""
@@ -137,13 +175,13 @@ def event_text(event: Event) -> str:
     Examples
     --------
     >>> event_text(Event(3, "split", 41, 7, 1230.0, 12.5))
-    'cluster 41 was split from cluster 7: 1,230 rows'
+    'cluster 41 was split from cluster 7: 1,230 new rows'
     """
     words = {
-        "born": "was born",
-        "died": "died",
-        "split": f"was split from cluster {event.other}",
+        "born": f"was born: {weight_text(event.rows)} new rows",
+        "died": "died: its rows stopped coming",
+        "split": f"was split from cluster {event.other}: {weight_text(event.rows)} new rows",
         "joined": f"was joined to cluster {event.other}",
         "renamed": f"was cluster {event.other} elsewhere",
     }
-    return f"cluster {event.id} {words[event.event]}: {weight_text(event.rows)} rows"
+    return f"cluster {event.id} {words[event.event]}"

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import BlockPass, Blocks, assigned, assigned_far, merged
 from streamkm.cluster.centers.nearest import NearestCenters, shares_of
-from streamkm.cluster.gap_histogram import GapHistogram
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.model import Model, Space
 from streamkm.cluster.profile import Profile, absorb_profile, profile_bytes
@@ -59,19 +58,7 @@ class Assigned:
     totals: Totals
     drawn: Drawn | None = None
     profile: Profile | None = None
-    gaps: RowGaps | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RowGaps:
-    """Distances and gaps of rows, and the most entries that a sparse one stores; 0 of dense ones."""
-
-    histogram: GapHistogram
-    n_entries: int = 0
-
-    def joined(self, other: RowGaps) -> RowGaps:
-        """With those of other rows, in the memory of this one."""
-        return RowGaps(self.histogram.absorb(other.histogram), max(self.n_entries, other.n_entries))
+    n_rows: NDArray[np.int64] | None = None  # of each cluster, where weights decay
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +72,14 @@ class Passed:
     profile : Profile
     drawn : tuple of Drawn
         Rows drawn by their share of the objective, if there is a rule.
-    gaps : RowGaps or None
-        If they are wanted.
+    n_rows : int64 (k,) or None
+        Rows of each cluster, where weights decay.
     """
 
     totals: Totals | None
     profile: Profile
     drawn: tuple[Drawn, ...] = ()
-    gaps: RowGaps | None = None
+    n_rows: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +112,7 @@ class Gathered:
     totals: Totals
     drawn: Drawn | None
     profile: Profile
-    gaps: RowGaps | None = None
+    n_rows: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +128,6 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         By which rows are drawn in the same pass.
     decay : Decay, optional
         How weights fall with the age of rows.
-    scales : float64 (k,), optional
-        Units of distances, if gaps are wanted; see `cluster.gap_histogram`.
     """
 
     saved_as = Passed
@@ -151,7 +136,6 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
     table: NearestCenters
     rule: DrawRule | None = None
     decay: Decay | None = None
-    scales: NDArray[np.float64] | None = None
 
     @staticmethod
     def memory(sizes: FitSizes, space: Space) -> PassMemory:
@@ -175,8 +159,8 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
 
     def start(self) -> Passed:
         """A state without rows."""
-        gaps = None if self.scales is None else RowGaps(GapHistogram.empty(self.scales))
-        return Passed(None, Profile.empty(self.table.n_clusters), gaps=gaps)
+        n_rows = None if self.decay is None else np.zeros(self.table.n_clusters, np.int64)
+        return Passed(None, Profile.empty(self.table.n_clusters), n_rows=n_rows)
 
     def step(self, state: Passed, rows: ValidRows) -> tuple[Passed, NDArray[np.int32]]:
         """Add the rows of a chunk; return its labels (n_read,), -1 for invalid rows."""
@@ -203,12 +187,10 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
             drawn = self.rule.gather((*drawn, self.rule.draw(X, rows.places, weights, d2)))
         gathered = float(weighted_sum(weights, d2 if norms is None else norms))
         totals = Totals(totals.sums, totals.counts, totals.d2 + gathered)
-        found = state.gaps
-        if found is not None:
-            found.histogram.add(labels, measured, gaps, weights)
-            n_entries = 0 if isinstance(X, np.ndarray) else int(np.diff(X.indptr).max(initial=0))
-            found = RowGaps(found.histogram, max(found.n_entries, n_entries))
-        return Passed(totals, state.profile, drawn, found), labels, measured
+        n_rows = state.n_rows
+        if n_rows is not None:
+            n_rows = n_rows + np.bincount(labels, minlength=len(n_rows))
+        return Passed(totals, state.profile, drawn, n_rows), labels, measured
 
     def join(self, first: Passed, second: Passed) -> Passed:
         """Add the second state to the first, in its memory."""
@@ -216,16 +198,14 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         if first.totals is not None:
             totals = first.totals if totals is None else absorb_totals(first.totals, totals)
         drawn = () if self.rule is None else self.rule.gather((*first.drawn, *second.drawn))
-        gaps = first.gaps
-        if gaps is not None and second.gaps is not None:
-            gaps = gaps.joined(second.gaps)
-        return Passed(totals, absorb_profile(first.profile, second.profile), drawn, gaps)
+        n_rows = None if first.n_rows is None or second.n_rows is None else first.n_rows + second.n_rows
+        return Passed(totals, absorb_profile(first.profile, second.profile), drawn, n_rows)
 
     def finish(self, state: Passed) -> Gathered:
         """Return sums, drawn rows and profile."""
         totals = Totals.zeros(*self.model.centers.shape) if state.totals is None else state.totals
         drawn = self.rule.join(state.drawn) if self.rule is not None and state.drawn else None
-        return Gathered(totals, drawn, state.profile, state.gaps)
+        return Gathered(totals, drawn, state.profile, state.n_rows)
 
 
 def assign_pass(
@@ -270,7 +250,7 @@ def assign_pass(
             again = context.run(Assign(near, near.table(), decay=assign.decay), Stage(stage.name), chunk_rows)
             d2, profile = again.totals.d2, again.profile
         totals = replace(totals, d2=d2)
-    return Assigned(sink.labels, totals, found.drawn, profile, found.gaps)
+    return Assigned(sink.labels, totals, found.drawn, profile, found.n_rows)
 
 
 class AssignBlock(BlockPass):

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.distances import BINS, distance_histogram
-from streamkm.cluster.gap_histogram import histogram_bytes
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import profile_bytes
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
@@ -119,7 +118,7 @@ class Observe(Pass[ObserveState, None, Observed]):
             end = FOLLOW_CENTERS * centers + FOLLOW_CORESETS * sizes.coreset_bytes
         return PassMemory(
             kept=HELD_CENTERS * centers,
-            state=centers + profile_bytes(sizes.n_clusters) + histogram_bytes(sizes.n_clusters),
+            state=centers + profile_bytes(sizes.n_clusters),
             n_states=reading.large_states(centers),
             end=end,
         )

@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 MOST_BARS = 30
 """Clusters whose shares are drawn."""
+_FOLLOWED = "The new rows differ from those before; the clusters have followed"
 _VERDICTS = {
+    "too few updates": "Too few updates to judge these rows",
     "stable": "The new rows are like those before",
     "shifted": "The new rows differ from those before",
     "fit again": "The new rows do not fit the clusters: fit again",
@@ -38,16 +40,16 @@ def update_page(brought: Update | Drift) -> str:
         from streamkm.reports.drawing import svg
 
         figures["Shares of clusters"] = svg(plot_shares(drift))
-        figures["How far means moved"] = svg(plot_shifts(drift))
-    lines = (
-        [] if update is None else [(name, text) for name, text in update.lines() if name not in ("drift", "events", "")]
-    )
+    texts = update or drift
+    lines = [] if texts is None else [pair for pair in texts.lines() if pair[0] not in ("drift", "events", "")]
+    follows = update is not None and update.has_followed
+    sentence = "" if update is None or drift is None else f"{update.sentence()} {update.advice}"
     return render(
         "update.html.jinja",
         title="Drift" if update is None else "Update",
-        verdict="These are the first rows" if drift is None else _VERDICTS[drift.verdict],
-        is_fine=drift is None or drift.verdict == "stable",
-        sentence="" if drift is None else drift.sentence(),
+        verdict="These are the first rows" if drift is None else _FOLLOWED if follows else _VERDICTS[drift.verdict],
+        is_fine=drift is None or drift.verdict in ("stable", "too few updates"),
+        sentence=drift.sentence() if update is None and drift is not None else sentence,
         lines=lines,
         events=None if update is None else [update.event_text(event) for event in update.events],
         figures=figures,
@@ -71,25 +73,5 @@ def plot_shares(drift: Drift) -> Figure:
     panel.set_xlabel("cluster")
     more = f"; the {MOST_BARS} largest of {len(drift.clusters):,} clusters" if len(drift.clusters) > MOST_BARS else ""
     panel.set_title(f"Share of rows{more}", **TITLE)
-    panel.legend(frameon=False, labelcolor=INK)
-    return figure
-
-
-def plot_shifts(drift: Drift) -> Figure:
-    """Draw how far the mean of each cluster moved against its share now; those that shifted are named."""
-    from streamkm.reports.drawing import COLOURS, FAINT, INK, TITLE, new_figure
-
-    figure, (panel,) = new_figure(1, height=4.2)
-    for colour, name, shifted in ((FAINT, "as before", False), (COLOURS[3], "shifted", True)):
-        found = [each for each in drift.clusters if bool(each.reasons) == shifted and each.shift == each.shift]
-        panel.plot([each.share for each in found], [each.shift for each in found], "o", color=colour, label=name)
-        for each in found if shifted else ():
-            panel.annotate(str(each.id), (each.share, each.shift), xytext=(6, 4), textcoords="offset points", color=INK)
-    panel.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
-    panel.set_xlabel("share of the new rows")
-    panel.set_ylabel("shift, in mean distances")
-    panel.set_ylim(bottom=0)
-    panel.margins(x=0.08)
-    panel.set_title("How far the mean of each cluster moved", **TITLE)
     panel.legend(frameon=False, labelcolor=INK)
     return figure

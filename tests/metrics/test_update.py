@@ -7,27 +7,35 @@ from dataclasses import replace
 from math import nan
 
 from streamkm.cluster.tracking.events import Event
-from streamkm.metrics.drift_report import ClusterDrift, Drift, Evidence, Moved, weight_text
+from streamkm.metrics.drift_report import ClusterDrift, Drift, Figure, Moved, weight_text
 from streamkm.metrics.update import MOST_SHOWN, Update, event_text
 
 MOVED = (Moved("<fare>", 1.0, 2.0),)
 CLUSTERS = (
-    ClusterDrift(7, 1000.0, 300.0, 0.5, 0.75, 0.4, MOVED, 1.5, 1.75, 12.0, ("share", "mean")),
-    ClusterDrift(2, 1000.0, 0.0, 0.5, 0.25, nan, (), 1.5, nan, 0.0, ()),
+    ClusterDrift(7, 300.0, 0.5, 0.75, 0.4, MOVED, 1.5, 1.75, 12.0, ("share", "mean")),
+    ClusterDrift(2, 0.0, 0.5, 0.25, nan, (), 1.5, nan, 0.0, ()),
 )
 DRIFT = Drift(
-    "shifted", CLUSTERS, Evidence(0.3, 0.01, 0.0), Evidence(0.0, 0.1, 0.5), Evidence(0.01, 0.01, 0.5), 2000, 400
+    "shifted",
+    CLUSTERS,
+    Figure(0.3, 9.0, 0.01, 9.0),
+    Figure(0.5, 0.1),
+    Figure(0.01, 0.0),
+    Figure(0.4, 20.0, 0.1, 9.0),
+    9,
 )
 UPDATE = Update(DRIFT, (Event(3, "split", 7, 2, 300.0, nan),), 400, 12.5, nan, 0.125, True, 0.5)
 
 
 def test_a_drift_prints_as_a_table_below_its_sentence():
     sentence, head, first, second = str(DRIFT).splitlines()
-    assert sentence.startswith("Shifted: PSI of shares 0.300 (0.010 by chance)")
+    assert sentence.startswith(
+        "Shifted: change of shares 0.300 (index PSI), usually 0.010; largest shift 0.40 mean distances"
+    )
     assert sentence.endswith("cluster 7 (share 50.0% to 75.0%, mean moved by 0.4 of the mean distance).")
     assert head.split("  ")[0] == "cluster"
     assert first.endswith("share, mean  <fare> 1 to 2")
-    assert second.split() == ["2", "1,000", "0", "50.0%", "25.0%", "-", "1.5", "-", "0", "-"]
+    assert second.split() == ["2", "0", "50.0%", "25.0%", "-", "1.5", "-", "0", "-"]
 
 
 def test_pages_escape_names():
@@ -38,10 +46,10 @@ def test_pages_escape_names():
 
 def test_an_update_prints():
     text = str(UPDATE)
-    assert "cluster 7 was split from cluster 2: 300 rows" in text
+    assert "cluster 7 was split from cluster 2: 300 new rows" in text
     assert text.endswith(str(DRIFT).split("\n", 1)[1])  # the table of the drift
     assert "12.5 +- -" in text
-    assert "at most 12.5%" in text
+    assert "12.5% of the rows so far" in text
     assert "&lt;fare&gt; 1 to 2" in UPDATE._repr_html_()
     first = Update(None, (), 400, 12.5, 0.1, 0.0, False, 0.5)
     assert "first update" in str(first)
@@ -64,16 +72,14 @@ def test_a_data_frame_has_a_row_for_each_cluster():
 
 
 def test_the_clusters_that_changed_most_are_shown():
-    still = [
-        ClusterDrift(id_, 100.0, 10.0 * id_, 0.02, id_ / 1000, nan, (), 1.0, 1.0, 0.0, ()) for id_ in range(10, 30)
-    ]
+    still = [ClusterDrift(id_, 10.0 * id_, 0.02, id_ / 1000, nan, (), 1.0, 1.0, 0.0, ()) for id_ in range(10, 30)]
     drift = replace(DRIFT, clusters=(*still, *CLUSTERS))
     assert [each.id for each in drift.most_changed(4)] == [7, 2, 10, 11]  # reasons first, then the change of the share
     assert len(drift.most_changed(100)) == 22
     for shown in (str(replace(UPDATE, drift=drift)), replace(UPDATE, drift=drift)._repr_html_()):
         assert "and 7 clusters that changed less" in shown
     assert "changed less" not in str(UPDATE)
-    assert len(str(replace(UPDATE, drift=drift)).split("cluster  rows before")[1].splitlines()) == MOST_SHOWN + 2
+    assert len(str(replace(UPDATE, drift=drift)).split("cluster  rows")[1].splitlines()) == MOST_SHOWN + 2
 
 
 def test_events_are_told_in_words():
@@ -83,9 +89,9 @@ def test_events_are_told_in_words():
         Event(3, "joined", 6, 2, 3, nan),
     ]
     assert [event_text(event) for event in told] == [
-        "cluster 41 was born: 1,230 rows",
-        "cluster 5 died: 12.25 rows",
-        "cluster 6 was joined to cluster 2: 3 rows",
+        "cluster 41 was born: 1,230 new rows",
+        "cluster 5 died: its rows stopped coming",
+        "cluster 6 was joined to cluster 2",
     ]
     many = replace(UPDATE, events=tuple(told * 6))
     assert "and 3 more" in str(many)
@@ -103,12 +109,29 @@ def test_the_data_frame_of_an_update_has_its_events():
     assert frame.index.name == "id"
     assert frame["events"].tolist() == [
         "",
-        "cluster 7 was split from cluster 2: 300 rows",
-        "cluster 9 was born: 50 rows",
+        "cluster 7 was split from cluster 2: 300 new rows",
+        "cluster 9 was born: 50 new rows",
     ]
     assert frame.loc[7, "rows"] == 300
     assert frame["rows"].isna().tolist() == [False, False, True]
     first = Update(None, (born,), 50, 12.5, 0.1, 0.0, False, 0.5).to_pandas()
-    assert first["events"].to_dict() == {9: "cluster 9 was born: 50 rows"}
+    assert first["events"].to_dict() == {9: "cluster 9 was born: 50 new rows"}
     assert len(Update(None, (), 50, 12.5, 0.1, 0.0, False, 0.5).to_pandas()) == 0
     assert replace(UPDATE, events=()).to_pandas()["events"].tolist() == ["", ""]
+
+
+def test_a_fixed_number_of_clusters_says_what_a_range_would_do():
+    novel = replace(DRIFT, novelty=Figure(0.16, 50.0))
+    told = str(replace(UPDATE, drift=novel, fixed_k=6))
+    assert "k is fixed at 6" in told
+    assert "-k 3:12" in told
+    assert "fixed" not in str(replace(UPDATE, fixed_k=6))
+    assert "fixed" not in str(replace(UPDATE, drift=novel))
+
+
+def test_new_clusters_stand_in_the_table_and_what_was_followed_calls_for_no_fit():
+    drift = replace(DRIFT, verdict="fit again").labelled({7: 60, 9: 20, 2: 20}, {9: MOVED})
+    assert [(each.id, each.rows, each.share) for each in drift.clusters] == [(7, 60, 0.6), (2, 20, 0.2), (9, 20, 0.2)]
+    update = replace(UPDATE, drift=drift, events=(Event(3, "born", 9, None, 20, nan),))
+    assert update.sentence().startswith("Followed by a new cluster: ")
+    assert "cluster 9 was born: 20 new rows" in str(update)

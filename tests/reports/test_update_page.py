@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nan
 
 import pytest
 
+from streamkm.cluster.tracking.events import Event
 from streamkm.reports.page import TITLE
-from streamkm.reports.update_page import MOST_BARS, plot_shares, plot_shifts, update_page
+from streamkm.reports.update_page import MOST_BARS, plot_shares, update_page
 from tests.metrics.test_update import CLUSTERS, DRIFT, UPDATE
 
 
@@ -15,11 +17,12 @@ def test_a_page_says_the_verdict_first():
     page = update_page(UPDATE)
     assert TITLE in page
     heads = [
-        page.index(text) for text in ("differ from those before</h1>", "Shifted: PSI", "was split", "<svg", "fare")
+        page.index(text)
+        for text in ("differ from those before</h1>", "Shifted: change of shares", "was split", "<svg", "fare")
     ]
     assert heads == sorted(heads)
     assert "&lt;fare&gt; 1 to 2" in page
-    assert "cluster 7 was split from cluster 2: 300 rows" in page
+    assert "cluster 7 was split from cluster 2: 300 new rows" in page
     assert page.count("http") == page.count("http-equiv")  # nothing is requested
 
 
@@ -50,8 +53,9 @@ def test_bars_are_pairs_of_the_largest_clusters(n_clusters):
     assert [int(text.get_text()) for text in panel.get_xticklabels()] == list(range(n_clusters))[::-1][:shown]
 
 
-def test_clusters_that_shifted_are_named():
-    (panel,) = plot_shifts(DRIFT).axes
-    assert [text.get_text() for text in panel.texts] == ["7"]
-    points = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
-    assert points == {"as before": [], "shifted": [[0.75, 0.4]]}  # a shift that is not known is not drawn
+def test_a_page_of_clusters_that_followed_does_not_call_for_a_fit():
+    drift = replace(DRIFT, verdict="fit again").labelled({7: 60, 9: 40}, {9: ()})
+    page = update_page(replace(UPDATE, drift=drift, events=(Event(3, "born", 9, None, 40, nan),)))
+    assert "the clusters have followed</h1>" in page
+    assert "fit again" not in page.lower()
+    assert plot_shares(drift).axes[0].get_xticklabels()[2].get_text() == "9"

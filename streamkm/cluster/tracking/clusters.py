@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.changed_share import ChangedShare, GapError
-from streamkm.cluster.gap_histogram import GapHistogram
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.tracking.transition import Transition, family
 from streamkm.cluster.tracking.ward import joined_means
@@ -39,14 +37,8 @@ class TrackedClusters:
         Weighted sum of squared distances of all rows to the means of their clusters.
     variance : float
         Of `within`: above 0 once clusters were split, or rows are known by a coreset alone.
-    changed : ChangedShare
-        What is certain of the rows whose nearest center is another one since they were labelled.
-    histogram : float64 (b,)
-        Weights of rows of the coreset by distance over reach, of `cluster.distances.distance_histogram`. Zero: unknown.
     unsearched : float
         Weight of rows since splits and joins were last looked for.
-    n_effective : float
-        Rows that would tell as much as the coreset: ``sum(w)^2 / sum(w^2)`` of its weights (Kish).
     origins : int64 (ids given so far,)
         Fingerprint of the center of each cluster when it got its id. Clusters that were followed apart are the same
         where their ids and all origins up to there agree.
@@ -61,9 +53,6 @@ class TrackedClusters:
     reach: NDArray[np.float64]
     within: float
     variance: float
-    changed: ChangedShare
-    histogram: NDArray[np.float64]
-    n_effective: float
     unsearched: float
     origins: NDArray[np.int64]
     n_updates: int
@@ -92,13 +81,7 @@ class TrackedClusters:
     @property
     def n_bytes(self) -> int:
         """Bytes in memory."""
-        return (
-            self.centers.nbytes
-            + self.means.nbytes
-            + 4 * self.ids.nbytes
-            + self.origins.nbytes
-            + self.changed.rows.n_bytes
-        )
+        return self.centers.nbytes + self.means.nbytes + 4 * self.ids.nbytes + self.origins.nbytes
 
     def widened(self, n_features: int) -> TrackedClusters:
         """The same with more features, which no row had."""
@@ -118,13 +101,8 @@ class TrackedClusters:
             distances=factor * self.distances,
             within=factor * self.within,
             variance=factor * factor * self.variance,
-            changed=self.changed.faded(factor),
             unsearched=factor * self.unsearched,
         )
-
-    def labelled(self, histogram: GapHistogram, error: GapError) -> TrackedClusters:
-        """With what is known of how far rows, which were labelled by the centers, are from having other ones."""
-        return replace(self, changed=self.changed.labelled(histogram, error))
 
     def with_rows(
         self, counts: NDArray[np.float64], sums: NDArray[np.float64], d2: float, distances: NDArray[np.float64]
@@ -238,9 +216,6 @@ def carry_over(
         distances[into] += shares * tracked.distances[one]
         reach[into] = np.maximum(reach[into], tracked.reach[one])
     order = np.argsort(ids, kind="stable")
-    places = np.empty(n_after, np.int64)
-    places[order] = np.arange(n_after)
-    came_from = np.where(transition.heirs >= 0, places[transition.heirs], -1)
     carried = replace(
         tracked,
         ids=ids[order],
@@ -251,7 +226,6 @@ def carry_over(
         reach=reach[order],
         within=max(0.0, within),
         variance=variance,
-        changed=tracked.changed.moved(tracked.centers, centers[order], came_from),
         origins=np.append(tracked.origins, origins_of(centers[is_new])),
         n_updates=tracked.n_updates + 1,
     )

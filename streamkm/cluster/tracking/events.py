@@ -25,7 +25,7 @@ class Event:
     other : int or None
         The cluster that it was split from or joined to, or the id that it had in the second estimator of a merge.
     rows : float
-        Weight of the cluster's rows.
+        Rows of the update that are in the cluster; 0 where it is gone or renamed.
     gain : float
         How much lower the objective is for it, by Ward's formula; negative for joins and deaths.
     """

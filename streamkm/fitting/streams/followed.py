@@ -5,93 +5,35 @@ Nothing here reads files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.changed_share import ChangedShare
-from streamkm.cluster.distances import BINS, distance_histogram
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.tracking.clusters import Parts, TrackedClusters, carry_over, origins_of, weighted_quantiles
-from streamkm.cluster.tracking.events import Event, Kind, UpdateRows
+from streamkm.cluster.tracking.events import Event, Kind
+from streamkm.cluster.tracking.followed import NO_PLACES, Followed
 from streamkm.cluster.tracking.transition import Transition, family, find_transition
 from streamkm.cluster.tracking.ward import join_cost, join_costs
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
 from streamkm.fitting.streams.follow import FollowSettings, follow
 
-NO_PLACES = np.empty(0, np.int64)
 REACH = 0.99
 """Share of a cluster's rows that lie within its reach."""
 BORN_BEYOND = 1.5
 """Reaches from the nearest center beyond which most rows of a cluster that was born lie."""
 UNSEARCHED = 0.1
 """Share of all rows that may come, as they came before, until splits and joins are looked for."""
-SLACK = 2
-"""Times the rows of a coreset that may wait until it is reduced."""
 USUAL_CHANGE = 0.05
 """Share by which the size of a cluster changes from update to update without a reason."""
 BESIDE = 5
 """Nearest clusters, one of which may have taken over the rows of one that is gone."""
 FEW = 0.1
 """Share of the expected rows below which a cluster that is gone has died, and was not joined."""
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """Clusters with ids, and what an update needs to go on.
-
-    Attributes
-    ----------
-    clusters : TrackedClusters
-    part : Part
-        Weighted rows that stand for all rows that were counted.
-    events : tuple of Event
-        What became of clusters so far.
-    updates : tuple of UpdateRows
-        Rows of each update by cluster.
-    means : int64 (j,)
-        Places in `part` that have the means of a fit, which stand for its rows.
-    """
-
-    clusters: TrackedClusters
-    part: Part
-    events: tuple[Event, ...] = ()
-    updates: tuple[UpdateRows, ...] = ()
-    means: NDArray[np.int64] = field(default_factory=lambda: NO_PLACES)
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes in memory."""
-        return self.clusters.n_bytes + self.part.n_bytes
-
-    def check(self, n_features: int) -> None:
-        """Refuse arrays, as a file may have them, that do not go together. Raises ValueError."""
-        clusters, part = self.clusters, self.part
-        k = clusters.n_clusters
-        wide, flat = (k, n_features), (k,)
-        for name, shape in (("centers", wide), ("means", wide), ("counts", flat), ("distances", flat), ("reach", flat)):
-            array = getattr(clusters, name)
-            if array.dtype != np.float64 or array.shape != shape:
-                raise ValueError(f"{name} of {array.dtype} {array.shape}; needed: float64 {shape}")
-        if clusters.ids.dtype != np.int64 or (np.diff(clusters.ids) <= 0).any() or k == 0:
-            raise ValueError("ids of clusters that do not ascend")
-        origins = clusters.origins
-        if (
-            origins.dtype != np.int64
-            or origins.ndim != 1
-            or not 0 <= clusters.ids[0] <= clusters.ids[-1] < len(origins)
-        ):
-            raise ValueError(f"{len(origins)} ids were given, and clusters have {clusters.ids.tolist()}")
-        n_rows = len(part.places)
-        kinds = str(part.places.dtype), str(part.weights.dtype)
-        if kinds != ("int64", "float64") or part.weights.shape != (n_rows,) or part.X.shape[0] != n_rows:
-            raise ValueError(f"rows {part.X.shape} with {len(part.weights)} weights and {n_rows} places")
-        if part.X.shape[1] > n_features:
-            raise ValueError(f"rows of {part.X.shape[1]} features; the model has {n_features}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +73,6 @@ def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, earlier: C
         reach=none,
         within=0.0,
         variance=0.0,
-        changed=ChangedShare.empty(centers),
-        histogram=np.zeros(BINS + 1),
-        n_effective=0.0,
         unsearched=0.0,
         origins=origins_of(centers),
         n_updates=1,
@@ -228,11 +167,12 @@ def estimated(clusters: TrackedClusters, X: Matrix, weights: NDArray[np.float64]
     total = float(weights @ d2)
     counted = clusters.with_rows(counts, sums, total, distances)
     spread = weights * (d2 - total / float(weights.sum()))
-    changed = replace(counted.changed, changed=counted.changed.changed + float(weights.sum()))
-    return replace(counted, variance=counted.variance + float(spread @ spread), changed=changed)
+    return replace(counted, variance=counted.variance + float(spread @ spread))
 
 
-def events_of(step: Step, clusters: TrackedClusters, came: NDArray[np.float64]) -> list[Event]:
+def events_of(
+    step: Step, clusters: TrackedClusters, came: NDArray[np.float64], n_rows: NDArray[np.int64]
+) -> list[Event]:
     """What became of clusters in an update, once its rows are counted.
 
     Parameters
@@ -242,6 +182,8 @@ def events_of(step: Step, clusters: TrackedClusters, came: NDArray[np.float64]) 
         With all rows.
     came : float64 (k before,)
         Weight of the update's rows that lay within the reach of each center before.
+    n_rows : int64 (k,)
+        Rows of the update in each cluster.
     """
     transition, known, number = step.transition, step.before, clusters.n_updates - 1
     told: list[Event] = []
@@ -256,25 +198,20 @@ def events_of(step: Step, clusters: TrackedClusters, came: NDArray[np.float64]) 
         cost = join_cost(known.means[one], known.counts[one], clusters.means[into], clusters.counts[into])
         died = _is_without_rows(known, came, one)
         if died:
-            tell("died", int(known.ids[one]), None, known.counts[one], -cost)
+            tell("died", int(known.ids[one]), None, 0, -cost)
         else:
-            tell("joined", int(known.ids[one]), int(clusters.ids[into]), known.counts[one], -cost)
+            tell("joined", int(known.ids[one]), int(clusters.ids[into]), 0, -cost)
     costs, _ = join_costs(clusters.means, clusters.counts)
     for new in sorted(np.flatnonzero(transition.is_new).tolist(), key=lambda new: int(place[new])):
         at, parent = int(place[new]), int(transition.parents[new])
         if parent < 0:
             gain = costs[at] if len(costs) > 1 else 0.0
-            tell("born", int(clusters.ids[at]), None, clusters.counts[at], gain)
+            tell("born", int(clusters.ids[at]), None, n_rows[at], gain)
             continue
         heir = int(place[transition.heirs[parent]])
         gain = join_cost(clusters.means[at], clusters.counts[at], clusters.means[heir], clusters.counts[heir])
-        tell("split", int(clusters.ids[at]), int(known.ids[parent]), clusters.counts[at], gain)
+        tell("split", int(clusters.ids[at]), int(known.ids[parent]), n_rows[at], gain)
     return told
-
-
-def kept_part(rule: CoresetRule, part: Part) -> Part:
-    """The rows that stand for all, reduced where they are many more than a coreset has."""
-    return rule.reduced(part) if len(part.places) > SLACK * rule.size else part
 
 
 def _is_without_rows(known: TrackedClusters, came: NDArray[np.float64], one: int) -> bool:
@@ -307,6 +244,4 @@ def reaching(clusters: TrackedClusters, coreset: Coreset, means: NDArray[np.int6
     distances = np.sqrt(row_d2(X, labels, table))
     reach = weighted_quantiles(distances, weights, labels, clusters.n_clusters, REACH)
     reach = np.where(reach > 0, reach, clusters.reach)
-    histogram = distance_histogram(distances, reach[labels], weights)
-    n_effective = weights.sum() ** 2 / max(float(np.square(weights).sum()), 1e-300)
-    return replace(clusters, reach=reach, histogram=histogram, n_effective=float(n_effective))
+    return replace(clusters, reach=reach)

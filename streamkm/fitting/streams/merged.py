@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.events import Event, UpdateRows
+from streamkm.cluster.tracking.followed import Followed
 from streamkm.cluster.tracking.ward import joined_means
-from streamkm.fitting.streams.followed import Followed, kept_part, reaching
+from streamkm.fitting.streams.followed import reaching
 
 
 def merged(first: Followed, second: Followed, rule: CoresetRule) -> Followed:
     """Count the rows of the second in the clusters of the first where both have them, else in clusters with new ids.
 
     Clusters are the same if they have the same id and a common history. Their centers are those of the first, and
-    rows stay in their clusters: all sums are exact, and `changed` tells how many rows have another nearest center.
+    rows stay in their clusters: all sums are exact.
     """
     part, means = rule.together([first.part, second.part]), np.union1d(first.means, second.means)
     fades = [rule.fade(each.part.last_place, part.last_place) for each in (first, second)]
@@ -31,7 +32,10 @@ def merged(first: Followed, second: Followed, rule: CoresetRule) -> Followed:
     clusters = reaching(_counted(one, other, names, origins), rule.finish(part), means)
     events = (*first.events, *_events(first, second, names), *_renamed(other, names, clusters.n_updates - 1))
     updates = [_renumbered(each, first.clusters.n_updates, names) for each in second.updates]
-    return Followed(clusters, kept_part(rule, part), events, (*first.updates, *updates), means)
+    both = Followed(clusters, part, events, (*first.updates, *updates), means)
+    given = np.concatenate([first.given, names[second.given]])
+    gone = sum(fade * each.gone for fade, each in zip(fades, (first, second), strict=True))
+    return replace(both, given=given, figures=first.figures, gone=gone).reduced(rule)
 
 
 def _names(one: TrackedClusters, other: TrackedClusters) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -77,9 +81,6 @@ def _counted(
         reach=reach,
         within=one.within + other.within + float(between.sum()),
         variance=one.variance + other.variance,
-        changed=one.changed.moved(one.centers, centers, here).joined(
-            other.changed.moved(other.centers, centers, there)
-        ),
         origins=origins,
         n_updates=one.n_updates + other.n_updates,
     )
@@ -111,5 +112,4 @@ def _renumbered(rows: UpdateRows, n_before: int, names: NDArray[np.int64]) -> Up
 
 def _renamed(other: TrackedClusters, names: NDArray[np.int64], update: int) -> list[Event]:
     """Clusters of the second that have another id from now on."""
-    rows = dict(zip(other.ids.tolist(), other.counts.tolist(), strict=True))
-    return [Event(update, "renamed", int(names[old]), old, rows[old], 0.0) for old in sorted(rows) if names[old] != old]
+    return [Event(update, "renamed", int(names[old]), old, 0.0, 0.0) for old in other.ids.tolist() if names[old] != old]

@@ -6,6 +6,7 @@ their places, so the state is the same, bit for bit, however the rows are cut in
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,13 +18,14 @@ from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.cluster.tracking.clusters import TrackedClusters
+from streamkm.cluster.tracking.followed import Followed
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.records import pack, unpack
 from streamkm.fitting.streams.coreset_centers import Clusters, StreamSettings, cluster_coreset
 from streamkm.fitting.streams.follow import FollowSettings, follow
-from streamkm.fitting.streams.followed import Followed, Step, advanced, begun, kept_part, moved
+from streamkm.fitting.streams.followed import Step, advanced, begun, moved
 from streamkm.fitting.streams.merged import merged
 from streamkm.fitting.streams.rows import Piece, Totals, pack_piece, together, unpack_piece
 from streamkm.passes.reader import largest_d2, what_is_invalid
@@ -163,8 +165,14 @@ class Stream:
         part = self.rule.part(sp.csr_array(X) if sparse else X, places, clusters.counts[kept])
         self.next_row += len(X)
         self.n_rows, self._sparse, self._width = n_rows, sparse, X.shape[1]
-        self.followed = Followed(clusters, replace(part, n_rows=n_rows, depth=1), means=places)
+        self.followed = Followed(clusters, replace(part, n_rows=n_rows, depth=1), clusters.ids[kept], means=places)
         self._from_fit = True
+
+    def with_clusters(self, followed: Followed) -> Stream:
+        """The same with other clusters."""
+        stream = copy(self)
+        stream.followed = followed
+        return stream
 
     def follow(
         self,
@@ -214,7 +222,7 @@ class Stream:
     def updated(self, followed: Followed, n_rows: int, next_row: int) -> Stream:
         """The stream after an update, which has counted all rows."""
         stream = Stream(self.rule, first_row=next_row)
-        stream.followed = replace(followed, part=kept_part(self.rule, followed.part))
+        stream.followed = followed.reduced(self.rule)
         stream.n_rows, stream.dtype, stream._sparse = n_rows, self.dtype, self._sparse
         stream._width = max(self._width, followed.part.X.shape[1])
         return stream

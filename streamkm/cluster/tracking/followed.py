@@ -1,0 +1,243 @@
+"""Clusters that are followed, with the rows that stand for all, and how these lie about the present centers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.centers.nearest import NearestCenters
+from streamkm.cluster.distances import distance_histogram
+from streamkm.cluster.rows import add_rows, row_d2
+from streamkm.cluster.sampling.coreset import CoresetRule, Part
+from streamkm.cluster.totals import Totals
+from streamkm.cluster.tracking.clusters import TrackedClusters
+from streamkm.cluster.tracking.events import Event, UpdateRows
+from streamkm.cluster.tracking.ward import join_costs
+from streamkm.core.matrix import Matrix
+
+NO_PLACES = np.empty(0, np.int64)
+IDLE_UPDATES, DUE_ROWS = 3, 10.0
+"""A cluster dies after so many updates without any row, if so many rows were due by its share."""
+SLACK = 2
+"""Times the rows of a coreset that may wait until it is reduced."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Rows by cluster, about given centers.
+
+    Attributes
+    ----------
+    ids : int64 (k,)
+    counts : float64 (k,)
+        Weights of the rows; decayed ones are no integers.
+    means : float64 (k, d)
+        Of the rows; of any value where there are none.
+    distances : float64 (k,)
+        Mean distances to the centers.
+    histogram : float64 (b,)
+        As of `distance_histogram`.
+    n_rows : float
+        Effective number of rows, ``sum(w)**2 / sum(w**2)`` (Kish).
+    shown : float64 (k, d), optional
+        The means in the units to tell; by default `means`.
+    """
+
+    ids: NDArray[np.int64]
+    counts: NDArray[np.float64]
+    means: NDArray[np.float64]
+    distances: NDArray[np.float64]
+    histogram: NDArray[np.float64]
+    n_rows: float
+    shown: NDArray[np.float64] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        known: TrackedClusters,
+        totals: Totals,
+        away: NDArray[np.float64],
+        histogram: NDArray[np.float64],
+        squares: float,
+    ) -> ClusterState:
+        """By sums of rows, of their distances (k,), and of their squared weights."""
+        counts = totals.counts
+        distances = np.divide(away, counts, out=np.zeros(len(counts)), where=counts > 0)
+        n_rows = float(counts.sum()) ** 2 / max(squares, 1e-300)
+        return cls(known.ids, counts, totals.means(known.centers), distances, histogram, n_rows)
+
+    def shares(self) -> NDArray[np.float64]:
+        """Of clusters, in all rows."""
+        total = self.counts.sum()
+        return self.counts / total if total else np.zeros_like(self.counts)
+
+    def effective(self) -> NDArray[np.float64]:
+        """Effective rows of each cluster."""
+        return self.shares() * self.n_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Clusters with ids, and what an update needs to go on.
+
+    Attributes
+    ----------
+    clusters : TrackedClusters
+    part : Part
+        Weighted rows that stand for all rows that were counted.
+    given : int64 (s,)
+        Ids that these rows got when they came.
+    events : tuple of Event
+        What became of clusters so far.
+    updates : tuple of UpdateRows
+        Rows of each update by cluster.
+    means : int64 (j,)
+        Places in `part` that have the means of a fit, which stand for its rows.
+    figures : float64 (u, 8)
+        `Drift.row` of the last updates, which later ones are judged by.
+    gone : float
+        Weight of the rows of clusters that died, as of the newest row of `part`.
+    """
+
+    clusters: TrackedClusters
+    part: Part
+    given: NDArray[np.int64]
+    events: tuple[Event, ...] = ()
+    updates: tuple[UpdateRows, ...] = ()
+    means: NDArray[np.int64] = field(default_factory=lambda: NO_PLACES)
+    figures: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 8)))
+    gone: float = 0.0
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes in memory."""
+        return self.clusters.n_bytes + self.part.n_bytes
+
+    @property
+    def is_real(self) -> NDArray[np.bool_]:
+        """Whether rows of `part` (s,) came as such, and are not means of a fit."""
+        return ~np.isin(self.part.places, self.means)
+
+    def ids(self, X: Matrix) -> NDArray[np.int64]:
+        """Ids of the nearest clusters of rows."""
+        clusters = self.clusters.widened(X.shape[1])
+        return clusters.ids[NearestCenters.build(clusters.centers, np.float64).labels(X)]
+
+    def changed_share(self) -> float:
+        """Estimated share of rows whose nearest cluster is another one than when they came."""
+        weights = self.part.weights * self.is_real
+        changed = float(weights @ (self.ids(self.part.X) != self.given)) + self.gone
+        return changed / max(float(weights.sum()) + self.gone, 1e-300)
+
+    def named(self, was: Followed | None) -> Followed:
+        """The same where rows that `was` has not get the ids that they have now; others keep theirs.
+
+        The rows of a fit are not kept: the first rows after it stand for them, with the ids by the centers of the fit.
+        """
+        given = (self if was is None or was.is_real.any() else was).ids(self.part.X)
+        if was is not None:
+            _, here, there = np.intersect1d(self.part.places, was.part.places, return_indices=True)
+            given[here] = was.given[there]
+        return replace(self, given=given)
+
+    def reduced(self, rule: CoresetRule) -> Followed:
+        """The same with fewer rows, where they are many more than a coreset has."""
+        if len(self.part.places) <= SLACK * rule.size:
+            return self
+        part = rule.reduced(self.part)
+        _, here, there = np.intersect1d(part.places, self.part.places, return_indices=True)
+        given = np.empty(len(part.places), np.int64)
+        given[here] = self.given[there]
+        return replace(self, part=part, given=given)
+
+    def state(self, rule: CoresetRule) -> ClusterState:
+        """All rows so far about the present centers, as the kept ones tell; by the means of a fit if there are none."""
+        part = rule.finish(self.part)
+        real = self.is_real[rule.order(self.part)]
+        rows = np.flatnonzero(real if real.any() else ~real)
+        X, weights, k = part.X[rows], part.weights[rows], self.clusters.n_clusters
+        known = self.clusters.widened(X.shape[1])
+        table = NearestCenters.build(known.centers, np.float64)
+        labels = table.labels(X)
+        distances, totals = np.sqrt(row_d2(X, labels, table)), Totals.zeros(*known.centers.shape)
+        add_rows(X, weights, labels, totals.sums, totals.counts)
+        away = np.asarray(np.bincount(labels, weights * distances, minlength=k), np.float64)
+        histogram = distance_histogram(distances, known.reach[labels], weights)
+        return ClusterState.of(known, totals, away, histogram, float(weights @ weights))
+
+    def check(self, n_features: int) -> None:
+        """Refuse arrays, as a file may have them, that do not go together. Raises ValueError."""
+        clusters, part = self.clusters, self.part
+        k = clusters.n_clusters
+        wide, flat = (k, n_features), (k,)
+        for name, shape in (("centers", wide), ("means", wide), ("counts", flat), ("distances", flat), ("reach", flat)):
+            array = getattr(clusters, name)
+            if array.dtype != np.float64 or array.shape != shape:
+                raise ValueError(f"{name} of {array.dtype} {array.shape}; needed: float64 {shape}")
+        if clusters.ids.dtype != np.int64 or (np.diff(clusters.ids) <= 0).any() or k == 0:
+            raise ValueError("ids of clusters that do not ascend")
+        origins = clusters.origins
+        if (
+            origins.dtype != np.int64
+            or origins.ndim != 1
+            or not 0 <= clusters.ids[0] <= clusters.ids[-1] < len(origins)
+        ):
+            raise ValueError(f"{len(origins)} ids were given, and clusters have {clusters.ids.tolist()}")
+        n_rows = len(part.places)
+        kinds = str(part.places.dtype), str(part.weights.dtype)
+        if kinds != ("int64", "float64") or part.weights.shape != (n_rows,) or part.X.shape[0] != n_rows:
+            raise ValueError(f"rows {part.X.shape} with {len(part.weights)} weights and {n_rows} places")
+        if self.given.dtype != np.int64 or self.given.shape != (n_rows,):
+            raise ValueError(f"{n_rows} rows with {self.given.dtype} {self.given.shape} ids")
+        if self.figures.dtype != np.float64 or self.figures.shape[1:] != (8,):
+            raise ValueError(f"figures of {self.figures.dtype} {self.figures.shape}")
+        if part.X.shape[1] > n_features:
+            raise ValueError(f"rows of {part.X.shape[1]} features; the model has {n_features}")
+
+
+def idle_clusters(followed: Followed, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Clusters without a row in this update (counts: of its rows) and the two before, where ten rows were due."""
+    clusters, due = followed.clusters, float(counts.sum())
+    idle = counts == 0
+    before = followed.updates[1 - IDLE_UPDATES :]
+    for update in before:
+        rows = dict(zip(update.ids.tolist(), update.rows.tolist(), strict=True))
+        idle &= np.array([rows.get(id_, 1.0) == 0 for id_ in clusters.ids.tolist()], np.bool_)
+        due += float(update.rows.sum())
+    share = clusters.counts / max(float(clusters.counts.sum()), 1e-300)
+    return idle & (share * due >= DUE_ROWS) & (len(before) == IDLE_UPDATES - 1)
+
+
+def without(followed: Followed, gone: NDArray[np.bool_]) -> Followed:
+    """The same without some clusters, their events told, and without the rows that stand for theirs."""
+    known, part = followed.clusters.widened(followed.part.X.shape[1]), followed.part
+    table = NearestCenters.build(known.centers, np.float64)
+    labels = table.labels(part.X)
+    left, dropped = np.flatnonzero(~gone[labels]), np.flatnonzero(gone[labels])
+    d2 = part.weights[dropped] * row_d2(part.X[dropped], labels[dropped], table)
+    fields = {name: getattr(known, name)[~gone] for name in ("ids", "centers", "means", "counts", "distances", "reach")}
+    costs, _ = join_costs(known.means, known.counts)
+    events = [
+        Event(known.n_updates, "died", int(known.ids[one]), None, 0.0, -float(costs[one]))
+        for one in np.flatnonzero(gone).tolist()
+    ]
+    clusters = replace(
+        known, **fields, within=max(0.0, known.within - float(d2.sum())), variance=known.variance + float(d2 @ d2)
+    )
+    kept = replace(
+        part,
+        X=part.X[left],
+        weights=part.weights[left],
+        places=part.places[left],
+        total_weight=part.total_weight - float(part.weights[dropped].sum()),
+    )
+    return replace(
+        followed,
+        clusters=clusters,
+        part=kept,
+        given=followed.given[left],
+        events=(*followed.events, *events),
+        gone=followed.gone + float(part.weights[dropped].sum()),
+    )
