@@ -123,7 +123,7 @@ def test_ids_are_given_once_and_told():
     of_all = kmeans.counts_ @ kmeans.cluster_means_ / kmeans.counts_.sum()
     trait = int(np.abs(kmeans.cluster_means_[4] - of_all).argmax())
     assert update.new[0].traits[0].feature == f"x{trait}"
-    assert f"cluster 4 was born: 3,000 rows (x{trait} " in re.sub("[0-9,]+ rows", "3,000 rows", str(update))
+    assert f"cluster 4 was born: 3,000 new rows (x{trait} " in re.sub("[0-9,]+ new rows", "3,000 new rows", str(update))
     for _ in range(12):
         kmeans.update(groups(rng, centers[1:5], 3000)[0])
     died = [event.id for event in kmeans.lineage_ if event.event in ("died", "joined")]
@@ -364,9 +364,9 @@ def test_drift_after_a_fit_rests_on_rows():
     kmeans = StreamKMeans(20, random_state=0).fit(groups(rng, centers, 5000, spread=1.0)[0]).incremental()
     for _ in range(3):
         drift = kmeans.update(groups(rng, centers, 5000, spread=1.0)[0]).drift
-        assert drift.verdict == "stable"
-        assert drift.novelty.by_chance < 0.03
-        assert drift.n_before > 2000
+        assert drift.verdict == "too few updates"
+    assert drift.novelty.value < 0.03
+    assert abs(drift.shares.units) < 4
 
 
 def test_drawn_rows_have_places_of_their_own(tmp_path):

@@ -32,10 +32,10 @@ def merged(first: Followed, second: Followed, rule: CoresetRule) -> Followed:
     clusters = reaching(_counted(one, other, names, origins), rule.finish(part), means)
     events = (*first.events, *_events(first, second, names), *_renamed(other, names, clusters.n_updates - 1))
     updates = [_renumbered(each, first.clusters.n_updates, names) for each in second.updates]
-    both = Followed(clusters, part, events, (*first.updates, *updates), means)
     given = np.concatenate([first.given, names[second.given]])
     gone = sum(fade * each.gone for fade, each in zip(fades, (first, second), strict=True))
-    return replace(both, given=given, figures=first.figures, gone=gone).reduced(rule)
+    both = Followed(clusters, part, given, events, (*first.updates, *updates), means, first.figures, gone)
+    return both.reduced(rule)
 
 
 def _names(one: TrackedClusters, other: TrackedClusters) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
