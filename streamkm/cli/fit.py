@@ -16,6 +16,7 @@ import click
 
 from streamkm.cli.common import Talk, on_cluster, parsed, print_pairs
 from streamkm.cli.options import (
+    counts_of,
     estimator_options,
     fit_threads_option,
     image_option,
@@ -35,7 +36,13 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `fit` and `plan` are given."""
     for option in (
         click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA..."),
-        click.option("-k", "--n-clusters", type=int, help="Number of clusters; needed without a configuration."),
+        click.option(
+            "-k",
+            "--n-clusters",
+            callback=counts_of,
+            metavar="K|FEWEST:MOST",
+            help="Number of clusters; needed without a configuration. With --incremental a range, too.",
+        ),
         click.option("-o", "--output", type=click.Path(), help="Results directory.  [default: streamkm-out]"),
     ):
         command = option(command)
@@ -75,9 +82,10 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
     with --set text.field=NAME, lines of text with --set data.format=lines, folders of .txt files with a document
     each (other files with --set data.format=files). What the command line says wins over the configuration.
     """
-    _check_usage(inputs, settings, options["n_clusters"])
+    _check_usage(inputs, settings, options["n_clusters"], is_incremental=options["incremental"])
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
-        image_shape, no_checkpoint = options["image_shape"], options["no_checkpoint"]
+        image_shape, no_checkpoint, many = options["image_shape"], options["no_checkpoint"], options["n_clusters"]
+        options["n_clusters"] = many[1] if isinstance(many, tuple) else many
         run = _load(inputs, settings, options)
         from streamkm.cli import results
         from streamkm.cli.results import INCREMENTAL, REPORT, RESULT_NAMES, check_target, prepare_labels, staged
@@ -100,6 +108,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
             run = run.with_genes()
             talk.plan(planned(run))
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
+            _choose_number(estimator, source, many)
             saved = None
             if not no_checkpoint:
                 saved = stack.enter_context(_checkpoint(run, source, directory, options["resume"], options["restart"]))
@@ -112,7 +121,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                 summary["clusters"] = shown_clusters(estimator, summary["clusters"], source, None)
             with staged(place, RESULT_NAMES) as stage:
                 fitted, form = (source, run.data.text), run.output.labels
-                further = estimator.incremental(half_life=run.output.half_life) if run.output.incremental else None
+                further = _incremental(run, many) if run.output.incremental else None
                 results.write_results(stage, estimator, summary, labels_format=form, data=fitted, incremental=further)
                 if run.output.report:
                     from streamkm.cli.report import results_page
@@ -124,6 +133,22 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                 saved.discard()
         more = [("go on with", f"{run.output.directory}/{INCREMENTAL}")] if run.output.incremental else []
         talk.say([*result_lines(summary), ("results", run.output.directory), *more])
+
+
+def _incremental(run: Run, many: Any) -> Any:
+    """The model that goes on from a fit, with the range of clusters if one was given."""
+    made = run.estimator.incremental(half_life=run.output.half_life)
+    return made.set_params(n_clusters=many) if isinstance(many, tuple) else made
+
+
+def _choose_number(estimator: Any, source: Any, many: Any) -> None:
+    """Give an estimator the number of clusters that updates find in the rows, if a range was given."""
+    if not isinstance(many, tuple):
+        return
+    more = estimator.set_params(n_clusters=many[0]).fit(source).incremental().set_params(n_clusters=many)
+    del more.stream_  # what the fit has found but for the preparation: the rows are taken anew
+    more.update(source)
+    estimator.set_params(n_clusters=len(more.cluster_ids_))
 
 
 _PASSES = {"sketch": "the first pass", "sketch-all": "the second pass", "features": "the pass that maps rows"}
@@ -197,8 +222,14 @@ def _configurations(inputs: Sequence[str]) -> list[str]:
     return [path for path in inputs if path.lower().endswith((".yaml", ".yml"))]
 
 
-def _check_usage(inputs: Sequence[str], settings: Sequence[str], n_clusters: int | None) -> None:
+def _check_usage(
+    inputs: Sequence[str], settings: Sequence[str], n_clusters: Any, *, is_incremental: bool = False
+) -> None:
     """Refuse arguments of `fit` and `plan` that are wrong by themselves, before anything is imported."""
+    if isinstance(n_clusters, tuple) and not is_incremental:
+        raise click.UsageError(
+            f"-k {n_clusters[0]}:{n_clusters[1]} is for fit --incremental; give one number, as -k 10"
+        )
     configs = _configurations(inputs)
     if configs and len(inputs) > 1:
         raise click.UsageError(f"give one configuration ({configs[0]}) or data, not both")

@@ -23,6 +23,14 @@ def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str
     return None if value is None else value.split(",")
 
 
+def counts_of(_: click.Context, __: click.Parameter, value: str | None) -> int | tuple[int, int] | None:
+    """A number of clusters, or the fewest and the most."""
+    counts = [] if value is None else value.split(":")
+    if len(counts) > 2 or not all(count.isdecimal() for count in counts):
+        raise click.BadParameter(f"{value!r} is no number of clusters, like 20, nor fewest and most, like 10:40")
+    return None if value is None else int(value) if len(counts) == 1 else (int(counts[0]), int(counts[1]))
+
+
 def _genes(_: click.Context, __: click.Parameter, value: str | None) -> str | int | None:
     return int(value) if value is not None and value.isdecimal() else value
 

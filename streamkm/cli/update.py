@@ -6,7 +6,6 @@ The work is done by `IncrementalKMeans`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 
 from streamkm.cli.common import Talk, work
 from streamkm.cli.options import (
+    counts_of,
     labels_format_option,
     memory_option,
     overwrite_option,
@@ -30,16 +30,6 @@ from streamkm.core.exceptions import OutputError
 WORSE_THAN_WANTED = 3
 """The exit code of ``drift`` where the verdict is that of --fail-on, or a worse one."""
 _VERDICTS = ("stable", "shifted", "fit again")
-
-
-def _range(_: click.Context, __: click.Parameter, value: str | None) -> int | tuple[int, int] | None:
-    """A number of clusters, or the fewest and the most."""
-    if value is None or value.isdecimal():
-        return None if value is None else int(value)
-    found = re.fullmatch(r"(\d+):(\d+)", value)
-    if found is None:
-        raise click.BadParameter(f"{value!r} is no number of clusters, like 20, nor fewest and most, like 10:40")
-    return int(found[1]), int(found[2])
 
 
 def _rows_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +48,7 @@ def _rows_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--model-to", type=click.Path(), help="Write the model to this file, and leave MODEL as it is.")
 @click.option(
-    "-k", "--n-clusters", callback=_range, metavar="K|FEWEST:MOST",
+    "-k", "--n-clusters", callback=counts_of, metavar="K|FEWEST:MOST",
     help="Clusters from now on; with a range, updates split and join them.  [default: as MODEL says]",
 )  # fmt: skip
 @click.option(
