@@ -29,7 +29,7 @@ from streamkm.core.exceptions import OutputError
 
 WORSE_THAN_WANTED = 3
 """The exit code of ``drift`` where the verdict is that of --fail-on, or a worse one."""
-_VERDICTS = ("stable", "shifted", "fit again")
+_VERDICTS = ("too few updates", "stable", "shifted", "fit again")
 
 
 def _rows_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,14 +145,14 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
     "-o", "--output", type=click.Path(), help="Directory for drift.json and drift.html.  [default: print alone]"
 )
 @click.option(
-    "--fail-on", type=click.Choice(_VERDICTS[1:]),
+    "--fail-on", type=click.Choice(_VERDICTS[2:]),
     help="End with exit code 3 at this verdict, or at a worse one.",
 )  # fmt: skip
 def drift(model: str, paths: Sequence[str], output: str | None, settings: Sequence[str], **options: Any) -> None:
     """Compare the rows of DATA with those that MODEL has counted.
 
-    MODEL as for streamkm update; it is not changed. The verdict is "stable", "shifted" or "fit again". DATA are read
-    once.
+    MODEL as for streamkm update; it is not changed. The verdict is "stable", "shifted" or "fit again"; before eight
+    updates with figures it is "too few updates". DATA are read once.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.results import check_target, write_texts
