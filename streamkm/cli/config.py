@@ -128,11 +128,10 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
     estimator, cluster = sections["estimator"].model_dump(), sections["cluster"].model_dump()
     if ("data", "path") in from_file:
         paths = _all_below(base, paths)
-    if ("text", "tfidf") in from_file and isinstance(text["tfidf"], str):
-        text["tfidf"] = _below(base, text["tfidf"])
-    for key in CLUSTER_FILES:
-        if ("cluster", key) in from_file and cluster[key] is not None:
-            cluster[key] = _below(base, cluster[key])
+    of_cluster = (("cluster", cluster, key) for key in CLUSTER_FILES)
+    for section, keys, key in (("text", text, "tfidf"), ("data", data, "feature_names"), *of_cluster):
+        if (section, key) in from_file and isinstance(keys[key], str):
+            keys[key] = _below(base, keys[key])
     settings = _cluster(cluster, origins.get(("cluster",), str(path)), threads=estimator["executor"])
     if settings is not None:  # workers may have other current directories
         paths = _all_below(Path.cwd(), paths)

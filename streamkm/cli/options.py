@@ -120,6 +120,7 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--categories-unseen", type=click.Choice(["raise", "ignore"]),
             help="Categories that the fit has not seen: an error, or no category.  [default: raise]",
         ),
+        click.option("--feature-names", metavar="FILE", help="Names of features, one a line, for data without names."),
         click.option("--dates", type=click.Choice(["days"]), help="Read dates and times as days since 1970."),
         click.option(
             "--genes", callback=_genes, metavar="N|NAME",

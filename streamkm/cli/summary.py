@@ -19,9 +19,8 @@ from streamkm.sources.tables.categories import MOST_VALUES
 if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
 
-_FEW = 50  # values of a column of text up to which each becomes a feature
+_FEW, _COUNTED = 50, 10  # values of a column whose values become features; rows that tell a counter
 _MANY = "left out: text of many values"
-_COUNTED = 10  # rows from which on whole numbers of equal steps are a counter
 _ID = re.compile(r"(?i:(^|_|\W)(id|key|uuid|index|nr))$|[a-z]I[Dd]$")
 FEATURES = ("feature", "date", "one-hot", "hashed", "vector")
 

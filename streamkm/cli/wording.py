@@ -9,7 +9,7 @@ import re
 import shlex
 
 _FITS = ("fit", "plan", "cluster")
-COLUMN_FLAGS = ("columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "genes")
+COLUMN_FLAGS = ("columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "genes", "feature_names")
 _PARAMETERS = {"seed": "random_state", "threads": "executor"}  # what Python calls some options
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take

@@ -41,12 +41,9 @@ _LABELS = "kmeans.labels_            # of these rows\n"
 def feature_namer(estimator: Any) -> Callable[[int], str]:
     """A function that gives the word or the name of a feature, or x and its number."""
     words, names = getattr(estimator, "feature_words_", None), getattr(estimator, "feature_names_in_", None)
-
-    def name(number: int) -> str:
-        word = words.name(number) if words else None if names is None else str(names[number])
-        return f"x{number}" if word is None else word
-
-    return name
+    first = ((vars(estimator).get("fitted_on_") or {}).get("made_with") or {}).get("first_index", 0)
+    name_of = (lambda number: f"x{number + first}") if names is None else (lambda number: str(names[number]))
+    return name_of if not words else lambda number: words.name(number) or name_of(number)
 
 
 class DescribedKMeans(BaseKMeans):
@@ -59,7 +56,7 @@ class DescribedKMeans(BaseKMeans):
     def missing_(self) -> Missing | None:
         """How many values were missing in the rows of the fit, for ``invalid="mean"``; None for others."""
         fill = None if self.preparation_ is None else self.preparation_.fill
-        return None if fill is None else Missing.of(fill.missing, getattr(self, "feature_names_in_", None))
+        return None if fill is None else Missing.of(fill.missing, feature_namer(self))
 
     def original_centers(self) -> NDArray[np.float64]:
         """Give `cluster_centers_` in the units of the data: the inverse of the steps of `preprocess`.

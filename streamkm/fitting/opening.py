@@ -49,6 +49,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
           normalized dispersion of Seurat's first version (R. Satija et al., Nature Biotechnology 33, 2015; scanpy's
           flavor "seurat"); one more pass finds them on raw counts. A list: names. A model keeps the names, and reads
           these genes from later files.
+        - ``feature_names`` : list of str, or path of a file with one name a line. Names of features, for data without
+          names: svmlight, arrays, HDF5, Zarr, .npy, .npz, Matrix Market, tables without a header.
         - ``key`` : str. Name of an array in .npz.
         - ``n_features`` : int. svmlight and iterables of sparse chunks: number of features. Tables with hashed
           categories: number of features to which they are hashed, by default 1,024.

@@ -320,15 +320,13 @@ class Compilation(event.Listener):
             collector_off.__enter__()
         if not event.data["dispatcher"].py_func.__module__.startswith("streamkm.kernels"):
             return
+        first_fit, n_helpers = self._first_fit
         if not self.announced:
             self.announced = True
-            line = "compiling kernels, once; later fits of such data begin some seconds sooner"
-            if self._progress is None:
-                logger.info(line)
-            else:
-                self._progress.say(line)
-                self._show_count()
-        first_fit, n_helpers = self._first_fit
+            n_kernels = len(kernels_of(first_fit)) or "some"
+            line = f"compiling {n_kernels} kernels, kept for later runs; streamkm warm compiles them beforehand"
+            (logger.info if self._progress is None else self._progress.say)(line)
+            self._show_count()
         if n_helpers > 0 and not self._helped and kernels_of(first_fit):
             self._helped = True
             for helper in range(n_helpers):

@@ -6,7 +6,7 @@ Nothing is computed here: `clusters` does that.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -130,11 +130,10 @@ class Missing:
     most: float
 
     @classmethod
-    def of(cls, shares: NDArray[np.float64], names: Sequence[Any] | None) -> Missing:
-        """By the share of missing values of each feature."""
+    def of(cls, shares: NDArray[np.float64], name: Callable[[int], str]) -> Missing:
+        """By the share of missing values of each feature; `name` gives the name of a feature."""
         most = int(shares.argmax())
-        name = f"x{most}" if names is None else str(names[most])
-        return cls(float(shares.mean()), name, float(shares[most]))
+        return cls(float(shares.mean()), name(most), float(shares[most]))
 
     def __str__(self) -> str:
         return f"{self.share:.1%} of all values were missing, {self.most:.1%} of {self.feature}; filled with means"

@@ -92,8 +92,9 @@ def _documents(source: HashedText) -> Iterator[tuple[int, Any]]:
 
 
 def _rows(source: RowSource, names: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
+    first = (source.made_with or {}).get("first_index", 0)
     for rows in source.stream(READ_BYTES):
-        yield rows.X.shape[0], lambda i, X=rows.X: _values_text(X, i, names)
+        yield rows.X.shape[0], lambda i, X=rows.X: _values_text(X, i, names, first)
 
 
 def _dense_rows(source: RowSource) -> Iterator[tuple[int, Any]]:
@@ -108,7 +109,7 @@ def _shortened(document: Any) -> str:
     return line if len(line) <= CHARACTERS else f"{line[: CHARACTERS - 3]}..."
 
 
-def _values_text(X: Matrix, row: int, names: Sequence[str] | None) -> str:
+def _values_text(X: Matrix, row: int, names: Sequence[str] | None, first: int) -> str:
     """The first values of a dense row; the largest of a sparse one."""
     if isinstance(X, np.ndarray):
         features, values = np.arange(min(VALUES, X.shape[1])), X[row, :VALUES]
@@ -118,8 +119,6 @@ def _values_text(X: Matrix, row: int, names: Sequence[str] | None) -> str:
         most = np.argsort(-np.abs(X.data[entries]), kind="stable")[:VALUES]
         features, values = X.indices[entries][most], X.data[entries][most]
         more = X.indptr[row + 1] - X.indptr[row] > VALUES
-    told = (
-        f"{f'x{feature}' if names is None else names[feature]}={value:.4g}"
-        for feature, value in zip(features.tolist(), values.tolist(), strict=True)
-    )
+    pairs = zip(features.tolist(), values.tolist(), strict=True)
+    told = (f"{f'x{number + first}' if names is None else names[number]}={value:.4g}" for number, value in pairs)
     return ", ".join(told) + (", ..." if more else "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,3 +93,15 @@ def columns_of(X: Matrix, numbers: NDArray[np.int64]) -> Matrix:
     out = make_csr(X.data[kept], indices[kept], indptr, n_features=len(numbers))
     out.sort_indices()
     return out
+
+
+def named(source: RowSource, names: Any) -> RowSource:
+    """The source with names of its features: a sequence, or the path of a file with one a line."""
+    is_path = isinstance(names, str | os.PathLike)
+    given = Path(names).expanduser().read_text("utf-8").splitlines() if is_path else list(map(str, names))
+    source.n_features = source.n_features or len(given)  # of svmlight text: a larger index is refused where it stands
+    if source.feature_names is not None or source.n_features != len(given):
+        own = "names of its own" if source.feature_names is not None else f"{source.n_features:,} features"
+        raise InvalidParameterError(f"feature_names= gives {len(given):,} names, and {source.name} has {own}")
+    source.feature_names = tuple(given)
+    return source

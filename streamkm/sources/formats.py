@@ -66,17 +66,11 @@ STORED = ("missing_chunks", *GENES)
 """Options of arrays and groups of Zarr."""
 _CSV = (*COLUMNS, "delimiter", "header", "newlines_in_values", "null_values")
 _SVMLIGHT = ("n_features", "zero_based", "dtype")
+_HDF5, _HDF5_BEGIN = (".h5", ".hdf5", ".h5ad"), b"\x89HDF\r\n\x1a\n"
 FORMATS = {
     "svmlight": Reader("svmlight text", ".svmlight.source:SvmlightSource", _SVMLIGHT),
     "compressed": Reader("svmlight text", ".svmlight.compressed:CompressedSvmlightSource", _SVMLIGHT),
-    "hdf5": Reader(
-        "HDF5",
-        ".binary.hdf5:open_hdf5",
-        ("dataset", "follow_external", *GENES),
-        words=True,
-        suffixes=(".h5", ".hdf5", ".h5ad"),
-        signature=b"\x89HDF\r\n\x1a\n",
-    ),
+    "hdf5": Reader("HDF5", ".binary.hdf5:open_hdf5", ("dataset", "follow_external", *GENES), True, _HDF5, _HDF5_BEGIN),
     "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", *STORED), True, suffixes=(".zarr",)),
     "store": Reader("a sketch store", ".sketch_store:open_store"),
     "npy": Reader(".npy", ".binary.numpy_files:open_npy", ("dtype",), suffixes=(".npy",), signature=b"\x93NUMPY"),
@@ -85,16 +79,7 @@ FORMATS = {
     "parquet": Reader(
         "Parquet", ".tables.open:open_parquet", COLUMNS, True, suffixes=(".parquet", ".pq"), signature=b"PAR1"
     ),
-    "arrow": Reader(
-        "Arrow IPC",
-        ".tables.open:open_arrow",
-        COLUMNS,
-        words=True,
-        suffixes=(".arrow", ".feather", ".ipc"),
-        signature=b"ARROW1",
-    ),
-    "mtx": Reader(
-        "Matrix Market", ".matrix_market:MatrixMarketSource", suffixes=(".mtx",), signature=b"%%MatrixMarket"
-    ),
+    "arrow": Reader("Arrow IPC", ".tables.open:open_arrow", COLUMNS, True, (".arrow", ".feather", ".ipc"), b"ARROW1"),
+    "mtx": Reader("Matrix Market", ".matrix_market:MatrixMarketSource", (), False, (".mtx",), b"%%MatrixMarket"),
 }
 """By name, as ``format=`` takes it and `registry.file_format` tells it; "compressed" is told only."""

@@ -22,7 +22,7 @@ from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import ChunkedSource, RowSource
 from streamkm.sources.binary.anndata_objects import gene_names, marked_genes
 from streamkm.sources.cached import CachedRows
-from streamkm.sources.chosen_columns import ChosenColumns, choosable
+from streamkm.sources.chosen_columns import ChosenColumns, choosable, named
 from streamkm.sources.formats import COLUMNS, FORMATS, GENES, STORED, Reader
 from streamkm.sources.genes import choose_genes
 from streamkm.sources.local import natural
@@ -50,7 +50,15 @@ def open_source(X: Any, **options: Any) -> RowSource:
         rest = {str(key): value for key, value in X.items() if key != "path"}
         return open_source(X["path"], **{**rest, **options})
     options = {name: value for name, value in options.items() if value is not None}
-    known = ("format", "storage_options", *sorted({name for reader in FORMATS.values() for name in reader.options}))
+    if "feature_names" in options:
+        names = options.pop("feature_names")
+        return named(open_source(X, **options), names)
+    known = (
+        "feature_names",
+        "format",
+        "storage_options",
+        *sorted({name for reader in FORMATS.values() for name in reader.options}),
+    )
     for name in options:
         if name not in known:
             raise InvalidParameterError(f"unknown option {name}{_near(name, known)}; known are {', '.join(known)}")
@@ -151,11 +159,9 @@ def _open_list(X: list[Any] | tuple[Any, ...], options: dict[str, Any]) -> RowSo
 
 def _is_row(item: Any) -> bool:
     """Whether a list that starts with `item` is a list of rows and not of matrices."""
-    if isinstance(item, np.ndarray):
-        return item.ndim < 2
     if isinstance(item, list | tuple):
         return not item or not isinstance(item[0], list | tuple | np.ndarray)
-    return isinstance(item, numbers.Number)
+    return item.ndim < 2 if isinstance(item, np.ndarray) else isinstance(item, numbers.Number)
 
 
 def _join(parts: list[RowSource]) -> RowSource:
@@ -251,14 +257,13 @@ def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, An
 
 def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[tuple[str, str | None]]:
     """Files that a path or glob names, each with the path inside of it, if one is given; URLs become addresses."""
+    match = _INNER.fullmatch(path)
     if is_remote(path):
-        match = _INNER.fullmatch(path)
         address = Address(match["file"] if match else path, storage_options)
         found = remote.glob(address) if remote.has_magic(address) else [address]
         return [(each, match["inner"] if match else None) for each in found]
     if os.path.exists(path):
         return [(path, None)]
-    match = _INNER.fullmatch(path)
     file, inner = (match["file"], match["inner"]) if match else (path, None)
     if os.path.exists(file):
         return [(file, inner)]

@@ -74,7 +74,7 @@ def test_that_kernels_are_compiled_is_said_once(caplog, monkeypatch):
             arguments = [np.ones((1, 1))] * (2 if kernel is totals.row_products else 1)
             nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments, np.ones(1))
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("compiling kernels, once")
+    assert caplog.messages[0].startswith("compiling ")
 
 
 def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(caplog, capsys, monkeypatch):
@@ -84,7 +84,7 @@ def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(capl
             progress = Progress(shown)
             with COMPILATION.expecting("nothing", n_threads=2, spare_bytes=1 << 40, progress=progress):
                 nb.jit(**totals.mean_row.targetoptions)(totals.mean_row.py_func)(np.ones((1, 1)), np.ones(1))
-        assert capsys.readouterr().err.startswith("compiling kernels, once") == said
+        assert capsys.readouterr().err.startswith("compiling ") == said
         assert len(caplog.messages) == (level == "INFO")
 
 

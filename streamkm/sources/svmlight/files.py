@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from copy import copy
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -154,6 +154,11 @@ class SvmlightFiles(RowSource):
             "indices": base + why,
             "compression": " and ".join(packed),
         }
+
+    @cached_property
+    def made_with(self) -> dict[str, int] | None:  # type: ignore[override]
+        """The number that the file gives to column 0, unless that is 0; see `RowSource.made_with`."""
+        return None if self._format().zero_based else {"first_index": 1}
 
     def _format(self) -> TextFormat:
         if self._zero_based_found is None:
