@@ -40,7 +40,7 @@ from streamkm.cli.stores import append, cluster, sketch
 from streamkm.cli.sweep import sweep
 from streamkm.cli.update import drift, update
 from streamkm.cli.warm import warm
-from streamkm.cli.wording import in_words_of
+from streamkm.cli.wording import COMMANDS, in_words_of
 from streamkm.core.atomic_io import is_full
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.marks import Overwrite
@@ -261,3 +261,4 @@ def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool)
 
 for _command in (fit, plan, inspect, assign, update, drift, sketch, append, cluster, dedupe, sweep, report, warm):
     main.add_command(_command)
+COMMANDS.update(main.commands)

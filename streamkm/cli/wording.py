@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import Any
 
+COMMANDS: dict[str, Any] = {}  # by name; `main` fills it
 _FITS = ("fit", "plan", "cluster")
 COLUMN_FLAGS = ("columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "genes", "feature_names")
 _PARAMETERS = {"seed": "random_state", "threads": "executor"}  # what Python calls some options
@@ -33,6 +35,7 @@ def in_words_of(command: str, text: str) -> str:
 
     Examples
     --------
+    >>> from streamkm.cli.main import main  # it fills `COMMANDS`
     >>> in_words_of("fit", 'NaN in row 7; pass invalid="skip" to leave such rows out')
     'NaN in row 7; pass --invalid skip to leave such rows out'
     >>> in_words_of("sketch", 'NaN in row 7; pass invalid="skip" to leave such rows out')
@@ -51,8 +54,7 @@ def in_words_of(command: str, text: str) -> str:
             value = re.sub("[]\\['\" ]", "", value) if value.startswith("[") else value  # a list of names
             opens = found.string[found.end() :].startswith("{")  # steps with their columns
             return f"{options[name]} {shlex.quote(value) if value else ''}" if value or opens else options[name]
-        if "\\" in value:  # YAML reads it in double quotes alone
-            value = f'"{value}"'
+        value = f'"{value}"' if "\\" in value else value  # YAML reads it in double quotes alone
         key = f"{_OF[of]}.{name}" if of else keys.get(name)
         return found.group() if key is None else f"--set {shlex.quote(f'{key}={value}')}"
 
@@ -63,9 +65,6 @@ def in_words_of(command: str, text: str) -> str:
 
 def _options(command: str) -> dict[str, str]:
     """Options of a command that take a value, by the names of Python's parameters."""
-    from streamkm.cli.main import main
-
-    params = main.commands[command].params if command in main.commands else ()
-    known = [each for each in params if each.param_type_name == "option"]
+    known = [each for each in getattr(COMMANDS.get(command), "params", ()) if each.param_type_name == "option"]
     found = {str(each.name): each.opts[0] for each in known if not getattr(each, "is_flag", False)}
     return found | {python: found[name] for name, python in _PARAMETERS.items() if name in found}
