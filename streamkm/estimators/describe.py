@@ -42,8 +42,12 @@ def feature_namer(estimator: Any) -> Callable[[int], str]:
     """A function that gives the word or the name of a feature, or x and its number."""
     words, names = getattr(estimator, "feature_words_", None), getattr(estimator, "feature_names_in_", None)
     first = ((vars(estimator).get("fitted_on_") or {}).get("made_with") or {}).get("first_index", 0)
-    name_of = (lambda number: f"x{number + first}") if names is None else (lambda number: str(names[number]))
-    return name_of if not words else lambda number: words.name(number) or name_of(number)
+
+    def name_of(number: int) -> str:
+        known = f"x{number + first}" if names is None else str(names[number])
+        return str((words and words.name(number)) or known)
+
+    return name_of
 
 
 class DescribedKMeans(BaseKMeans):
