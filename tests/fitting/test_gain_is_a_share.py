@@ -1,5 +1,7 @@
 """What could be gained is a share of the objective: never above 1, and none below the rounding of the centers."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -27,3 +29,22 @@ def test_times_in_nanoseconds_gain_nothing_by_the_rounding_of_means(n_each, widt
 def test_no_gain_is_above_all():
     assert GainEstimate(311.6).gain == 1
     assert GainEstimate(0.0, 0.2).gain == 0.2
+
+
+@pytest.mark.parametrize("offset", [100, 10_000])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_repeated_float32_rows_gain_nothing_by_their_own_rounding(offset, metric):
+    rows = np.repeat(np.random.default_rng(0).normal(size=(4, 5)) + offset, 300, axis=0).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", StreamkmWarning)
+        found = StreamKMeans(4, random_state=0, metric=metric).fit(rows)
+    assert found.possible_gain_ == 0
+    assert found.n_passes_ == 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numbers_a_few_units_of_their_last_place_apart_gain_nothing(dtype):
+    units = np.repeat(np.arange(4) * 40, 300) + np.random.default_rng(0).integers(0, 10, 1200)
+    found = StreamKMeans(4, random_state=0).fit((1 + units * np.finfo(dtype).eps).astype(dtype)[:, None])
+    assert found.possible_gain_ == 0
+    assert found.n_passes_ == 2

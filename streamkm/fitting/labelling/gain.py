@@ -27,7 +27,7 @@ from streamkm.cluster.seeding.init import Streams, best_start, local_search
 from streamkm.cluster.seeding.search_set import Pool
 from streamkm.cluster.spherical import on_sphere, placed_in
 from streamkm.cluster.totals import Totals
-from streamkm.core.matrix import Matrix
+from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.engine import Executor
 from streamkm.fitting.labelling.gain_estimate import (
     CERTAINTY,
@@ -89,14 +89,17 @@ class GlobalSearch:
         One half of the drawn rows says which clusters to split and which to give up; the other half, which had no part
         in that, says what it gains. Rows that were sure to be drawn stand for no others: both halves have them. What
         clusters gain by moving to their means is known exactly. Where the promise is kept, nothing was missed. A gain
-        below the rounding of the means of `n_rows` rows is none.
+        below the rounding of `n_rows` rows and their means is none.
         """
         model, totals, drawn, rule = self.model, self.totals, self.drawn, self.rule
         if totals.d2 <= 0:
             return GainEstimate(0.0)
         means, by_moving = self._moved()
-        # sums of n values of one sign lose up to n / 4 units of their last place, and means with them
-        lost = float(weighted_sum(totals.counts, squares(model.centers))) * (n_rows * ULP / 4) ** 2 / totals.d2
+        # sums of n values of one sign lose up to n / 4 units of their last place, and means with them; rows are rounded
+        # to their own dtype where clusters are looked for
+        eps = np.finfo(np.float64 if drawn is None else working_dtype(drawn.X.dtype)).eps / self.frame.scale
+        rounded = squares(model.centers) * (n_rows * ULP / 4) ** 2 + squares(self.frame.points(model.centers)) * eps**2
+        lost = float(weighted_sum(totals.counts, rounded)) / totals.d2
         by_moving *= by_moving > lost
         if rule is None or drawn is None or (promise is not None and promise.is_kept(totals.d2)):
             return GainEstimate(by_moving)
@@ -113,8 +116,8 @@ class GlobalSearch:
         half, other = part_of(block, chosen, times), part_of(block, judged, times)
         merging = Merging(self.frame.points(means) - shift, totals.counts)
         most = max(1, min(MOST_SWAPS, len(centers), SPLIT_ENTRIES // centers.shape[1]))
-        rng = np.random.default_rng(rule.seed)
-        gains, pairs = self._splits(half, labels[chosen], d2[chosen] * half.weights, len(centers), rng)
+        rng, share = np.random.default_rng(rule.seed), d2[chosen] * half.weights
+        gains, pairs = self._splits(half, labels[chosen], share, len(centers), rng)
         swaps = swaps_of(gains, merging.costs(), most, set())
         halves = {
             split: self._placed(self._halves(half, np.flatnonzero(labels[chosen] == split), pairs[split]), shift)
@@ -132,8 +135,7 @@ class GlobalSearch:
         by_swaps = best / self.frame.scale / self.frame.scale / totals.d2
         if by_swaps <= lost:
             return GainEstimate(by_moving)
-        kept = tuple(swaps[:n_best])
-        return GainEstimate(by_moving, by_swaps, kept, tuple(halves[split] for split, _ in kept))
+        return GainEstimate(by_moving, by_swaps, tuple(swaps[:n_best]), tuple(halves.values())[:n_best])
 
     def _moved(self) -> tuple[NDArray[np.float64], float]:
         """Where centers belong, the clusters' means or their directions (k, m), and what moving there gains at least.
@@ -145,9 +147,8 @@ class GlobalSearch:
         means = totals.means(fallback=centers)
         if not self.spherical:
             return means, float(weighted_sum(totals.counts, squares(means - centers))) / totals.d2
-        directions = on_sphere(means)
-        lengths = np.sqrt(squares(means))
-        return directions, float(weighted_sum(totals.counts * lengths, squares(directions - centers))) / totals.d2
+        directions, weights = on_sphere(means), totals.counts * np.sqrt(squares(means))
+        return directions, float(weighted_sum(weights, squares(directions - centers))) / totals.d2
 
     def _placed(self, halves: NDArray[np.float64], shift: NDArray[np.float64]) -> NDArray[np.float64]:
         """Means of halves, in the frame and around `shift`, where centers may be (2, m)."""
@@ -161,9 +162,9 @@ class GlobalSearch:
         # rows that were not drawn lie on centers
         both = self._with_means(replace(self.drawn, X=as_block_matrix(self.drawn.X, sketched=False)), centers)
         block, centers, shift = self._framed(both.X, both.weights, centers)
-        pieces = LocalBlocks.of(self.here, block)
+        pieces, rng = LocalBlocks.of(self.here, block), np.random.default_rng(n_clusters)
         result = lloyd(pieces, filled(pieces, centers, n_clusters), max_iter=POLISH_STEPS, tol=POLISH_TOL)
-        result = local_search(block, pieces, result, rng=np.random.default_rng(n_clusters))
+        result = local_search(block, pieces, result, rng=rng)
         return self.frame.originals(result.centers + shift)
 
     def next_centers(
