@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 from streamkm import SketchOptions, StreamKMeans
 from streamkm.estimators.fitted_attributes import FewClustersWarning
+from tests.dask_processes import assert_same_bits
 
 K = 12
 
@@ -81,4 +82,20 @@ def test_fewer_centers_are_told_where_no_other_row_is_distinct():
     X[7] = 1
     with pytest.warns(FewClustersWarning, match="found 2 clusters instead of 5: the data have only 2 distinct rows"):
         found = StreamKMeans(5, random_state=0).fit(X)
+    assert found.inertia_ == 0
+
+
+def test_a_cluster_finds_rare_rows_as_threads_do(client, tmp_path):
+    np.save(tmp_path / "rare.npy", rare(100_000, 6, n_rare=100))
+    here, there = (fitted(tmp_path / "rare.npy", 30, executor=executor) for executor in (1, client))
+    assert len(here.cluster_centers_) == 30
+    assert_same_bits(there, here)
+
+
+def test_a_cluster_proves_that_rows_are_too_few_over_all_of_them(client, tmp_path):
+    X = np.zeros((50_000, 5))
+    X[7] = 1
+    np.save(tmp_path / "one.npy", X)
+    with pytest.warns(FewClustersWarning, match="found 2 clusters instead of 5: the data have only 2 distinct rows"):
+        found = StreamKMeans(5, random_state=0, executor=client).fit(tmp_path / "one.npy")
     assert found.inertia_ == 0
