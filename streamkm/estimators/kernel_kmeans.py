@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.core.progress import Progress
-from streamkm.engine import is_alone, is_on_cluster, local_threads, under_limit
+from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, under_limit
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.base import BaseKMeans
@@ -370,7 +370,7 @@ class StreamKernelKMeans(BaseKMeans):
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
         sizes = self._sizes(source)
-        plan = plan_kernel_fit(
+        return plan_kernel_fit(
             source,
             n_clusters=given.n_clusters,
             method=given.method.method,
@@ -385,9 +385,9 @@ class StreamKernelKMeans(BaseKMeans):
                 n_threads=local_threads(given.executor),
                 caches_rows=is_alone(given.executor),
                 on_cluster=is_on_cluster(given.executor),
+                workers=cluster_memory(given.executor),
             ),
-        )
-        return plan.with_epochs(self._settings(sizes, 0), stored=None)
+        ).with_epochs(self._settings(sizes, 0), stored=None)
 
     def _all_rows(self) -> bool:
         method = full_options("method", self.method).method

@@ -16,7 +16,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.passes.sizes import FitSizes, RowSizes, Sizes
 from streamkm.planning.cached_rows import with_cached_rows
 from streamkm.planning.fit_plan import MOST_ROUNDS
-from streamkm.planning.kernel_memory import KernelMemoryModel, MapSizes
+from streamkm.planning.kernel_memory import LIBRARY_MORE, KernelMemoryModel, MapSizes
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, MOST_EVALUATIONS, KernelSizes
 from streamkm.planning.memory_budget import (
     FEWEST_DRAWN,
@@ -30,6 +30,8 @@ from streamkm.planning.memory_budget import (
 from streamkm.planning.plan import Plan
 from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample, PlannedSketch
 from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, Resources
+from streamkm.planning.schedule import EpochRoom
+from streamkm.planning.worker_memory import WorkerBudget
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -74,7 +76,7 @@ def _planned(
         If the projected memory exceeds `memory_limit`; see `core.memory.memory_limit_bytes`.
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
-    budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster)
+    budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
     chunk_bytes = resources.chunk_bytes
     size = budget.chunk_bytes(source, chunk_bytes, row_bytes)
     columns, rank = sizes.n_landmarks, sizes.rank
@@ -101,14 +103,8 @@ def _planned(
     )
     pool = min(POOL_ROWS, sample_rows, n_rows or POOL_ROWS) if how == "kmeans" else 0
     wide = 0 if source.is_sparse else source.n_features or 0
-    map_ = MapSizes(
-        n_columns=columns,
-        n_held=held,
-        rank=rank,
-        n_features=wide,
-        landmark_bytes=_landmark_bytes(source, row_bytes),
-        pool_rows=pool,
-    )
+    landmark = _landmark_bytes(source, row_bytes)
+    map_ = MapSizes(n_columns=columns, n_held=held, rank=rank, n_features=wide, landmark_bytes=landmark, pool_rows=pool)
 
     largest = cache(partial(largest_chunk, source))
 
@@ -125,7 +121,10 @@ def _planned(
         if peak(chosen, 1) <= budget.limit_bytes:
             break
     size, n_threads = chosen.chunk_bytes, budget.threads(resources.n_threads, lambda count: peak(chosen, count))
-    memory = model(chosen, n_threads).stages(budget.base_bytes)
+    planned, room = model(chosen, n_threads), None
+    memory = planned.stages(budget.base_bytes)
+    if budget.workers is not None and all_rows:
+        room = _epoch_room(planned, budget.workers, source.n_chunks(size) or 1, budget.limit_bytes - memory["cluster"])
     counts_first = weighted and source.n_rows is None and not source.streams
     more = all_rows + (all_rows and method not in LANDMARK_SKETCHES) + (refine if isinstance(refine, int) else 0)
     why = f"{METHODS[method]}; {columns:,} columns" + (f"; features: {sizes.why}" if sizes.why else "")
@@ -144,6 +143,7 @@ def _planned(
             why_regime="on the features of all rows" if all_rows else "on the features of the row sample",
             coreset="uniform",
             assign_space="sketch",
+            room=room,
         ),
         reading=PlannedReading(
             passes=len(before) + 2 + more + counts_first,
@@ -169,6 +169,14 @@ def _planned(
         plan = with_cached_rows(plan, source, budget)
     remedy = 'use fewer n_landmarks, a smaller rank, or fit_on="sample"'
     return checked(plan, remedy, largest(size), budget)
+
+
+def _epoch_room(sizes: KernelMemoryModel, workers: WorkerBudget, n_chunks: int, client_bytes: int) -> EpochRoom:
+    """Room for epochs on features, where each worker holds the map, too."""
+    rows = replace(sizes.features.rows, block_row_bytes=4 * sizes.map.rank)
+    features = replace(sizes.features, rows=rows, reading=replace(sizes.read.reading, n_chunks=n_chunks))
+    base = workers.base_bytes + sizes.map.map_bytes + LIBRARY_MORE
+    return replace(workers, base_bytes=base).epoch_room(features, client_bytes)
 
 
 def _landmark_bytes(source: RowSource, row_bytes: int) -> int:

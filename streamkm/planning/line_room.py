@@ -12,13 +12,7 @@ from streamkm.sources.long_lines import LineRoom
 
 
 def with_line_room(
-    source: RowSource,
-    memory_limit: Any,
-    peak_bytes: int,
-    chunk_bytes: int,
-    n_threads: int,
-    *,
-    on_cluster: bool = False,
+    source: RowSource, memory_limit: Any, peak_bytes: int, chunk_bytes: int, n_threads: int, *, on_cluster: bool = False
 ) -> RowSource:
     """The rows, of which long lines are refused as they are read where a limit was given that has no room for them.
 

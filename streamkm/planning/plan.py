@@ -177,7 +177,7 @@ class Plan(Lines):
     def epoch_room(self) -> EpochRoom | None:
         """Room for epochs in one process, where workers hold all rows; None where this process holds them."""
         if self.workers is None or self.memory_model is None or self.cluster_on != "blocks":
-            return None
+            return self.clustering.room
         return self.workers.epoch_room(self.memory_model, self.limit_bytes - self.memory["cluster"])
 
     def _with(self, epochs: PlannedEpochs | None) -> Plan:

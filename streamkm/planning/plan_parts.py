@@ -8,7 +8,7 @@ from streamkm.cluster.model import Space
 from streamkm.cluster.sampling.coreset import Method
 from streamkm.core.memory import human_bytes
 from streamkm.passes.sizes import ClusterOn
-from streamkm.planning.schedule import PlannedEpochs
+from streamkm.planning.schedule import EpochRoom, PlannedEpochs
 from streamkm.planning.worker_memory import WorkerBudget
 
 
@@ -83,6 +83,7 @@ class PlannedClustering:
     chooses_space: bool = False
     block_room: int | None = None
     epochs: PlannedEpochs | None = None
+    room: EpochRoom | None = None  # for epochs of a kernel fit, where workers hold the features of all rows
 
 
 SEARCH = "search"  # stage of the one worker that searches for starts

@@ -18,7 +18,7 @@ from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, count_runs, run_len
 from streamkm.engine.turns import Reading
 from streamkm.passes.assign import DRAWN_SLACK, LABEL_BYTES
 from streamkm.passes.gathered import PICKED_ROW_BYTES, node_rows
-from streamkm.passes.sizes import ClusterOn
+from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import FIRST_BYTES, LEAST_BYTES, STEP_BYTES
 from streamkm.planning.schedule import EpochRoom
@@ -191,7 +191,7 @@ class WorkerBudget:
         """Resident bytes of a worker that searches for starts."""
         return self.base_bytes + self._model(sizes).searching()
 
-    def epoch_room(self, sizes: MemoryModel, client_bytes: int) -> EpochRoom:
+    def epoch_room(self, sizes: FitSizes, client_bytes: int) -> EpochRoom:
         """Rows that epochs have room for in a worker, or in these bytes of the client."""
         centers, held = sizes.centers(sizes.rows.n_components), self._model(sizes).held_bytes("blocks")
         work = centers.step_bytes(0, self.n_threads + ARITY + 1, in_blocks=True) + centers.double_bytes
@@ -200,5 +200,6 @@ class WorkerBudget:
             *(max(0, free) // (8 + sizes.rows.block_row_bytes) for free in (room, room - held, client_bytes))
         )
 
-    def _model(self, sizes: MemoryModel) -> WorkerModel:
-        return WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)
+    def _model(self, sizes: FitSizes) -> WorkerModel:
+        # rows that are held need no more than these sizes
+        return WorkerModel(sizes, self.n_workers, self.n_threads, self.n_slots)  # type: ignore[arg-type]

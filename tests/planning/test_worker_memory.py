@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from streamkm import StreamKMeans
+from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import total_memory
 from streamkm.engine import cluster_memory
 from streamkm.engine.dask_shards import SHARD_ROWS
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB, READ_BYTES
+from streamkm.estimators import kernel_kmeans
 from streamkm.planning.worker_memory import HELD_SHARE, WorkerBudget, WorkerModel
 from streamkm.sources.chunks import ChunkRuns
 from tests.dask_processes import assert_same_bits
@@ -195,3 +196,18 @@ def test_fits_by_workers_with_little_memory_and_without_a_limit(tmp_path):
         assert len(fitted.labels_) == 1_000_000
         with pytest.raises(MemoryLimitError, match="on each of 2 workers"):
             StreamKMeans(executor=client, coreset=None, **settings).fit(path)
+
+
+def test_epochs_of_kernel_fits_keep_the_limit_of_workers(monkeypatch):
+    source, told = UnreadSource(400_000, 32), {}
+    monkeypatch.setattr(kernel_kmeans, "is_on_cluster", lambda _: True)
+    for mib in (4096, 640, 400):
+        monkeypatch.setattr(kernel_kmeans, "cluster_memory", lambda _, mib=mib: workers_of(mib * MIB))
+        found = StreamKernelKMeans(100, fit_on="all", n_landmarks=200, random_state=0).plan(source)
+        told[mib] = found.epoch_room, dict(found.lines())["epochs"]
+    rooms = [room.gathered for room, _ in told.values()]
+    assert rooms == sorted(rooms, reverse=True)
+    assert rooms[0] > 400_000 > rooms[1] > rooms[2] == 0
+    assert "on all rows in one worker" in told[4096][1]
+    assert "102,400 rows drawn evenly in" in told[640][1]
+    assert "in this process" in told[400][1]
