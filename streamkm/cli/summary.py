@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from streamkm.cli.wording import COLUMN_FLAGS
-from streamkm.fitting.labelling.gain import WORTH
 from streamkm.metrics.cluster_summary import blank_text
 from streamkm.sources.arrow_values import is_category, is_date, value_dtype
 from streamkm.sources.tables.categories import MOST_VALUES
@@ -36,24 +35,9 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
         ("objective", _objective_text(result)),
-        *_promise_lines(result),
         ("passes", f"{result['n_passes']:,} in {summary['seconds']:.2f} s"),
+        *(("caution", caution) for caution in summary.get("cautions", ())),
     ]
-
-
-def _promise_lines(result: dict[str, Any]) -> list[tuple[str, str]]:
-    """The prediction from the sample, and the estimated gain of one split and merge, if known."""
-    expected, gain = result.get("expected_inertia"), result.get("possible_gain")
-    if gain is None:
-        return []
-    if gain > WORTH:
-        more = f"one split and merge gains at least {gain:.1%}"
-    else:
-        more = f"no split and merge was found that gains {WORTH:.0%}"
-    if expected is None:
-        return [("possible gain", more)]
-    said = f"{expected:,.6g} +- {result['expected_inertia_error']:,.2g} from the sample"
-    return [("predicted", f"{said}; {more}")]
 
 
 def _objective_text(result: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from streamkm.core.version import __version__
 from streamkm.estimators.centers import known_means
 from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.validation import plain
-from streamkm.metrics.clusters import whole
+from streamkm.metrics.clusters import cautions, whole
 from streamkm.metrics.silhouette import mean_silhouette
 from streamkm.passes.excerpts import row_ids, rows_as_values
 from streamkm.passes.labels import count_skipped
@@ -41,7 +41,7 @@ def summarize(estimator: Any) -> dict[str, Any]:
 
     `estimator`: of clusters, fitted. The result: ``data``, ``result``, ``clusters``, ``stages``, ``history``,
     ``parameters`` and ``versions``. Numbers that are not finite, and what streams and loaded models do not know, are
-    null; clusters are null where no more is known than their sizes.
+    null; clusters are null where no more is known than their sizes. ``cautions`` are sentences.
     """
     profile, labels = getattr(estimator, "profile_", None), known_labels(estimator)
     is_fit = hasattr(estimator, "n_samples_")  # else a stream, whose labels are those of its last rows
@@ -62,7 +62,6 @@ def summarize(estimator: Any) -> dict[str, Any]:
         },
         "result": {
             "n_clusters": len(estimator.counts_),
-            "objective": estimator.inertia_,
             "objective_per_row": estimator.inertia_ / max(n_samples - (n_skipped or 0), 1),
             "distortion": getattr(estimator, "distortion_", None),
             "n_components": estimator.sketch_.n_components,
@@ -81,13 +80,10 @@ def summarize(estimator: Any) -> dict[str, Any]:
         "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
         "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
     }
-    if hasattr(estimator, "expected_inertia_"):
-        names = ("expected_inertia", "expected_inertia_error", "possible_gain")
-        summary["result"] |= {name: getattr(estimator, f"{name}_") for name in names}
     if hasattr(estimator, "trace_residual_"):
         summary["result"] |= {"trace_residual": estimator.trace_residual_, "gamma": estimator.kernel_.gamma}
-    summary["result"] |= _shares(estimator) | _silhouette(estimator)
-    summary |= _clusters(estimator)
+    summary["result"] |= result_facts(estimator) | _silhouette(estimator)
+    summary |= _clusters(estimator, summary["result"])
     values: dict[str, Any] = _plain(summary)
     return values
 
@@ -128,9 +124,12 @@ def shown_clusters(
     return with_pictures(told, centers, shape, values)
 
 
-def _shares(estimator: Any) -> dict[str, float]:
-    """Explained share of the rows' squared distances to their mean, and mean simplified silhouette, where known."""
-    shares, counts, total = {}, estimator.counts_, float(estimator.counts_.sum())
+def result_facts(estimator: Any) -> dict[str, Any]:
+    """Objective, what the sample predicted, explained share of the variance and simplified silhouette, where known."""
+    names = ("expected_inertia", "expected_inertia_error", "possible_gain")
+    shares = {name: getattr(estimator, f"{name}_") for name in names if hasattr(estimator, f"{name}_")}
+    shares["objective"] = estimator.inertia_
+    counts, total = estimator.counts_, float(estimator.counts_.sum())
     in_features = estimator.assign_space_ == "original" and not hasattr(estimator, "trace_residual_")
     means = known_means(estimator) if in_features else None
     if means is not None and total > 0:
@@ -162,13 +161,13 @@ def _silhouette(estimator: Any) -> dict[str, Any]:
     }
 
 
-def _clusters(estimator: Any) -> dict[str, Any]:
-    """What is in each cluster, where that is known."""
+def _clusters(estimator: Any, result: dict[str, Any]) -> dict[str, Any]:
+    """What is in each cluster, where that is known, and cautions."""
     described = getattr(estimator, "feature_deviations_", None) is not None
     if not described or len(estimator.counts_) > MOST_DESCRIBED:
-        return {"clusters": None, "by_words": False}
+        return {"clusters": None, "by_words": False, "cautions": list(cautions((), result))}
     summary = estimator.summary()
-    return {"clusters": summary.to_dicts(), "by_words": summary.by_words}
+    return {"clusters": summary.to_dicts(), "by_words": summary.by_words, "cautions": list(summary.cautions)}
 
 
 def _versions() -> Iterator[tuple[str, str]]:

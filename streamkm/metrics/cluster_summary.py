@@ -150,11 +150,14 @@ class ClusterSummary:
         Whether traits are words.
     missing : Missing or None
         Values that were missing and filled.
+    cautions : tuple of str
+        Where the result is poor, and what to look at.
     """
 
     rows: tuple[ClusterRow, ...]
     by_words: bool = False
     missing: Missing | None = None
+    cautions: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -185,7 +188,7 @@ class ClusterSummary:
         untold = measured and all(row.simplified_silhouette is None for row in self.rows)
         if untold:
             notes.append("no simplified silhouettes: of so many clusters, second nearest centers are not looked for")
-        return notes
+        return [*notes, *(f"caution: {each}" for each in self.cautions)]
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
         """Print so in IPython."""

@@ -92,6 +92,7 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
         by_words=by_words,
         lead=_lead(facts),
         cards=[*_cards(result)],
+        cautions=facts.get("cautions", ()),
         columns=_columns(clusters, by_words),
         clusters=clusters[:_MOST_ROWS],
         sizes=[(cluster if ids is None else ids[cluster], _number(counts[cluster])) for cluster in order],
@@ -138,17 +139,10 @@ def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
     if explained is not None:
         yield "explained variance", f"{explained:.1%}", "share of the total variance", "", ""
     yield from _silhouette_cards(result)
-    gain, expected = result.get("possible_gain"), result.get("expected_inertia")
+    gain = result.get("possible_gain")
     if gain is not None and gain > WORTH:
-        text = "rows drawn in the last pass say so: refine, or give more memory"
-        yield "one split and merge gains", f"at least {gain:.1%}", text, "warn", ""
-    elif gain is not None:
-        text = f"no split and merge was found that gains {WORTH:.0%}; other starts may end lower"
-        yield "one split and merge gains", f"below {WORTH:.0%}", text, "good", ""
-    if expected is not None and result.get("expected_inertia_error"):
-        off = objective / expected - 1 if expected and objective is not None else 0.0
-        error = result["expected_inertia_error"] / expected if expected else 0.0
-        yield "predicted by the sample", _number(expected), f"within {error:.1%}; all rows gave {off:+.1%}", "", ""
+        text = "by rows drawn in the last pass: refine, or give more memory"
+        yield "still to gain", f"at least {gain:.1%}", text, "warn", ""
     if result["distortion"] is not None and abs(result["distortion"] - 1) > WORTH:
         yield "objective in the sketch", f"{result['distortion']:.3g} x", "of the original one", "", ""
     if result["converged"] is False:

@@ -18,6 +18,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.fit_summary import summarize
 from streamkm.metrics import feature_deviations
 from streamkm.metrics.cluster_summary import Trait
+from streamkm.metrics.clusters import cautions
 
 
 def trips(n=1500):
@@ -279,3 +280,36 @@ def test_sizes_are_whole_numbers_unless_weights_are_not():
 )
 def test_means_of_traits_are_told_in_digits_that_people_read(mean, told):
     assert str(Trait("income", mean, 0.0, 1.25)) == f"income {told} (+1.2 sd)"
+
+
+def test_poor_clusters_are_cautioned_of():
+    rng = np.random.default_rng(0)
+    noise = StreamKMeans(3, random_state=0, progress=False).fit(rng.normal(size=(1000, 60)))
+    assert "explain" in noise.summary().cautions[0]
+    assert "caution: the clusters explain" in str(noise.summary())
+    X = rng.normal(size=(20_000, 2))
+    X[:15, 1] += rng.uniform(1e3, 1e4, 15)
+    far = StreamKMeans(2, random_state=0, progress=False).fit(pd.DataFrame(X, columns=["a", "discount"]))
+    (caution,) = far.summary().cautions
+    size = int(far.counts_.min())
+    assert caution.startswith(f"{size} rows of 20,000 lie far away")
+    assert caution.endswith("look at discount")
+    well = StreamKMeans(3, random_state=0, progress=False).fit(X[15:] + 50 * rng.integers(0, 3, (19_985, 1)))
+    assert well.summary().cautions == ()
+
+
+def test_an_objective_far_from_its_prediction_is_cautioned_of():
+    result = {"objective": 104.0, "expected_inertia": 100.0, "expected_inertia_error": 1.0}
+    (caution,) = cautions((), result)
+    assert "predicted an objective of 100 +- 1, and all rows give 104" in caution
+    assert not [*cautions((), {**result, "objective": 102.9})]
+
+
+def test_features_that_mirror_each_other_are_named_once():
+    rng = np.random.default_rng(0)
+    store = rng.integers(0, 2, 3000)
+    X = pd.DataFrame(
+        {"store": store, "online": 1 - store, "x": rng.normal(size=3000) + store, "y": rng.normal(size=3000)}
+    )
+    for row in StreamKMeans(2, random_state=0, progress=False).fit(X).summary().rows:
+        assert len({"store", "online"} & {trait.feature for trait in row.traits}) == 1

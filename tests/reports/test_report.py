@@ -236,8 +236,6 @@ def test_the_report_of_an_estimator_names_clusters_and_says_how_sure(tmp_path):
     for said in (
         "800 rows of 2 features in 2 clusters",
         "fare &lt;EUR&gt;",
-        "one split and merge gains",
-        "below 1%",
         "mean simplified silhouette",
     ):
         assert said in text, said
@@ -339,9 +337,7 @@ def test_a_gain_that_is_left_is_told():
     assert "at least 5.0%" in text
     result = {**result, "possible_gain": 0.0}
     text = render_page({**SUMMARY, "result": result}, {}, "")
-    assert "one split and merge gains" in text
-    assert "other starts may end lower" in text
-    assert "within 1.0%; all rows gave +25.0%" in text
+    assert "to gain" not in text
 
 
 def test_without_matplotlib(results, monkeypatch, caplog):
