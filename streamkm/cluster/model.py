@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import merged
-from streamkm.cluster.centers.index import CenterIndex, IndexParts, are_orthonormal, is_worth
+from streamkm.cluster.centers.index import IndexParts, are_orthonormal, is_worth
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.columns import Columns
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
@@ -97,8 +97,7 @@ class Model:
         """The same with an index of the centers, if they are so many that one is worth it for dense rows."""
         if not is_worth(*self.centers.shape):
             return self
-        found = self.table().index()
-        return replace(self, index=found.parts()) if isinstance(found, CenterIndex) else self
+        return replace(self, index=self.table().index().parts())
 
     def place(self, X: Matrix) -> Matrix:
         """Bring rows into the space of the centers; `X` is not changed.

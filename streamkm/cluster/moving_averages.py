@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.batches import Batch
 from streamkm.cluster.blocks import BlockLabels, Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS as MANY_CENTERS
-from streamkm.cluster.centers.index import CenterIndex, IndexParts, is_worth
+from streamkm.cluster.centers.index import IndexParts, is_worth
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.centers.scaled import ScaledCenters
 from streamkm.cluster.in_memory import cluster_cuts, d2norm_of, row_pieces
@@ -284,5 +284,4 @@ def _index_parts(centers: NDArray[np.float64]) -> IndexParts | None:
     """What an index of centers takes longest to find, where it is worth it: it serves all batches of an epoch."""
     if not is_worth(*centers.shape, guessed=True):
         return None
-    index = NearestCenters.build(centers, np.float32).index()
-    return index.parts() if isinstance(index, CenterIndex) else None
+    return NearestCenters.build(centers, np.float32).index().parts()

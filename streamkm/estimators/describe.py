@@ -198,7 +198,7 @@ class DescribedKMeans(BaseKMeans):
         sample, preparation = vars(self).get("sketch_sample_"), self.preparation_
         in_features = isinstance(sample, np.ndarray) and self.sketch_.is_identity and len(sample) >= FEWEST_COUNTED
         if in_features and (preparation is None or preparation.is_invertible):
-            rows = sample.astype(np.float64)
+            rows = np.asarray(sample, np.float64)
             for number in counters(rows if preparation is None else preparation.undone(rows), self.n_samples_):
                 yield f"{name(number)} looks like a counter or an id: leave it out, or pass it as the id column"
 

@@ -639,7 +639,7 @@ class IncrementalKMeans(DescribedKMeans):
                 "counts_": known.counts,
                 "inertia_": known.inertia,
                 "inertia_error_": known.error,
-                "changed_share_": 0.0 if stream.followed is None else stream.followed.changed_share(),
+                "changed_share_": stream.followed.changed_share(),
                 "cluster_means_": means,
             }
         model = Model(

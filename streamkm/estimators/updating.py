@@ -174,7 +174,7 @@ def update_rows(
     events = followed.events[n_told:]
     new = new_clusters(estimator, followed.clusters, [each.id for each in events if each.event in ("born", "split")])
     if drift is not None:
-        n_rows = dict(zip(followed.clusters.ids.tolist(), assigned.n_rows.tolist(), strict=True))
+        n_rows = dict(zip(followed.clusters.ids.tolist(), np.asarray(assigned.n_rows).tolist(), strict=True))
         drift = drift.labelled(n_rows, {each.id: each.traits for each in new})
     return Updated(followed, labels, drift, events, new, n_read, n_valid, first_new)
 
@@ -190,7 +190,7 @@ def _counted(
 ) -> Followed:
     """Clusters with the rows of an update, and what became of them."""
     clusters = _with_rows(step.clusters, assigned, factor)
-    told = events_of(step, clusters, came, assigned.n_rows)
+    told = events_of(step, clusters, came, np.asarray(assigned.n_rows))
     rows = UpdateRows(clusters.n_updates - 1, clusters.ids, factor * assigned.totals.counts)
     if was is None or drift is None:
         return Followed(clusters, step.part, NO_PLACES, tuple(told), (rows,)).named(None)

@@ -108,7 +108,8 @@ def compare(
         )
         for place in np.argsort(-now.counts, kind="stable").tolist()
     )
-    return Drift(verdict, clusters, *figures, len(earlier))
+    shares, distances, beyond, largest = figures
+    return Drift(verdict, clusters, shares, distances, beyond, largest, len(earlier))
 
 
 def _ratios(histogram: NDArray[np.float64]) -> tuple[float, float]:

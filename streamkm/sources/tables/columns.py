@@ -56,7 +56,7 @@ class TableOptions:
     index: tuple[str, ...] = ()  # by metadata of pandas; no features unless `columns` names them
     keys: tuple[Mapping[str, str | None], ...] = ()  # of each file: keys and values of its folders; none of others
 
-    def encoding_of(self, column: str) -> str | tuple[str, ...] | None:
+    def encoding_of(self, column: str) -> Any:
         """What a column becomes if it holds text: "onehot", "hash" or its values; None where it must not."""
         return self.categories.get(column) if isinstance(self.categories, Mapping) else self.categories
 
