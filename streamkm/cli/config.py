@@ -23,7 +23,7 @@ from streamkm.cli.schema import SECTIONS, Output, flat_parameters, shown, valida
 from streamkm.cli.summary import FEATURES, columns_text, fit_command, fit_options, seen_columns, source_lines
 from streamkm.cli.wording import COLUMN_FLAGS
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, StreamkmError
-from streamkm.core.secrets import MASK
+from streamkm.core.secrets import MASK, masked
 from streamkm.core.text_table import aligned
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
@@ -198,9 +198,9 @@ def inspected(path: str, overrides: Sequence[Override]) -> str:
         options = fit_options(columns, given)
         hashed = {"categories": "hash"} if options.get("categories") == "onehot" else {}  # reads no rows
         has_features = any(each.use in FEATURES for each in columns)
-        lines = source_lines(open_source(path, **{**options, **hashed})) if has_features else [("data", path)]
+        lines = source_lines(open_source(path, **{**options, **hashed})) if has_features else [("data", masked(path))]
         kept = [line for line in lines if line[0] not in ("features", "values", "left out")]
-        last = fit_command(path, columns, options, n_rows) if has_features else "no column can be a feature"
+        last = fit_command(masked(path), columns, options, n_rows) if has_features else "no column can be a feature"
         return f"{aligned(kept)}\n\n{columns_text(columns)}\n\nBy the first {n_rows:,} rows. To fit:\n  {last}"
     return aligned(source_lines(open_data([path], overrides).source))
 

@@ -119,7 +119,9 @@ def _with_known_names(estimator: Any, source: RowSource, *, reset: bool) -> RowS
             stacklevel=4,
         )
     elif names is not None:
-        by_name = isinstance(source, ChunkedSource | IterableSource) and not isinstance(source, GraphSource)
+        # frames and AnnData in memory must have the columns of the fit in their order, as scikit-learn has it
+        is_file = isinstance(source, ChunkedSource) and not isinstance(source, GraphSource) and not source.in_process
+        by_name = is_file or isinstance(source, IterableSource)
         order = (order_of if by_name else check_same_columns)(names, tuple(known), source.name, "the fit")
         if order is not None and isinstance(source, ChunkedSource):
             return ChosenColumns(source, order.tolist())

@@ -30,6 +30,7 @@ from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, d
 from streamkm.sources.long_lines import LongLine
 
 SAMPLE_BYTES = 256 * MIB
+LOADED_ROOM_MIB = 512  # beside what is loaded whole, which is not planned before
 SHARE = 8  # of what a limit leaves for data, one part each for the row sample and for the chunks that are read
 KEPT_SHARE = 4  # where no limit was given: of the memory for data, one part for rows that stay in memory
 LARGE_CHUNKS = 1 << 20  # so many that all large states of a fold exist
@@ -65,8 +66,11 @@ class MemoryBudget:
         lines = () if on_cluster else source.long_lines[:PLANNED_THREADS]
         base = process + source.resident_bytes + sum(line.memory_bytes for line in lines)
         if source.unloaded_bytes and base > limit:  # before anything asks for rows, which would load them
-            said = f"{source.name} can only be loaded whole, and needs about {human_bytes(base)}, above the limit of "
-            raise MemoryLimitError(said + human_bytes(limit), base)
+            room = -(-base // MIB) + LOADED_ROOM_MIB
+            raise MemoryLimitError(
+                f"{source.name} can only be loaded whole, and needs about {human_bytes(base)}, above the limit of "
+                f"{human_bytes(limit)}; raise memory_limit to {room:,} MiB"
+            )
         return cls(limit, base, process, free, lines, WorkerBudget.of(workers))
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:

@@ -211,7 +211,7 @@ def test_failures_of_ours_tell_no_secret(web, tmp_path):
     program = (
         "import sys\nfrom streamkm.cli import main as cli, common\n"
         "def fail(*_): raise RuntimeError(f'broken by {sys.argv[1]}')\n"
-        "cli.print_pairs = fail\ncli.main(['inspect', sys.argv[1]])\n"
+        "from streamkm.cli import config\nconfig.inspected = fail\ncli.main(['inspect', sys.argv[1]])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, data], capture_output=True, text=True, cwd=tmp_path, env=os.environ, check=False

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 
 from streamkm import StreamKMeans
 from streamkm.cli.main import main
-from streamkm.core.exceptions import InvalidInputError, StreamkmError
+from streamkm.core.exceptions import InvalidInputError, StreamkmError, StreamkmWarning
 from tests.programs import run_program
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
 from tests.tables import cases
@@ -243,7 +243,8 @@ def test_a_chunk_that_zarr_does_not_hold_is_the_fill_value(folder):
     zarr_array(X)
     Path("x.zarr/c/1/0").unlink()
     X[10:20] = 0
-    labels = StreamKMeans(2, random_state=0).fit_predict("x.zarr")
+    with pytest.warns(StreamkmWarning, match=r"x\.zarr lacks c/1/0, the first of those missing: 1 of 4 chunks"):
+        labels = StreamKMeans(2, random_state=0).fit_predict("x.zarr")
     np.testing.assert_array_equal(labels, StreamKMeans(2, random_state=0).fit_predict(X))
     told = CliRunner().invoke(main, ["inspect", "x.zarr"]).output
     assert "not stored    1 of 4 chunks, which hold the fill value 0.0\n" in told

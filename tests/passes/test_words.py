@@ -151,7 +151,7 @@ def test_damaged_tables_are_refused():
 
 def test_damaged_words_of_frequencies_name_the_file(tmp_path):
     source = open_documents(documents(20))
-    arrays = source.tfidf._arrays() | source.words.arrays()
+    arrays = source.tfidf.arrays() | source.words.arrays()
     np.savez(tmp_path / "idf.npz", **arrays | {"word_lengths": arrays["word_lengths"] * 2})
     with pytest.raises(ModelFileError, match=r"idf\.npz"):
         TfIdf.load(tmp_path / "idf.npz")

@@ -20,7 +20,7 @@ def folder(tmp_path, monkeypatch):
     """Two groups of rows that features 1 and 4 of five tell apart, as svmlight text of both bases and as .npy."""
     monkeypatch.chdir(tmp_path)
     X = np.zeros((60, 5))
-    X[::2, 1], X[1::2, 4], X[:, 0] = 3, 3, np.linspace(0.1, 0.2, 60)
+    X[::2, 1], X[1::2, 4], X[:, 0] = 3, np.linspace(2, 3, 30), np.linspace(0.1, 0.2, 60)
     dump_svmlight_file(X, np.zeros(60), "one.svm", zero_based=False)
     dump_svmlight_file(X, np.zeros(60), "zero.svm", zero_based=True)
     np.save("x.npy", X)

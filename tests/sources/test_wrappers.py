@@ -36,7 +36,7 @@ TOLD = {
     "libraries": ("h5py",), "shared_bytes": 99, "sequential": True, "stored_dtype": np.dtype(np.float16),
     "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
-    "words": "a table of words", "has_long_integers": True,
+    "words": "a table of words", "has_long_integers": True, "missing_chunks": "1 of 4 chunks", "tfidf": "weights",
 }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), set()),
     "sent": (SentRows, {"resident_bytes", "unloaded_bytes", "producer_bytes"}),  # they are another process's
-    "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with", "words"}),
+    "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with", "words", "tfidf"}),
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
     "kept": (lambda source: cached_rows(source, 1 << 20, 1 << 20), set()),

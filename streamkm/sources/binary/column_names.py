@@ -13,7 +13,6 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources.base import ChunkedSource
-from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.binary.layouts import MatrixLocation, Node, Tree, find_matrix, join
 from streamkm.sources.chosen_columns import ChosenColumns, choosable
 from streamkm.sources.dense import DenseSource
@@ -37,6 +36,8 @@ def open_matrix(tree: Tree, dataset: str | None, column: str | None, genes: str 
     if found.kind == "dense":
         source: ChunkedSource = DenseSource(tree.array(found.path))
     else:
+        from streamkm.sources.binary.csr_groups import CsrSource  # which imports SciPy
+
         data, indices, indptr = (tree.array(join(found.path, name)) for name in ("data", "indices", "indptr"))
         shape, name = (found.shape[0], found.shape[1]), f"{tree.name}:{found.path}"
         source = CsrSource(data, indices, indptr, shape=shape, name=name, layout=found.layout)

@@ -84,6 +84,7 @@ class CsvFiles(RowSource, ABC):
         self._parser = self._find_columns(options)
         layout, self.id_column = self._parser.layout, options.id_column
         take_layout(self, layout)
+        self.has_long_integers = self._counts
         told = {key: value for key, value in asdict(csv_format).items() if key != "null_values" or value is not None}
         self.made_with = {**described_table(layout), "csv": told}
 
@@ -150,6 +151,7 @@ class CsvFiles(RowSource, ABC):
         head = with_nulls(head, dict.fromkeys(texts, self._format.number_nulls))  # what messages show is no number
         head = with_keys(head, chosen, keys)
         types = {name: kind_of(head.schema.field(name).type) for name in chosen}
+        self._counts = any(pa.types.is_integer(head.schema.field(name).type) for name in chosen)
         for name in texts if options.has_days else ():
             if name in types and name not in named:
                 with suppress(pa.ArrowInvalid):  # no type of Arrow has room for all dates
