@@ -1,4 +1,4 @@
-"""Matrix Market files: entries in any order, all kinds, compressed; read by SciPy, below the limit of the plan."""
+"""Matrix Market files: entries in any order, all kinds, compressed, damaged; below the limit of the plan."""
 
 from __future__ import annotations
 
@@ -81,7 +81,17 @@ def test_like_scipy(tmp_path):
         (HEAD + "3 3\n", "Invalid integer value"),
         (HEAD, "cannot be read"),
         (HEAD.replace("real", "complex") + "1 1 1\n1 1 1 0\n", "rows must be real"),
-        ("%%MatrixMarket vector coordinate real general\n3 1\n1 1\n", "Vector Matrix Market files"),
+        ("%%MatrixMarket vector coordinate real general\n3 1\n1 1\n", "%%MatrixMarket vector coordinate"),
+        (HEAD.replace("general", "hermitian") + "1 1 1\n1 1 1\n", "rows must be real"),
+        (HEAD.replace("general", "symmetric") + "1 2 1\n1 1 1\n", "a symmetric matrix is square, not of 1 x 2"),
+        (HEAD + "% a remark\n\n3 3 2\n1 1 1\n\n1.5 1 1\n", "Line 7: b'1.5 1 1\\n' is outside of 3 x 3"),
+        (HEAD + "3 3 1\n1 1 1 1\n", "Line 3"),
+        (HEAD + "3 3 -1\n", "Invalid integer values"),
+        (HEAD.replace("matrix c", "c") + "3 3 1\n1 1 1\n", "its first line is"),
+        (HEAD + f"3 3 1\n1 1 {'1' * 70_000}\n", "Line 4"),
+        (HEAD + f"3 3 {10**17}\n1 1 1\n", "cannot be read"),
+        ("%%MatrixMarket matrix array real general\n2 2\n1\n2\n3 4\n", "Line 5"),
+        ("%%MatrixMarket matrix array real symmetric\n2 2\n1\n2\n", "Truncated: 2 lines of numbers"),
     ])  # fmt: skip
 def test_what_is_wrong_is_named(tmp_path, text, message):
     (tmp_path / "x.mtx").write_text(text)
@@ -89,6 +99,15 @@ def test_what_is_wrong_is_named(tmp_path, text, message):
         list(open_source(tmp_path / "x.mtx").stream(1000))
     assert str(caught.value).startswith(f"{tmp_path / 'x.mtx'} cannot be read as Matrix Market")
     assert message in str(caught.value)
+
+
+def test_damage_ends_no_process(tmp_path):
+    text, rng = io.BytesIO(), np.random.default_rng(0)
+    mmwrite(text, sp.random_array((300, 6), density=0.4, rng=rng))
+    for cut in rng.integers(0, len(text.getvalue()) - 1, 200).tolist():
+        (tmp_path / "x.mtx").write_bytes(text.getvalue()[:cut])
+        with pytest.raises(SourceError, match=r"x\.mtx cannot be read"):
+            list(open_source(tmp_path / "x.mtx").stream(1 << 20))
 
 
 def test_no_rows_are_refused(tmp_path):
