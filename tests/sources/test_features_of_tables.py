@@ -112,6 +112,20 @@ def test_an_index_with_a_name(tmp_path):
         open_source(tmp_path / "z.parquet")
 
 
+@cases("name, level", [(None, "__null_dask_index__"), ("number", "number")])
+def test_an_index_of_dask(tmp_path, name, level):
+    named = FRAME.set_index(pd.Index(RNG.permutation(300), name=name)).sort_index()
+    dd.from_pandas(named, npartitions=3).to_parquet(tmp_path / "x")
+    for X in (sorted((tmp_path / "x").glob("*.parquet")), dd.read_parquet(tmp_path / "x")):
+        np.testing.assert_array_equal(rows(X, columns=["b", level]), np.c_[named["b"], named.index])
+        source = open_source(X, id_column=level)
+        assert source.feature_names == ("a", "b")
+        np.testing.assert_array_equal(np.concatenate([np.asarray(part) for part in source.ids()]), named.index)
+        assert open_source(X, exclude=level).feature_names == ("a", "b")
+        with pytest.raises(InvalidInputError, match="column 'other' is missing"):
+            open_source(X, columns=["b", "other"])
+
+
 def test_what_is_an_index():
     assert index_of(["", "a", ""]) == ("",)
     assert index_of(["a", "Unnamed: 0", "__index_level_0__", "__index_level_x__"]) == ("__index_level_0__",)

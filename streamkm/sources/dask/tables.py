@@ -37,6 +37,10 @@ class DaskTable(DaskSource):
 
     def __init__(self, frame: Any, options: TableOptions) -> None:
         pa = pyarrow(NAME)
+        asked = {options.id_column, *options.exclude, *(options.columns or ())} - {*frame.columns}
+        levels = (frame.index.name,) if frame.index.name else ("__index_level_0__", "__null_dask_index__")
+        if level := next((name for name in levels if name in asked), None):  # as Parquet calls the index
+            frame = frame.rename_axis(index=level).reset_index()
         known = [str(name) for name in frame.columns]
         chosen = choose(known, options, NAME)
         schema = pa.Schema.from_pandas(frame[chosen]._meta_nonempty, preserve_index=False)
