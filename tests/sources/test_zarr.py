@@ -407,6 +407,18 @@ def test_no_storage_chunk_is_decoded_beyond_its_metadata(tmp_path, codec, versio
         list(open_source(where).stream(1 << 20))
 
 
+@cases("version", [2, 3])
+def test_bytes_that_are_no_zstandard_frame_are_refused_by_their_place(tmp_path, version):
+    ours = numcodecs.Zstd() if version == 2 else zarr.codecs.ZstdCodec()
+    where, X = tmp_path / "x.zarr", dense_matrix()
+    zarr.create_array(where, data=X, chunks=X.shape, zarr_format=version, compressors=ours)
+    chunk = where / ("0.0" if version == 2 else "c/0/0")
+    for damage, why in ((bytes(64), "no Zstandard frame"), (chunk.read_bytes()[:4] + bytes(64), "[Zz]std")):
+        chunk.write_bytes(damage)  # which tells no size
+        with pytest.raises(SourceError, match=rf"x\.zarr, rows 0-\d+, .*{why}"):
+            list(open_source(where).stream(1 << 20))
+
+
 LOST = {
     "format 2": ({"chunks": (8, 3), "zarr_format": 2}, "2.1", 21),
     "format 3": ({"chunks": (8, 3)}, "c/2/1", 21),
