@@ -196,7 +196,8 @@ def inspected(path: str, overrides: Sequence[Override]) -> str:
         known, head = read.args
         columns, n_rows = seen_columns(known, head, given), head.num_rows
         options = fit_options(columns, given)
-        hashed = {"categories": "hash"} if options.get("categories") == "onehot" else {}  # reads no rows
+        texts = {each.name: "hash" for each in columns if each.use == "one-hot"}
+        hashed = {"categories": texts} if isinstance(options.get("categories"), str) else {}  # reads no rows
         has_features = any(each.use in FEATURES for each in columns)
         lines = source_lines(open_source(path, **{**options, **hashed})) if has_features else [("data", masked(path))]
         kept = [line for line in lines if line[0] not in ("features", "values", "left out")]

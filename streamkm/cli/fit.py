@@ -201,8 +201,8 @@ def _place_of(directory: Path, stages: Sequence[str], source: Any) -> str:
 def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **options: Any) -> None:
     """Say what fit would do: passes, bytes, memory.
 
-    Takes the arguments of fit. Reads no rows, except for --categories onehot and a number of --genes, where one pass
-    finds the columns.
+    Takes the arguments of fit. Reads no rows, except where one pass finds the columns or their types: for
+    --categories onehot, for any --categories of CSV files, and for a number of --genes.
     """
     _check_usage(inputs, settings, options["n_clusters"])
     with Talk(quiet=options["quiet"], verbose=options["verbose"]):
