@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 import sys
 import zlib
 from collections import Counter
@@ -417,3 +418,16 @@ def test_sources_that_a_virtual_dataset_has_lost_are_errors(tmp_path, lost):
     if not same:
         with pytest.raises(SourceError, match="has lost its source rows in"):
             list(source.stream(1 << 20))
+
+
+@cases("place, found", [(64, 640), (128, 64), (64, 65)])
+def test_a_storage_chunk_out_of_place_is_refused(tmp_path, place, found):
+    X = np.arange(1800.0).reshape(300, 6)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("X", data=X, chunks=(64, 6), compression="gzip", fletcher32=True)
+    text = (tmp_path / "x.h5").read_bytes()
+    key, damaged = struct.pack("<3Q", place, 0, 0), struct.pack("<3Q", found, 0, 0)
+    assert text.count(key) == 1
+    (tmp_path / "x.h5").write_bytes(text.replace(key, damaged))  # an index without a checksum
+    with pytest.raises(SourceError, match=rf"x\.h5 is damaged: .*(at \({found}, 0\)|bad coordinate)"):
+        list(open_source(tmp_path / "x.h5").stream(1 << 20))

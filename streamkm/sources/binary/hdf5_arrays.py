@@ -172,26 +172,33 @@ def _is_plain(dataset: h5py.Dataset, path: str) -> bool:
 
 
 def _find_chunks(dataset: h5py.Dataset, path: str) -> ChunkTable | None:
-    """Where the storage chunks are; None where there are none, or too many, or too small ones of a local file."""
-    if dataset.chunks is None or not _is_plain(dataset, path):
+    """Where the storage chunks are; None where there are none, or too many, or too small ones of a local file.
+
+    Raises SourceError: chunks beyond the dataset, or two in one place.
+    """
+    if dataset.chunks is None or len(dataset.chunks) > 2 or not _is_plain(dataset, path):
         return None
     chunk = (*dataset.chunks, 1)[:2]
-    if not isinstance(path, Address) and chunk[0] * chunk[1] * dataset.dtype.itemsize < _LEAST_CHUNK_BYTES:
-        return None
     shape = (*dataset.shape, 1)[:2]
     grid = (-(-shape[0] // chunk[0]), -(-shape[1] // chunk[1]))
     if grid[0] * grid[1] > _MOST_CHUNKS:
         return None
     offsets, sizes = np.zeros(grid, np.int64), np.zeros(grid, np.int64)
-    masks = set()
+    masks, misplaced = set(), []
 
     def note(info: Any) -> None:
         at = (info.chunk_offset[0] // chunk[0], (*info.chunk_offset, 0)[1] // chunk[1])
-        if at[0] < grid[0] and at[1] < grid[1]:
+        if at[0] >= grid[0] or at[1] >= grid[1] or sizes[at]:
+            misplaced.append(info.chunk_offset)
+        else:
             offsets[at], sizes[at] = info.byte_offset, info.size
             masks.add(info.filter_mask)
 
     dataset.id.chunk_iter(note)
+    if misplaced:  # the library would read such chunks as if they had never been written
+        raise SourceError(f"{path} is damaged: its index has a storage chunk at {misplaced[0]}, none of {shape}")
+    if not isinstance(path, Address) and chunk[0] * chunk[1] * dataset.dtype.itemsize < _LEAST_CHUNK_BYTES:
+        return None
     return ChunkTable(chunk, offsets, sizes, is_uniform=masks <= {0})
 
 
