@@ -9,38 +9,34 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from typing import Any
 
 import threadpoolctl
 
+from streamkm.core.gc_guard import Shared
+
 logger = logging.getLogger(__name__)
 
 
-class _OneThread:
+class _OneThread(Shared):
     """A context that any number of threads may be in: BLAS has its own threads again when the last one leaves."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._n_inside = 0
+        super().__init__()
         self._n_modules = 0
         self._found: threadpoolctl.ThreadpoolController | None = None
         self._limits: Any = None
 
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._n_inside == 0:
-                _take_control()
-                self._limits = self._controller().limit(limits=1, user_api="blas")
-            self._n_inside += 1
+    def begin(self) -> None:
+        """Take its threads."""
+        _take_control()
+        self._limits = self._controller().limit(limits=1, user_api="blas")
 
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._n_inside -= 1
-            if self._n_inside == 0:
-                _take_control()
-                self._limits.restore_original_limits()
-                _take_control()  # from this thread, for others
+    def end(self) -> None:
+        """Give them back."""
+        _take_control()
+        self._limits.restore_original_limits()
+        _take_control()  # from this thread, for others
 
     def _controller(self) -> threadpoolctl.ThreadpoolController:
         """The libraries of this process, looked for (3 ms) whenever other modules are imported than the last time."""

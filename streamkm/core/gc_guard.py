@@ -1,6 +1,6 @@
-"""The cyclic garbage collector, kept off where running would stop the process for good, or only take time.
+"""Switches of the process that threads share, such as that of the cyclic garbage collector.
 
-Responsible for its switch alone.
+The collector is kept off where running would stop the process for good, or only take time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,32 @@ import gc
 import threading
 
 
-class CollectorOff:
+class Shared:
+    """Context manager of many threads: `begin` is called when the first enters, `end` when the last has left."""
+
+    def __init__(self) -> None:
+        self.lock, self.n_inside = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.n_inside:
+                self.begin()
+            self.n_inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self.lock:
+            self.n_inside -= 1
+            if not self.n_inside:
+                self.end()
+
+    def begin(self) -> None:
+        """Do nothing; the lock is held."""
+
+    def end(self) -> None:
+        """Do nothing; the lock is held."""
+
+
+class CollectorOff(Shared):
     """Context manager: no collection begins inside, in any thread; several threads may be inside.
 
     For callers that fetch while they hold a library's lock. Bytes come by another thread; had that one to collect an
@@ -17,23 +42,15 @@ class CollectorOff:
     collect is collected afterwards, by a collector that is left as it was found.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._n_inside = 0
-        self._was_on = False
+    def begin(self) -> None:
+        """Switch it off."""
+        self._was_on = gc.isenabled()
+        gc.disable()
 
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._n_inside:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._n_inside += 1
-
-    def __exit__(self, *raised: object) -> None:
-        with self._lock:
-            self._n_inside -= 1
-            if not self._n_inside and self._was_on:
-                gc.enable()
+    def end(self) -> None:
+        """Switch it on again, if it was."""
+        if self._was_on:
+            gc.enable()
 
 
 collector_off = CollectorOff()

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import lru_cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.gc_guard import Shared
 
 AUTO_SHARE = 0.8  # of the machine's memory, or of the container's limit
 CROWDED_SHARE, FULL_SHARE = 0.5, 0.8  # of a limit
@@ -137,21 +136,19 @@ def trim_heap(limit_bytes: int, expected_bytes: int = 0) -> None:
     _c_function("malloc_trim")(0)
 
 
-class _Heap:
+class _Heap(Shared):
     """What the C library's heap was told by calls that are not at their end."""
 
-    def __init__(self) -> None:
-        self.n_calls, self.told = 0, False
-        self.lock = threading.Lock()
+    told = False
 
     def large_blocks_apart(self) -> None:
         """Have large blocks come from the system, and go back to it, until the last call ends."""
         with self.lock:
-            if self.n_calls and not self.told and not _is_bound():
+            if self.n_inside and not self.told and not _is_bound():
                 self.told = True
                 _c_function("mallopt")(_M_MMAP_THRESHOLD, LARGE_BLOCK)
 
-    def restore(self) -> None:
+    def end(self) -> None:
         """Let heaps keep what the C library lets them keep of its own accord, at most."""
         if self.told:
             _c_function("mallopt")(_M_MMAP_THRESHOLD, LARGEST_IN_HEAP)
@@ -162,23 +159,14 @@ class _Heap:
 _HEAP = _Heap()
 
 
-@contextmanager
-def heap_restored() -> Iterator[None]:
+def heap_restored() -> Shared:
     """Undo at the end what `trim_heap` tells the C library within; calls of several threads end in any order.
 
     Unless told otherwise, glibc raises its bound between the heap and the system to the largest block that was freed,
     32 MiB at most. Its rule cannot be asked for again once a bound was set, nor can the bound be read: that largest one
     is set, where a process that frees such blocks is soon.
     """
-    with _HEAP.lock:
-        _HEAP.n_calls += 1
-    try:
-        yield
-    finally:
-        with _HEAP.lock:
-            _HEAP.n_calls -= 1
-            if not _HEAP.n_calls:
-                _HEAP.restore()
+    return _HEAP
 
 
 def _is_bound() -> bool:

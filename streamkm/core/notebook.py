@@ -1,6 +1,6 @@
 """Progress in notebooks: one bar for each stage, below the cell that works.
 
-MemoryModel what every notebook has, IPython, and no widgets. Imports it only where it runs already.
+Needs what every notebook has, IPython, and no widgets. Imports it only where it runs already.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
+
+
+def counted(done: float, total: float | None, unit: str = "", seconds: float = 0.0) -> str:
+    """What is done: of how many, and how many a second; nothing for a stage that counts none."""
+    rate = f" {done / seconds:.3g} {unit}/s" if done and seconds > 0 else ""
+    of = "" if total is None else f"/{total:,.0f}"
+    return f"{done:,.0f}{of}{rate}" if done or of else ""
 
 
 class NotebookBar:
@@ -40,10 +47,7 @@ class NotebookBar:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         seconds = time.perf_counter() - self._started
-        rate = f"{self._done / seconds:.3g} {self._unit}/s" if self._done and seconds > 0 else ""
-        total = "" if self._total is None else f"/{self._total:,.0f}"
-        count = f"{self._done:,.0f}{total} {rate} " if self._done or total else ""
-        text = f"{self._name:<10} {count}{seconds:.1f} s"
+        text = f"{self._name:<10} {counted(self._done, self._total, self._unit, seconds)} {seconds:.1f} s"
         value = "" if self._total is None else f' value="{self._done:g}" max="{self._total or 1:g}"'
         value = ' value="1" max="1"' if self._ended else value
         bar = f"<progress{value}></progress>"

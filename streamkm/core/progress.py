@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from streamkm.core.notebook import NotebookBar, in_notebook
+from streamkm.core.notebook import NotebookBar, counted, in_notebook
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
 logger = logging.getLogger(__name__)
+TOLD_EVERY_S = 30.0
+"""Seconds between lines on a stage that goes on, where there is no bar."""
 
 
 @dataclass
@@ -31,7 +34,7 @@ class Stage:
     name : str
         ``sketch``, ``seed``, ``epochs``, ``lloyd``, ``polish``, ``assign``, ``refine-1``.
     seconds : float
-        Wall time.
+        Wall time, without that of `COMPILING`.
     read_bytes : int
         Stored bytes read from the source; 0 for stages that work in memory.
     rows : int
@@ -45,15 +48,21 @@ class Stage:
     read_bytes: int = 0
     rows: int = 0
     inertias: tuple[float, ...] = ()
+    done: float = field(default=0.0, repr=False, compare=False)
     on_advance: Callable[[float], None] | None = field(default=None, repr=False, compare=False)
     after_advance: Callable[[], None] | None = field(default=None, repr=False, compare=False)
 
     def advance(self, amount: float = 1.0) -> None:
         """Say that `amount` more of the stage's total is done."""
+        self.done += amount
         if self.on_advance is not None:
             self.on_advance(amount)
         if self.after_advance is not None:
             self.after_advance()
+
+
+COMPILING = Stage("compiling")
+"""What this process has compiled so far; no other stage counts its time."""
 
 
 class Progress:
@@ -64,7 +73,7 @@ class Progress:
     show : bool or "auto"
         Draw bars below the cell of a notebook, or on stderr if it is a terminal. Elsewhere True writes a line on
         stderr for each finished stage, unless the log takes it, and "auto" writes nothing there. Every finished stage
-        is one line of the log, whatever is shown.
+        is one line of the log, whatever is shown; where there is no bar, a long one says every 30 s how far it is.
     """
 
     def __init__(self, show: bool | str = "auto"):
@@ -78,20 +87,23 @@ class Progress:
     @contextmanager
     def stage(self, name: str, total: float | None = None, unit: str = "chunks") -> Iterator[Stage]:
         """Time one stage. `total` is in `unit`; None where it is not known beforehand."""
-        stage = Stage(name)
-        started = time.perf_counter()
+        stage, ended = Stage(name), threading.Event()
+        started = time.perf_counter() - COMPILING.seconds
         bar = (NotebookBar if self._notebook else _Bar)(name, total, unit) if self._bars else None
         around, self._bar = self._bar, bar
         try:
             if bar is not None:
                 stage.on_advance = bar.advance
+            elif self._lines or logger.isEnabledFor(logging.INFO):
+                threading.Thread(target=self._tell_until, args=(ended, stage, total, unit), daemon=True).start()
             if self._beside is not None:
                 self.count(*self._beside)
             yield stage
             if bar is not None:
                 bar.fill()
         finally:
-            stage.seconds = time.perf_counter() - started
+            ended.set()
+            stage.seconds = max(0.0, time.perf_counter() - COMPILING.seconds - started)
             stage.on_advance = stage.after_advance = None  # stages are kept, and what these refer to is not
             self._bar = around
             if bar is not None:
@@ -99,6 +111,14 @@ class Progress:
         self.stages.append(stage)
         read = f", {stage.rows:,} rows, {stage.read_bytes:,} bytes read" if stage.rows else ""
         self._tell(f"{name}: {stage.seconds:.2f} s{read}", on_stderr=self._lines)
+
+    def _tell_until(self, ended: threading.Event, stage: Stage, total: float | None, unit: str) -> None:
+        """Say every half minute what is done of a stage, until it has ended."""
+        started = time.perf_counter()
+        while not ended.wait(TOLD_EVERY_S):
+            seconds = time.perf_counter() - started
+            done = counted(stage.done, total, unit, seconds)
+            self._tell(f"{stage.name}: {done}{', ' if done else ''}{seconds:.0f} s so far", on_stderr=self._lines)
 
     def say(self, line: str) -> None:
         """Log a line; write it on stderr where stages are shown and the log does not take it."""
@@ -112,8 +132,8 @@ class Progress:
 
     def _tell(self, line: str, *, on_stderr: bool) -> None:
         """Log a line; write it on stderr instead if it belongs there and the log does not take it."""
-        if on_stderr and not logger.isEnabledFor(logging.INFO):
-            _write(line)
+        if on_stderr and sys.stderr is not None and not logger.isEnabledFor(logging.INFO):
+            sys.stderr.write(f"{line}\n")
         logger.info("%s", line)
 
 
@@ -122,63 +142,38 @@ def _on_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def _write(line: str) -> None:
-    """Write a line on stderr, if there is one."""
-    if sys.stderr is not None:
-        sys.stderr.write(f"{line}\n")
-
-
 class _Bar:
     """A rich progress bar: done of total, rate, time taken and left."""
 
     def __init__(self, name: str, total: float | None, unit: str):
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            ProgressColumn,
-            Task,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.text import Text
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        class Count(ProgressColumn):
-            """What is done, of how many; nothing for a stage that counts none."""
-
-            def render(self, task: Task) -> Text:
-                total = "?" if task.total is None else f"{task.total:,.0f}"
-                counted = f"{task.completed:,.0f}/{total}" if task.fields["counts"] else ""
-                return Text(counted, style="progress.download")
-
-        class Rate(ProgressColumn):
-            """What is done a second, of what has a unit."""
-
-            def render(self, task: Task) -> Text:
-                speed = task.finished_speed or task.speed
-                known = task.fields["counts"] and task.fields["unit"] and speed is not None
-                return Text(f"{speed:.3g} {task.fields['unit']}/s" if known else "", style="progress.data.speed")
-
-        columns = (BarColumn(), Count(), Rate(), TimeElapsedColumn(), TimeRemainingColumn())
+        columns = (BarColumn(), TextColumn("{task.fields[count]}"), TimeElapsedColumn(), TimeRemainingColumn())
         self._progress = Progress(TextColumn("{task.description:<10}"), *columns, console=Console(stderr=True))
-        self._task = self._progress.add_task(name, total=total, counts=total is not None, unit=unit)
+        self._done, self._total, self._unit, self._started = 0.0, total, unit, time.perf_counter()
+        self._task = self._progress.add_task(name, total=total, count=counted(0, total))
         self._beside: TaskID | None = None
         self._progress.start()
 
     def advance(self, amount: float) -> None:
-        self._progress.update(self._task, advance=amount, counts=True)
+        self._done += amount
+        self._show(self._total)
+
+    def _show(self, total: float | None) -> None:
+        count = counted(self._done, total, self._unit, time.perf_counter() - self._started)
+        self._progress.update(self._task, completed=self._done, count=count)
 
     def count(self, name: str, done: int, total: int | None) -> None:
         """Show a second count below that of the stage."""
         if self._beside is None:
-            self._beside = self._progress.add_task(name, total=total, counts=True, unit="")
-        self._progress.update(self._beside, completed=done, total=total)
+            self._beside = self._progress.add_task(name, total=total, count="")
+        self._progress.update(self._beside, completed=done, total=total, count=counted(done, total))
 
     def fill(self) -> None:
         """Show the stage as done, also where it needed fewer steps than it might have, or counts none."""
-        done = self._progress.tasks[0].completed or 1
-        self._progress.update(self._task, total=done, completed=done)
+        self._show(self._done or None)
+        self._progress.update(self._task, total=self._done or 1, completed=self._done or 1)
 
     def stop(self) -> None:
         """Leave the bar as it is; a second count that goes on is left to the next stage."""

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -31,7 +32,7 @@ from numba.core.runtime import rtsys
 
 from streamkm.core.exceptions import OutputError
 from streamkm.core.gc_guard import collector_off
-from streamkm.core.progress import Progress
+from streamkm.core.progress import COMPILING, Progress
 from streamkm.kernels.precompile import kernels_of, name_of, text_of
 
 try:
@@ -214,10 +215,8 @@ class Compilation(event.Listener):
         self._counting = threading.Lock()
         self._progress: Progress | None = None
         self._held: set[tuple[str, str]] = set()
-        self._nested = 0
+        self._nested, self._depth, self._helped = 0, 0, False
         self._first_fit = ("", 0)
-        self._helped = False
-        self._depth = 0
         self._compiler: subprocess.Popen[str] | None = None
         self._process = 0
 
@@ -257,13 +256,15 @@ class Compilation(event.Listener):
 
     @contextmanager
     def counted(self, dispatcher: Any, signature: Any) -> Iterator[None]:
-        """Count a kernel that Python called, once it is compiled or loaded; numba's lock is held."""
+        """Count a kernel that Python called, and time what is compiled; numba's lock is held."""
+        started = time.perf_counter()
         self._nested += 1
         try:
             yield
         finally:
             self._nested -= 1
         if self._nested == 0:
+            COMPILING.seconds += (time.perf_counter() - started) * self.announced
             self._held.add((name_of(dispatcher.py_func), text_of(signature)))
             self._show_count()
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core import progress as progress_module
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.core.progress import Progress
+from streamkm.core.progress import COMPILING, Progress
 
 X = np.random.default_rng(0).normal(size=(300, 4))
 
@@ -71,3 +73,32 @@ def test_a_count_beside_stages_goes_on_below_the_next_until_it_is_complete(capsy
     with progress.stage("assign"):
         pass
     assert "kernels" not in capsys.readouterr().err
+
+
+def test_a_long_stage_says_how_far_it_is_where_there_is_no_bar(capsys, caplog, monkeypatch):
+    monkeypatch.setattr(progress_module, "TOLD_EVERY_S", 0.05)
+    with Progress("auto").stage("quiet") as stage:  # nobody reads what it would say
+        time.sleep(0.12)
+    assert not capsys.readouterr().err
+    with caplog.at_level("INFO", "streamkm"):
+        with Progress("auto").stage("lloyd", 300, "steps") as stage:
+            stage.advance(12)
+            time.sleep(0.18)
+        with Progress("auto").stage("seed"):
+            time.sleep(0.12)
+    told = [message for message in caplog.messages if message.endswith(" so far")]
+    assert sum(message.startswith("lloyd: 12/300 ") for message in told) >= 2
+    assert all("steps/s, 0 s so far" in message for message in told if message.startswith("lloyd"))
+    assert "seed: 0 s so far" in told
+    time.sleep(0.1)
+    assert [message for message in caplog.messages if message.endswith(" so far")] == told
+
+
+def test_no_stage_counts_what_is_compiled():
+    progress = Progress(False)
+    with progress.stage("seed"):
+        COMPILING.seconds += 5
+    with progress.stage("lloyd"):
+        time.sleep(0.02)
+    assert progress.stages[0].seconds == 0
+    assert 0.02 <= progress.stages[1].seconds < 5
