@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,13 @@ import click
 from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.gc_guard import collector_off
+from streamkm.core.progress import COMPILING, Progress
 from streamkm.core.secrets import without_secrets
 from streamkm.core.text_table import aligned
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Override
-    from streamkm.core.progress import Progress, Stage
+    from streamkm.core.progress import Stage
     from streamkm.engine import ClusterSettings
     from streamkm.passes.reader import RowReader
     from streamkm.planning.plan import Plan
@@ -42,6 +44,7 @@ class Talk:
     def __init__(self, *, quiet: bool, verbose: bool):
         if quiet and verbose:
             raise click.UsageError("--quiet and --verbose exclude each other")
+        self._started, self._compiled = time.perf_counter(), COMPILING.seconds
         self._quiet, self._bars = quiet, sys.stderr.isatty() and not quiet
         self._level = logging.DEBUG if verbose else logging.WARNING if quiet or self._bars else logging.INFO
         self._logger = logging.getLogger("streamkm")
@@ -73,8 +76,6 @@ class Talk:
 
     def progress(self) -> Progress:
         """Stages of work that no estimator does, with bars where there are bars."""
-        from streamkm.core.progress import Progress
-
         return Progress(self._bars)
 
     def stage(self, name: str, reader: RowReader) -> AbstractContextManager[Stage]:
@@ -92,10 +93,30 @@ class Talk:
         if not self._quiet:
             click.echo(text)
 
-    def say(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Print results on stdout, unless quiet."""
-        if not self._quiet:
-            print_pairs(pairs)
+    def say(self, pairs: Iterable[tuple[str, str]], table: str = "", n_below: int = 0) -> None:
+        """Print results on stdout, unless quiet; a table above the last `n_below` lines."""
+        lines = aligned(pairs).splitlines()
+        lines[len(lines) - n_below : len(lines) - n_below] = ["", table, ""] if table else []
+        self.show("\n".join(lines))
+
+    def book(self, name: str, summary: dict[str, Any], until: float) -> None:
+        """Add to a summary, as a stage, the time `until` then that no stage of it has; and what was compiled."""
+        stages = [stage for stage in summary["stages"] if stage["name"] != COMPILING.name]
+        compiled = COMPILING.seconds - self._compiled
+        rest = max(0.0, until - self._started - compiled - sum(stage["seconds"] for stage in stages))
+        self._logger.info("%s: %.2f s", name, rest)
+        more = {name: rest, **({COMPILING.name: compiled} if compiled else {})}
+        stages += [{"name": each, "seconds": taken, "read_bytes": 0, "rows": 0} for each, taken in more.items()]
+        summary |= {"stages": stages, "seconds": sum(stage["seconds"] for stage in stages)}
+
+    def time(self, stages: Iterable[Mapping[str, Any]] = ()) -> tuple[str, str]:
+        """Label and text: the wall time of the command, and what took it."""
+        spent = {stage["name"]: stage["seconds"] for stage in stages if stage["name"] != COMPILING.name}
+        spent["compiling, once per installation"] = compiled = COMPILING.seconds - self._compiled
+        if compiled:
+            self._logger.info("compiling: %.2f s", compiled)
+        told = ", ".join(f"{name}: {seconds:.1f} s" for name, seconds in spent.items() if seconds >= 0.05)
+        return "time", f"{time.perf_counter() - self._started:.2f} s" + (f" ({told})" if told else "")
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

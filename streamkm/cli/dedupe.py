@@ -82,7 +82,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
             ready=lambda _: _check_target(output, overwrite),  # once more: the passes may have taken hours
         )
         forget(directory)
-        talk.say([*found.lines(), ("numbers", output)])
+        talk.say([*found.lines()[:-1], talk.time(), ("numbers", output)])  # not that of the stages alone
 
 
 def _check_target(target: str, overwrite: Overwrite) -> None:

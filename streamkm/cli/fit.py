@@ -7,6 +7,7 @@ done elsewhere.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -87,22 +88,17 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         image_shape, no_checkpoint, many = options["image_shape"], options["no_checkpoint"], options["n_clusters"]
         options["n_clusters"] = many[1] if isinstance(many, tuple) else many
         run = _load(inputs, settings, options)
-        from streamkm.cli import results
-        from streamkm.cli.results import INCREMENTAL, REPORT, RESULT_NAMES, check_target, prepare_labels, staged
-        from streamkm.cli.summary import result_lines
+        from streamkm.cli import report, results
+        from streamkm.cli.results import INCREMENTAL, RESULT_NAMES, prepare_labels, staged
+        from streamkm.cli.summary import clusters_text, result_lines
         from streamkm.cli.update_results import planned
-        from streamkm.engine.saving import RESULTS, has_placed
-        from streamkm.estimators.fit_summary import shown_clusters, summarize
+        from streamkm.engine.saving import RESULTS
+        from streamkm.estimators.fit_summary import cluster_summary, shown_clusters, summarize
         from streamkm.estimators.kmeans import StreamKMeans
-        from streamkm.reports.pictures import check_image_shape
 
         estimator, place = talk.prepare(run.estimator), Path(run.output.directory)
         directory = run.checkpoint or f"{place}.checkpoint"
-        # refuses a directory of other files before documents are counted
-        placed = not no_checkpoint and has_placed(directory, place)
-        check_target(place, overwrite=run.output.overwrite or placed)
-        if image_shape is not None and run.source.n_features is not None:  # before a fit that may take hours
-            check_image_shape(image_shape, run.source.n_features)
+        _check_places(run, place, None if no_checkpoint else directory, image_shape)
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
             run = run.with_genes()
@@ -116,23 +112,40 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
             if run.cluster is not None and isinstance(estimator, StreamKMeans):
                 kept["labels_to"] = prepare_labels(place, run.output.labels)
             estimator.fit(source, checkpoint=saved, **kept)
-            summary = summarize(estimator)
-            if source.id_column is not None and summary["clusters"] is not None:
+            fitted_at, found = time.perf_counter(), cluster_summary(estimator)
+            summary = summarize(estimator, found)
+            talk.book("start", summary, fitted_at)
+            if source.id_column is not None and found is not None:
                 summary["clusters"] = shown_clusters(estimator, summary["clusters"], source, None)
             with staged(place, RESULT_NAMES) as stage:
                 fitted, form = (source, run.data.text), run.output.labels
                 further = _incremental(run, many) if run.output.incremental else None
                 results.write_results(stage, estimator, summary, labels_format=form, data=fitted, incremental=further)
-                if run.output.report:
-                    from streamkm.cli.report import results_page
-
-                    (stage / REPORT).write_text(results_page(stage, place, image_shape), "utf-8")
+                for name in ("writing", "report")[: 1 + run.output.report]:
+                    if name == "report":
+                        report.results_page(stage, place, image_shape)
+                    talk.book(name, summary, time.perf_counter())
+                    results.write_summary(stage, summary)
                 if saved is not None:
                     saved.save(RESULTS, {}, {"place": os.path.abspath(place)})  # which it may replace when it goes on
             if saved is not None:
                 saved.discard()
-        more = [("go on with", f"{run.output.directory}/{INCREMENTAL}")] if run.output.incremental else []
-        talk.say([*result_lines(summary), ("results", run.output.directory), *more])
+        told = [*result_lines(summary), talk.time(summary["stages"]), ("results", run.output.directory)]
+        told += [("go on with", f"{run.output.directory}/{INCREMENTAL}")] if run.output.incremental else []
+        table = "" if found is None else clusters_text(found, summary["clusters"])
+        talk.say(told, table, 1 + run.output.incremental)
+
+
+def _check_places(run: Run, place: Path, checkpoint: str | None, image_shape: Any) -> None:
+    """Refuse a directory of other files, and pictures of another size, before a fit that may take hours."""
+    from streamkm.cli.results import check_target
+    from streamkm.engine.saving import has_placed
+    from streamkm.reports.pictures import check_image_shape
+
+    placed = checkpoint is not None and has_placed(checkpoint, place)
+    check_target(place, overwrite=run.output.overwrite or placed)
+    if image_shape is not None and run.source.n_features is not None:
+        check_image_shape(image_shape, run.source.n_features)
 
 
 def _incremental(run: Run, many: Any) -> Any:

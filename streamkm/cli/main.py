@@ -244,7 +244,7 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             else:
                 labels = estimator.predict_to(source, output, overwrite=may)
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
-        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), ("labels", output)])
+        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), ("labels", output), talk.time()])
 
 
 @click.command()

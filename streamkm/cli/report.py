@@ -56,14 +56,20 @@ def write_report(directory: str | os.PathLike[str], image_shape: Sequence[int] |
         The report cannot be written.
     """
     folder = Path(directory)
-    write_texts(folder, {REPORT: results_page(folder, folder, image_shape)}, [REPORT])
+    write_texts(folder, {REPORT: _page(folder, folder, image_shape)}, [REPORT])
     return folder / REPORT
 
 
-def results_page(folder: Path, shown: Path, image_shape: Sequence[int] | None) -> str:
-    """The report of results in a folder, which the report calls `shown`; `write_report` says what is raised."""
+def results_page(folder: Path, shown: Path, image_shape: Sequence[int] | None) -> None:
+    """Write the report of results into their folder, which the report calls `shown`; see `write_report`."""
+    (folder / REPORT).write_text(_page(folder, shown, image_shape), "utf-8")
+
+
+def _page(folder: Path, shown: Path, image_shape: Sequence[int] | None) -> str:
     try:
         summary: dict[str, Any] = json.loads((folder / SUMMARY).read_text("utf-8"))
+        summary["stages"] = [stage for stage in summary["stages"] if stage["name"] != "report"]  # drawn after these
+        summary["seconds"] = sum(stage["seconds"] for stage in summary["stages"])
         with open(folder / VIEW, "rb") as file, np.load(file, allow_pickle=False) as stored:
             flags = (bool(stored["of_rows"]), bool(stored["by_neighbours"]))
             places = ClusterMap(stored["points"], stored["labels"], *flags)

@@ -143,7 +143,7 @@ def write_results(
     data: tuple[RowSource, dict[str, Any]],
     incremental: IncrementalKMeans | None = None,
 ) -> None:
-    """Write all results of a fit but its report.
+    """Write all results of a fit but its summary and its report.
 
     Parameters
     ----------
@@ -175,6 +175,10 @@ def write_results(
         incremental.save(stage / INCREMENTAL)
     np.savez(stage / VIEW, **asdict(places))
     write_text_settings(stage, *data)
+
+
+def write_summary(stage: Path, summary: dict[str, Any]) -> None:
+    """Write what a fit has to tell."""
     (stage / SUMMARY).write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", "utf-8")
 
 

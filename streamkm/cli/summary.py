@@ -6,18 +6,20 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from streamkm.cli.wording import COLUMN_FLAGS
-from streamkm.metrics.cluster_summary import blank_text
+from streamkm.metrics.cluster_summary import ClusterSummary, blank_text
 from streamkm.sources.arrow_values import is_category, is_date, value_dtype
 from streamkm.sources.tables.categories import MOST_VALUES
 
 if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
 
+MOST_SHOWN = 20  # clusters of a table
 _FEW, _COUNTED = 50, 10  # values of a column whose values become features; rows that tell a counter
 _MANY = "left out: text of many values"
 _ID = re.compile(r"(?i:(^|_|\W)(id|key|uuid|index|nr))$|[a-z]I[Dd]$")
@@ -35,9 +37,18 @@ def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
         ("objective", _objective_text(result)),
-        ("passes", f"{result['n_passes']:,} in {summary['seconds']:.2f} s"),
+        ("passes", f"{result['n_passes']:,}"),
         *(("caution", caution) for caution in summary.get("cautions", ())),
     ]
+
+
+def clusters_text(found: ClusterSummary, clusters: Sequence[Mapping[str, Any]]) -> str:
+    """The table of the largest clusters, with the ids that `clusters` of a summary have for rows, if any."""
+    ids = {each["row"]: each["id"] for row in clusters[:MOST_SHOWN] for each in row["typical"] if each.get("id")}
+    shown = replace(found.with_examples(ids, {}), missing=None, cautions=())  # told above
+    more = len(found) - MOST_SHOWN
+    table = str(replace(shown, rows=shown.rows[:MOST_SHOWN]))
+    return table + (f"\nand {more:,} smaller clusters: report.html and summary.json have them" if more > 0 else "")
 
 
 def _objective_text(result: dict[str, Any]) -> str:

@@ -136,7 +136,8 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         estimator.set_params(**kept).save(target, overwrite=True)
         forget(directory)
         talk.show(f"{done}\n")
-        talk.say([("rows", rows_text(done.n_rows + n_skipped, n_skipped)), ("model", target), ("results", output)])
+        rows = rows_text(done.n_rows + n_skipped, n_skipped)
+        talk.say([("rows", rows), talk.time(), ("model", target), ("results", output)])
 
 
 @click.command()

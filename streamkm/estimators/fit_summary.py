@@ -28,6 +28,7 @@ from streamkm.reports.pictures import check_image_shape, with_pictures
 
 if TYPE_CHECKING:
     from streamkm.core.progress import Stage
+    from streamkm.metrics.cluster_summary import ClusterSummary
     from streamkm.sources.base import RowSource
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
@@ -36,13 +37,24 @@ JUDGED_PER_CLUSTER, FEWEST_JUDGED, MOST_JUDGED = 10, 500, 2000  # rows that silh
 MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their square
 
 
-def summarize(estimator: Any) -> dict[str, Any]:
+def cluster_summary(estimator: Any) -> ClusterSummary | None:
+    """What is in each cluster; None where it is not known, and of very many clusters."""
+    described = getattr(estimator, "feature_deviations_", None) is not None
+    found: ClusterSummary | None = None
+    if described and len(estimator.counts_) <= MOST_DESCRIBED:
+        found = estimator.summary()
+    return found
+
+
+def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, Any]:
     """Gather what summary.json and a report say, as JSON values.
 
-    `estimator`: of clusters, fitted. The result: ``data``, ``result``, ``clusters``, ``stages``, ``history``,
-    ``parameters`` and ``versions``. Numbers that are not finite, and what streams and loaded models do not know, are
-    null; clusters are null where no more is known than their sizes. ``cautions`` are sentences.
+    `estimator`: of clusters, fitted. `found`: its `cluster_summary`, where that is known. The result: ``data``,
+    ``result``, ``clusters``, ``stages``, ``history``, ``parameters`` and ``versions``. Numbers that are not finite, and
+    what streams and loaded models do not know, are null; clusters are null where no more is known than their sizes.
+    ``cautions`` are sentences.
     """
+    found = found or cluster_summary(estimator)
     profile, labels = getattr(estimator, "profile_", None), known_labels(estimator)
     is_fit = hasattr(estimator, "n_samples_")  # else a stream, whose labels are those of its last rows
     n_skipped = count_skipped(labels) if is_fit and labels is not None else None
@@ -83,7 +95,11 @@ def summarize(estimator: Any) -> dict[str, Any]:
     if hasattr(estimator, "trace_residual_"):
         summary["result"] |= {"trace_residual": estimator.trace_residual_, "gamma": estimator.kernel_.gamma}
     summary["result"] |= result_facts(estimator) | _silhouette(estimator)
-    summary |= _clusters(estimator, summary["result"])
+    summary |= {
+        "clusters": None if found is None else found.to_dicts(),
+        "by_words": found is not None and found.by_words,
+        "cautions": list(cautions((), summary["result"]) if found is None else found.cautions),
+    }
     values: dict[str, Any] = _plain(summary)
     return values
 
@@ -159,15 +175,6 @@ def _silhouette(estimator: Any) -> dict[str, Any]:
         "silhouette_rows": n_rows,
         "silhouette_sketched": not estimator.sketch_.is_identity,
     }
-
-
-def _clusters(estimator: Any, result: dict[str, Any]) -> dict[str, Any]:
-    """What is in each cluster, where that is known, and cautions."""
-    described = getattr(estimator, "feature_deviations_", None) is not None
-    if not described or len(estimator.counts_) > MOST_DESCRIBED:
-        return {"clusters": None, "by_words": False, "cautions": list(cautions((), result))}
-    summary = estimator.summary()
-    return {"clusters": summary.to_dicts(), "by_words": summary.by_words, "cautions": list(summary.cautions)}
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -107,7 +107,6 @@ class Update(Lines):
             ("inertia", f"{number_text(self.inertia)} +- {number_text(self.inertia_error)}"),
             ("labels changed", f"{self.changed_share:.1%} of the rows so far, about"),
             ("label rows anew", "yes" if self.relabel else "no"),
-            ("seconds", f"{self.seconds:.2f}"),
         ]
 
     @property

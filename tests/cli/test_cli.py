@@ -29,9 +29,11 @@ from streamkm.cli.main import main
 from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_texts
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.manifest import MARKER
+from streamkm.core.progress import COMPILING
 from streamkm.engine import open as engine_open
 from streamkm.engine import saving
 from streamkm.engine.checkpoint import Checkpoint, records
+from streamkm.estimators import kmeans as kmeans_module
 from streamkm.estimators.fit_summary import summarize
 from tests.children import StoppedError, chunks_read, stopped_after
 from tests.programs import Program, run_program
@@ -106,8 +108,34 @@ def test_fit_writes_everything(folder):
     # plain log lines, one a stage, as the output is no terminal; then the outcome
     for stage in stages:
         assert sum(line[8:].startswith(f" {stage}: ") for line in output.splitlines()) == 1, output
+    assert {"start", "writing", "report"} <= set(stages)
     assert "clusters   3\n" in output
     assert output.endswith("results    out\n")
+    table = output[output.index("cluster  size") : output.index("results  ")]
+    assert len(table.splitlines()) == 5  # with an empty line at the end
+    assert "set apart by" in table
+
+
+def test_the_time_printed_is_that_of_the_command(folder, monkeypatch):
+    """With what was compiled, drawn and written, each of which is a stage of its own."""
+
+    def fit_rows(*args, **kwargs):
+        time.sleep(0.4)
+        COMPILING.seconds += 0.4
+        return usual(*args, **kwargs)
+
+    usual = kmeans_module.fit_rows
+    monkeypatch.setattr(kmeans_module, "fit_rows", fit_rows)
+    started = time.perf_counter()
+    output = run("fit", "x.npy", "-k", 3, "-o", "out")
+    wall = time.perf_counter() - started
+    (told,) = re.findall(r"^time +([0-9.]+) s \(.*compiling, once per installation: ([0-9.]+) s\)$", output, re.M)
+    assert wall - 0.3 < float(told[0]) <= wall + 0.01
+    stages = {stage["name"]: stage["seconds"] for stage in summary()["stages"]}
+    assert float(told[1]) == pytest.approx(stages["compiling"], abs=0.06)
+    assert stages["compiling"] >= 0.4
+    assert wall - 0.3 < summary()["seconds"] <= wall
+    assert re.search(r"^time +[0-9.]+ s", run("assign", "out/model.npz", "x.npy", "-o", "y.npy"), re.M)
 
 
 def test_formats_agree(folder):
