@@ -212,7 +212,7 @@ def _place_of(directory: Path, stages: Sequence[str], source: Any) -> str:
 @fit_threads_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **options: Any) -> None:
-    """Say what fit would do: passes, bytes, memory.
+    """Say what fit would do: passes, bytes, memory; all with --verbose.
 
     Takes the arguments of fit. Reads no rows, except where one pass finds the columns or their types: for
     --categories onehot, for any --categories of CSV files, and for a number of --genes.
@@ -228,7 +228,8 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
         else:
             counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
             lacking = run.data.source.lacking().items()
-            print_pairs([*planned.lines(), *lacking, *counted, ("results", run.output.directory)])
+            lines = planned.lines() if options["verbose"] else planned.main_lines()
+            print_pairs([*lines, *lacking, *counted, ("results", run.output.directory)])
 
 
 def _configurations(inputs: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import Schedule
 from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.core.memory import human_bytes
-from streamkm.core.text_table import Lines
+from streamkm.core.text_table import Lines, aligned
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.plan_parts import (
@@ -28,7 +28,8 @@ SAID = {
     "fill": "column means",
 }  # of passes, for people
 PARTS = ("sketching", "sampling", "clustering", "reading")  # attributes whose own attributes are JSON keys of a plan
-MANY_CENTERS = "found on two levels, moved among neighbours; rows are assigned by an index, to the nearest for certain"
+MANY_CENTERS = "two-level k-means++, then a search among neighbouring centers; labels are exact, by an index"
+_MAIN = ("sketch", "assignment", "passes", "bytes read", "memory", "worker memory")  # what users need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,12 +212,20 @@ class Plan(Lines):
         """Projected resident bytes at the peak."""
         return max(self.memory.values())
 
+    def __str__(self) -> str:
+        return aligned(self.main_lines())
+
+    def main_lines(self) -> list[tuple[str, str]]:
+        """Label and text of what users need most; on a Dask cluster, also where it finds its centers."""
+        more = () if self.workers is None else ("epochs", "centers")
+        return [pair for pair in self.lines() if pair[0] in (*_MAIN, *more)]
+
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
         readings = self.reading.from_source
         total = None if self.stored_bytes is None else self.stored_bytes * readings
-        memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
-        memory += f"; in each, {human_bytes(self.process_memory)} for what the process holds beside data"
+        stages = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
+        stages += f"; each includes {human_bytes(self.process_memory)} of the process itself"
         return [
             ("data", self.source),
             ("rows", self._rows()),
@@ -239,7 +248,8 @@ class Plan(Lines):
                 else f"{human_bytes(total)} ({readings} x {human_bytes(total // readings)}){self._kept()}",
             ),
             ("bytes written", self._written()),
-            ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)}; {memory}"),
+            ("memory", f"{human_bytes(self.peak_bytes)} at the peak, of {human_bytes(self.limit_bytes)} allowed"),
+            ("stages", stages),
             *([] if self.workers is None else [("worker memory", str(self.workers))]),
         ]
 
@@ -265,9 +275,9 @@ class Plan(Lines):
     def _assignment(self) -> str:
         if self.assign_space is None and self.memory_model is not None:
             about = f"about {self.memory_model.rows.n_features:,} features"
-            return f"in the {self.expected_space} space, if there are {about}; settled after the first pass"
+            return f"in the {self.expected_space} space ({about} are expected; the first pass decides)"
         by_limit = self.clustering.chooses_space and self.assign_space == "sketch"
-        why = ": the centers of the original one have no room below the limit" if by_limit else ""
+        why = ": centers of all features do not fit below the limit" if by_limit else ""
         return f"in the {self.expected_space} space{why}"
 
     def _written(self) -> str:

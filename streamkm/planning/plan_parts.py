@@ -110,8 +110,8 @@ class PlannedWorkers(WorkerBudget):
         memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
         peak, limit, base = map(human_bytes, (self.peak_bytes, self.limit_bytes, self.base_bytes))
         return (
-            f"{peak} at the peak of each of {self.n_workers:,} workers, of {limit}; {memory}; in each, {base} for what "
-            f"the worker holds before the fit"
+            f"{peak} at the peak of each of {self.n_workers:,} workers, of {limit} allowed; {memory}; each stage "
+            f"includes {base} that the worker holds before the fit"
         )
 
 

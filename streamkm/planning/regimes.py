@@ -61,7 +61,7 @@ def clusters_all(request: FitRequest, sample_rows: int) -> bool:
 
 
 def _sampled(request: FitRequest, sample_rows: int, spilled: str) -> dict[ClusterOn, str]:
-    """The row sample, where it serves or was asked for."""
+    """The row sample, where it serves or was you chose."""
     found = request.parameters.coreset != "uniform" and not request.streamed
     why_sample = "on the row sample" + (", which its directions are found on" if found else "")
     if request.parameters.coreset == "uniform" or serves(request, sample_rows):
@@ -79,10 +79,10 @@ def _regimes(request: FitRequest, sample_rows: int) -> dict[ClusterOn, str]:
     if request.parameters.coreset == "uniform" or (request.found and request.parameters.coreset == "auto"):
         return _sampled(request, sample_rows, spilled)
     if request.parameters.coreset is None:
-        why = "on all sketched rows, as asked for"
+        why = "on all sketched rows, as you chose"
         return {"blocks": why, "spilled": why + spilled}
     if request.parameters.coreset != "auto":
-        return {"coreset": f"on a {request.parameters.coreset} coreset of the sketched rows, as asked for"}
+        return {"coreset": f"on a {request.parameters.coreset} coreset of the sketched rows, as you chose"}
     if request.polishes:
         # a sketch of more rows would only find starts for polishing on the sample: the sample finds them as well
         whole = (request.source.estimated_rows or np.inf) <= sample_rows

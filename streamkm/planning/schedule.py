@@ -72,7 +72,7 @@ class PlannedEpochs:
 
     def __str__(self) -> str:
         if self.schedule is None:
-            return f"if there are {self.n_rows:,} rows or more; settled after the first pass"
+            return f"if there are {self.n_rows:,} rows or more; the first pass counts them"
         n_epochs, n_batches, n_drawn = self.schedule.n_epochs, self.schedule.n_batches, self.schedule.n_drawn
         about, n_rows = "" if self.exact else "about ", self.n_rows if n_drawn is None else n_drawn
         said = f"{about}{n_epochs} of {n_batches:,} batches of {n_rows // n_batches:,} rows"

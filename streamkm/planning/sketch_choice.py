@@ -31,7 +31,7 @@ PCA_COMPONENTS, PCA_FEW_CLUSTERS = 48, 128  # twice as many directions for more 
 def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) -> PlannedSketch:
     """The sketch as asked for, or the one that suits the rows."""
     sketch, n_components = options.sketch, options.n_components
-    d, why = source.n_features, "as asked for"
+    d, why = source.n_features, "as you chose"
     if source.is_sketched:
         named = isinstance(sketch, str) and (sketch == "auto" or sketch_class(sketch).is_identity)
         if not named or n_components not in ("auto", d):
@@ -50,7 +50,7 @@ def choose_sketch(source: RowSource, options: SketchOptions, n_clusters: int) ->
                 f'sketch="identity" needs the number of features beforehand, which {source.name} does not tell; '
                 "pass n_features with the data, or use another sketch"
             )
-        if why == "as asked for" and n_components not in ("auto", d):
+        if why == "as you chose" and n_components not in ("auto", d):
             raise InvalidParameterError(f'n_components={n_components} with sketch="identity"; needed: "auto" or {d}')
         return PlannedSketch(sketch, d, why)
     _check_sparse(source, sketch_class(sketch), sketch)
@@ -122,7 +122,7 @@ def _auto_sketch(source: RowSource, n_components: int | str) -> tuple[str, str]:
         return "identity", f"{'sparse' if source.is_sparse else 'dense'} rows of up to {enough:,} features need none"
     if source.is_sparse:
         why = "sparse rows stay sparse, so that many components cost nothing"
-        return "countsketch", why + "; chosen before the number of features is known" if d is None else why
+        return "countsketch", why + "; only the first pass tells the number of features" if d is None else why
     if not source.replayable:
         return "countsketch", "rows that are seen once are sketched as they come"
     return "pca", "wide dense rows are clustered by the principal directions of the row sample"

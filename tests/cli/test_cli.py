@@ -318,9 +318,11 @@ def test_failures_of_ours_ask_for_a_report(folder, monkeypatch):
 def test_plan_reads_and_writes_nothing(folder, monkeypatch):
     monkeypatch.setattr("streamkm.sources.dense.DenseSource.read", lambda *_: pytest.fail("rows were read"))
     output = run("plan", "x.npy", "-k", 3)
-    assert "passes         2, up to 2 more if the sample missed something\n" in output
-    assert "assignment     in the original space\n" in output
-    assert "results        streamkm-out\n" in output
+    assert "passes      2, up to 2 more if the sample missed something\n" in output
+    assert "assignment  in the original space\n" in output
+    assert "results     streamkm-out\n" in output
+    assert len(output.splitlines()) <= 7
+    assert "row sample     all 90 rows\n" in run("plan", "x.npy", "-k", 3, "-v")
     planned = json.loads(run("plan", "x.npy", "-k", 3, "--json", "--set", "estimator.refine=2"))
     assert planned["passes"] == 4
     assert planned["n_features"] == 5

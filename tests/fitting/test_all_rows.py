@@ -52,7 +52,7 @@ def test_directions_of_all_rows_take_a_pass_of_their_own(kind):
     assert not source.read_rows
     assert (planned.passes, planned.cluster_on) == (4, "spilled")
     clustering = dict(planned.lines())["clustering"]
-    assert clustering == "on all sketched rows, as asked for; what memory does not hold of them is written to disk"
+    assert clustering == "on all sketched rows, as you chose; what memory does not hold of them is written to disk"
     fitted = estimator.fit(source)
     assert set(source.read_rows.values()) == {4}
     assert [stage.name for stage in fitted.stages_][:3] == ["sketch", "directions", "sketch-all"]
@@ -250,7 +250,7 @@ def test_the_plain_pipeline_gives_the_same_bits_on_threads_and_on_a_cluster(clie
     X, given = topic_rows(), {"sketch": SketchOptions("countsketch", 512), "chunk_bytes": 64_000}
     here = kmeans(**given).fit(X)
     assert here.plan_.cluster_on == "blocks"
-    assert "as asked for" in dict(here.plan_.lines())["clustering"]
+    assert "as you chose" in dict(here.plan_.lines())["clustering"]
     assert [stage.name for stage in here.stages_] == ["sketch", "seed", "lloyd", "polish", "assign"]
     there = kmeans(**given | {"executor": client}).fit(X)
     assert_same_bits(there, here)

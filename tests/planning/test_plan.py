@@ -341,7 +341,7 @@ def test_a_plan_counts_what_the_process_holds_in_steps(monkeypatch):
     for limit in ({"limit": "1 GiB", "process_memory": told}, f"1 GiB, process {told >> 20} MiB"):
         assert StreamKMeans(5, memory_limit=limit).plan(X) == found[130]
     assert found[130].to_dict()["process_memory"] == told
-    assert f"in each, {told >> 20}.0 MiB for what the process holds" in dict(found[130].lines())["memory"]
+    assert f"each includes {told >> 20}.0 MiB of the process itself" in dict(found[130].lines())["stages"]
 
 
 def test_a_fit_tells_what_the_process_held(tmp_path):
@@ -429,7 +429,7 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
         30, memory_limit=limited("600 MiB"), sketch=SketchOptions(n_components=64), random_state=0, progress=False
     )
     said = dict(estimator.plan(X).lines())["assignment"]
-    assert said == "in the sketch space: the centers of the original one have no room below the limit"
+    assert said == "in the sketch space: centers of all features do not fit below the limit"
     with pytest.warns(
         UserWarning, match=r"those of the sketch, of 64 components: 30 centers of 2,000,000 .*600\.0 MiB"
     ):
@@ -445,7 +445,7 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
     lines = (f"1 {row + 1}:1 {1_999_000 + row}:2\n" for row in range(300))
     (tmp_path / "x.svm").write_text("".join(lines))
     assert dict(estimator.plan(tmp_path / "x.svm").lines())["assignment"] == (
-        "in the original space, if there are about 1,999,299 features; settled after the first pass"
+        "in the original space (about 1,999,299 features are expected; the first pass decides)"
     )
 
 
@@ -708,7 +708,7 @@ def test_rows_are_told_as_exactly_as_they_are_known(tmp_path):
     rows = sp.random_array((400, 16), density=0.9, rng=np.random.default_rng(0), format="csr")
     dump_svmlight_file(rows, np.zeros(400), str(tmp_path / "x.svm"), zero_based=False)
     told = dict(StreamKMeans(3).plan(str(tmp_path / "x.svm")).lines())
-    assert "chosen before the number of features is known" in told["sketch"]
+    assert "only the first pass tells the number of features" in told["sketch"]
     assert "about 16 features" in told["assignment"]
 
 
@@ -802,7 +802,7 @@ def test_stages_tell_the_objective_after_each_epoch_and_step():
 def test_epochs_of_rows_that_are_not_counted_yet(tmp_path):
     X = rows_of_groups(5000)
     estimator = StreamKMeans(70, random_state=0, progress=False, coreset="sensitivity")
-    told = "if there are 2,240 rows or more; settled after the first pass"
+    told = "if there are 2,240 rows or more; the first pass counts them"
     assert dict(estimator.plan(lambda: iter([X])).lines())["epochs"] == told
     assert "epochs" in [stage.name for stage in estimator.fit(lambda: iter([X])).stages_]
     assert "epochs" not in dict(StreamKMeans(63, coreset="sensitivity").plan(lambda: iter([X])).lines())

@@ -155,7 +155,7 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
         del assigned  # the next pass needs the memory
         trim_heap(plan.limit_bytes)
     if promise is not None and promise.few_decide:
-        logger.info("the sample promised %.6g, which is not told: too few of its rows decide it", promise.inertia)
+        logger.info("no objective is predicted: too few rows of the sample decide it")
         promise = None
     return Labelled(model, replace(assigned, drawn=None), tuple(history), promise, gain, n_rounds)
 
@@ -233,8 +233,8 @@ def _looked_further(
     trim_heap(plan.limit_bytes)
     outlook = after.outlook(promise, int(found.chunk_rows.sum()))
     trim_heap(plan.limit_bytes)
-    seen = f"at least {outlook.gain:.2%}" if outlook.gain >= LEAST_TOLD else f"below {LEAST_TOLD:.2%}"
-    logger.info("objective %.6g; to gain by one split and merge: %s", after.totals.d2, seen)
+    seen = f"at least {outlook.gain:.2%}" if outlook.gain >= LEAST_TOLD else f"less than {LEAST_TOLD:.2%}"
+    logger.info("objective %.6g; moving one center elsewhere would lower it by %s", after.totals.d2, seen)
     if n_rounds >= most_rounds or outlook.gain <= (WORTH_OF_FEW if plan.sampling.few_sampled else WORTH):
         return outlook.gain, None
     with context.progress.stage(f"search-{n_rounds + 1}"):
