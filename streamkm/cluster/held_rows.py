@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.rows import Block
 from streamkm.cluster.spill import loaded
-from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
+from streamkm.engine.passes import Readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class HeldReader:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRows:
+class HeldRows(Readable):
     """Held blocks as `engine.passes` reads them: each as a `HeldBlock`.
 
     Attributes
@@ -84,6 +84,3 @@ class HeldRows:
     def large(self, state_bytes: float) -> Large:  # noqa: ARG002
         """What takes memory."""
         return self.takes_memory
-
-    def finished(self, stage: Stage) -> None:
-        """Nothing was read."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from streamkm.core.progress import Stage
@@ -38,8 +40,9 @@ class Readable(Protocol):
     def large(self, state_bytes: float) -> Large:
         """Whether states or items take the memory of a fold with states of this size; see `Executor.fold`."""
 
-    def finished(self, stage: Stage) -> None:
-        """Tell a stage how many rows and bytes were read."""
+    def reading(self, stage: Stage) -> AbstractContextManager[None]:
+        """See to it that what is read is what was opened; tell a stage how many rows and bytes were read."""
+        return nullcontext()
 
 
 class Map(ABC, Generic[Output]):
@@ -165,27 +168,27 @@ def run(
     begun = None if saved is None else _begun(pass_, sink, saved)
     if begun is not None:
         stage.advance(begun.n_items)
-    state = executor.fold(
-        stage.name,
-        _step,
-        JOINING,
-        rows.items(executor),
-        rows.n_items,
-        shared,
-        large=rows.large(pass_.state_bytes),
-        listener=_listener(stage, sink, begun, saved),
-    )
-    rows.finished(stage)
+    with rows.reading(stage):
+        state = executor.fold(
+            stage.name,
+            _step,
+            JOINING,
+            rows.items(executor),
+            rows.n_items,
+            shared,
+            large=rows.large(pass_.state_bytes),
+            listener=_listener(stage, sink, begun, saved),
+        )
     return pass_.finish(pass_.start() if state is None else state)
 
 
 def outputs(map_: Map[Output], rows: Readable, executor: Executor, stage: Stage) -> Iterator[Output]:
     """Read all rows once; yield the output for each item, in order."""
     shared = executor.share((rows.reader(executor), map_))
-    for output in executor.map(stage.name, _output, rows.items(executor), shared, large=map_.large):
-        yield output
-        stage.advance()
-    rows.finished(stage)
+    with rows.reading(stage):
+        for output in executor.map(stage.name, _output, rows.items(executor), shared, large=map_.large):
+            yield output
+            stage.advance()
 
 
 def held_outputs(
@@ -198,10 +201,10 @@ def held_outputs(
     """
     shared = executor.share((rows.reader(executor), map_))
     joining = JOINING if isinstance(map_, HeldMap) else None
-    for pair in executor.hold(stage.name, _output, rows.items(executor), shared, joining=joining, once=once):
-        yield pair
-        stage.advance()
-    rows.finished(stage)
+    with rows.reading(stage):
+        for pair in executor.hold(stage.name, _output, rows.items(executor), shared, joining=joining, once=once):
+            yield pair
+            stage.advance()
 
 
 def _begun(pass_: Pass[State, Any, Any], sink: Sink[Any] | None, saved: Saved) -> Folded[State] | None:
@@ -241,10 +244,7 @@ def _output(item: Any, shared: tuple[Any, Map[Any]]) -> Any:
 
 def _joined(states: Sequence[Any], shared: tuple[Any, Pass[Any, Any, Any] | HeldMap[Any]]) -> Any:
     """Join states from the left; none of them is changed."""
-    joined = deepcopy(states[0]) if len(states) > 1 else states[0]
-    for state in states[1:]:
-        joined = shared[1].join(joined, state)
-    return joined
+    return reduce(shared[1].join, states[1:], deepcopy(states[0]) if len(states) > 1 else states[0])
 
 
 def _absorbed(first: Any, second: Any, shared: tuple[Any, Pass[Any, Any, Any] | HeldMap[Any]]) -> Any:

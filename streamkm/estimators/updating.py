@@ -245,7 +245,7 @@ def relabel_rows(
         if labels_to is not None:
             check_seen(context.executor, labels_to)
         known = [n_rows for _, n_rows, *_ in labelling.reader.items(context.executor, weights.each, None)]
-        if None in known or labelling.reader.gives_rows:
+        if None in known or labelling.reader.source.streams:
             with labelling.progress.stage("count") as stage:
                 pass_ = Observe.of(_model_of(labelling.model, empty), none, None)
                 chunk_rows = context.run(pass_, stage).chunk_rows

@@ -6,6 +6,7 @@ Finds NaN and infinity, and scales rows under the cosine metric. Passes decide w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from streamkm.engine import Executor, Large
 from streamkm.preparation import DOMAINS
 from streamkm.sources.base import IndexedRows, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
+from streamkm.sources.remote.objects import unchanged
 
 Invalid = Literal["raise", "skip", "mean"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]
@@ -57,14 +59,9 @@ class RowReader:
     invalid: Invalid
     may_index: bool = False
 
-    @property
-    def gives_rows(self) -> bool:
-        """Whether items are rows, and not chunks that calls read."""
-        return self.source.streams
-
     def large(self, state_bytes: float) -> Large:
         """Whether states or items decide the runs of a fold with states of this size; see `Executor.fold`."""
-        if self.gives_rows or (self.source.sequential and state_bytes <= self.target_bytes):
+        if self.source.streams or (self.source.sequential and state_bytes <= self.target_bytes):
             return "items"
         return "state" if state_bytes > self.target_bytes else None
 
@@ -234,8 +231,11 @@ class SourceRows:
         """See `RowReader.large`."""
         return self.row_reader.large(state_bytes)
 
-    def finished(self, stage: Stage) -> None:
+    @contextmanager
+    def reading(self, stage: Stage) -> Iterator[None]:
         """Add the bytes that were read to a stage, and the rows if an earlier pass has counted them."""
+        with unchanged(self.row_reader.source.files):
+            yield
         if self.chunk_rows is not None:
             stage.rows = int(self.chunk_rows.sum())
         stage.read_bytes = self.row_reader.source.take_read_bytes()

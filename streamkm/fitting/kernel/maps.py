@@ -15,7 +15,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
-from streamkm.engine.passes import run
+from streamkm.engine.passes import Readable, run
 from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
 from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
 from streamkm.kernels.sketch import kernel_values
@@ -149,7 +149,7 @@ def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledRows:
+class SampledRows(Readable):
     """The first rows of a sample, piece by piece, as `engine.passes.run` reads them."""
 
     sample: Sample
@@ -172,9 +172,6 @@ class SampledRows:
     def large(self, state_bytes: float) -> Large:  # noqa: ARG002
         """States are larger than pieces."""
         return "state"
-
-    def finished(self, stage: Stage) -> None:
-        """Nothing was read."""
 
     def read(self, item: slice) -> ValidRows:
         """The rows of a piece."""

@@ -29,7 +29,7 @@ from streamkm.sources.stored import FileArray, StoredArray, chunks_text
 
 # of a request for the library's own structures: where chunks are small, pieces of their index lie everywhere between
 # them, and larger requests would bring the whole file
-_LIBRARY_BYTES = 1 << 13
+_LIBRARY_BYTES = 1 << 12
 # below this, finding a chunk and starting zlib costs more in Python than the lock does; not more than requests do
 _LEAST_CHUNK_BYTES = 1 << 12
 # the table of where chunks are takes 16 bytes a chunk

@@ -35,7 +35,7 @@ from streamkm.sources.binary.local_files import WatchedFiles
 from streamkm.sources.binary.zarr_codecs import DamagedError, Grid, Listed, guarded
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
-from streamkm.sources.remote.objects import Address, is_remote
+from streamkm.sources.remote.objects import Address, Version, is_remote, listed
 from streamkm.sources.remote.zarr import RemoteStore
 from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype, opened_path
 
@@ -178,9 +178,12 @@ class ZarrArray(StoredArray):
             self.missing_chunks = grid.lacking(name, self._files.n_counted, self._files)
             return
         if isinstance(array.store, RemoteStore):
-            stored = array.store.watch(array.path)
+            address = array.store.root.at(array.path)
+            objects = listed(address)
             # where nothing is listed, what was stored is estimated by samples of the rows
-            self.files = () if stored is None else (array.store.address(array.path),)
+            stored = None if objects is None else {key: version.n_bytes for key, version in objects.items()}
+            if objects is not None:
+                self.files = (Address(address, address.options, Version.of_all(objects)),)
         else:
             self._zip = opened_path(str(array.store.path)) if isinstance(array.store, ZipStore) else ""
             stored = _stored(array)

@@ -1,4 +1,4 @@
-"""Bytes behind URLs: ranges are fetched once, and an object that changes in between is an error.
+"""Bytes behind URLs by fsspec; an object that changes is noticed by the end of the pass that reads it.
 
 This package alone uses fsspec. Nothing here knows a file format but Zarr's.
 """

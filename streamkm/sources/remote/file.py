@@ -1,7 +1,4 @@
-"""An object behind a URL as a file: few large requests, whatever sizes the reader asks for.
-
-Responsible for how much a request asks for and for what is kept of it.
-"""
+"""An object behind a URL as a file: few large requests, whatever sizes the reader asks for."""
 
 from __future__ import annotations
 
@@ -12,46 +9,49 @@ from typing import Any
 from streamkm.core.exceptions import SourceError
 from streamkm.sources.remote.objects import Address, fetch, opened
 
-REQUEST_BYTES = 1 << 24
-"""Asked for at once, at most: a round trip is little beside the time that so much takes."""
+READ_AHEAD_BYTES = 8 << 20
+"""Fetched ahead at most, and with one read; a window has twice as much."""
 
 LEAST_BYTES = 1 << 16
 """Asked for at once, at least; smaller objects are fetched whole."""
 
-_KEPT_WINDOWS = 256
+_GAP_BYTES = 1 << 13  # between what is expected, at least: fetched along
+_KEPT_BYTES = 1 << 22
 
 
 class RemoteFile(io.RawIOBase):
     """An object, read at any place. Not thread-safe; making one asks for nothing.
 
-    What is asked for is as large as what the reader expects (see `expect`); else twice as much as the last time where
-    it goes on, so what is read in order comes in large pieces and what is read here and there in small ones. The last
-    pieces are kept: 256 at most, and a quarter of `REQUEST_BYTES` in all besides the newest.
+    fsspec's caches fetch ahead what `expect` named, and blocks of `block_bytes` around small reads elsewhere; large
+    reads elsewhere are a request each.
 
-    `least_bytes`: of a request. `address`: with the version that was opened. Raises SourceError by any reading method.
+    `address`: with the version that was opened. Raises SourceError by any reading method.
     """
 
-    def __init__(self, address: Address, least_bytes: int = LEAST_BYTES) -> None:
+    def __init__(self, address: Address, block_bytes: int = LEAST_BYTES) -> None:
         super().__init__()
+        from fsspec.caching import BlockCache, ReadAheadCache
+
         self.address = opened(address)
         if self.address.version is None:
             raise SourceError(f"{address} is a directory; name objects, or a glob of them")
         self.name = str(address)
         self.size = self.address.version.n_bytes
-        self._least_bytes = least_bytes
         self._position = 0
-        self._windows: list[tuple[int, bytes, bool]] = []  # the newest last; whether it was expected
+        self._blocks = BlockCache(block_bytes, self._fetch, self.size, _KEPT_BYTES // block_bytes)
+        self._read_ahead = ReadAheadCache
+        self._ahead = ReadAheadCache(0, self._fetch, 0)
         self._expected: list[tuple[int, int]] = []
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Say which bytes [start, stop) will be read; what lies between near ones is fetched along."""
-        self._expected = []
+        self._expected, gap = [], max(_GAP_BYTES, self._blocks.blocksize)
         for start, stop in sorted(ranges):
-            if self._expected and start <= self._expected[-1][1] + self._least_bytes:
+            if self._expected and start <= self._expected[-1][1] + gap:
                 first, last = self._expected[-1]
-                self._expected[-1] = first, max(last, stop)
+                self._expected[-1] = first, min(max(last, stop), self.size)
             else:
-                self._expected.append((start, stop))
+                self._expected.append((start, min(stop, self.size)))
 
     def readable(self) -> bool:
         return True
@@ -72,35 +72,28 @@ class RemoteFile(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         done = 0
         while done < len(view) and self._position < self.size:
-            start, data = self._window(len(view) - done)
-            piece = memoryview(data)[self._position - start :][: len(view) - done]
+            wanted = min(len(view) - done, READ_AHEAD_BYTES, self.size - self._position)
+            piece = self._bytes(self._position, self._position + wanted)
             view[done : done + len(piece)] = piece
             done += len(piece)
             self._position += len(piece)
         return done
 
-    def _window(self, wanted: int) -> tuple[int, bytes]:
-        """Give fetched bytes that the position is among."""
-        ahead = self._least_bytes
-        for start, data, expected in self._windows:
-            end = start + len(data)
-            if start <= self._position < end:
-                return start, data
-            # what lies behind something expected need not go on
-            if end <= self._position <= end + self._least_bytes and not expected:
-                ahead = max(ahead, 2 * len(data))
-        ends = [last for first, last in self._expected if first <= self._position < last]
-        if ends:
-            ahead = ends[0] - self._position
-        start, stop = self._position, min(self._position + min(max(wanted, ahead), REQUEST_BYTES), self.size)
-        if self.size <= self._least_bytes:
-            start, stop = 0, self.size
-        window = start, fetch(self.address, start, stop), bool(ends)
-        room = REQUEST_BYTES // 4
-        kept: list[tuple[int, bytes, bool]] = []
-        for old in reversed(self._windows[1 - _KEPT_WINDOWS :]):
-            if len(old[1]) <= room:
-                kept.append(old)
-                room -= len(old[1])
-        self._windows = [*reversed(kept), window]
-        return window[:2]
+    def _fetch(self, start: int, stop: int) -> bytes:
+        return fetch(self.address, start, min(stop, self.size))  # blocks end behind the object
+
+    def _bytes(self, start: int, stop: int) -> bytes:
+        """Bytes from `start` on, not always all of them."""
+        expected = next((each for each in self._expected if each[0] <= start < each[1]), None)
+        if expected is None or self.size <= self._blocks.blocksize:
+            is_large = self._blocks.blocksize <= stop - start < self.size
+            return self._fetch(start, stop) if is_large else self._blocks._fetch(start, stop)
+        if self._ahead.size != expected[1]:
+            # of objects that are read in order, a look at the head fetches little
+            first = self._blocks.blocksize if expected == (0, self.size) else READ_AHEAD_BYTES
+            self._ahead = self._read_ahead(first, self._fetch, expected[1])
+        n_missed = self._ahead.miss_count
+        data: bytes = self._ahead._fetch(start, stop)
+        if self._ahead.miss_count > n_missed:
+            self._ahead.blocksize = min(2 * self._ahead.blocksize, READ_AHEAD_BYTES)
+        return data

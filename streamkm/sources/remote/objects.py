@@ -1,8 +1,8 @@
 """Objects behind URLs (``s3://``, ``https://``, ``memory://``, whatever fsspec knows): requests, and what they meet.
 
 Responsible for asking a file system for ranges of bytes, sizes and lists, for asking again where that may help, for
-noticing that an object is no longer the one that was opened, and for words about all this. The only module that imports
-fsspec. What the bytes mean is none of its business.
+noticing that an object is no longer the one that was opened, and for words about all this. What the bytes mean is none
+of its business.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from streamkm.core.exceptions import (
@@ -25,13 +28,13 @@ from streamkm.core.exceptions import (
 )
 from streamkm.core.secrets import is_masked, masked, without_secrets
 from streamkm.sources.local import natural
-from streamkm.sources.remote.ranges import ranged
 
 logger = logging.getLogger(__name__)
 
 PAUSES_SECONDS = (0.1, 0.5, 2.0, 8.0)
 """Between tries of a request that failed in a way that may pass, where the file system does not try again itself."""
 
+_REQUESTS_AT_ONCE = 16
 _EXTRAS = {"http": "remote", "https": "remote", "s3": "s3", "s3a": "s3"}
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # of aiohttp and botocore, which may be missing
@@ -43,10 +46,11 @@ _TIMES = ("LastModified", "Last-Modified", "last_modified", "mtime", "modified",
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What tells one content of an object from another."""
+    """What tells one content of an object, or of a directory, from another."""
 
     n_bytes: int
-    tag: str  # its etag, else its time of change, else "": then the size is all there is
+    tag: str  # its etag, else its time of change, else "": then the size is all there is; of a directory a hash of them
+    n_objects: int | None = None  # of a directory
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Version:
@@ -56,7 +60,16 @@ class Version:
         size = info.get("size")
         return cls(-1 if size is None else int(size), etag or changed)
 
+    @classmethod
+    def of_all(cls, objects: Mapping[str, Version]) -> Version:
+        """Describe the objects of a directory."""
+        lines = "\n".join(f"{key} {version.n_bytes} {version.tag}" for key, version in sorted(objects.items()))
+        digest = hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
+        return cls(sum(version.n_bytes for version in objects.values()), digest, len(objects))
+
     def __str__(self) -> str:
+        if self.n_objects is not None:
+            return f"{self.n_objects:,} objects of {self.n_bytes:,} bytes (hash of their etags {self.tag})"
         return f"{self.n_bytes:,} bytes" + (f", {self.tag}" if self.tag else "")
 
 
@@ -105,11 +118,11 @@ class Address(str):
         """Whether only this process sees it."""
         return self.protocol == "memory"
 
-    def at(self, key: str, version: Version | None = None) -> Address:
+    def at(self, key: str) -> Address:
         """Give the address of what is below this one."""
-        return Address(f"{self.url.rstrip('/')}/{key}", self.options, version)
+        return Address(f"{self.url.rstrip('/')}/{key}", self.options) if key else self
 
-    def file_system(self) -> tuple[Any, str]:
+    def file_system(self, **more: Any) -> tuple[Any, str]:
         """Give fsspec's file system, which it keeps for all with the same options, and the path there.
 
         Raises MissingDependencyError, SourceError, InvalidParameterError: no package for it, an unknown protocol,
@@ -118,7 +131,12 @@ class Address(str):
         try:
             from fsspec.core import url_to_fs
 
-            fs, path = url_to_fs(self.url, **self.options)
+            options = {**self.options, **more}
+            if self.is_http:  # what was compressed on the way would have other ranges
+                client = options.get("client_kwargs", {})
+                headers = {"Accept-Encoding": "identity", **client.get("headers", {})}
+                options["client_kwargs"] = {**client, "headers": headers}
+            fs, path = url_to_fs(self.url, **options)
         except ImportError as error:
             extra = _EXTRAS.get(self.protocol)
             remedy = f"install streamkm[{extra}]" if extra else "install the package that fsspec names"
@@ -183,51 +201,27 @@ def glob(address: Address) -> list[Address]:
 
 
 def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
-    """Read a range of bytes of the version that was opened; see `fetch_version`."""
-    return fetch_version(address, start, stop)[0]
+    """Read a range of bytes.
 
+    `start`, `stop`: None: to the end.
 
-def fetch_version(address: Address, start: int = 0, stop: int | None = None) -> tuple[bytes, Version | None]:
-    """Read a range of bytes, and say of which version of the object: by one request, where its answer tells.
-
-    Parameters
-    ----------
-    address : Address
-        With a version, another one is refused. Where the answer does not tell (neither a web server nor S3), a second
-        request sees whether it still is.
-    start, stop : int
-        None: to the end.
-
-    Returns
-    -------
-    (bytes, Version or None)
-        None where it is not known.
-
-    Raises
-    ------
-    SourceNotFoundError, SourceError
-        Missing, refused, out of reach, cut short; a server that knows no ranges; another object than was opened.
+    Raises SourceNotFoundError, SourceError: missing, refused, out of reach, cut short; a server that knows no ranges.
     """
 
-    def get(fs: Any, path: str) -> tuple[bytes, Version | None]:
-        request = ranged(fs)
-        if request is None:
-            data, now = fs.cat_file(path, start=start or None, end=stop), None
+    def get(fs: Any, path: str) -> bytes:
+        if address.is_http and stop is not None:  # `cat_file` would take all that a server without ranges sends
+            with fs.open(path, size=stop, cache_type="none") as file:
+                file.seek(start)
+                data: bytes = file.read(stop - start)
         else:
-            from fsspec.asyn import sync
-
-            data, headers = sync(fs.loop, request, fs, path, start, stop)
-            now = Version.of(headers)
-            check_same(address, now)
+            data = fs.cat_file(path, start=start or None, end=stop)
         if stop is not None and len(data) != stop - start:
             check_same(address)  # a shorter object is no failure that may pass
             raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes from byte {start:,} came")
-        return data, now
+        return data
 
-    data, now = _ask(address, get, reads=True)
-    if now is None:
-        check_same(address)
-    return data, now
+    data: bytes = _ask(address, get)
+    return data
 
 
 def settle(address: Address) -> None:
@@ -239,17 +233,36 @@ def settle(address: Address) -> None:
         sync(fs.loop, asyncio.sleep, 0)
 
 
-def check_same(address: Address, now: Version | None = None) -> None:
-    """Refuse an object that is no longer the one that was opened; one request where `now` does not tell.
+@contextmanager
+def unchanged(files: Sequence[str]) -> Iterator[None]:
+    """See to it that what a pass read of objects, or failed at, is of those that were opened: a request for each.
 
-    Raises SourceError, saying what was seen and what is there.
+    Raises SourceError, saying what was opened and what is there, instead of what a changed object has made fail.
     """
-    if address.version is None:
+    far = [file for file in files if isinstance(file, Address)]
+    try:
+        yield
+    except StreamkmError:
+        _check_all(far)
+        raise
+    _check_all(far)
+
+
+def _check_all(addresses: Sequence[Address]) -> None:
+    if addresses:
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+            list(threads.map(check_same, addresses))
+
+
+def check_same(address: Address) -> None:
+    """Refuse an object or directory that is no longer the one that was opened. Raises SourceError."""
+    then = address.version
+    if then is None:
         return
-    now = now or look(address)
-    if now != address.version:
+    now = look(address) if then.n_objects is None else Version.of_all(listed(address) or {})
+    if now != then:
         raise SourceError(
-            f"{address} was changed while it was in use: it was {address.version} when it was opened and is "
+            f"{address} was changed while it was in use: it was {then} when it was opened and is "
             f"{now or 'a directory'} now; open the source again once it is complete"
         )
 
@@ -277,14 +290,6 @@ def entries(address: Address) -> list[str]:
     return [name.rstrip("/").rpartition("/")[2] for name in found]
 
 
-def summary(objects: Mapping[str, Version]) -> dict[str, Any]:
-    """Describe a list of objects by JSON values that change when one of them does."""
-    lines = "\n".join(f"{key} {version.n_bytes} {version.tag}" for key, version in sorted(objects.items()))
-    digest = hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
-    n_bytes = sum(version.n_bytes for version in objects.values())
-    return {"objects": len(objects), "bytes": n_bytes, "version": digest}
-
-
 def fingerprint(url: str) -> dict[str, Any]:
     """Describe an object, or a directory with all that is in it, without reading them.
 
@@ -293,10 +298,10 @@ def fingerprint(url: str) -> dict[str, Any]:
     where neither etag nor time is known.
     """
     address = url if isinstance(url, Address) else Address(url)
-    version = address.version or look(address)
-    if version is None:
-        return {"path": str(address), **summary(listed(address) or {})}
+    version = address.version or look(address) or Version.of_all(listed(address) or {})
     described = {"path": str(address), "bytes": version.n_bytes, "version": version.tag}
+    if version.n_objects is not None:
+        return {**described, "objects": version.n_objects}
     if is_masked(address) and not version.tag:
         # the query may be all that tells objects apart; so few bits of it give nothing away
         described["query"] = hashlib.blake2b(address.url.encode(), digest_size=2).hexdigest()
@@ -314,25 +319,31 @@ def _refreshed(fs: Any) -> Any:
     return fs
 
 
-def _ask(address: Address, request: Callable[[Any, str], Any], *, reads: bool = False) -> Any:
+def _ask(address: Address, request: Callable[[Any, str], Any]) -> Any:
     """Make a request, again where it failed in a way that may pass; what fails for good is a SourceError."""
     fs, path = address.file_system()
-    # file systems with retries of their own have them in all requests, but not where the answer's bytes are `read` here
-    pauses: tuple[float | None, ...] = () if hasattr(fs, "retries") and not reads else PAUSES_SECONDS
-    for attempt, pause in enumerate((*pauses, None), 1):
+    for attempt in count(1):
         try:
             return request(fs, path)
         except StreamkmError:
             raise
         except Exception as error:  # noqa: BLE001 - raised again, with a cause that may be shown
-            if pause is None or not _is_transient(error):
-                raise _explained(address, error, attempt) from _shown(error)
-            logger.warning(
-                "%s: %s; asked again in %g s (attempt %d of %d)",
-                address, _text(error), pause, attempt + 1, len(pauses) + 1,
-            )  # fmt: skip
+            pause = pause_after(address, fs, error, attempt)
         time.sleep(pause)
     raise AssertionError("the last attempt returns or raises")
+
+
+def pause_after(address: Address, fs: Any, error: Exception, attempt: int) -> float:
+    """Seconds to wait after a failed request; raises SourceError where it failed for good, or once too often."""
+    # some file systems try again themselves
+    pauses = () if hasattr(fs, "retries") or not _is_transient(error) else PAUSES_SECONDS
+    if attempt > len(pauses):
+        raise _explained(address, error, attempt) from _shown(error)
+    logger.warning(
+        "%s: %s; asked again in %g s (attempt %d of %d)",
+        address, _text(error), pauses[attempt - 1], attempt + 1, len(pauses) + 1,
+    )  # fmt: skip
+    return pauses[attempt - 1]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

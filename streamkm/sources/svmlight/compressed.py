@@ -17,6 +17,8 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, SourceError
 from streamkm.sources.base import Rows
+from streamkm.sources.remote.file import RemoteFile
+from streamkm.sources.remote.objects import check_same
 from streamkm.sources.signatures import COMPRESSED, signed
 from streamkm.sources.stored import RawFile, open_binary, open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
@@ -119,6 +121,8 @@ def opened_text(path: str, offset: int = 0) -> Iterator[tuple[Fill, RawFile]]:
         raise
     except OSError as error:
         raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
+    if isinstance(opened, RemoteFile):
+        opened.expect([(offset, opened.size)])
     with opened as raw:
         kind = compression_of(path, raw)
         raw.seek(offset)
@@ -131,6 +135,8 @@ def opened_text(path: str, offset: int = 0) -> Iterator[tuple[Fill, RawFile]]:
             except SourceError:
                 raise
             except failures as error:
+                if isinstance(opened, RemoteFile):
+                    check_same(opened.address)
                 raise SourceError(
                     f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"
                 ) from error
