@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from matplotlib import figure
 
+from streamkm.reports.palette import COLOURS as COLOURS  # noqa: PLC0414 - with which others draw
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, told apart with every kind of colour vision; without black and yellow, which is weak on white
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5195")
 INK, FAINT, GRID = "#222222", "#757575", "#e4e4e4"
 WIDTH_INCHES, DPI = 10.0, 130
 _NOTEBOOK_DPI = 80  # as wide as a cell
 TITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": INK}
-_OF_PAGE = {INK: "ink", FAINT: "faint", GRID: "line", "#ffffff": "page", "#0072b2": "bar"}  # colours in the page
+_OF_PAGE = {INK: "ink", FAINT: "faint", GRID: "line", "#ffffff": "page"}  # colours in the page
 _NOT_OF_PAGES = re.compile(r'\s*<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)  # what files alone need
 
 

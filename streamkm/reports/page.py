@@ -5,12 +5,15 @@ Responsible for what a page says; the templates beside it hold the markup and es
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from streamkm.metrics.cluster_summary import blank_text, number_text
+from streamkm.metrics.cluster_summary import Trait, blank_text, number_text
+from streamkm.reports.palette import cluster_colours, text_on
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -19,10 +22,11 @@ TITLE = "<title>streamkm: "
 """At the head of every page, by which a file is known as one."""
 WORTH = 0.01  # share of the objective that another round would have to gain to be worth it
 _MOST_ROWS = 1000  # of the table of clusters
-_NUMBERS = frozenset({"cluster", "size", "simplified_silhouette", "mean_distance", "nearest"})
+_FINDINGS = 3  # sentences, unless there are more cautions
 _HEADS = {  # of the table of clusters: what it is called, and what it says
     "cluster": ("cluster", "the label of its rows"),
     "pictures": ("pictures", "its center; then rows nearest to it, and far ones, where there are some"),
+    "traits": ("set apart by", "features whose mean in it lies farthest from that of all rows, in standard deviations"),
     "size": ("rows, share", "and their share of all"),
     "simplified_silhouette": (
         "simplified silhouette",
@@ -30,11 +34,11 @@ _HEADS = {  # of the table of clusters: what it is called, and what it says
     ),
     "mean_distance": ("distance, largest", "mean distance of its rows to the center, and the largest"),
     "nearest": ("nearest, how far", "the cluster whose mean lies nearest, and how far"),
-    "traits": ("set apart by", "what its rows have more or less of than all rows"),
     "typical": ("typical rows", "those nearest to the center, by number, from 0"),
 }
+_APART, _OVERLAP = 0.5, 0.25  # silhouettes from which, and below which, clusters are told to be apart and to overlap
 
-Card = tuple[str, str, str, str, str]  # head, value, text, and the classes of value and text
+Card = tuple[str, str, str, str]  # head, value, text, and the definition
 
 
 def render(template: str, **values: Any) -> str:
@@ -54,8 +58,11 @@ def _environment() -> Environment:
 
     loader = PackageLoader("streamkm.reports")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.globals["title_mark"] = TITLE
-    made.filters |= {"count": "{:,}".format, "number": _number, "number_text": number_text}
+    script = loader.get_source(made, "table.js")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    made.globals |= {"title_mark": TITLE, "script": script, "script_digest": digest}
+    made.filters |= {"count": "{:,}".format, "number": _number, "number_text": number_text, "text_on": text_on}
+    made.filters["trait_text"] = lambda trait: str(Trait(**trait))
     return made
 
 
@@ -81,9 +88,12 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
     KeyError, TypeError
         If something is missing.
     """
-    clusters, by_words, result = facts.get("clusters") or [], bool(facts.get("by_words")), facts["result"]
+    by_words, result = bool(facts.get("by_words")), facts["result"]
     counts, distortion, ids = result["counts"], result["distortion"], result.get("ids")
-    order = sorted(range(len(counts)), key=lambda cluster: -counts[cluster])[:_MOST_ROWS]
+    total, order = sum(counts) or 1, sorted(range(len(counts)), key=lambda cluster: -counts[cluster])
+    clusters = facts.get("clusters") or [
+        {"cluster": cluster, "size": counts[cluster], "share": counts[cluster] / total} for cluster in order
+    ]
     return render(
         "report.html.jinja",
         facts=facts,
@@ -92,10 +102,11 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
         by_words=by_words,
         lead=_lead(facts),
         cards=[*_cards(result)],
-        cautions=facts.get("cautions", ()),
+        findings=_findings(facts),
         columns=_columns(clusters, by_words),
         clusters=clusters[:_MOST_ROWS],
-        sizes=[(cluster if ids is None else ids[cluster], _number(counts[cluster])) for cluster in order],
+        colours=cluster_colours(counts),
+        labels=range(len(counts)) if ids is None else ids,
         stages=[
             (stage["name"], f"{stage['seconds']:.2f}", f"{stage['rows']:,}", f"{stage['read_bytes']:,}")
             for stage in facts["stages"]
@@ -131,43 +142,71 @@ def _lead(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
-    """How good it is, and how sure."""
-    objective, explained = result["objective"], result.get("explained")
-    per_row = f"sum of squared distances to the nearest center; {_number(result['objective_per_row'])} per row"
-    yield "objective", _number(objective), per_row, "", ""
+def _findings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Sentences on what matters most, and their classes: what is explained, cautions, what is set apart."""
+    result, clusters = facts["result"], [row for row in facts.get("clusters") or () if row["traits"]]
+    explained, silhouette = result.get("explained"), result.get("silhouette")
+    told, n_clusters = [], f"{result['n_clusters']:,} clusters"
     if explained is not None:
-        yield "explained variance", f"{explained:.1%}", "share of the total variance", "", ""
-    yield from _silhouette_cards(result)
-    gain = result.get("possible_gain")
+        n_clusters += f" explain {explained:.0%} of the variance"
+    if result.get("silhouette_error") is not None:
+        how = "are well apart" if silhouette >= _APART else "overlap" if silhouette < _OVERLAP else "touch each other"
+        told.append((f"{n_clusters}; by their silhouette of {silhouette:.2f}, they {how}", ""))
+    elif explained is not None:
+        told.append((n_clusters, ""))
+    told += [(caution, "warn") for caution in (*facts.get("cautions", ()), *_cautions(result))]
+    if clusters and len(told) < _FINDINGS:
+        largest = clusters[0]
+        share, names = f"{largest['share']:.0%} of the rows", [trait["feature"] for trait in largest["traits"]]
+        told.append((f"cluster {largest['cluster']} is the largest, with {share}, set apart by {', '.join(names)}", ""))
+    if len(clusters) > 1 and len(told) < _FINDINGS and not facts.get("by_words"):
+        row = max(clusters[1:], key=lambda row: abs(row["traits"][0]["deviations"]))
+        trait, side = row["traits"][0], "above" if row["traits"][0]["deviations"] > 0 else "below"
+        far = f"{abs(trait['deviations']):.1f} standard deviations {side} the mean of all rows"
+        told.append((f"cluster {row['cluster']}, of {_number(row['size'])} rows, has {trait['feature']} {far}", ""))
+    return told
+
+
+def _cautions(result: Mapping[str, Any]) -> Iterator[str]:
+    """What another fit would better."""
+    gain, distortion = result.get("possible_gain"), result["distortion"]
     if gain is not None and gain > WORTH:
-        text = "by rows drawn in the last pass: refine, or give more memory"
-        yield "still to gain", f"at least {gain:.1%}", text, "warn", ""
-    if result["distortion"] is not None and abs(result["distortion"] - 1) > WORTH:
-        yield "objective in the sketch", f"{result['distortion']:.3g} x", "of the original one", "", ""
+        yield f"another round would lower the objective by at least {gain:.1%}: refine, or give more memory"
+    if distortion is not None and abs(distortion - 1) > WORTH:
+        yield f"the objective in the sketch is {distortion:.3g} times that in the original space: take more components"
     if result["converged"] is False:
-        yield "iterations", f"{result['n_iter']:,}", "stopped before convergence", "", "warn"
+        yield f"Lloyd's algorithm stopped before convergence, after {result['n_iter']:,} iterations: raise max_iter"
 
 
-def _silhouette_cards(result: Mapping[str, Any]) -> Iterator[Card]:
-    """The silhouette of sampled rows, and the simplified one of all rows, where they are known."""
-    error, simplified = result.get("silhouette_error"), result.get("simplified_silhouette")
+def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
+    """How good it is: numbers and their definitions."""
+    explained, error, simplified = (result.get(n) for n in ("explained", "silhouette_error", "simplified_silhouette"))
+    if explained is not None:
+        yield "explained variance", f"{explained:.1%}", "", "share of the total variance; 100%: rows are their centers"
     if error is not None:
         rows = f"{result['silhouette_rows']:,} sampled rows{', sketched' if result['silhouette_sketched'] else ''}"
-        yield "silhouette", f"{result['silhouette']:.2f} +- {error:.2f}", f"of {rows}, with its standard error", "", ""
-    if simplified is not None:
-        text = "of all rows, by distances to centers; higher than the silhouette, as a rule"
-        yield "mean simplified silhouette", f"{simplified:.2f}", text, "", ""
+        said = "how much nearer rows are to their own cluster than to the next one: 1 far from it, 0 on the border"
+        yield (
+            "silhouette",
+            f"{result['silhouette']:.2f} \u00b1 {error:.1g}",
+            f"of {rows}, with its standard error",
+            said,
+        )
+    elif simplified is not None:
+        said = "1 - a / b, a the distance to the center, b to the second nearest; higher than the silhouette, as a rule"
+        yield "simplified silhouette", f"{simplified:.2f}", "of all rows", said
+    per_row = f"{_number(result['objective_per_row'])} per row"
+    yield "objective", _number(result["objective"]), per_row, "sum of squared distances of rows to their centers"
 
 
-def _columns(clusters: Sequence[Mapping[str, Any]], by_words: bool) -> list[tuple[str, str, str, str]]:
-    """Columns of the table of clusters: name, head, class, and what it says."""
+def _columns(clusters: Sequence[Mapping[str, Any]], by_words: bool) -> list[tuple[str, str, str]]:
+    """Columns of the table of clusters: name, head, and what it says."""
     known = [name for name in _HEADS if any(row.get(name) not in (None, [], ()) for row in clusters)]
     if "pictures" in known:  # they say more than the numbers of some pixels, and of rows that are shown
         told = {"traits", *(["typical"] if any(len(row["pictures"]) > 1 for row in clusters) else [])}
         known = [name for name in known if name not in told]
     heads = {**_HEADS, "traits": ("words", "that it has more of than all rows")} if by_words else _HEADS
-    return [(name, heads[name][0], "number" if name in _NUMBERS else name, heads[name][1]) for name in known]
+    return [(name, *heads[name]) for name in known]
 
 
 def _number(value: float | None) -> str:

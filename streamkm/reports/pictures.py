@@ -1,10 +1,9 @@
-"""Rows of pixels as small pictures for a page: PNG inside of HTML, without a library for images."""
+"""Rows of pixels as small pictures for a page: PNG inside of HTML, by Pillow, which comes with matplotlib."""
 
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError
+from streamkm.reports.report import has_matplotlib
 
-_MARK = b"\x89PNG\r\n\x1a\n"
-_GREY, _COLOURS = 0, 2  # kinds of PNG, of one and of three values a pixel
 _MOST_ROWS = 2  # pictures of each kind beside that of the center
 
 
@@ -46,6 +44,8 @@ def with_pictures(
 ) -> list[dict[str, Any]]:
     """Clusters of a report with ``pictures``: their centers, and typical and far rows where they are given.
 
+    Without matplotlib, whose library for images it takes, there are none.
+
     Parameters
     ----------
     clusters : sequence of mappings
@@ -56,6 +56,8 @@ def with_pictures(
     rows : mapping of int to ndarray (d,)
         Example rows, by number.
     """
+    if not has_matplotlib():
+        return [dict(cluster) for cluster in clusters]
     span = (float(centers.min()), float(centers.max()))
     told = []
     for cluster in clusters:
@@ -79,17 +81,11 @@ def picture(values: NDArray[Any], shape: tuple[int, ...], span: tuple[float, flo
     span : (float, float)
         Values that are shown lightest and darkest; those beyond are cut off.
     """
+    from PIL import Image
+
     low, high = span
     scaled = np.clip((np.asarray(values, np.float64) - low) / ((high - low) or 1.0), 0, 1).reshape(shape)
     pixels = np.rint(255 * (scaled if len(shape) == 3 else 1 - scaled)).astype(np.uint8)
-    height, width = shape[:2]
-    lines = np.zeros((height, 1 + pixels[0].size), np.uint8)  # each begins with the number of its filter: none
-    lines[:, 1:] = pixels.reshape(height, -1)
-    head = struct.pack(">IIBBBBB", width, height, 8, _COLOURS if len(shape) == 3 else _GREY, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
-    coded = _MARK + b"".join(_part(*part) for part in parts)
-    return f"data:image/png;base64,{base64.b64encode(coded).decode('ascii')}"
-
-
-def _part(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    with io.BytesIO() as buffer:
+        Image.fromarray(pixels).save(buffer, "png")
+        return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

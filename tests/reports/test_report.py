@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import logging
@@ -38,9 +39,11 @@ from tests.tables import cases, slow_but
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.colors import to_hex
+
 from streamkm.reports.drawing import svg
-from streamkm.reports.figures import plot_clusters, plot_convergence, plot_map, plot_sizes
-from streamkm.reports.map_panel import apart
+from streamkm.reports.figures import apart, plot_clusters, plot_convergence, plot_map, plot_sizes
+from streamkm.reports.palette import COLOURS, GREY
 
 SUMMARY = {
     "data": {"name": "<x>.svm", "n_samples": 1234, "n_skipped": 4, "n_features": 7, "stored_bytes": 99},
@@ -198,12 +201,46 @@ def test_figures_of_any_number_of_clusters(n_clusters):
     assert svg(again) == text
 
 
-def test_clusters_side_by_side_differ_in_colour():
-    points = np.column_stack([np.arange(40.0), np.zeros(40)])
-    places = ClusterMap(points, np.arange(40, dtype=np.int32), of_rows=False, by_neighbours=False)
-    (panel,) = plot_map(places, np.ones(40), {}).axes
-    colours = panel.collections[0].get_facecolors()
-    assert (colours[1:] != colours[:-1]).any(axis=1).all()
+def test_a_cluster_has_one_colour_on_the_map_and_in_the_table():
+    sizes = np.arange(40.0)[::-1] + 1
+    places = ClusterMap(np.random.default_rng(0).normal(size=(40, 2)), np.arange(40, dtype=np.int32), True, False)
+    (panel,) = plot_map(places, sizes, {c: str(c) for c in range(40)}).axes
+    chips = {text.get_text(): to_hex(text.get_bbox_patch().get_facecolor()) for text in panel.texts}
+    assert chips == {str(c): colour.lower() for c, colour in enumerate(COLOURS)}
+    grey, coloured = panel.collections
+    assert {to_hex(colour) for colour in grey.get_facecolors()} == {GREY}
+    assert [to_hex(colour) for colour in coloured.get_facecolors()] == [*chips.values()]
+    result = {**SUMMARY["result"], "counts": sizes.tolist(), "n_clusters": 40}
+    shown = re.findall(
+        r'class="chip" style="background:(#\w+);.*?>(\d+)<', render_page({**SUMMARY, "result": result}, {}, "")
+    )
+    assert {name: colour.lower() for colour, name in shown} == chips | {str(c): GREY for c in range(20, 40)}
+
+
+def test_the_page_runs_its_own_script_alone(results):
+    text = write_report(results).read_text("utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none';")
+    assert re.findall(r"script-src [^;]*", policy) == [f"script-src 'sha256-{digest}'"]
+    assert "unsafe" not in policy.replace("style-src 'unsafe-inline'", "")
+    assert text.index("Content-Security-Policy") < text.index("&lt;x&gt;")
+    assert not re.search(r"<[^>]* on\w+=|<script[^>]+>|javascript:", text)
+
+
+def test_ids_are_whole_and_of_large_results_the_largest_clusters_are_told(tmp_path):
+    facts = {**SUMMARY, "result": {**SUMMARY["result"], "counts": list(range(1200)), "n_clusters": 1200}}
+    text = render_page(facts, {}, "")
+    assert "the 1,000 largest of 1,200" in text
+    assert text.count("<tr>") < 1030
+    row = {
+        "cluster": 0, "size": 3, "share": 1.0, "nearest": -1, "distance": 0.0, "traits": [],
+        "typical": [{"row": 1, "id": "order-2031 77"}],
+    }  # fmt: skip
+    text = render_page({**SUMMARY, "clusters": [row]}, {}, "")
+    assert '<span class="id">order-2031 77</span>' in text
+    assert ".id { white-space: nowrap }" in text
 
 
 def test_report_is_one_file_and_escapes_names(results):
@@ -236,7 +273,8 @@ def test_the_report_of_an_estimator_names_clusters_and_says_how_sure(tmp_path):
     for said in (
         "800 rows of 2 features in 2 clusters",
         "fare &lt;EUR&gt;",
-        "mean simplified silhouette",
+        "2 clusters explain",
+        "is the largest",
     ):
         assert said in text, said
     between = ((X.groupby(model.labels_).transform("mean") - X.mean()) ** 2).to_numpy().sum()
@@ -254,11 +292,12 @@ def test_each_cell_of_the_table_of_clusters_is_filled(tmp_path):
     cells = [[re.sub("<[^>]*>", "", cell).strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", row)] for row in rows]
     assert len(rows) == 4
     assert all(all(row) for row in cells)
-    wanted = {str(row.cluster): f"{row.simplified_silhouette:.2f}" for row in kmeans.summary().rows}
-    assert {row[0]: row[2] for row in cells} == wanted
+    wanted = {str(row.cluster): (f"{row.simplified_silhouette:.2f}", row.traits) for row in kmeans.summary().rows}
+    assert {row[0]: row[3] for row in cells} == {cluster: silhouette for cluster, (silhouette, _) in wanted.items()}
+    assert {row[0]: row[1] for row in cells} == {c: "".join(map(str, traits)) for c, (_, traits) in wanted.items()}
 
 
-def test_a_report_has_both_silhouettes_and_says_of_which_rows(tmp_path):
+def test_a_report_has_one_silhouette_and_says_of_which_rows(tmp_path):
     X = sklearn.datasets.make_blobs(3000, centers=5, n_features=6, cluster_std=4.0, random_state=0)[0]
     model = StreamKMeans(5, random_state=0, progress=False).fit(X)
     result = summarize(model)["result"]
@@ -268,14 +307,16 @@ def test_a_report_has_both_silhouettes_and_says_of_which_rows(tmp_path):
     assert result["simplified_silhouette"] > whole + 0.05
     model.report(tmp_path / "x.html")
     text = (tmp_path / "x.html").read_text("utf-8")
-    assert f"{result['silhouette']:.2f} +- 0.01" in text
+    assert f"{result['silhouette']:.2f} \u00b1 {result['silhouette_error']:.1g}" in text
     assert "of 500 sampled rows, with its standard error" in text
-    assert ">simplified silhouette<" in text
+    assert text.count("silhouette</dt>") == 1
     sketched = StreamKMeans(5, sketch=SketchOptions("countsketch", 4), random_state=0, progress=False).fit(X)
     sketched.report(tmp_path / "x.html")
     assert "of 500 sampled rows, sketched, with its standard error" in (tmp_path / "x.html").read_text("utf-8")
     few = StreamKMeans(400, random_state=0, progress=False).fit(X)
     assert "silhouette" not in summarize(few)["result"]
+    few.report(tmp_path / "x.html")
+    assert "<dt>simplified silhouette</dt>" in (tmp_path / "x.html").read_text("utf-8")
 
 
 def of_a_stream(path):
@@ -351,11 +392,14 @@ def test_without_matplotlib(results, monkeypatch, caplog):
     assert "12.5" in text
 
 
-def test_rows_of_pixels_are_shown_without_matplotlib(tmp_path, monkeypatch):
+def test_without_matplotlib_rows_of_pixels_are_told_without_pictures(tmp_path, monkeypatch, caplog):
     model = StreamKMeans(2, random_state=0, progress=False).fit(blobs(2)[0])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     model.report(tmp_path / "x.html", image_shape=(2, 4))
-    assert len(pictures_of((tmp_path / "x.html").read_text())) == 2
+    assert "matplotlib is missing" in caplog.text
+    text = (tmp_path / "x.html").read_text()
+    assert not pictures_of(text)
+    assert "set apart by" in text
 
 
 @pytest.mark.parametrize("name", ["summary.json", "sketch_view.npz"])
