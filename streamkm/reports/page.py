@@ -157,7 +157,7 @@ def _findings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     told += [(caution, "warn") for caution in (*facts.get("cautions", ()), *_cautions(result))]
     if clusters and len(told) < _FINDINGS:
         largest = clusters[0]
-        share, names = f"{largest['share']:.0%} of the rows", [trait["feature"] for trait in largest["traits"]]
+        share, names = f"{largest['share']:.1%} of the rows", [trait["feature"] for trait in largest["traits"]]
         told.append((f"cluster {largest['cluster']} is the largest, with {share}, set apart by {', '.join(names)}", ""))
     if len(clusters) > 1 and len(told) < _FINDINGS and not facts.get("by_words"):
         row = max(clusters[1:], key=lambda row: abs(row["traits"][0]["deviations"]))
