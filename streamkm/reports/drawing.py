@@ -34,11 +34,6 @@ class Figure(figure.Figure):
             return buffer.getvalue()
 
 
-def halo() -> dict[str, Any]:
-    """A box behind text that may lie on lines or points."""
-    return {"boxstyle": "round,pad=0.15", "facecolor": "#ffffff", "alpha": 0.75, "linewidth": 0}
-
-
 def empty_figure(width: float, height: float) -> Figure:
     """A figure of so many inches, which notebooks show, whatever the backend."""
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained")

@@ -1,4 +1,4 @@
-"""Figures of a result: the map of clusters, their sizes and silhouettes, convergence.
+"""Figures of a result: the map of clusters, their sizes and silhouettes.
 
 Figure objects of matplotlib and never pyplot. Plain values and arrays come in; nothing is written.
 """
@@ -6,12 +6,12 @@ Figure objects of matplotlib and never pyplot. Plain values and arrays come in; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streamkm.reports.drawing import FAINT, TITLE, WIDTH_INCHES, dress, empty_figure, halo, new_figure
+from streamkm.reports.drawing import FAINT, TITLE, WIDTH_INCHES, dress, empty_figure
 from streamkm.reports.maps import ClusterMap
 from streamkm.reports.palette import COLOURS, GREY, cluster_colours, text_on
 
@@ -22,53 +22,6 @@ if TYPE_CHECKING:
 
 _SPREADING_STEPS = 1000
 _MOST_BARS = 40  # clusters named one by one below bars; more would overlap
-_ALIKE = 1.2  # times the smallest cluster, up to which a median says nothing
-_LEAST_FALL = 0.01  # of the objective, that is worth a picture
-_STAGES = {
-    "lloyd": "Lloyd on the sketch",
-    "polish": "polish: sampled rows, original space",
-    "refine": "refine: all rows, original space",
-}
-
-
-def plot_convergence(history: list[dict[str, Any]]) -> Figure | None:
-    """Draw the objective by iteration, a panel for each stage: their spaces and rows differ, so do their objectives.
-
-    Parameters
-    ----------
-    history : list of dict
-        ``stage``, ``iteration`` and ``inertia``, in order.
-
-    Returns
-    -------
-    Figure or None
-        None where there is nothing to see: no stage has more than two iterations and ends 1 % below its first.
-    """
-    from matplotlib.ticker import MaxNLocator
-
-    stages: dict[str, list[tuple[int, float]]] = {}
-    for entry in history:
-        if entry["inertia"] is not None:
-            stages.setdefault(entry["stage"], []).append((entry["iteration"], entry["inertia"]))
-    lines = {
-        name: points
-        for name, points in stages.items()
-        if len(points) > 2 and points[0][1] - points[-1][1] >= _LEAST_FALL * abs(points[0][1])
-    }
-    if not lines:
-        return None
-    figure, axes = new_figure(len(lines), height=3.4)
-    for number, ((name, points), panel) in enumerate(zip(lines.items(), axes, strict=True)):
-        iterations, values = zip(*points, strict=True)
-        panel.plot(iterations, values, color=COLOURS[0], marker="o" if len(points) <= 40 else None, markersize=4)
-        fall = 100 * (1 - values[-1] / values[0]) if values[0] else 0.0
-        panel.set_title(f"{_stage_name(name)}\n{len(points)} iterations, last {fall:.2g} % below first", **TITLE)
-        panel.set_xlabel("iteration")
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-        if number == 0:
-            panel.set_ylabel("sum of squared distances")
-    return figure
 
 
 def plot_sizes(counts: ArrayLike, ids: Sequence[int] | None = None) -> Figure:
@@ -92,36 +45,35 @@ def plot_sizes(counts: ArrayLike, ids: Sequence[int] | None = None) -> Figure:
 
 
 def _draw_sizes(panel: Axes, sizes: NDArray[np.float64], ids: Sequence[int] | None = None) -> None:
-    order = np.argsort(-sizes, kind="stable")
+    """Bars of rows; the title says how they differ."""
+    order = np.argsort(-sizes, kind="stable").tolist()
     ranked = sizes[order]
-    positions = np.arange(1, len(ranked) + 1)
-    if len(ranked) <= _MOST_BARS:
-        colours = cluster_colours(sizes)
-        panel.bar(positions, ranked, color=[colours[cluster] for cluster in order], width=0.75)
-        labels = order if ids is None else [ids[cluster] for cluster in order]
-        panel.set_xticks(positions, [str(label) for label in labels], fontsize=_tick_size(len(ranked)))
-        panel.set_xlabel("cluster label, largest first")
-    else:
-        panel.stairs(ranked, np.arange(len(ranked) + 1) + 0.5, fill=True, color=COLOURS[0])
-        panel.set_xlabel("clusters, largest first")
-    panel.set_xlim(0.4, len(ranked) + 0.6)
-    panel.set_ylim(bottom=0)
-    panel.set_ylabel("rows")
+    _draw_bars(panel, ranked, order if ids is None else [ids[cluster] for cluster in order])
     positive = ranked[ranked > 0]
-    if len(positive) and positive[0] > 50 * positive[-1]:
+    is_wide = len(positive) and positive[0] > 50 * positive[-1]
+    panel.set_ylim(bottom=0)
+    if is_wide:
         panel.set_yscale("log")
-        panel.set_ylabel("rows (logarithmic)")
         panel.set_ylim(bottom=max(0.5, positive[-1] / 2))
-    median = float(np.median(ranked))
-    if ranked[0] > _ALIKE * ranked[-1]:
-        panel.axhline(median, color=COLOURS[3], linewidth=1.2, linestyle="--")
-        panel.annotate(
-            f"median {median:,.0f}", (1, median), xycoords=("axes fraction", "data"), xytext=(-4, 3),
-            textcoords="offset points", ha="right", va="bottom", color=COLOURS[3], bbox=halo(),
-        )  # fmt: skip
-    span = f"{ranked[-1]:,.0f} to {ranked[0]:,.0f} rows" if ranked[0] > ranked[-1] else f"{ranked[0]:,.0f} rows each"
+    panel.set_ylabel("rows (logarithmic)" if is_wide else "rows")
+    span = f"{ranked[-1]:,.0f} to {ranked[0]:,.0f} rows, median {np.median(ranked):,.0f}"
+    span = span if ranked[0] > ranked[-1] else f"{ranked[0]:,.0f} rows each"
     panel.set_title(f"{len(ranked):,} clusters of {span}", **TITLE)
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _draw_bars(panel: Axes, values: ArrayLike, labels: Sequence[int]) -> None:
+    """Bars of clusters in their colours, the largest cluster first; an outline where they are many."""
+    heights = np.asarray(values)
+    if len(heights) <= _MOST_BARS:
+        positions = np.arange(1, len(heights) + 1)
+        panel.bar(positions, heights, color=cluster_colours(-positions), width=0.75)
+        size = 9 if len(heights) <= 15 else 7 if len(heights) <= 25 else 5.5
+        panel.set_xticks(positions, [str(label) for label in labels], fontsize=size)
+    else:
+        panel.stairs(heights, np.arange(len(heights) + 1) + 0.5, fill=True, color=COLOURS[0])
+    panel.set_xlabel(f"cluster{' label' if len(heights) <= _MOST_BARS else 's'}, largest first")
+    panel.set_xlim(0.4, len(heights) + 0.6)
 
 
 def plot_clusters(
@@ -162,8 +114,9 @@ def plot_clusters(
         bottom = figure.add_subplot(grid[1, 1])
         dress(bottom)
         order = np.argsort(-rows, kind="stable").tolist()
-        known = {cluster: silhouettes[cluster] for cluster in order if cluster in silhouettes}
-        _draw_silhouettes(bottom, known, cluster_colours(rows))
+        _draw_bars(bottom, [silhouettes.get(cluster, np.nan) for cluster in order], order)
+        bottom.set_ylim(min(0.0, *silhouettes.values()), 1)
+        bottom.set_title("simplified silhouettes: 1 far from other clusters, 0 on a border", **TITLE)
     return figure
 
 
@@ -185,10 +138,8 @@ def draw_map(panel: Axes, places: ClusterMap, sizes: NDArray[np.float64], names:
     areas = np.full(len(points), 14.0) if places.of_rows else 6 + 120 * sizes[labels] / max(sizes[labels].max(), 1)
     for is_grey in (True, False):  # below the others
         shown = np.flatnonzero([(colours[label] == GREY) == is_grey for label in labels])
-        panel.scatter(
-            *points[shown].T, c=[colours[labels[at]] for at in shown], s=areas[shown], alpha=0.8, linewidths=0,
-            rasterized=True,
-        )  # fmt: skip
+        x, y, shades = *points[shown].T, [colours[labels[at]] for at in shown]
+        panel.scatter(x, y, c=shades, s=areas[shown], alpha=0.8, linewidths=0, rasterized=True)
     panel.autoscale_view()
     panel.margins(0.06)
     panel.figure.canvas.draw()
@@ -260,26 +211,3 @@ def apart(places: NDArray[np.float64], sizes: NDArray[np.float64], frame: tuple[
             at[rows[pair], axis] -= step
         at = np.clip(at, low, np.maximum(low, high))
     return at
-
-
-def _draw_silhouettes(panel: Axes, silhouettes: Mapping[int, float], colours: Sequence[str]) -> None:
-    """How far rows are inside of their clusters, in the order that these are given in."""
-    order = list(silhouettes)
-    values, positions = [silhouettes[cluster] for cluster in order], np.arange(1, len(order) + 1)
-    if len(order) <= _MOST_BARS:
-        panel.bar(positions, values, color=[colours[cluster] for cluster in order], width=0.75)
-        panel.set_xticks(positions, [str(cluster) for cluster in order], fontsize=_tick_size(len(order)))
-    else:
-        panel.stairs(values, np.arange(len(values) + 1) + 0.5, fill=True, color=COLOURS[2])
-    panel.set_xlim(0.4, len(order) + 0.6)
-    panel.set_ylim(min(0.0, *values), 1)
-    panel.set_xlabel(f"cluster{' label' if len(order) <= _MOST_BARS else 's'}, largest first")
-    panel.set_title("simplified silhouettes: 1 far from other clusters, 0 on a border", **TITLE)
-
-
-def _tick_size(n_bars: int) -> float:
-    return 9 if n_bars <= 15 else 7 if n_bars <= 25 else 5.5
-
-
-def _stage_name(stage: str) -> str:
-    return _STAGES.get(stage.partition("-")[0], stage)

@@ -74,7 +74,7 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
     facts : mapping
         Of `streamkm.estimators.fit_summary.summarize`.
     figures : mapping of str to SVG
-        "map" beside the table; others below, under their names.
+        "map" and "Sizes", above the table.
     next_steps : str
         Commands or lines of Python that go on from here.
 
@@ -157,8 +157,9 @@ def _findings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     told += [(caution, "warn") for caution in (*facts.get("cautions", ()), *_cautions(result))]
     if clusters and len(told) < _FINDINGS:
         largest = clusters[0]
-        share, names = f"{largest['share']:.1%} of the rows", [trait["feature"] for trait in largest["traits"]]
-        told.append((f"cluster {largest['cluster']} is the largest, with {share}, set apart by {', '.join(names)}", ""))
+        names = [trait["feature"] for trait in largest["traits"]][: None if facts.get("by_words") else 1]
+        named = f"cluster {largest['cluster']} is the largest, with {largest['share']:.1%} of the rows"
+        told.append((f"{named}, set apart by {', '.join(names)}", ""))
     if len(clusters) > 1 and len(told) < _FINDINGS and not facts.get("by_words"):
         row = max(clusters[1:], key=lambda row: abs(row["traits"][0]["deviations"]))
         trait, side = row["traits"][0], "above" if row["traits"][0]["deviations"] > 0 else "below"

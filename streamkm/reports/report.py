@@ -79,9 +79,6 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
         drawn["map"] = figures.plot_map(places, counts, names_of(facts))
     if len(counts) > MOST_BARS:
         drawn["Sizes"] = figures.plot_sizes(counts, facts["result"].get("ids"))
-    convergence = figures.plot_convergence(facts["history"])
-    if convergence is not None:
-        drawn["Convergence"] = convergence
     shown = {name: svg(figure) for name, figure in drawn.items()}
     return render_page({**facts, "map": caption(places)}, shown, next_steps)
 

@@ -42,7 +42,7 @@ pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex
 
 from streamkm.reports.drawing import svg
-from streamkm.reports.figures import apart, plot_clusters, plot_convergence, plot_map, plot_sizes
+from streamkm.reports.figures import apart, plot_clusters, plot_map, plot_sizes
 from streamkm.reports.palette import COLOURS, GREY
 
 SUMMARY = {
@@ -73,42 +73,12 @@ def titles(figure):
     return [axes.get_title(loc="left") for axes in figure.axes]
 
 
-def test_convergence_has_a_panel_for_each_stage_that_says_something():
-    history = [{"stage": "lloyd", "iteration": i, "inertia": 100.0 / i} for i in (1, 2, 3)]
-    history += [{"stage": "polish", "iteration": i, "inertia": 10.0 - i} for i in (1, 2, 3)]
-    history += [{"stage": "refine", "iteration": i, "inertia": 7.25 - i / 1000} for i in (1, 2, 3)]
-    history += [{"stage": "refine-more", "iteration": i, "inertia": 7.25 - i} for i in (1, 2)]
-    figure = plot_convergence(history)
-    assert titles(figure) == [
-        "Lloyd on the sketch\n3 iterations, last 67 % below first",
-        "polish: sampled rows, original space\n3 iterations, last 22 % below first",
-    ]
-    assert figure.axes[1].lines[0].get_xydata().tolist() == [[1, 9], [2, 8], [3, 7]]
-
-
-@cases(
-    "history",
-    [
-        [],
-        [{"stage": "lloyd", "iteration": 1, "inertia": 5.0}],
-        [{"stage": "lloyd", "iteration": 1, "inertia": None}],
-        [{"stage": "lloyd", "iteration": i, "inertia": 0.0} for i in (1, 2)],
-        [{"stage": "new", "iteration": i, "inertia": 1e300 / i} for i in range(1, 200)],
-    ],
-)
-def test_convergence_of_odd_runs(history):
-    figure = plot_convergence(history)
-    assert (figure is not None) == (len(history) > 100)
-    if figure is not None:
-        figure.canvas.draw()
-
-
 def test_sizes_are_sorted_and_named():
     figure = plot_sizes([5, 20, 10])
     (axes,) = figure.axes
     assert [bar.get_height() for bar in axes.patches] == [20, 10, 5]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "0"]
-    assert titles(figure) == ["3 clusters of 5 to 20 rows"]
+    assert titles(figure) == ["3 clusters of 5 to 20 rows, median 10"]
     assert axes.get_yscale() == "linear"
 
 
@@ -246,7 +216,7 @@ def test_ids_are_whole_and_of_large_results_the_largest_clusters_are_told(tmp_pa
 def test_report_is_one_file_and_escapes_names(results):
     path = write_report(results)
     text = path.read_text("utf-8")
-    assert text.count("<svg") == 2  # the map and the convergence
+    assert text.count("<svg") == 1  # the map
     assert "://" not in text
     assert "<x>" not in text
     assert "&lt;x&gt;.svm" in text
