@@ -209,11 +209,11 @@ def smaller_sizes(first: Sizes, chunk_bytes: int | str, fewest_sampled: int) -> 
     while chunk_bytes == "auto" and sizes.chunk_bytes > SMALLEST_CHUNK_BYTES:
         sizes = replace(sizes, chunk_bytes=_power_below(sizes.chunk_bytes, SMALLEST_CHUNK_BYTES))
         yield sizes
-    while sizes.drawn_rows // DRAWN_STEP >= FEWEST_DRAWN:  # fewer would not tell what the sample missed
-        sizes = replace(sizes, drawn_rows=sizes.drawn_rows // DRAWN_STEP)
-        yield sizes
     while sizes.sample_rows > fewest_sampled:
         sizes = replace(sizes, sample_rows=_power_below(sizes.sample_rows, fewest_sampled))
+        yield sizes
+    while sizes.drawn_rows // DRAWN_STEP >= FEWEST_DRAWN:  # fewer would not tell what the sample missed
+        sizes = replace(sizes, drawn_rows=sizes.drawn_rows // DRAWN_STEP)
         yield sizes
     while sizes.searched_rows > sizes.fewest_searched:
         sizes = replace(sizes, searched_rows=_power_below(sizes.searched_rows, sizes.fewest_searched))

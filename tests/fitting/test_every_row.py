@@ -300,10 +300,10 @@ def test_further_rounds_keep_clusters_of_single_far_rows():
 def worse_search(monkeypatch):
     """Have every search for another round end at centers that are worse."""
 
-    def bad(self, *_):
+    def bad(self, *_, **__):
         return self.totals.means(fallback=self.model.centers) + 3.0
 
-    monkeypatch.setattr(GlobalSearch, "next_centers", bad)
+    monkeypatch.setattr(GlobalSearch, "next_centers", lambda self, *_, **__: (bad(self), 1.0))
     monkeypatch.setattr(GlobalSearch, "swapped", bad)
 
 

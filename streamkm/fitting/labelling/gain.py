@@ -7,6 +7,7 @@ among them. Reads no source.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,7 +23,7 @@ from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, 
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix, stacked
 from streamkm.cluster.search.split_merge import split_gains, swaps_of
-from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
+from streamkm.cluster.seeding.draws import NO_OBJECTIVE, Drawn, DrawRule, combined
 from streamkm.cluster.seeding.init import Streams, best_start, local_search
 from streamkm.cluster.seeding.search_set import Pool
 from streamkm.cluster.spherical import on_sphere, placed_in
@@ -174,10 +175,12 @@ class GlobalSearch:
         found: GainEstimate,
         rng: np.random.Generator,
         n_rows: int,
-    ) -> NDArray[np.float64]:
-        """Centers for another round (k, m): the search goes on, on the sample and the rows that were drawn.
+        *,
+        anew: bool,
+    ) -> tuple[NDArray[np.float64], float]:
+        """Centers for another round (k, m), and the share of the objective of the searched rows that they gain.
 
-        Where much is to be gained, starts are searched on these rows anew, too, and the better centers count.
+        The search goes on, on the sample and the rows that were drawn.
 
         Parameters
         ----------
@@ -187,33 +190,35 @@ class GlobalSearch:
             Weights of the sampled rows themselves.
         n_rows : int
             Of the data.
+        anew : bool
+            Whether starts are searched on these rows, too, and the better centers count.
         """
         start = self.totals.means(fallback=self.model.centers)
         both = self._joined(sample, own_weights)
         weights = both.weights * (self.totals.counts.sum() / both.weights.sum())
         both = self._with_means(replace(both, weights=weights), start)
         if both.n_rows < ROWS_PER_CLUSTER * len(start):
-            return self.swapped(found)
+            return self.swapped(found), found.gain
         framed = not self._is_sketched(both.X)
         block, centers, shift = self._searched(both.X, both.weights, start)
         pieces = LocalBlocks.of(self.here, block)
-        begun = LloydResult(centers, float("nan"), 0, False, ())
+        begun, gained = LloydResult(centers, float("nan"), 0, False, ()), found.gain
         result = local_search(block, pieces, begun, rng=rng)
-        if found.gain > ANEW:
-            streams = Streams(*rng.spawn(2))
-            pool = Pool(n_rows=n_rows)
-            anew = best_start(
-                self.here, block, len(centers), init="k-means++", n_init="auto", streams=streams, pool=pool
-            )
-            result = min(result, lloyd(pieces, anew, max_iter=1, tol=0), key=lambda each: each.inertia)
+        if anew:
+            before = lloyd(pieces, centers, max_iter=1, tol=0).history[0]
+            draw = partial(best_start, streams=Streams(*rng.spawn(2)), pool=Pool(n_rows=n_rows))
+            other = draw(self.here, block, len(centers), init="k-means++", n_init="auto")
+            result = min(result, lloyd(pieces, other, max_iter=1, tol=0), key=lambda each: each.inertia)
+            # k means gain a share of k / n on the rows that they are means of
+            gained = max(gained, 1 - result.inertia / max(before, NO_OBJECTIVE) - len(start) / both.n_rows)
         rows = Sample(self.frame.rows(both.X) if framed else both.X, both.places, both.weights, sample.complete)
         searched = result.centers + shift
         if not framed:
             searched, _ = original_centers(self.here, rows, block, result.centers)
         if len(searched) < len(start):
-            return start
+            return start, gained
         polished = polish(self.here, rows, searched, max_iter=POLISH_STEPS, tol=POLISH_TOL).centers
-        return self.frame.originals(polished) if framed else polished
+        return self.frame.originals(polished) if framed else polished, gained
 
     def _joined(self, sample: Sample, own_weights: NDArray[np.float64]) -> Drawn:
         """Sampled and drawn rows as one drawing."""

@@ -28,7 +28,6 @@ from streamkm.passes.label_tables import TableLabels
 from streamkm.passes.labels import n_writes, open_labels, write_labels
 from streamkm.passes.table_places import SUFFIXES
 
-LEAST_TOLD = 1e-4  # share of the objective to gain that is told
 WORTH_OF_FEW = 0.002  # share of the objective that is worth another round, where memory left few sampled rows
 ROUNDING = 1e-12  # share of an objective by which sums of the same rows may differ: a pass is worse beyond it
 
@@ -155,7 +154,6 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
         del assigned  # the next pass needs the memory
         trim_heap(plan.limit_bytes)
     if promise is not None and promise.few_decide:
-        logger.info("no objective is predicted: too few rows of the sample decide it")
         promise = None
     return Labelled(model, replace(assigned, drawn=None), tuple(history), promise, gain, n_rounds)
 
@@ -231,19 +229,23 @@ def _looked_further(
     """
     plan = context.plan
     trim_heap(plan.limit_bytes)
-    outlook = after.outlook(promise, int(found.chunk_rows.sum()))
+    outlook = after.outlook(promise, n_rows := int(found.chunk_rows.sum()))
+    gain, few = outlook.gain, plan.sampling.few_sampled
     trim_heap(plan.limit_bytes)
-    seen = f"at least {outlook.gain:.2%}" if outlook.gain >= LEAST_TOLD else f"less than {LEAST_TOLD:.2%}"
-    logger.info("objective %.6g; moving one center elsewhere would lower it by %s", after.totals.d2, seen)
-    if n_rounds >= most_rounds or outlook.gain <= (WORTH_OF_FEW if plan.sampling.few_sampled else WORTH):
-        return outlook.gain, None
+    logger.info(
+        "objective %.6g; moving one center elsewhere would lower it by at least %.2f %%", after.totals.d2, 100 * gain
+    )
+    # one split and merge shows nothing where a small sample missed several groups: starts among drawn rows may
+    blind = few and plan.sampling.keeps_sample and promise is not None and not promise.is_kept(after.totals.d2)
+    if n_rounds >= most_rounds or (gain <= (worth := WORTH_OF_FEW if few else WORTH) and not blind):
+        return gain, None
     with context.progress.stage(f"search-{n_rounds + 1}"):
         # a search ends at means of sampled rows: those of all rows are better where little but moving gains
-        if not plan.sampling.keeps_sample or (outlook.gain <= ANEW and outlook.by_swaps < outlook.by_moving):
-            return outlook.gain, after.swapped(outlook, carried_on=n_rounds + 1 < most_rounds)
-        look = found.look
-        whole = look.originals() if look.whole is None else look.whole
-        sample = whole if look.whole is None else replace(whole, X=look.frame.original_rows(whole.X))
+        if not plan.sampling.keeps_sample or (worth < gain <= ANEW and outlook.by_swaps < outlook.by_moving):
+            return gain, after.swapped(outlook, carried_on=n_rounds + 1 < most_rounds)
+        look, whole = found.look, found.look.whole
+        sample = look.originals() if whole is None else replace(whole, X=look.frame.original_rows(whole.X))
         own = context.weights[sample.rows] if len(context.weights) else np.ones(len(sample.rows))
         rng = np.random.default_rng([context.settings.seed64("draws"), len(outlook.swaps)])
-        return outlook.gain, after.next_centers(sample, own, outlook, rng, int(found.chunk_rows.sum()))
+        centers, gained = after.next_centers(sample, own, outlook, rng, n_rows, anew=blind or gain > ANEW)
+        return gain, centers if gained > worth else None
