@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans, open_source
+from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans, open_source, sweep
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import with_process_memory
 from streamkm.deduplication.plan import plan_run
@@ -88,6 +88,25 @@ def test_the_named_limit_is_accepted(sources, name, plan):
         named = -(-refused.needed_bytes // MIB)
         assert f"raise memory_limit to {named:,} MiB" in str(refused)
         PLANS[plan](sources[name], with_process_memory(named * MIB, PROCESS))
+
+
+def test_a_sweep_is_planned_before_the_pass_that_finds_its_genes(tmp_path):
+    cells = sp.random_array((3000, 500), density=0.05, format="csr", rng=np.random.default_rng(0), dtype=np.float32)
+    cells.data = np.ceil(9 * cells.data)
+    with h5py.File(tmp_path / "x.h5ad", "w") as file:
+        group = file.create_group("X")
+        group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", cells.shape
+        for name in ("data", "indices", "indptr"):
+            group.create_dataset(name, data=getattr(cells, name))
+        names = file.create_group("var")
+        names.attrs["_index"] = "_index"
+        names.create_dataset("_index", data=[f"gene-{number}" for number in range(500)])
+        file.attrs["encoding-type"] = "anndata"
+    source = open_source(str(tmp_path / "x.h5ad"), genes=200)
+    with pytest.raises(MemoryLimitError) as refused:
+        sweep(source, [2, 40], sample_rows=3000, memory_limit=with_process_memory(1, PROCESS), progress=False)
+    limit = with_process_memory(-(-refused.value.needed_bytes // MIB) * MIB, PROCESS)
+    assert sweep(source, [2, 40], sample_rows=3000, memory_limit=limit, progress=False).n_samples == 3000
 
 
 def test_a_refusal_keeps_its_number_on_its_way_from_a_worker():
