@@ -60,14 +60,15 @@ def planned(run: Run) -> Plan:
 def load_incremental(path: str) -> IncrementalKMeans:
     """The model that a command goes on with; an error says how one is made."""
     begin = (
-        "streamkm fit DATA -k 10 --incremental -o out leaves such a model, out/incremental.npz; in Python "
+        "streamkm fit DATA -k {} --incremental -o out leaves such a model, out/incremental.npz; in Python "
         "StreamKMeans.incremental() makes one, and save() writes it"
     )
     if not os.path.isfile(path):
-        raise ModelFileError(f"{path} is no file; updates go on with a model of IncrementalKMeans: {begin}")
+        raise ModelFileError(f"{path} is no file; updates go on with a model of IncrementalKMeans: {begin.format(10)}")
     estimator = load_estimator(path)
     if isinstance(estimator, IncrementalKMeans):
         return estimator
+    begin = begin.format(len(estimator.model_.centers))
     beside = Path(path).with_name(INCREMENTAL)
     there = f"{beside} can; give it" if beside.is_file() else begin
     raise ModelFileError(f"{path} is a model of {type(estimator).__name__}, which cannot go on with more rows: {there}")

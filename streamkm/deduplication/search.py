@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from streamkm.deduplication.result import Deduplicated
 from streamkm.engine import local_executor, open_executor, under_limit
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
+from streamkm.estimators.fitted_attributes import FewClustersWarning
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_choice, check_parameters
 from streamkm.fitting.genes import find_genes
@@ -241,7 +243,9 @@ class _Run:
         begun = self.writer.load("clustered", _Clustered)
         if begun is not None:
             return begun
-        fitted = self.estimator.fit(self.source, checkpoint=self.writer.checkpoint)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FewClustersWarning)  # of a number that is ours, as a rule
+            fitted = self.estimator.fit(self.source, checkpoint=self.writer.checkpoint)
         found = _Clustered(fitted.labels_, fitted.model_.wide_centers(), fitted.seed_)
         self.writer.save("clustered", found)
         return found

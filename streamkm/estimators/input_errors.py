@@ -45,6 +45,9 @@ def _reason(X: Any, name: str) -> str | None:
         return _ragged(X)
     if values.dtype.kind == "c":
         return _complex(values.dtype, name)
+    if values.dtype.names:
+        made = "numpy.lib.recfunctions.structured_to_unstructured(X)"
+        return f"{name} holds records ({values.dtype}); needed: rows of features. Pass {made}"
     if values.ndim != 2:
         return _not_rows(values, name)
     return _of_values(values, name)

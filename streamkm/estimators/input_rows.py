@@ -69,7 +69,7 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
             X = check_array(X, dtype="numeric", **checks)
         else:
             X = validate_data(estimator, X, reset=reset, dtype="numeric", **checks)
-    source = open_source(X) if name is None or is_sparse(X) else open_array(X, name=name)
+        source = open_source(X) if name is None or is_sparse(X) else open_array(X, name=name)
     if names is not None:
         source.feature_names = names  # scikit-learn has made an array of the frame
     return source

@@ -135,7 +135,8 @@ class StreamKMeans(DescribedKMeans):
         "auto": the active Dask client, else threads; one thread inside a task of a Dask worker. An int: this many
         threads.
     invalid : {"raise", "skip", "mean"}, default="raise"
-        Treatment of rows with NaN or infinity. Masked values of NumPy arrays and nulls of tables are NaN.
+        Treatment of rows with NaN or infinity. Masked values of NumPy arrays and nulls of tables are NaN; a
+        missing category is none: it has a zero in each of its features.
 
         - "raise": an error names the row.
         - "skip": these rows get the label -1.

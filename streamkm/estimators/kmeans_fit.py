@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from streamkm.cluster.model import Metric
-from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Progress
 from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor
 from streamkm.engine.saving import CheckpointWriter
@@ -156,6 +157,10 @@ def fit_rows(
     set_fitted(estimator, fitted, model, context, weights, seed)
     estimator.preparation_ = model.preparation
     estimator.feature_deviations_ = fitted.deviations
+    missing = estimator.missing_
+    if missing is not None and missing.most == 1:
+        text = f"feature {missing.feature} has no value in any row and is filled with 0; leave it out"
+        warnings.warn(text, StreamkmWarning, stacklevel=3)
 
 
 def compiling_for(

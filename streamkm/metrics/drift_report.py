@@ -238,8 +238,15 @@ def cells_of(cluster: ClusterDrift) -> tuple[str, ...]:
         number_text(cluster.distance),
         weight_text(cluster.novel) if cluster.novel == cluster.novel else "-",
         ", ".join(cluster.reasons) or "-",
-        ", ".join(f"{moved.feature} {moved.before:.4g} to {moved.now:.4g}" for moved in cluster.moved),
+        ", ".join(f"{moved.feature} {_apart(moved.before, moved.now)}" for moved in cluster.moved),
     )
+
+
+def _apart(before: float, now: float) -> str:
+    """Two numbers with four digits, or as many as show two digits of their difference."""
+    size, step = max(abs(before), abs(now)), abs(now - before)
+    digits = min(17, max(4, math.floor(math.log10(size)) - math.floor(math.log10(step)) + 2)) if step > 0 else 4
+    return f"{before:.{digits}g} to {now:.{digits}g}"
 
 
 def table_text(clusters: Sequence[ClusterDrift]) -> str:

@@ -21,7 +21,7 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
 from streamkm.preparation import DOMAINS
-from streamkm.sources.base import IndexedRows, Rows, RowSource, row_places
+from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.remote.objects import unchanged
 
@@ -282,6 +282,8 @@ def _describe_invalid(
 ) -> str:
     what = what_is_invalid(X, row, float(d2norms[row]))
     remedy = 'pass invalid="skip" to leave such rows out (they get the label -1)'
+    if what == "NaN":
+        remedy += ', or fit StreamKMeans with invalid="mean" to fill missing values'
     if what.startswith("a squared norm"):
         remedy = f"divide all values by a number, or {remedy}"
     if what == "infinity":
@@ -291,8 +293,21 @@ def _describe_invalid(
     return f"{what} in {column}{source.describe(int(places[row]))}; {remedy}"
 
 
+def missing_everywhere(source: RowSource) -> str:
+    """Hint on a column without any value, as far as the first dense rows tell."""
+    if not isinstance(source, ChunkedSource) or source.is_sparse:
+        return ""
+    X = np.asarray(source.read(next(iter(source.chunks(1 << 20)))).X)
+    wrong = np.flatnonzero(~np.isfinite(X).any(axis=0))
+    names = range(X.shape[1]) if source.feature_names is None else source.feature_names
+    return f"; column {names[wrong[0]]!r} has no value in the first {len(X):,} rows: leave it out" if len(wrong) else ""
+
+
 def _first_column(source: RowSource, values: NDArray[Any]) -> str:
     """Name of the column of a row's first value that is not finite; empty if columns have no names."""
     wrong = np.flatnonzero(~np.isfinite(values))
     names = source.feature_names
-    return "" if names is None or not len(wrong) else f"column {names[wrong[0]]!r}, "
+    if names is None or not len(wrong):
+        return ""
+    hint = "" if names[wrong[0]] else " (do lines end in a delimiter? Choose the other columns with columns=)"
+    return f"column {names[wrong[0]]!r}{hint}, "

@@ -29,7 +29,7 @@ from streamkm.engine.passes import Map, Pass
 from streamkm.passes.chunk_counts import BlockTotals, ChunkCounts
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered, SavedRows
-from streamkm.passes.reader import RowReader, ValidRows
+from streamkm.passes.reader import RowReader, ValidRows, missing_everywhere
 from streamkm.passes.sketch_rows import SketchRows
 from streamkm.sketches import Sketch, SketchFit
 from streamkm.sketches.base import SketchFitBytes
@@ -176,7 +176,8 @@ def _sketched(context: PassContext, gathered: Gathered, blocks: Blocks | None) -
     source, counts = context.reader.source, gathered.counts
     n_read, n_valid = np.array(counts.n_read, np.int64), counts.n_valid
     if not n_valid:
-        raise InvalidInputError(f"{source.name} has no {'valid ' if n_read.any() else ''}rows; needed: at least 1")
+        valid, hint = ("valid ", missing_everywhere(source)) if n_read.any() else ("", "")
+        raise InvalidInputError(f"{source.name} has no {valid}rows; needed: at least 1{hint}")
     check_weights(context.reader, context.weights, int(n_read.sum()))
     n_features = source.n_features or max(1, counts.width)
     sample = gathered.collector.sample(n_features, counts.n_counted, context.weights)

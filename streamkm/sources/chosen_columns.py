@@ -74,7 +74,8 @@ def choosable(source: RowSource) -> ChunkedSource:
     if source.feature_names is None or "table" in (source.made_with or {}):
         raise InvalidParameterError(
             f"genes= does not apply to {source.name}; needed: cells whose genes have names, as of AnnData and 10x "
-            f"Genomics. Columns of tables are chosen by columns="
+            f"Genomics. AnnData's own names, 0, 1, 2, ..., are none: set adata.var_names, as to gene0, gene1, ..., and "
+            f"write the file again. Columns of tables are chosen by columns="
         )
     return source
 

@@ -225,7 +225,12 @@ def decoded_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
                 f"{name} holds values of two bytes without a type ({stored}), as NumPy stores bfloat16; pass "
                 f'dtype="bfloat16" if they are (data.dtype in a configuration), else save numbers'
             )
-        raise InvalidInputError(f"{name} holds {what} ({stored}); rows must be real numbers: bool, int or float")
+        made = "numpy.lib.recfunctions.structured_to_unstructured(records)" if stored.names else "read into memory"
+        remedy = f". Pass them as an array of rows: {made}" if stored.kind == "V" else ""
+        what = "arrays" if stored.subdtype is not None else what
+        raise InvalidInputError(
+            f"{name} holds {what} ({stored}); rows must be real numbers: bool, int or float{remedy}"
+        )
     if stored.kind == "b":
         return np.dtype(np.uint8)
     if stored.kind == "f" and stored.itemsize == 2:

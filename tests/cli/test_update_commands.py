@@ -165,7 +165,7 @@ def fits(tmp_path_factory):
         (["update", "none.npz", "day1.npy"], "none.npz is no file; updates go on with a model of IncrementalKMeans"),
         (["drift", "none.npz", "day1.npy"], "streamkm fit DATA -k 10 --incremental -o out leaves such a model"),
         (["update", "out/model.npz", "day1.npy"], "out/incremental.npz can; give it"),
-        (["drift", "plain/model.npz", "day1.npy"], "of StreamKMeans, which cannot go on with more rows: streamkm"),
+        (["drift", "plain/model.npz", "day1.npy"], "cannot go on with more rows: streamkm fit DATA -k 4 --incremental"),
         (["update", "day0.npy", "day1.npy"], "day0.npy"),
         (["update", "out/incremental.npz", "day1.npy", "-k", "a:b"], "no number of clusters, like 20"),
         (["update", "out/incremental.npz", "day1.npy", "-k", "9:2"], "9"),

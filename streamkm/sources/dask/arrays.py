@@ -340,13 +340,16 @@ def dask_labels(labels: Any, heights: tuple[int, ...], *, known: bool = True) ->
     return array.map_blocks(same, chunks=((math.nan,) * len(heights),), meta=array._meta)
 
 
+_FILLED = "da.ma.filled(X.astype(float), "  # arrays of Dask have no method for it
+
+
 def join_blocks(blocks: list[Any]) -> Any:
     """Put the column blocks of one row-block side by side; `sparse` arrays become SciPy's.
 
     `blocks`: list of ndarray, SciPy sparse or sparse.SparseArray, each of shape (rows, columns).
     """
     for block in blocks:
-        check_unmasked(block, "a block of the Dask array", MASKED_ROWS)
+        check_unmasked(block, "a block of the Dask array", MASKED_ROWS.replace("X.astype(float).filled(", _FILLED))
     blocks = [block.to_scipy_sparse() if hasattr(block, "to_scipy_sparse") else block for block in blocks]
     blocks = [block if sp.issparse(block) else np.asarray(block) for block in blocks]
     if len(blocks) == 1:

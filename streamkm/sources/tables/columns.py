@@ -380,6 +380,8 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
             f"{name}: column {column!r} contains text{shown}; features must be numbers. Leave it out with "
             f'exclude="{column}", or pass categories="onehot" or categories="hash"'
         )
+        if row is not None and _DECIMAL.fullmatch(str(values[row].as_py()).strip()):
+            refusal += '. For decimal commas, read it as pandas.read_csv(path, decimal=",") and pass the frame'
         dated = row is not None and _DATE.match(str(values[row].as_py()))
         return f"{refusal}. For dates, convert the column first, as with pandas.to_datetime" if dated else refusal
     remedy = f'Leave it out with exclude="{column}"'
@@ -390,6 +392,7 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d\b")
 """The first characters of a date as text."""
+_DECIMAL = re.compile(r"[-+]?\d+,\d+")
 
 
 def _is_number(value: Any) -> bool:

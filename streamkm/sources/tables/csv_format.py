@@ -101,6 +101,11 @@ class CsvFormat:
                     f"{path} has one column {names[0]!r}, and seems to be separated by {delimiter!r}; pass "
                     f"delimiter={delimiter!r}"
                 )
+        if len(names) == 1 and len(cells := line.split()) > 1 and all(map(is_number, cells)):
+            raise InvalidInputError(
+                f"{path} has one column {names[0]!r}, and seems to be separated by spaces; pass "
+                "delimiter=' ', with one space between values"
+            )
         if names or self.header is not None:
             return
         first = line.strip()

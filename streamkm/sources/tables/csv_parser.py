@@ -154,7 +154,10 @@ class CsvParser:
         except (csv.Error, StopIteration) as error:
             return (f"malformed CSV: {error}",)
         if len(cells) != len(self.names):
-            return (f"a record of {len(cells):,}, where {len(self.names):,} columns are needed",)
+            ends = len(cells) > len(self.names) and not cells[-1]
+            hint = "; line 1 begins with #: remove the comments above the names" if self.names[0][:1] == "#" else ""
+            hint = "; the line ends in a delimiter: remove it, or add one to line 1" if ends else hint
+            return (f"a record of {len(cells):,}, where {len(self.names):,} columns are needed{hint}",)
         if b"\r" in line:
             return ("a carriage return without a line feed; write lines that end in line feeds",)
         pairs = zip(self.names, cells, strict=True)
