@@ -233,7 +233,9 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         from streamkm.estimators.registry import load_estimator
         from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
+        from streamkm.sources.tables.categories import UNSEEN
 
+        UNSEEN.clear()
         may: Overwrite = "any" if options["force"] else options["overwrite"]
         check_labels_target(output, overwrite=may)
         estimator = talk.prepare(load_estimator(model).set_params(executor=options["executor"]))
@@ -244,7 +246,9 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             else:
                 labels = estimator.predict_to(source, output, overwrite=may)
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
-        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), ("labels", output), talk.time()])
+        new = ", ".join(f"{n:,} of {name}" for name, n in UNSEEN.items() if n)  # of this process, not of a cluster's
+        more = [("new values", f"{new}: the fit had not seen them")] if new else []
+        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), *more, ("labels", output), talk.time()])
 
 
 @click.command()

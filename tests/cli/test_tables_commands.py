@@ -342,3 +342,14 @@ def test_inspect_keeps_vectors_apart(tmp_path, monkeypatch):
     assert _typed(output)["data"]["n_features"] == 4
     pd.DataFrame({"note": [f"n {i % 70}" for i in range(99)]}).to_csv("t.csv", index=False)
     assert "no column can be a feature" in run("inspect", "t.csv")
+
+
+def test_assign_says_which_values_the_fit_had_not_seen(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"{i % 3},{('card', 'cash')[i % 2]}" for i in range(60)]
+    Path("may.csv").write_text("\n".join(["fare,payment", *lines]))
+    Path("june.csv").write_text("\n".join(["fare,payment", *lines, "1,kiosk", "2,kiosk"]))
+    run("fit", "may.csv", "-k", 2, "--categories", "onehot", "-o", "out", "--no-report", "-q")
+    for file, told in (("june.csv", True), ("may.csv", False)):
+        given = ("assign", "out/model.npz", file, "-o", "l.npy", "--categories-unseen", "ignore", "--overwrite")
+        assert ("new values  2 of payment: the fit had not seen them" in run(*given)) == told

@@ -6,8 +6,10 @@ Knows no file; which columns these are, `columns` says.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +21,10 @@ from streamkm.sources.arrow_values import stored_numbers, validity
 MOST_VALUES = 1024
 """Of one-hot columns, together."""
 
+
+UNSEEN: Counter[str] = Counter()
+"""Values by column that this process has met and a fit had not, of the pass that cleared it."""
+_COUNTING = Lock()
 
 Unseen = Literal["raise", "ignore"]
 """What becomes of a value of a one-hot column that is not known."""
@@ -60,6 +66,8 @@ class CategoryEncoder:
                 f"none of its {len(self.values):,} categories; pass "
                 f'categories_unseen="ignore" to give it none of them, or fit with a mapping of all values of the column'
             )
+        with _COUNTING:
+            UNSEEN[self.column] += int(np.count_nonzero(found == -1))
         out[...] = 0
         rows = np.flatnonzero(found >= 0)
         out[rows, found[rows]] = 1
