@@ -193,7 +193,8 @@ def inspected(path: str, overrides: Sequence[Override]) -> str:
             with suppress(StreamkmError, TypeError):  # what is wrong is said where the source is opened
                 open_source(path, **form, categories=HeadRead)
     except HeadRead as read:
-        columns, n_rows = seen_columns(*read.args, given), read.args[1].num_rows
+        known, head = read.args
+        columns, n_rows = seen_columns(known, head, given), head.num_rows
         options = fit_options(columns, given)
         texts = {each.name: "hash" for each in columns if each.use == "one-hot"}
         hashed = {"categories": texts} if isinstance(options.get("categories"), str) else {}  # reads no rows
