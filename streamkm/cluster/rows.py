@@ -166,6 +166,11 @@ def add_rows(
     return d2
 
 
+def drawn_rows(mass: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The first rows whose running sums reach shares of the whole; the last row where rounding hides it."""
+    return mass.searchsorted(shares * mass[-1]).clip(0, len(mass) - 1)
+
+
 def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows in the order of their labels (n,), and where those of each cluster start (k + 1,); label -1 is left out."""
     order, starts = np.empty(len(labels), np.int64), np.empty(n_clusters + 1, np.int64)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from streamkm.cluster.centers import packed as center_layout
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2, row_d2norms, rows_by_label
+from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms, rows_by_label
+from streamkm.cluster.search.split_merge import SPLIT_STEPS, split_some
 from streamkm.kernels.seeding import splitting
 from streamkm.kernels.sketch import countsketch
 from tests import naive
@@ -255,13 +256,8 @@ def test_each_cluster_is_split_by_the_best_of_its_draws(how, weighted):
     order, starts = rows_by_label(labels, 5)
     draws = rng.random((5, 4, 2))
     gains, halves = np.full(5, -1.0), np.full((5, 2, 9), -1.0)
-    members = (order, starts, np.array([0, 3, 1, 4]))
-    rows = store(X, how)
-    if how == "dense":
-        splitting.split_each_dense(rows, weights, *members, d2, draws, 3, gains, halves)
-    else:
-        arrays = (rows.indptr, rows.indices, rows.data)
-        splitting.split_each_csr(*arrays, weights, *members, d2, draws, 3, gains, halves)
+    block = Block(store(X, how), np.empty(0), weights)
+    split_some(np.array([0, 3, 1, 4]), block, (order, starts), d2, draws, gains, halves)
     assert gains[2] == -1
     assert (halves[2] == -1).all()
     for c in (3, 4):
@@ -274,7 +270,7 @@ def test_each_cluster_is_split_by_the_best_of_its_draws(how, weighted):
             first = int(np.searchsorted(mass, far * mass[-1]))
             second = int(other * len(own)) if trial % 2 == 0 else int(np.searchsorted(mass, other * mass[-1]))
             pair = np.array([first, second if first != second else (first + 1) % len(own)])
-            found.append(split_both(X, own, pair, 3, weights)[how != "dense"])
+            found.append(split_both(X, own, pair, SPLIT_STEPS, weights)[how != "dense"])
         best = max(range(4), key=lambda trial: found[trial][0])
         assert gains[c] == found[best][0] > 0
         np.testing.assert_array_equal(halves[c], found[best][1])

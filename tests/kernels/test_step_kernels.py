@@ -8,9 +8,11 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamkm.cluster.rows import Block, drawn_rows
+from streamkm.cluster.search.split_merge import split_some
 from streamkm.core.matrix import rows_between
 from streamkm.kernels.cluster import ordering, rows, totals
-from streamkm.kernels.seeding import splitting, trials
+from streamkm.kernels.seeding import trials
 from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
 from streamkm.kernels.sketch.scattering import add_square, scatter_columns, turn_square
 from tests.tables import cases
@@ -90,8 +92,9 @@ def test_of_equal_trials_the_first_is_the_best():
 
 def test_the_row_that_is_drawn_is_the_first_to_reach_the_share():
     mass = np.cumsum([1.0, 0, 2, 1, 0, 4])
-    for share in (0.0, 0.125, 0.13, 0.25, 0.375, 0.5, 0.501, 0.999):
-        assert ordering.drawn_row(mass, share) == np.searchsorted(mass, share * mass[-1])
+    shares = np.array([0.0, 0.125, 0.13, 0.25, 0.375, 0.5, 0.501, 0.999])
+    assert drawn_rows(mass, shares).tolist() == [0, 0, 2, 2, 2, 3, 5, 5]
+    assert drawn_rows(mass, np.array([1 + 1e-9])) == 5  # rounded up: the last
 
 
 def test_a_cluster_is_split_from_two_rows_though_all_draws_meet_one():
@@ -100,7 +103,7 @@ def test_a_cluster_is_split_from_two_rows_though_all_draws_meet_one():
     for draw in (0.5, 0.9):
         draws = np.full((1, 2, 2), draw)  # of one row in proportion to squared distances, and evenly
         d2 = np.array([0, 0, 5.0])
-        splitting.split_each_dense(X, np.empty(0), order, starts, np.zeros(1, np.int64), d2, draws, 3, gains, halves)
+        split_some(np.zeros(1, np.int64), Block(X, np.empty(0), np.empty(0)), (order, starts), d2, draws, gains, halves)
         np.testing.assert_allclose(np.sort(halves[0, :, 0]), [0.5, 9])
         np.testing.assert_allclose(gains, 2 / 3 * 8.5**2)
 

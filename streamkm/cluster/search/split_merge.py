@@ -17,7 +17,7 @@ from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import count_pieces
 from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.rows import Block, rows_by_label
+from streamkm.cluster.rows import Block, drawn_rows, rows_by_label
 from streamkm.engine import Executor
 from streamkm.kernels.seeding import splitting
 
@@ -175,13 +175,13 @@ def split_gains(
             changed.append(c)
     n_tasks = count_pieces(executor, whole.X, TASKS)
     tasks = [part for part in np.array_split(np.array(changed, np.int64), n_tasks) if len(part)]
-    executor.each("search", _split, tasks, whole, (order, starts), d2, draws, gains, halves)
+    executor.each("search", split_some, tasks, whole, (order, starts), d2, draws, gains, halves)
     known.clear()
     known.update(zip(keys, zip(gains.tolist(), halves, strict=True), strict=True))
     return gains, halves
 
 
-def _split(
+def split_some(
     clusters: NDArray[np.int64],
     whole: Block,
     members: tuple[NDArray[np.int64], NDArray[np.int64]],
@@ -190,8 +190,26 @@ def _split(
     gains: NDArray[np.float64],
     halves: NDArray[np.float64],
 ) -> None:
-    X, given = whole.X, (*members, clusters, d2, draws, SPLIT_STEPS, gains, halves)
-    if isinstance(X, np.ndarray):
-        splitting.split_each_dense(X, whole.weights, *given)
-    else:
-        splitting.split_each_csr(X.indptr, X.indices, X.data, whole.weights, *given)
+    """Write gains and halves of some clusters: the best of a few 2-means of each, 0 where nothing was found."""
+    X, (order, starts), found = whole.X, members, np.empty(halves.shape[1:])
+    split = splitting.split_dense if isinstance(X, np.ndarray) else splitting.split_csr
+    arrays = (X,) if isinstance(X, np.ndarray) else (X.indptr, X.indices, X.data)
+    for c in clusters:
+        rows = order[starts[c] : starts[c + 1]]
+        mass = d2[rows].cumsum()
+        gains[c], halves[c] = 0.0, 0.0
+        if len(rows) > 1 and mass[-1] > 0.0:
+            for trial, draw in enumerate(draws[c]):
+                seeds = _seeds(mass, draw, uniform=trial % 2 == 0)
+                gain = split(*arrays, whole.weights, rows, seeds, SPLIT_STEPS, found)
+                if gain > gains[c]:
+                    gains[c], halves[c] = gain, found
+
+
+def _seeds(mass: NDArray[np.float64], draw: NDArray[np.float64], *, uniform: bool) -> NDArray[np.int64]:
+    """Two rows to start 2-means from: one drawn by squared distance, the other likewise or uniformly."""
+    last = len(mass) - 1
+    first, second = drawn_rows(mass, draw).tolist()
+    if uniform:
+        second = min(int(draw[1] * (last + 1)), last)
+    return np.array([first, second if second != first else (first + 1) % (last + 1)])

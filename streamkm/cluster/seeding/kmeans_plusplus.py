@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import densified
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.rows import Block
+from streamkm.cluster.rows import Block, drawn_rows
 from streamkm.core.matrix import aligned_empty
 from streamkm.engine import Executor
+from streamkm.kernels.centers.layout import lay_out
+from streamkm.kernels.centers.nearest import scores_csr
 from streamkm.kernels.intrinsics.lanes import LANES
+from streamkm.kernels.intrinsics.products import multiply
 from streamkm.kernels.seeding import trials as kernels
-from streamkm.kernels.seeding.dense_trials import all_dense_trials
 
 SHARED_ENTRIES = 1 << 20  # of a block whose products with a few rows are worth waking up threads
 NEGLIGIBLE = 1e-6  # share of float32's rounding of squared norms below which squared distances are none
@@ -85,54 +87,46 @@ def seedings(
     """The centers of several runs of `kmeans_plusplus`, one after the other: by a thread each where rows are few."""
     draws = [Draws.of(block, n_clusters, rng) for _ in range(n_runs)]
     n_entries = block.X.size if isinstance(block.X, np.ndarray) else block.X.nnz
-    if n_entries > SHARED_ENTRIES:
-        pieces = None if executor is None else LocalBlocks.of(executor, block)
-        return [_step_by_step(each, block, pieces) for each in draws]
     if executor is None:
-        return [seeded_at_once(each, block) for each in draws]
-    return executor.each("seed", seeded_at_once, draws, block)
+        return [seeded(each, block) for each in draws]
+    if n_entries > SHARED_ENTRIES:
+        return [seeded(each, block, LocalBlocks.of(executor, block)) for each in draws]
+    return executor.each("seed", seeded, draws, block)
 
 
-def seeded_at_once(draws: Draws, block: Block) -> NDArray[np.float64]:
-    """The centers of one run of `kmeans_plusplus`, all steps in one call of a kernel."""
-    X, (n_clusters, n_trials) = block.X, draws.shares.shape
-    centers, padded = np.empty((n_clusters, X.shape[1])), -(-n_trials // LANES) * LANES
-    table = aligned_empty((X.shape[1] * padded,), X.dtype)
-    given = (block.d2norms, block.weights, draws.first, draws.shares, _negligible(block))
-    if isinstance(X, np.ndarray):
-        found = all_dense_trials(np.ascontiguousarray(X), *given, table, centers)
-    else:
-        bias = np.empty(padded, X.dtype)
-        found = kernels.all_trials(X.indptr, X.indices, X.data, *given, table, bias, centers)
-    return centers[: int(found)]
+def seeded(draws: Draws, block: Block, pieces: LocalBlocks | None = None) -> NDArray[np.float64]:
+    """The centers of one run of `kmeans_plusplus`: by this thread, or by those that share the pieces of the block."""
+    X, (n_clusters, n_trials), negligible = block.X, draws.shares.shape, _negligible(block)
+    (n_rows, n_components), padded = X.shape, -(-n_trials // LANES) * LANES
+    centers, origin, exact = np.empty((n_clusters, n_components)), np.zeros(n_components), np.empty(n_trials)
+    table, bias = aligned_empty((n_components * padded,), X.dtype), np.full(padded, np.inf, X.dtype)
+    columns, scores = table.reshape(n_components, padded), np.empty((n_rows, padded), X.dtype)
+    closest, mass = np.full(n_rows, np.inf), np.empty(n_rows)
+    trials, n_tried = np.full(n_trials, draws.first), 1
+    for found in range(n_clusters):
+        candidates = densified(X, trials, n_components)
+        if pieces is None:
+            lay_out(candidates, origin, origin, 1.0, 0, columns, exact)
+        if pieces is not None:
+            pieces.score(NearestCenters.build(candidates, X.dtype, around_origin=True), scores)
+        elif isinstance(X, np.ndarray):
+            multiply(X, origin[:0], table, n_trials, False, scores)
+            scores[:, :n_tried] += exact[:n_tried]
+        else:
+            bias[:n_trials] = exact
+            scores_csr(X.indptr, X.indices, X.data, table, padded, bias, scores)
+        best = int(kernels.best_trial(scores, n_tried, block.d2norms, block.weights, closest))
+        centers[found] = candidates[best]
+        kernels.take_trial(scores, best, trials[best], block.d2norms, block.weights, closest, mass)
+        if mass[-1] <= negligible:
+            return centers[: found + 1]
+        trials, n_tried = drawn_rows(mass, draws.shares[found]), n_trials
+    return centers
 
 
 def _negligible(block: Block) -> float:
     """Mass at which there are no more distinct rows."""
     return NEGLIGIBLE * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
-
-
-def _step_by_step(draws: Draws, block: Block, pieces: LocalBlocks | None) -> NDArray[np.float64]:
-    """The same, one step after the other; by threads where there are pieces."""
-    (n_rows, n_components), negligible = block.X.shape, _negligible(block)
-    centers = np.empty((len(draws.shares), n_components))
-    closest, mass = np.full(n_rows, np.inf), np.empty(n_rows)
-    trials = np.array([draws.first])
-    for found in range(len(centers)):
-        candidates = densified(block.X, trials, n_components)
-        table = NearestCenters.build(candidates, block.X.dtype, around_origin=True)
-        scores = np.empty((n_rows, -(-len(trials) // LANES) * LANES), block.X.dtype)
-        if pieces is None:
-            table.score(block.X, scores)
-        else:
-            pieces.score(table, scores)
-        best = int(kernels.best_trial(scores, len(trials), block.d2norms, block.weights, closest))
-        centers[found] = candidates[best]
-        kernels.take_trial(scores, best, trials[best], block.d2norms, block.weights, closest, mass)
-        if mass[-1] <= negligible:
-            return centers[: found + 1]
-        trials = np.searchsorted(mass, draws.shares[found] * mass[-1]).clip(0, n_rows - 1)
-    return centers
 
 
 def random_rows(block: Block, n_clusters: int, *, rng: np.random.Generator) -> NDArray[np.float64]:

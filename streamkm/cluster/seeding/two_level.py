@@ -13,7 +13,7 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, rows_by_label
-from streamkm.cluster.seeding.kmeans_plusplus import Draws, kmeans_plusplus, seeded_at_once
+from streamkm.cluster.seeding.kmeans_plusplus import Draws, kmeans_plusplus, seeded
 from streamkm.core.matrix import rows_between
 from streamkm.engine import Executor
 
@@ -107,4 +107,4 @@ def _seeded(task: tuple[NDArray[np.int64], int, int], block: Block) -> NDArray[n
     shares = rng.random((n_clusters, 2 + int(np.log(n_clusters))))
     mass = np.cumsum(weights) if len(weights) else np.arange(1.0, len(rows) + 1)
     first = int(np.searchsorted(mass, rng.random() * mass[-1]).clip(0, len(rows) - 1))
-    return seeded_at_once(Draws(first, shares), Block(block.X[rows], block.d2norms[rows], weights))
+    return seeded(Draws(first, shares), Block(block.X[rows], block.d2norms[rows], weights))

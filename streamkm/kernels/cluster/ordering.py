@@ -49,30 +49,3 @@ def lowest_first(bits, order, other):
             places[value] += 1
         for i in range(n):
             order[i] = other[i]
-
-
-@kernel(inline="always")
-def drawn_row(mass, share):
-    """The first row whose running sum reaches a share of the whole; the last one where rounding hides it. O(log n).
-
-    Parameters
-    ----------
-    mass : float64 (n,)
-        Running sums, ascending.
-    share : float64
-        In [0, 1).
-
-    Returns
-    -------
-    int64
-    """
-    last = mass.shape[0] - 1
-    wanted = share * mass[last]
-    low, high = 0, last
-    while low < high:
-        middle = (low + high) // 2
-        if mass[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low

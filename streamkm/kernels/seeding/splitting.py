@@ -1,7 +1,7 @@
 """Two-means inside clusters, for finding those that deserve two centers.
 
-What a kernel calls here is inlined: as functions of their own they took as long to
-compile again. numba only; arrays in, arrays out; the caller validates.
+Functions that a kernel calls here are inlined: on their own they took as long to compile again. numba only; arrays in,
+arrays out; the caller validates.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels import FUSED
-from streamkm.kernels.cluster.ordering import drawn_row
 from streamkm.kernels.compiling import kernel
 from streamkm.kernels.intrinsics.prefetching import LINE_BYTES, prefetch
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 from streamkm.kernels.intrinsics.unfilled import unfilled
 
 
-@kernel(fastmath=FUSED, inline="always")
+@kernel(fastmath=FUSED)
 def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
     """Split the rows of one cluster in two by `n_steps` of 2-means.
 
@@ -114,7 +113,7 @@ def _nearer(indices, data, start, stop, away):
     return first + second
 
 
-@kernel(fastmath=FUSED, inline="always")
+@kernel(fastmath=FUSED)
 def split_dense(X, weights, rows, seeds, n_steps, halves):
     """Split the rows of one cluster in two by `n_steps` of 2-means.
 
@@ -164,114 +163,3 @@ def split_dense(X, weights, rows, seeds, n_steps, halves):
             halves[1, j] = sums[1, j] / counts[1]
     gain = squared_distance(halves, 0, halves, n_components, n_components)
     return gain * counts[0] * counts[1] / (counts[0] + counts[1])
-
-
-@kernel(fastmath=FUSED)
-def split_each_csr(indptr, indices, data, weights, order, starts, clusters, d2, draws, n_steps, gains, halves):
-    """Split each of some clusters of CSR rows: the best of a few 2-means, from drawn seeds.
-
-    Parameters
-    ----------
-    indptr, indices, data, weights, n_steps
-        As of `split_csr`.
-    order, starts : int64
-        As `kernels.cluster.sums.order_by_label` gives them.
-    clusters : int64 (c,)
-        Those to split.
-    d2 : float64 (n,)
-        Weighted squared distances of all rows to their centers.
-    draws : float64 (k, t, 2)
-        In [0, 1): where the seeds of each 2-means lie, as of `_seeds`.
-    gains : float64 (k,)
-        Written for `clusters`: by how much two means lower the sum of squared distances; 0 where nothing was found.
-    halves : float64 (k, 2, m)
-        Written for `clusters`: the means; 0 where nothing was found.
-    """
-    mass, seeds = unfilled(_largest(starts, clusters), np.float64), unfilled(2, np.int64)
-    found = unfilled(halves.shape[1:], np.float64)
-    for c in clusters:
-        rows = order[starts[c] : starts[c + 1]]
-        gains[c] = 0.0
-        halves[c, :, :] = 0.0
-        if _running_sum(d2, rows, mass) > 0.0:
-            for trial in range(draws.shape[1]):
-                _seeds(mass[: rows.shape[0]], draws[c, trial], trial % 2 == 0, seeds)
-                gain = split_csr(indptr, indices, data, weights, rows, seeds, n_steps, found)
-                if gain > gains[c]:
-                    gains[c] = gain
-                    _copy(found, halves[c])
-
-
-@kernel(fastmath=FUSED)
-def split_each_dense(X, weights, order, starts, clusters, d2, draws, n_steps, gains, halves):
-    """Split each of some clusters of dense rows: the best of a few 2-means, from drawn seeds.
-
-    Parameters
-    ----------
-    X, weights, n_steps
-        As of `split_dense`.
-    order, starts, clusters, d2, draws, gains, halves
-        As of `split_each_csr`.
-    """
-    mass, seeds = unfilled(_largest(starts, clusters), np.float64), unfilled(2, np.int64)
-    found = unfilled(halves.shape[1:], np.float64)
-    for c in clusters:
-        rows = order[starts[c] : starts[c + 1]]
-        gains[c] = 0.0
-        halves[c, :, :] = 0.0
-        if _running_sum(d2, rows, mass) > 0.0:
-            for trial in range(draws.shape[1]):
-                _seeds(mass[: rows.shape[0]], draws[c, trial], trial % 2 == 0, seeds)
-                gain = split_dense(X, weights, rows, seeds, n_steps, found)
-                if gain > gains[c]:
-                    gains[c] = gain
-                    _copy(found, halves[c])
-
-
-@kernel(inline="always")
-def _largest(starts, clusters):
-    """Rows of the largest of some clusters."""
-    largest = 0
-    for c in clusters:
-        largest = max(largest, starts[c + 1] - starts[c])
-    return largest
-
-
-@kernel(inline="always")
-def _running_sum(d2, rows, mass):
-    """Write the running sum of the rows' squared distances; give the whole, or 0 if fewer than two rows are there."""
-    total = 0.0
-    for r in range(rows.shape[0]):
-        total += d2[rows[r]]
-        mass[r] = total
-    return total if rows.shape[0] > 1 else 0.0
-
-
-@kernel(inline="always")
-def _seeds(mass, draw, uniform, seeds):
-    """Draw two rows of a cluster: one by squared distance, so that far ones are found; one uniformly, or likewise.
-
-    Parameters
-    ----------
-    mass : float64 (r,)
-        Running sum of squared distances.
-    draw : float64 (2,)
-    uniform : bool
-    seeds : int64 (2,)
-        Written: two different numbers below r.
-    """
-    last = mass.shape[0] - 1
-    seeds[0] = drawn_row(mass, draw[0])
-    if uniform:
-        seeds[1] = min(np.int64(draw[1] * (last + 1)), last)
-    else:
-        seeds[1] = drawn_row(mass, draw[1])
-    if seeds[1] == seeds[0]:
-        seeds[1] = (seeds[0] + 1) % (last + 1)
-
-
-@kernel(inline="always")
-def _copy(values, out):
-    for i in range(values.shape[0]):
-        for j in range(values.shape[1]):
-            out[i, j] = values[i, j]
