@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
 from streamkm.cluster.tracking.followed import ClusterState
 from streamkm.metrics.clusters import Wording, largest
@@ -39,11 +40,11 @@ def compare(
 ) -> Drift:
     """Tell how new rows differ from those of before. O(k * d + u) for u earlier updates.
 
-    Four figures are computed: the population stability index (PSI) of clusters' shares, the mean distance to the
-    center, the share of rows beyond the distances seen, and the largest shift of a cluster's mean. Each is standardized
-    by what chance does to rows that are drawn independently. A figure is a change if it lies more than so many
-    deviations of `ALARMS` above the median of its earlier values (the mean distance: above or below). A deviation is
-    the median absolute one, times 1.4826, and at least what chance does.
+    Four figures are computed: the largest change of a cluster's share, the mean distance to the center, the share of
+    rows beyond the distances seen, and the largest shift of a cluster's mean. Each is standardized by what chance does
+    to rows that are drawn independently. A figure is a change if it lies more than so many deviations of `ALARMS`
+    above the median of its earlier values (the mean distance: above or below). A deviation is the median absolute
+    one, and at least the standard error by chance.
 
     Parameters
     ----------
@@ -58,20 +59,22 @@ def compare(
 
     References
     ----------
-    Siddiqi, "Credit Risk Scorecards", Wiley (2006), chapter 8: the PSI, ``sum((q - p) * log(q / p))`` over cells with
-    shares p before and q now; half a row is added to each cell. Wilson and Hilferty, "The distribution of chi-square",
-    PNAS 17 (1931): its cube root is about normal. Leys, Ley, Klein, Bernard and Licata, "Detecting outliers", Journal
+    Anscombe, "The transformation of Poisson, binomial and negative-binomial data", Biometrika 35 (1948): arcsines of
+    shares. Sidak, "Rectangular confidence regions for the means of multivariate normal distributions", JASA 62 (1967):
+    the largest of k. Leys, Ley, Klein, Bernard and Licata, "Detecting outliers: do not use standard deviation around
+    the mean, use absolute deviation around the median", Journal
     of Experimental Social Psychology 49 (2013): median absolute deviations.
     """
-    psi, shifts = _psi_terms(before, now), _shifts(before, now)
+    changes, shifts = _share_changes(before, now), _shifts(before, now)
+    shares_of = before.shares(), now.shares()
     far = np.where((before.counts > 0) & (now.counts > 0), np.linalg.norm(now.means - before.means, axis=1), np.nan)
     units = np.where((before.effective() >= 2) & (before.distances > 0), before.distances, np.nan)
-    moved = int(np.argmax(shifts))
+    most, moved = int(np.argmax(changes)), int(np.argmax(shifts))
     share = float(novel.sum() / max(float(now.counts.sum()), TINY))
     scale = 1 / max(before.n_rows, 1.0) + 1 / max(now.n_rows, 1.0)
     ratios, spread = _ratios(before.histogram), _ratios(now.histogram)[0]
     values = [
-        (float(psi.sum()), _normal(float(psi.sum()) / scale, len(psi) - 1)),
+        (abs(float((shares_of[1] - shares_of[0])[most])), _of_largest(float(changes[most]), len(changes))),
         (spread, (spread - ratios[0]) / max(float(np.sqrt(ratios[1] * scale)), TINY)),
         (share, (share - BEYOND) / float(np.sqrt(BEYOND * scale))),
         (float(np.nan_to_num(far / units)[moved]), float(shifts[moved]) / SPREAD),
@@ -80,7 +83,7 @@ def compare(
     figures = [Figure(value, units) for value, units in values]
     if len(known):
         middle = np.median(known, axis=0)
-        deviation = np.maximum(1.4826 * np.median(np.abs(known - middle), axis=0), 1.0)
+        deviation = np.maximum(np.median(np.abs(known - middle), axis=0), 1.0)
         usual = np.median(earlier[:, ::2], axis=0)
         scores = (np.array(values)[:, 1] - middle) / deviation
         scores[1] = abs(scores[1])
@@ -90,9 +93,8 @@ def compare(
     verdict: Verdict = "shifted" if any(changed) else "stable" if judged else "too few updates"
     if changed[2] and share - figures[2].usual >= MANY_BEYOND:
         verdict = "fit again"
-    most: dict[Reason, int] = {"share": int(np.argmax(psi)), "novel": int(np.argmax(novel)), "mean": moved}
-    reasons = [(name, at) for (name, at), found in zip(most.items(), np.delete(changed, 1), strict=True) if found]
-    shares_of = before.shares(), now.shares()
+    places: dict[Reason, int] = {"share": most, "novel": int(np.argmax(novel)), "mean": moved}
+    reasons = [(name, at) for (name, at), found in zip(places.items(), np.delete(changed, 1), strict=True) if found]
     clusters = tuple(
         ClusterDrift(
             id=int(now.ids[place]),
@@ -120,19 +122,16 @@ def _ratios(histogram: NDArray[np.float64]) -> tuple[float, float]:
     return mean, float(histogram @ (places - mean) ** 2 / total)
 
 
-def _psi_terms(before: ClusterState, now: ClusterState) -> NDArray[np.float64]:
-    """The population stability index of shares, by cluster."""
-    x, y = before.effective() + 0.5, now.effective() + 0.5
-    p, q = x / x.sum(), y / y.sum()
-    return np.asarray((q - p) * np.log(q / p))
+def _share_changes(before: ClusterState, now: ClusterState) -> NDArray[np.float64]:
+    """Changes of clusters' shares, in standard errors by chance."""
+    p, q = (np.arcsin(np.sqrt((each.effective() + 0.375) / (each.n_rows + 0.75))) for each in (before, now))
+    return np.asarray(2 * np.abs(q - p) / np.sqrt(1 / max(before.n_rows, 1.0) + 1 / max(now.n_rows, 1.0)))
 
 
-def _normal(chi2: float, freedom: int) -> float:
-    """A chi-squared value as a standard normal one, by Wilson and Hilferty."""
-    if freedom < 1:
-        return 0.0
-    variance = 2 / (9 * freedom)
-    return float(((chi2 / freedom) ** (1 / 3) - (1 - variance)) / np.sqrt(variance))
+def _of_largest(value: float, k: int) -> float:
+    """The largest of k normal values, by size, as a normal one, by Sidak."""
+    chance = -np.expm1(k * np.log1p(-2 * ndtr(-np.clip(value, 1e-3, 30.0))))
+    return float(-ndtri(min(chance, 1 - 1e-9)))
 
 
 def _shifts(before: ClusterState, now: ClusterState) -> NDArray[np.float64]:

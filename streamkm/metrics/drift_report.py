@@ -19,7 +19,7 @@ Reason = Literal["share", "mean", "novel", "new"]
 
 FEWEST_UPDATES = 8
 """Updates with figures that a verdict needs."""
-ALARMS = 2.5, 5.0, 8.0, 8.0
+ALARMS = 3.0, 4.0, 5.0, 8.0
 """Deviations from the median of the updates before from which a figure is a change. Lower for shares and
 distances, which few rows far out hardly alter. Set by `tests.benchmarks.bench_drift`."""
 
@@ -115,7 +115,7 @@ class Drift:
     clusters : tuple of ClusterDrift
         The one with the most new rows first.
     shares : Figure
-        The population stability index of clusters' shares.
+        Of the cluster whose share changed most for the number of its rows.
     distances : Figure
         Mean distance to the center over the distance within which 99 % of the rows before lie, at most 1.
     novelty : Figure
@@ -196,7 +196,7 @@ class Drift:
         """Name and text of each figure."""
         few = self.verdict == "too few updates"
         texts = (
-            ("change of shares", self.shares, ".3f", " (index PSI)"),
+            ("largest change of a share", self.shares, ".1%", " of the rows"),
             ("mean distance", self.distances, ".3f", " of the distance that holds 99 % of the rows before"),
             ("rows farther out", self.novelty, ".1%", " beyond that distance"),
             ("largest shift", self.shift, ".2f", " mean distances, of a cluster's mean"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from streamkm import IncrementalKMeans
 from streamkm.cluster.distances import BINS, distance_histogram
@@ -99,11 +99,14 @@ def test_figures_are_those_of_a_loop():
     before, _, reach = state(draw(rng, means, 900), means)
     now, novel, _ = state(draw(rng, means, 500, [0.2, 0.2, 0.6]), means, reach)
     drift = compare(before, now, novel, NONE, WORDING)
-    psi = 0.0
+    changes, sizes = [], []
     for x, y in zip(before.counts, now.counts, strict=True):
-        p, q = (x + 0.5) / 901.5, (y + 0.5) / 501.5
-        psi += (q - p) * log(q / p)
-    assert drift.shares.value == pytest.approx(psi)
+        angles = [np.arcsin(np.sqrt((n + 0.375) / (total + 0.75))) for n, total in ((x, 900), (y, 500))]
+        sizes.append(2 * abs(angles[1] - angles[0]) / np.sqrt(1 / 900 + 1 / 500))
+        changes.append(abs(y / 500 - x / 900))
+    most = int(np.argmax(sizes))
+    assert drift.shares.value == pytest.approx(changes[most])
+    assert drift.shares.units == pytest.approx(norm.isf(6 * norm.sf(sizes[most])), rel=1e-6)  # 3 clusters, both sides
     assert drift.novelty.value == pytest.approx(novel.sum() / 500)
     for each in drift.clusters:
         away = np.abs(now.means[each.id] - before.means[each.id])
@@ -121,7 +124,7 @@ def test_scores_are_deviations_from_the_median():
     earlier = row + np.outer([-9.0, -3, -2, -1, 0, 1, 2, 3, 9], np.tile([0.0, 1.0], 4))
     found = compare(before, now, novel, earlier, WORDING)
     assert [each.score for each in found.figures] == pytest.approx([0, 0, 0, 0])
-    moved = compare(before, now, novel, earlier - 2.5 * 1.4826 * 2 * np.tile([0.0, 1.0], 4), WORDING)
+    moved = compare(before, now, novel, earlier - 2.5 * 2 * np.tile([0.0, 1.0], 4), WORDING)
     assert [each.score for each in moved.figures] == pytest.approx([2.5] * 4)
     assert compare(before, now, novel, earlier[:7], WORDING).verdict == "too few updates"
     light = replace(now, counts=now.counts / 8, histogram=now.histogram / 8)

@@ -30,7 +30,7 @@ UPDATE = Update(DRIFT, (Event(3, "split", 7, 2, 300.0, nan),), 400, 12.5, nan, 0
 def test_a_drift_prints_as_a_table_below_its_sentence():
     sentence, head, first, second = str(DRIFT).splitlines()
     assert sentence.startswith(
-        "Shifted: change of shares 0.300 (index PSI), usually 0.010; largest shift 0.40 mean distances"
+        "Shifted: largest change of a share 30.0% of the rows, usually 1.0%; largest shift 0.40 mean distances"
     )
     assert sentence.endswith("cluster 7 (share 50.0% to 75.0%, mean moved by 0.4 of the mean distance).")
     assert head.split("  ")[0] == "cluster"

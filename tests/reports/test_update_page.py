@@ -18,7 +18,7 @@ def test_a_page_says_the_verdict_first():
     assert TITLE in page
     heads = [
         page.index(text)
-        for text in ("differ from those before</h1>", "Shifted: change of shares", "was split", "<svg", "fare")
+        for text in ("differ from those before</h1>", "Shifted: largest change of a share", "was split", "<svg", "fare")
     ]
     assert heads == sorted(heads)
     assert "&lt;fare&gt; 1 to 2" in page
