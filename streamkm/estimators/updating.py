@@ -153,7 +153,7 @@ def update_rows(
                 stage.rows = int(chunk_rows.sum())
             more = _part_of(observed.drawn, draws, stream, weights, int(chunk_rows.sum()))
             drift = drift_of(estimator, stream, observed)
-            gone = idle_clusters(stream.followed, observed.gathered.totals.counts)
+            gone = idle_clusters(stream.followed, weights.factor * observed.gathered.totals.counts)
             is_calm = not gone.any()
             if not is_calm:
                 stream = stream.with_clusters(without(stream.followed, gone))
@@ -253,8 +253,8 @@ def relabel_rows(
             chunk_rows = np.array(known, np.int64)
         decay = Decay(stream.rule.half_life, int(chunk_rows.sum()) - 1)
         assigned, labels = _label(context, labelling, empty, chunk_rows, decay, labels_to)
-    counted = replace(followed, clusters=_with_rows(empty, assigned, weights.factor), gone=0.0)
-    return counted.named(None), labels
+    clusters = _with_rows(empty, assigned, weights.factor)
+    return replace(followed, clusters=clusters, gone=0.0, labelled_by=clusters).named(None), labels
 
 
 def _with_rows(clusters: TrackedClusters, assigned: Assigned, factor: float) -> TrackedClusters:

@@ -224,20 +224,45 @@ def test_the_share_of_changed_labels_is_about_that_of_all_rows():
 
 def test_a_night_without_change_asks_for_no_new_labels():
     rng, centers = np.random.default_rng(8), 6 * np.random.default_rng(7).normal(size=(6, 5))
-    kmeans = StreamKMeans(6, random_state=0).fit(groups(rng, centers, 2000, 1.0)[0]).incremental(half_life=4000)
-    for _ in range(3):
-        update = kmeans.update(groups(rng, centers, 2000, 1.0)[0])
-        assert update.changed_share < 0.005
-        assert not update.relabel
+    for n_fit, n_rows in ((2000, 2000), (40_000, 200)):
+        kmeans = StreamKMeans(6, random_state=0).fit(groups(rng, centers, n_fit, 1.0)[0]).incremental(half_life=4000)
+        for _ in range(3):
+            update = kmeans.update(groups(rng, centers, n_rows, 1.0)[0])
+            assert update.changed_share < 0.005
+            assert not update.relabel
 
 
+@pytest.mark.parametrize("half_life", [None, 4000])
+@pytest.mark.parametrize("n_rows", [300, 2000])
+def test_rows_of_a_fit_count_by_their_weight_in_the_share_of_changed_labels(half_life, n_rows):
+    """New rows come from groups that move; a group that is new takes no labels from the rows of the fit."""
+    rng, centers = np.random.default_rng(3), 2.2 * np.random.default_rng(7).normal(size=(6, 5))
+    X = groups(rng, centers, 20_000, 1.0)[0]
+    fitted = StreamKMeans(6, random_state=0).fit(X)
+    kmeans, seen, ids = fitted.incremental(half_life=half_life).set_params(n_clusters=(6, 8)), [X], [fitted.labels_]
+    for night in range(6):
+        moved = centers + 0.25 * night * np.eye(5)[0]
+        rows = np.concatenate([groups(rng, moved, n_rows, 1.0)[0], groups(rng, centers[:1] + 30, n_rows // 5, 1.0)[0]])
+        told = kmeans.update(rows).changed_share
+        seen, ids = [*seen, rows], [*ids, kmeans.labels_]
+    everything, labels = np.concatenate(seen), np.concatenate(ids)
+    ages = np.arange(len(labels))[::-1]
+    weights = None if half_life is None else np.exp2(-ages / half_life)
+    changed = np.average(kmeans.predict(everything) != labels, weights=weights)
+    assert changed / 2 <= told <= 2 * changed
+    assert len(kmeans.relabel(everything)) == len(labels)
+    assert kmeans.changed_share_ == 0
+
+
+@pytest.mark.parametrize("stray", [0, 1])
 @pytest.mark.parametrize("n_clusters", [5, (3, 8)])
-def test_a_cluster_dies_after_three_updates_without_a_row(n_clusters):
+def test_a_cluster_dies_after_three_updates_with_hardly_any_row(n_clusters, stray):
     rng, centers = np.random.default_rng(9), 8 * np.random.default_rng(7).normal(size=(5, 4))
     kmeans = IncrementalKMeans(n_clusters, random_state=0, tol=1e-3)
     seen, given = [], []
     for night in range(6):
         X = groups(rng, centers if night < 3 else centers[:4], 1000, 1.0)[0]
+        X[:stray] = centers[4]
         update = kmeans.update(X)
         seen, given = [*seen, X], [*given, kmeans.labels_]
         assert [each.event for each in update.events if each.event == "died"] == ["died"] * (night == 5)

@@ -18,8 +18,10 @@ from streamkm.cluster.tracking.ward import join_costs
 from streamkm.core.matrix import Matrix
 
 NO_PLACES = np.empty(0, np.int64)
-IDLE_UPDATES, DUE_ROWS = 3, 10.0
-"""A cluster dies after so many updates without any row, if so many rows were due by its share."""
+IDLE_UPDATES, DUE_ROWS, FEW_OF_DUE = 3, 10.0, 0.03
+"""A cluster dies after so many updates with less than this share of the rows due, if so many were due."""
+STANDING_FOR_FIT = 1000
+"""Kept rows that stand for those of a fit."""
 SLACK = 2
 """Times the rows of a coreset that may wait until it is reduced."""
 
@@ -99,6 +101,8 @@ class Followed:
         `Drift.row` of the last updates, which later ones are judged by.
     gone : float
         Weight of the rows of clusters that died, as of the newest row of `part`.
+    labelled_by : TrackedClusters, optional
+        Clusters by whose centers the rows of a fit were labelled.
     """
 
     clusters: TrackedClusters
@@ -109,34 +113,37 @@ class Followed:
     means: NDArray[np.int64] = field(default_factory=lambda: NO_PLACES)
     figures: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 8)))
     gone: float = 0.0
+    labelled_by: TrackedClusters | None = None
 
     @property
     def n_bytes(self) -> int:
         """Bytes in memory."""
-        return self.clusters.n_bytes + self.part.n_bytes
+        return sum(each.n_bytes for each in (self.clusters, self.part, self.labelled_by) if each is not None)
 
     @property
     def is_real(self) -> NDArray[np.bool_]:
         """Whether rows of `part` (s,) came as such, and are not means of a fit."""
         return ~np.isin(self.part.places, self.means)
 
-    def ids(self, X: Matrix) -> NDArray[np.int64]:
-        """Ids of the nearest clusters of rows."""
-        clusters = self.clusters.widened(X.shape[1])
-        return clusters.ids[NearestCenters.build(clusters.centers, np.float64).labels(X)]
-
     def changed_share(self) -> float:
-        """Estimated share of rows whose nearest cluster is another one than when they came."""
-        weights = self.part.weights * self.is_real
-        changed = float(weights @ (self.ids(self.part.X) != self.given)) + self.gone
+        """Estimated share of rows whose nearest cluster is another one than when they were labelled.
+
+        The rows of a fit are not kept: the oldest rows after it within the reach of its clusters stand for them.
+        """
+        X, real, weights = self.part.X, self.is_real, self.part.weights
+        labels, _ = _nearest(self.clusters, X)
+        now = self.clusters.ids[labels]
+        changed, of_fit = float(weights[real] @ (now != self.given)[real]) + self.gone, float(weights[~real].sum())
+        if self.labelled_by is not None:
+            labels, d2 = _nearest(self.labelled_by, X)
+            was, old = self.labelled_by.ids[labels], np.flatnonzero(real & (d2 <= self.labelled_by.reach[labels] ** 2))
+            old = old[np.argsort(self.part.places[old], kind="stable")[:STANDING_FOR_FIT]]
+            changed += of_fit * float(weights[old] @ (now != was)[old]) / max(float(weights[old].sum()), 1e-300)
         return changed / max(float(weights.sum()) + self.gone, 1e-300)
 
     def named(self, was: Followed | None) -> Followed:
-        """The same where rows that `was` has not get the ids that they have now; others keep theirs.
-
-        The rows of a fit are not kept: the first rows after it stand for them, with the ids by the centers of the fit.
-        """
-        given = (self if was is None or was.is_real.any() else was).ids(self.part.X)
+        """The same where rows that `was` has not get the ids that they have now; others keep theirs."""
+        given = self.clusters.ids[_nearest(self.clusters, self.part.X)[0]]
         if was is not None:
             _, here, there = np.intersect1d(self.part.places, was.part.places, return_indices=True)
             given[here] = was.given[there]
@@ -146,11 +153,7 @@ class Followed:
         """The same with fewer rows, where they are many more than a coreset has."""
         if len(self.part.places) <= SLACK * rule.size:
             return self
-        part = rule.reduced(self.part)
-        _, here, there = np.intersect1d(part.places, self.part.places, return_indices=True)
-        given = np.empty(len(part.places), np.int64)
-        given[here] = self.given[there]
-        return replace(self, part=part, given=given)
+        return replace(self, part=rule.reduced(self.part)).named(self)
 
     def state(self, rule: CoresetRule) -> ClusterState:
         """All rows so far about the present centers, as the kept ones tell; by the means of a fit if there are none."""
@@ -158,10 +161,8 @@ class Followed:
         real = self.is_real[rule.order(self.part)]
         rows = np.flatnonzero(real if real.any() else ~real)
         X, weights, k = part.X[rows], part.weights[rows], self.clusters.n_clusters
-        known = self.clusters.widened(X.shape[1])
-        table = NearestCenters.build(known.centers, np.float64)
-        labels = table.labels(X)
-        distances, totals = np.sqrt(row_d2(X, labels, table)), Totals.zeros(*known.centers.shape)
+        known, (labels, d2) = self.clusters.widened(X.shape[1]), _nearest(self.clusters, X)
+        distances, totals = np.sqrt(d2), Totals.zeros(*known.centers.shape)
         add_rows(X, weights, labels, totals.sums, totals.counts)
         away = np.asarray(np.bincount(labels, weights * distances, minlength=k), np.float64)
         histogram = distance_histogram(distances, known.reach[labels], weights)
@@ -197,26 +198,31 @@ class Followed:
             raise ValueError(f"rows of {part.X.shape[1]} features; the model has {n_features}")
 
 
+def _nearest(clusters: TrackedClusters, X: Matrix) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Places of the nearest clusters of rows, and squared distances to their centers."""
+    table = NearestCenters.build(clusters.widened(X.shape[1]).centers, np.float64)
+    labels = table.labels(X)
+    return labels, row_d2(X, labels, table)
+
+
 def idle_clusters(followed: Followed, counts: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Clusters without a row in this update (counts: of its rows) and the two before, where ten rows were due."""
-    clusters, due = followed.clusters, float(counts.sum())
-    idle = counts == 0
+    """Clusters with hardly any of the rows due in this update (counts: of its rows) and the two before."""
+    clusters, rows, due = followed.clusters, counts, float(counts.sum())
     before = followed.updates[1 - IDLE_UPDATES :]
     for update in before:
-        rows = dict(zip(update.ids.tolist(), update.rows.tolist(), strict=True))
-        idle &= np.array([rows.get(id_, 1.0) == 0 for id_ in clusters.ids.tolist()], np.bool_)
+        known = dict(zip(update.ids.tolist(), update.rows.tolist(), strict=True))
+        rows = rows + np.array([known.get(id_, np.inf) for id_ in clusters.ids.tolist()])
         due += float(update.rows.sum())
-    share = clusters.counts / max(float(clusters.counts.sum()), 1e-300)
-    return idle & (share * due >= DUE_ROWS) & (len(before) == IDLE_UPDATES - 1)
+    of_each = due * clusters.counts / max(float(clusters.counts.sum()), 1e-300)
+    return (len(before) == IDLE_UPDATES - 1) & (of_each >= DUE_ROWS) & (rows < FEW_OF_DUE * of_each)
 
 
 def without(followed: Followed, gone: NDArray[np.bool_]) -> Followed:
     """The same without some clusters, their events told, and without the rows that stand for theirs."""
     known, part = followed.clusters.widened(followed.part.X.shape[1]), followed.part
-    table = NearestCenters.build(known.centers, np.float64)
-    labels = table.labels(part.X)
+    labels, d2 = _nearest(known, part.X)
     left, dropped = np.flatnonzero(~gone[labels]), np.flatnonzero(gone[labels])
-    d2 = part.weights[dropped] * row_d2(part.X[dropped], labels[dropped], table)
+    d2 = (part.weights * d2)[dropped]
     fields = {name: getattr(known, name)[~gone] for name in ("ids", "centers", "means", "counts", "distances", "reach")}
     costs, _ = join_costs(known.means, known.counts)
     events = [

@@ -196,8 +196,7 @@ def events_of(
     for one in np.flatnonzero(transition.heirs < 0).tolist():
         into = int(place[transition.taken_by[one]])
         cost = join_cost(known.means[one], known.counts[one], clusters.means[into], clusters.counts[into])
-        died = _is_without_rows(known, came, one)
-        if died:
+        if _is_without_rows(known, came, one):
             tell("died", int(known.ids[one]), None, 0, -cost)
         else:
             tell("joined", int(known.ids[one]), int(clusters.ids[into]), 0, -cost)
@@ -216,7 +215,8 @@ def events_of(
 
 def _is_without_rows(known: TrackedClusters, came: NDArray[np.float64], one: int) -> bool:
     """Whether a cluster that is gone got few rows, and none of those next to it got about as many more."""
-    usual = known.counts * _median_ratio(came, known.counts)
+    held = known.counts > 0
+    usual = known.counts * (float(np.median(came[held] / known.counts[held])) if held.any() else 0.0)
     if came[one] >= FEW * usual[one]:
         return False
     apart = known.means - known.means[one]
@@ -225,12 +225,6 @@ def _is_without_rows(known: TrackedClusters, came: NDArray[np.float64], one: int
     beside = np.argsort(d2, kind="stable")[:BESIDE]
     more, error = came[beside] - usual[beside], np.sqrt(usual[beside] + (USUAL_CHANGE * usual[beside]) ** 2)
     return not bool(((np.abs(more - usual[one]) < 0.5 * usual[one]) & (more > 3 * error)).any())
-
-
-def _median_ratio(came: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
-    """New rows for each row of before, of the cluster in the middle."""
-    held = counts > 0
-    return float(np.median(came[held] / counts[held])) if held.any() else 0.0
 
 
 def reaching(clusters: TrackedClusters, coreset: Coreset, means: NDArray[np.int64] = NO_PLACES) -> TrackedClusters:

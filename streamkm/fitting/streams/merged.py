@@ -34,7 +34,10 @@ def merged(first: Followed, second: Followed, rule: CoresetRule) -> Followed:
     updates = [_renumbered(each, first.clusters.n_updates, names) for each in second.updates]
     given = np.concatenate([first.given, names[second.given]])
     gone = sum(fade * each.gone for fade, each in zip(fades, (first, second), strict=True))
-    both = Followed(clusters, part, given, events, (*first.updates, *updates), means, first.figures, gone)
+    origin = first.labelled_by or (
+        second.labelled_by and replace(second.labelled_by, ids=names[second.labelled_by.ids])
+    )
+    both = Followed(clusters, part, given, events, (*first.updates, *updates), means, first.figures, gone, origin)
     return both.reduced(rule)
 
 

@@ -165,7 +165,8 @@ class Stream:
         part = self.rule.part(sp.csr_array(X) if sparse else X, places, clusters.counts[kept])
         self.next_row += len(X)
         self.n_rows, self._sparse, self._width = n_rows, sparse, X.shape[1]
-        self.followed = Followed(clusters, replace(part, n_rows=n_rows, depth=1), clusters.ids[kept], means=places)
+        part = replace(part, n_rows=n_rows, depth=1)
+        self.followed = Followed(clusters, part, clusters.ids[kept], means=places, labelled_by=clusters)
         self._from_fit = True
 
     def with_clusters(self, followed: Followed) -> Stream:
