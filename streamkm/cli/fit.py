@@ -158,10 +158,12 @@ def _choose_number(estimator: Any, source: Any, many: Any) -> None:
     """Give an estimator the number of clusters that updates find in the rows, if a range was given."""
     if not isinstance(many, tuple):
         return
-    more = estimator.set_params(n_clusters=many[0]).fit(source).incremental().set_params(n_clusters=many)
+    seed = estimator.random_state
+    estimator.set_params(n_clusters=many[0], random_state=seed or 0)  # a run that is resumed must choose the same
+    more = estimator.fit(source).incremental().set_params(n_clusters=many)
     del more.stream_  # what the fit has found but for the preparation: the rows are taken anew
     more.update(source)
-    estimator.set_params(n_clusters=len(more.cluster_ids_))
+    estimator.set_params(n_clusters=len(more.cluster_ids_), random_state=seed)
 
 
 _PASSES = {"sketch": "the first pass", "sketch-all": "the second pass", "features": "the pass that maps rows"}
