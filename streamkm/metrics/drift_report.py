@@ -19,7 +19,7 @@ Reason = Literal["share", "mean", "novel", "new"]
 
 FEWEST_UPDATES = 8
 """Updates with figures that a verdict needs."""
-ALARMS = 3.0, 4.0, 5.0, 8.0
+ALARMS = 3.0, 5.0, 5.0, 8.0
 """Deviations from the median of the updates before from which a figure is a change. Lower for shares and
 distances, which few rows far out hardly alter. Set by `tests.benchmarks.bench_drift`."""
 
