@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _LEFT = "text-align:left"
@@ -48,3 +48,15 @@ def aligned(pairs: Iterable[tuple[str, str]]) -> str:
     pairs = list(pairs)
     width = max((len(label) for label, _ in pairs), default=0)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in pairs)
+
+
+def columns_text(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells, each column as wide as its widest cell: the last to the left, the others to the right.
+
+    Examples
+    --------
+    >>> columns_text([("id", "name"), ("10", "a")])
+    ['id  name', '10  a']
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [f"{'  '.join(map(str.rjust, line[:-1], widths))}  {line[-1]}".rstrip() for line in lines]

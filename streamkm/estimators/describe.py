@@ -6,7 +6,7 @@ Everything was gathered by the fit; rows are read only for the typical ones that
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,11 +24,19 @@ from streamkm.estimators.sql import label_query
 from streamkm.estimators.validation import check_integer
 from streamkm.fitting.kmeans import DEVIATION_ROWS
 from streamkm.metrics.cluster_summary import ClusterSummary, Missing
-from streamkm.metrics.clusters import Wording, cautions, counters, describe_clusters, steadied
+from streamkm.metrics.clusters import Wording, describe_clusters, steadied
 from streamkm.passes.excerpts import row_ids, rows_as_text
 from streamkm.preparation import Preparation
 from streamkm.reports.maps import ClusterMap, cluster_map
-from streamkm.reports.report import check_matplotlib, check_page_place, names_of, report_page, write_page
+from streamkm.reports.report import (
+    cautions,
+    check_matplotlib,
+    check_page_place,
+    counter_cautions,
+    names_of,
+    report_page,
+    write_page,
+)
 
 _NEXT_STEPS = """\
 kmeans.predict(more)      # labels of other rows
@@ -36,7 +44,6 @@ kmeans.summary(rows=X)    # with typical rows of X
 kmeans.save("model.npz")  # {}.load
 """
 _LABELS = "kmeans.labels_            # of these rows\n"
-FEWEST_COUNTED = 200  # sampled rows by which a feature is known as a counter
 
 
 def feature_namer(estimator: Any) -> Callable[[int], str]:
@@ -185,22 +192,19 @@ class DescribedKMeans(BaseKMeans):
             told, deviations = told.narrowed(columns), columns.narrow(deviations[None])[0]
             deviations[-1] = 0.0  # what rows have elsewhere is no feature
         summary = describe_clusters(means, self.counts_, deviations, told, profile=getattr(self, "profile_", None))
-        shown_cautions = (*cautions(summary.rows, result_facts(self)), *self._counter_cautions(name))
-        summary = replace(summary, missing=self.missing_, cautions=shown_cautions)
+        found = [*cautions(summary.rows, result_facts(self))]
+        sample = vars(self).get("sketch_sample_")
+        in_features = isinstance(sample, np.ndarray) and self.sketch_.is_identity
+        if in_features and (preparation is None or preparation.is_invertible):
+            sampled = np.asarray(sample, np.float64)
+            sampled = sampled if preparation is None else preparation.undone(sampled)
+            found += counter_cautions(sampled, self.n_samples_, name)
+        summary = replace(summary, missing=self.missing_, cautions=tuple(found))
         if rows is None:
             return summary
         source = open_rows(self, rows, reset=None)
         shown = summary.example_rows()
         return summary.with_examples(row_ids(source, shown), rows_as_text(source, shown, names))
-
-    def _counter_cautions(self, name: Callable[[int], str]) -> Iterator[str]:
-        """Sentences about features that look like a counter or an id, by the sampled rows."""
-        sample, preparation = vars(self).get("sketch_sample_"), self.preparation_
-        in_features = isinstance(sample, np.ndarray) and self.sketch_.is_identity and len(sample) >= FEWEST_COUNTED
-        if in_features and (preparation is None or preparation.is_invertible):
-            rows = np.asarray(sample, np.float64)
-            for number in counters(rows if preparation is None else preparation.undone(rows), self.n_samples_):
-                yield f"{name(number)} looks like a counter or an id: leave it out, or pass it as the id column"
 
     def plot(self) -> Any:
         """Draw the clusters: a map, their sizes, and their simplified silhouettes. Needs matplotlib.

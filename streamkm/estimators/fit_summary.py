@@ -20,11 +20,12 @@ from streamkm.core.version import __version__
 from streamkm.estimators.centers import known_means
 from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.validation import plain
-from streamkm.metrics.clusters import cautions, whole
+from streamkm.metrics.clusters import whole
 from streamkm.metrics.silhouette import mean_silhouette
 from streamkm.passes.excerpts import row_ids, rows_as_values
 from streamkm.passes.labels import count_skipped
 from streamkm.reports.pictures import check_image_shape, with_pictures
+from streamkm.reports.report import cautions
 
 if TYPE_CHECKING:
     from streamkm.core.progress import Stage

@@ -6,9 +6,12 @@ Nothing is computed here: `clusters` does that.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from streamkm.core.text_table import columns_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,15 +167,10 @@ class ClusterSummary:
 
     def __str__(self) -> str:
         head, cells = self.table()
-        lines = [head, *cells]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        out = []
-        for line, row in zip(lines, (None, *self.rows), strict=True):
-            *numbers, text = line
-            padded = [cell.rjust(width) for cell, width in zip(numbers, widths, strict=False)]
-            out.append("  ".join([*padded, text]).rstrip())
+        out, indent = [], " " * max(len(line[0]) for line in [head, *cells])
+        for line, row in zip(columns_text([head, *cells]), (None, *self.rows), strict=True):
             shown = () if row is None else row.typical
-            out += [f"{'':{widths[0]}}  {each}: {each.text}" for each in shown if each.text is not None]
+            out += [line, *(f"{indent}  {each}: {each.text}" for each in shown if each.text is not None)]
         return "\n".join([*out, *self.notes()])
 
     def notes(self) -> list[str]:
@@ -261,8 +259,8 @@ class ClusterSummary:
 
 
 def number_text(value: float | None) -> str:
-    """A number for people, four digits of it; a dash for none."""
-    return "-" if value is None else f"{value:.4g}"
+    """A number for people, four digits of it; a dash for none, or NaN."""
+    return "-" if value is None or math.isnan(value) else f"{value:.4g}"
 
 
 def two_digits(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,6 @@ from streamkm.metrics.cluster_summary import ClusterRow, ClusterSummary, Example
 BATCH = 256  # clusters that are compared with all at a time
 ROUNDING = 1e-12  # of a feature's largest mean
 SAME = 0.01  # share by which two features may differ in all clusters and still mirror each other
-LITTLE_EXPLAINED, FEW_ROWS, MUCH_OBJECTIVE = 0.1, 0.001, 0.1  # shares from which a result is poor
-MOST_ERRORS = 3  # between the objective and what the sample predicted
 RARE_QUANTILE = 0.9  # of the deviations of sparse features, which is added to each
 
 
@@ -87,12 +85,8 @@ def describe_clusters(
         filled, traits = counts[cluster] > 0, tuple[Trait, ...]()
         if filled and told.n_traits:
             apart = np.divide(means[cluster] - everywhere, deviations, out=np.zeros_like(everywhere), where=varies)
-            if by_words:
-                numbers = largest(np.maximum(apart * signs, 0), told.n_traits)
-            else:
-                numbers = largest(np.abs(apart), 2 * told.n_traits)
-                numbers = _unmirrored(numbers, apart, (means - everywhere) / np.where(varies, deviations, 1))
-                numbers = numbers[: told.n_traits]
+            numbers = largest(np.maximum(apart * signs, 0) if by_words else np.abs(apart), 2 * told.n_traits)
+            numbers = _unmirrored(numbers, means, everywhere, deviations)[: told.n_traits]
             values = (shown[cluster][numbers], of_all[numbers], apart[numbers])
             traits = tuple(map(Trait, map(told.name, numbers.tolist()), *(each.tolist() for each in values)))
         row = ClusterRow(
@@ -108,59 +102,16 @@ def describe_clusters(
     return ClusterSummary(tuple(rows), by_words)
 
 
-def _unmirrored(numbers: NDArray[np.intp], apart: NDArray[np.float64], of_all: NDArray[np.float64]) -> NDArray[np.intp]:
+def _unmirrored(
+    numbers: NDArray[np.intp], means: NDArray[np.float64], of_all: NDArray[np.float64], deviations: NDArray[np.float64]
+) -> NDArray[np.intp]:
     """Features without those that equal or mirror an earlier one in all clusters, as two categories do."""
-    kept: list[int] = []
-    for number in numbers.tolist():
-        near = [each for each in kept if abs(abs(apart[each]) - abs(apart[number])) <= SAME * abs(apart[each])]
-        signed = ((of_all[:, each] * np.sign(apart[each] * apart[number]), of_all[:, number]) for each in near)
-        if not any(np.abs(one - other).max() <= SAME * np.abs(one).max() for one, other in signed):
-            kept.append(number)
-    return np.array(kept, np.intp)
-
-
-def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[str]:
-    """Sentences that warn of a poor result.
-
-    Parameters
-    ----------
-    rows : sequence of ClusterRow
-    result : mapping
-        ``objective``, and where known ``explained``, ``expected_inertia`` and ``expected_inertia_error``.
-    """
-    objective, explained = result["objective"], result.get("explained")
-    if explained is not None and explained < LITTLE_EXPLAINED:
-        yield f"the clusters explain {explained:.1%} of the variance: rows differ more within them than between them"
-    n_rows = sum(row.size for row in rows)
-    for row in rows:
-        # the sum of squared distances is at least this, by the inequality of Cauchy and Schwarz
-        share = row.size * (row.mean_distance or 0.0) ** 2 / objective if objective > 0 else 0.0
-        if row.size and row.share < FEW_ROWS and share > MUCH_OBJECTIVE:
-            look = f": look at {row.traits[0].feature}" if row.traits else ""
-            yield (
-                f"{row.size:,.6g} rows of {n_rows:,.9g} lie far away, cluster {row.cluster} with {share:.0%} of the "
-                f"objective{look}"
-            )
-    expected, error = result.get("expected_inertia"), result.get("expected_inertia_error")
-    if expected is not None and error and abs(objective - expected) > MOST_ERRORS * error:
-        yield (
-            f"the sample predicted an objective of {expected:,.6g} +- {error:,.2g}, and all rows give {objective:,.6g}"
-            '; it misses rows that matter: pass coreset="sensitivity", or raise memory_limit'
-        )
-
-
-def counters(rows: NDArray[np.float64], n_rows: int) -> list[int]:
-    """Features that look like a counter or an id: another whole number in each sampled row, up to twice `n_rows`.
-
-    Parameters
-    ----------
-    rows : float64 (n, d)
-        Sampled rows in the units of the data.
-    """
-    numbers = np.sort(np.rint(rows), axis=0)
-    integral = (np.abs(rows - np.rint(rows)) < 0.25).all(axis=0)  # scaled back, they are not quite whole
-    distinct = (numbers[1:] > numbers[:-1]).all(axis=0)
-    return np.flatnonzero(integral & distinct & (numbers[-1] - numbers[0] <= 2 * n_rows)).tolist()
+    apart, kept = ((means[:, numbers] - of_all[numbers]) / deviations[numbers]).T, list[int]()
+    for at, one in enumerate(apart):
+        least = SAME * np.abs(one).max()
+        if all(min(np.abs(one - apart[each]).max(), np.abs(one + apart[each]).max()) > least for each in kept):
+            kept.append(at)
+    return numbers[kept]
 
 
 def whole(count: float) -> float:

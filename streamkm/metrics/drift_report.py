@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from streamkm.core.text_table import columns_text
+from streamkm.metrics.cluster_summary import number_text
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -210,10 +213,6 @@ class Drift:
         """Which of the four figures are a change."""
         return [each.score > alarm for each, alarm in zip(self.figures, ALARMS, strict=True)]
 
-    def shifted(self) -> tuple[int, ...]:
-        """The ids of the clusters that shifted, the one with the most new rows first."""
-        return tuple(each.id for each in self.clusters if each.reasons)
-
 
 def _cluster_text(cluster: ClusterDrift) -> str:
     """What shifted in a cluster, for people."""
@@ -251,9 +250,7 @@ def _apart(before: float, now: float) -> str:
 
 def table_text(clusters: Sequence[ClusterDrift]) -> str:
     """A line of text for each cluster, below the heads of the columns."""
-    lines = [HEAD, *map(cells_of, clusters)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(f"{'  '.join(map(str.rjust, line[:-1], widths))}  {line[-1]}".rstrip() for line in lines)
+    return "\n".join(columns_text([HEAD, *map(cells_of, clusters)]))
 
 
 def table_html(clusters: Sequence[ClusterDrift]) -> str:
@@ -264,11 +261,6 @@ def table_html(clusters: Sequence[ClusterDrift]) -> str:
 def weight_text(weight: float) -> str:
     """A weight of rows, without decimals above 100."""
     return f"{weight:,.0f}" if weight >= 100 else f"{weight:.4g}"
-
-
-def number_text(value: float) -> str:
-    """Four digits of a number; a dash for none."""
-    return "-" if math.isnan(value) else f"{value:.4g}"
 
 
 def plain(value: Any) -> Any:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from streamkm.cluster.tracking.events import Event
 from streamkm.core.text_table import Lines
+from streamkm.metrics.cluster_summary import number_text
 from streamkm.metrics.drift_report import (
     MANY_BEYOND,
     Drift,
     Moved,
-    number_text,
     plain,
     table_html,
     table_text,

@@ -1,21 +1,28 @@
-"""A report from plain values and a map: which figures are drawn, what clusters are called on them, and the page."""
+"""A report from plain values and a map: its figures, what clusters are called on them, cautions, and the page."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.core.atomic_io import check_replaceable, replace_file
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import MissingDependencyError, OutputError
+from streamkm.metrics.cluster_summary import ClusterRow
 from streamkm.reports.maps import ClusterMap
 from streamkm.reports.page import TITLE, render_page
 
 logger = logging.getLogger(__name__)
 
+LITTLE_EXPLAINED, FEW_ROWS, MUCH_OBJECTIVE = 0.1, 0.001, 0.1  # shares from which a result is poor
+MOST_ERRORS = 3  # between the objective and what the sample predicted
+FEWEST_COUNTED = 200  # sampled rows by which a feature is known as a counter
 LONGEST_NAME = 16
 _HEAD = 1 << 10  # characters that a page is known by
 MOST_BARS = 30  # clusters whose sizes the table shows well enough
@@ -125,3 +132,50 @@ def has_matplotlib() -> bool:
         return find_spec("matplotlib") is not None
     except ValueError:  # it was taken out
         return False
+
+
+def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences that warn of a poor result.
+
+    Parameters
+    ----------
+    rows : sequence of ClusterRow
+    result : mapping
+        ``objective``, and where known ``explained``, ``expected_inertia`` and ``expected_inertia_error``.
+    """
+    objective, explained = result["objective"], result.get("explained")
+    if explained is not None and explained < LITTLE_EXPLAINED:
+        yield f"the clusters explain {explained:.1%} of the variance: rows differ more within them than between them"
+    n_rows = sum(row.size for row in rows)
+    for row in rows:
+        # the sum of squared distances is at least this, by the inequality of Cauchy and Schwarz
+        share = row.size * (row.mean_distance or 0.0) ** 2 / objective if objective > 0 else 0.0
+        if row.size and row.share < FEW_ROWS and share > MUCH_OBJECTIVE:
+            look = f": look at {row.traits[0].feature}" if row.traits else ""
+            yield (
+                f"{row.size:,.6g} rows of {n_rows:,.9g} lie far away, cluster {row.cluster} with {share:.0%} of the "
+                f"objective{look}"
+            )
+    expected, error = result.get("expected_inertia"), result.get("expected_inertia_error")
+    if expected is not None and error and abs(objective - expected) > MOST_ERRORS * error:
+        yield (
+            f"the sample predicted an objective of {expected:,.6g} +- {error:,.2g}, and all rows give {objective:,.6g}"
+            '; it misses rows that matter: pass coreset="sensitivity", or raise memory_limit'
+        )
+
+
+def counter_cautions(rows: NDArray[np.float64], n_rows: int, name: Callable[[int], str]) -> Iterator[str]:
+    """Sentences on features that look like a counter or an id: another whole number in each row, up to twice `n_rows`.
+
+    Parameters
+    ----------
+    rows : float64 (n, d)
+        Sampled rows in the units of the data.
+    """
+    if len(rows) < FEWEST_COUNTED:
+        return
+    numbers = np.sort(np.rint(rows), axis=0)
+    integral = (np.abs(rows - np.rint(rows)) < 0.25).all(axis=0)  # scaled back, they are not quite whole
+    distinct = (numbers[1:] > numbers[:-1]).all(axis=0)
+    for number in np.flatnonzero(integral & distinct & (numbers[-1] - numbers[0] <= 2 * n_rows)).tolist():
+        yield f"{name(number)} looks like a counter or an id: leave it out, or pass it as the id column"

@@ -18,7 +18,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.fit_summary import summarize
 from streamkm.metrics import feature_deviations
 from streamkm.metrics.cluster_summary import Trait
-from streamkm.metrics.clusters import cautions
+from streamkm.reports.report import cautions
 
 
 def trips(n=1500):
