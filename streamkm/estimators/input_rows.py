@@ -57,7 +57,8 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
         given = {"executor": estimator.executor, "memory_limit": estimator.memory_limit}
         then = None if reset is False else getattr(estimator, "plan_for", None)
         source = find_genes(open_source(X), **given, progress=Progress(estimator.progress), then=then)
-        return source if reset is None else _with_known_names(estimator, source, reset=reset)
+        named = bool(options) or isinstance(X, RowSource | list | tuple) or not hasattr(X, "shape")
+        return source if reset is None else _with_known_names(estimator, source, reset=reset, named=named)
     checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
     name, names = "data frame" if is_frame(X) else None, column_names(X)
     if name is not None:
@@ -102,8 +103,11 @@ def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:
     return options_for(options, X, ids=ids) if options else {}
 
 
-def _with_known_names(estimator: Any, source: RowSource, *, reset: bool) -> RowSource:
-    """Keep the names of a source's columns; or compare them with those that are kept, and give these in their order."""
+def _with_known_names(estimator: Any, source: RowSource, *, reset: bool, named: bool) -> RowSource:
+    """Keep the names of a source's columns; or compare them with those that are kept, and give these in their order.
+
+    `named`: whether columns may come in another order.
+    """
     names: Any = source.feature_names
     known = vars(estimator).get("feature_names_in_")
     if reset:
@@ -119,9 +123,8 @@ def _with_known_names(estimator: Any, source: RowSource, *, reset: bool) -> RowS
             stacklevel=4,
         )
     elif names is not None:
-        # frames and AnnData in memory must have the columns of the fit in their order, as scikit-learn has it
-        is_file = isinstance(source, ChunkedSource) and not isinstance(source, GraphSource) and not source.in_process
-        by_name = is_file or isinstance(source, IterableSource)
+        # a frame or AnnData object must have the columns of the fit in their order, as scikit-learn has it
+        by_name = isinstance(source, ChunkedSource | IterableSource) and not isinstance(source, GraphSource) and named
         order = (order_of if by_name else check_same_columns)(names, tuple(known), source.name, "the fit")
         if order is not None and isinstance(source, ChunkedSource):
             return ChosenColumns(source, order.tolist())

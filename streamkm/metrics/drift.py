@@ -5,11 +5,12 @@ Arrays in, values out: nothing here finds centers or reads rows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from streamkm.cluster.tracking.followed import ClusterState
 from streamkm.metrics.clusters import Wording, largest
@@ -130,8 +131,8 @@ def _share_changes(before: ClusterState, now: ClusterState) -> NDArray[np.float6
 
 def _of_largest(value: float, k: int) -> float:
     """The largest of k normal values, by size, as a normal one, by Sidak."""
-    chance = -np.expm1(k * np.log1p(-2 * ndtr(-np.clip(value, 1e-3, 30.0))))
-    return float(-ndtri(min(chance, 1 - 1e-9)))
+    chance = -math.expm1(k * math.log1p(-math.erfc(min(max(value, 1e-3), 30.0) / math.sqrt(2))))
+    return -NormalDist().inv_cdf(min(chance, 1 - 1e-9))
 
 
 def _shifts(before: ClusterState, now: ClusterState) -> NDArray[np.float64]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 from threadpoolctl import threadpool_limits
 
 from streamkm.core.blas import ONE_BLAS_THREAD
@@ -112,6 +111,8 @@ def _on_directions(X: Any, owners: NDArray[np.intp]) -> tuple[bool, NDArray[np.f
     By products of rows, which cost the same for any number of features. Where the means span no plane, the directions
     follow in which rows lie apart from them.
     """
+    from scipy.spatial.distance import cdist  # which imports much
+
     products = np.asarray((X @ X.T).toarray() if sp.issparse(X) else (X - X.mean(axis=0)) @ (X - X.mean(axis=0)).T)
     members = (owners[:, None] == np.arange(owners.max() + 1)).astype(np.float64)
     counts = members.sum(axis=0)

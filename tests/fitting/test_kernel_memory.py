@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(options, stage, sp
         MemoryLimitError, match=rf"stage '{stage}'.*raise memory_limit to \d+ MiB, or use fewer n_landmarks"
     ):
         kmeans.set_params(memory_limit=limited(roomy.base_bytes + (80 << 20), roomy.process_memory)).fit(source)
-    with pytest.raises(MemoryLimitError, match="are this process and its libraries: raise memory_limit"):
+    with pytest.raises(MemoryLimitError, match="are this process and its libraries; raise memory_limit"):
         kmeans.set_params(memory_limit="100 MiB").fit(source)
     assert not source.read_rows
 

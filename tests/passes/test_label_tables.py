@@ -340,7 +340,7 @@ def test_commands_write_them(suffix, tmp_path, monkeypatch):
     assert f'pd.read_{suffix}("out/labels.{suffix}")' in page
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["result"]["n_passes"] == 3
-    assert summary["stages"][-1]["name"] == "predict"
+    assert "predict" in [stage["name"] for stage in summary["stages"]]
     told = run("assign", "out/model.npz", "X.npy", "-o", f"again.{suffix}")
     assert "500" in told
     assert read(tmp_path / f"again.{suffix}").equals(table)

@@ -111,6 +111,7 @@ def test_a_fit_is_that_of_imputed_rows(kind):
     np.testing.assert_array_equal(model.transform(X).argmin(axis=1), model.labels_)
 
 
+@pytest.mark.filterwarnings("ignore:feature x38 has no value in any row")
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("steps", [None, ["standardize"]])
 def test_a_fit_of_sparse_rows_is_that_of_imputed_ones(tmp_path, kind, steps):
@@ -130,6 +131,7 @@ def test_a_fit_of_sparse_rows_is_that_of_imputed_ones(tmp_path, kind, steps):
     np.testing.assert_allclose(model.missing_.share, np.isnan(X.data).sum() / np.prod(X.shape))
 
 
+@pytest.mark.filterwarnings("ignore:feature x38 has no value in any row")
 def test_sparse_chunks_may_be_narrower_than_others():
     X = holed_sparse()
     parts = [sp.csr_array(X[:500, :39]), X[500:]]

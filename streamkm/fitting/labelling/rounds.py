@@ -154,6 +154,7 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
         del assigned  # the next pass needs the memory
         trim_heap(plan.limit_bytes)
     if promise is not None and promise.few_decide:
+        logger.info("no objective is predicted: too few rows of the sample decide it")
         promise = None
     return Labelled(model, replace(assigned, drawn=None), tuple(history), promise, gain, n_rounds)
 
