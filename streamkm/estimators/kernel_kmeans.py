@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.core.progress import Progress
-from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, under_limit
+from streamkm.engine import is_on_cluster, under_limit
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.base import BaseKMeans
@@ -25,6 +25,7 @@ from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.fitted_attributes import set_fitted
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, kernel_starts
+from streamkm.estimators.kmeans_fit import resources_of
 from streamkm.estimators.validation import (
     Weights,
     check_weights,
@@ -46,7 +47,6 @@ from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
-from streamkm.planning.request import Resources
 from streamkm.sketches import KernelOptions, Nystroem, full_options
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
@@ -379,14 +379,7 @@ class StreamKernelKMeans(BaseKMeans):
             all_rows=self._all_rows(),
             weighted=weighted,
             refine=given.refine,
-            resources=Resources(
-                memory_limit=given.memory_limit if memory_limit is None else memory_limit,
-                chunk_bytes=given.chunk_bytes,
-                n_threads=local_threads(given.executor),
-                caches_rows=is_alone(given.executor),
-                on_cluster=is_on_cluster(given.executor),
-                workers=cluster_memory(given.executor),
-            ),
+            resources=resources_of(given, memory_limit),
         ).with_epochs(self._settings(sizes, 0), stored=None)
 
     def _all_rows(self) -> bool:

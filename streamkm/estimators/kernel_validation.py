@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkm.cluster.seeding.init import FEW_CLUSTERS, Starts
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.estimators.validation import as_number, check_choice, check_init, check_integer, check_progress, check_tol
+from streamkm.estimators.validation import as_number, check_choice, check_integer, check_shared
 from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
 from streamkm.sketches import Kernel, full_options
 
@@ -21,17 +21,13 @@ ALIASES = {"poly": "polynomial"}  # as scikit-learn's other estimators call it
 
 def check_kernel_parameters(estimator: Any) -> None:
     """Refuse parameters of a kernel estimator that are out of range, saying what is needed."""
-    check_integer("n_clusters", estimator.n_clusters, 1)
-    check_integer("max_iter", estimator.max_iter, 1)
+    check_shared(estimator, estimator.n_clusters)
     kernel, method = full_options("kernel", estimator.kernel), full_options("method", estimator.method)
     check_integer("degree", kernel.degree, 1)
-    check_progress(estimator.progress)
     if method.landmark_rank is not None:
         check_integer("landmark_rank", method.landmark_rank, 1)
-    for name, smallest in (("n_landmarks", 1), ("rank", 1), ("n_init", 1), ("chunk_bytes", 1), ("refine", 0)):
-        if getattr(estimator, name) != "auto":
-            check_integer(name, getattr(estimator, name), smallest, or_auto=True)
-    check_tol(estimator.tol)
+    for name, smallest in (("n_landmarks", 1), ("rank", 1), ("refine", 0)):
+        check_integer(name, getattr(estimator, name), smallest, or_auto=True)
     for name, value in (("eps", estimator.eps), ("gamma_factor", kernel.gamma_factor)):
         if not (value is None and name == "eps") and not 0 < as_number(value) < np.inf:
             raise InvalidParameterError(f"{name}={value!r}; needed: a number above 0")
@@ -58,7 +54,6 @@ def check_kernel_parameters(estimator: Any) -> None:
                     f'{name}={getattr(method, name)!r} with kernel="precomputed"; needed: one of '
                     f"{', '.join(map(repr, known))}: other rows than those of the fit have no kernel values"
                 )
-    check_init(estimator.init, estimator.n_clusters, estimator.n_init)
 
 
 def kernel_name(kernel: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
@@ -27,15 +28,20 @@ from streamkm.estimators.kmeans_fit import (
     compiling_for,
     fit_rows,
     labels_stay,
-    plan_rows,
+    resources_of,
     rows_to_cluster,
+    settings_of,
 )
 from streamkm.estimators.labelling import label_places, write_label_table
-from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, is_sketch
+from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, is_sketch, parameters_of
+from streamkm.fitting.centers import check_clusters
 from streamkm.passes.label_tables import TableLabels
 from streamkm.passes.labels import check_seen
 from streamkm.passes.reader import Invalid
+from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.plan import Plan
+from streamkm.planning.request import FitParameters
+from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
 from streamkm.sketches import Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_class
 from streamkm.sources.base import RowSource
@@ -458,13 +464,22 @@ class StreamKMeans(DescribedKMeans):
 
         Below another `memory_limit` if one is given; see `checkpoints.limit_of_run`.
         """
-        return plan_rows(
-            self,
-            source,
-            total_weight=total_weight,
-            gathers_labels=gathers_labels,
-            memory_limit=memory_limit,
+        given = parameters_of(self)
+        if source.n_rows is not None:
+            check_clusters(given.n_clusters, source.n_rows)
+        rows = rows_to_cluster(self, source)
+        parameters = FitParameters(
+            n_clusters=given.n_clusters,
+            sketch=replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch,
+            refine=given.refine,
+            coreset=given.coreset,
+            weighted=total_weight is not None,
         )
+        plan = plan_fit(rows, parameters, resources_of(given, memory_limit, gathers_labels=gathers_labels))
+        stored = None
+        if plan.memory_model is not None and not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
+            stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
+        return plan.with_epochs(settings_of(self, 0), stored=stored)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

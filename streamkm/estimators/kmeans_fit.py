@@ -16,7 +16,6 @@ from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.fitted_attributes import set_fitted
 from streamkm.estimators.input_rows import read_invalid
 from streamkm.estimators.validation import Weights, drawn_seed, given_start, parameters_of, random_streams, row_metric
-from streamkm.fitting.centers import check_clusters
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import run_fit
 from streamkm.fitting.settings import Settings
@@ -24,11 +23,9 @@ from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.context import PassContext
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import RowReader
-from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.plan import Plan
-from streamkm.planning.request import FitParameters, Resources
-from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
+from streamkm.planning.request import Resources
 from streamkm.preparation import Preparation
 from streamkm.sources.base import RowSource
 from streamkm.sources.cached import cached_rows
@@ -36,40 +33,17 @@ from streamkm.sources.open import store_of
 from streamkm.sources.prepared import prepared
 
 
-def plan_rows(
-    estimator: Any,
-    source: RowSource,
-    *,
-    total_weight: float | None,
-    gathers_labels: bool,
-    memory_limit: Any,
-) -> Plan:
-    """Plan a fit; see `StreamKMeans.plan_for`."""
-    given = parameters_of(estimator)
-    if source.n_rows is not None:
-        check_clusters(given.n_clusters, source.n_rows)
-    rows = rows_to_cluster(estimator, source)
-    parameters = FitParameters(
-        n_clusters=given.n_clusters,
-        sketch=replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch,
-        refine=given.refine,
-        coreset=given.coreset,
-        weighted=total_weight is not None,
-    )
-    resources = Resources(
+def resources_of(given: Any, memory_limit: Any, **more: Any) -> Resources:
+    """What a fit with these parameters may take; below another limit if one is given."""
+    return Resources(
         memory_limit=given.memory_limit if memory_limit is None else memory_limit,
         chunk_bytes=given.chunk_bytes,
         n_threads=local_threads(given.executor),
-        gathers_labels=gathers_labels,
         caches_rows=is_alone(given.executor),
         on_cluster=is_on_cluster(given.executor),
         workers=cluster_memory(given.executor),
+        **more,
     )
-    plan = plan_fit(rows, parameters, resources)
-    stored = None
-    if plan.memory_model is not None and not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
-        stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
-    return plan.with_epochs(settings_of(estimator, 0), stored=stored)
 
 
 def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:

@@ -44,20 +44,25 @@ CHOICES = {
 
 def check_parameters(estimator: Any) -> None:
     """Refuse parameters of an estimator that are out of range, saying what is needed."""
-    check_integer("n_clusters", estimator.n_clusters, 1)
-    check_integer("max_iter", estimator.max_iter, 1)
-    if estimator.refine != "auto":
-        check_integer("refine", estimator.refine, 0)
-    check_progress(estimator.progress)
-    for name in ("n_init", "chunk_bytes"):
-        if getattr(estimator, name) != "auto":
-            check_integer(name, getattr(estimator, name), 1, or_auto=True)
-    check_tol(estimator.tol)
+    check_shared(estimator, estimator.n_clusters)
+    check_integer("refine", estimator.refine, 0, or_auto=True)
     for name in ("metric", "invalid", "coreset"):
         check_choice(name, getattr(estimator, name), CHOICES[name])
     check_sketch(full_options("sketch", estimator.sketch), spherical=estimator.metric == "spherical")
     check_preprocess(estimator.preprocess)
-    check_init(estimator.init, estimator.n_clusters, estimator.n_init)
+
+
+def check_shared(estimator: Any, n_clusters: Any) -> None:
+    """Refuse parameters that every estimator has and that are out of range."""
+    check_integer("n_clusters", n_clusters, 1)
+    check_integer("max_iter", estimator.max_iter, 1)
+    for name in ("n_init", "chunk_bytes"):
+        check_integer(name, getattr(estimator, name), 1, or_auto=True)
+    if not 0 <= as_number(estimator.tol) < np.inf:
+        raise InvalidParameterError(f"tol={estimator.tol!r}; needed: a number from 0")
+    if not isinstance(estimator.progress, bool | np.bool_) and estimator.progress != "auto":
+        raise InvalidParameterError(f'progress={estimator.progress!r}; needed: True, False or "auto"')
+    check_init(estimator.init, n_clusters, estimator.n_init)
 
 
 def cluster_range(n_clusters: Any) -> tuple[int, int]:
@@ -78,26 +83,14 @@ def cluster_range(n_clusters: Any) -> tuple[int, int]:
 
 def check_stream_parameters(estimator: Any) -> None:
     """Refuse parameters of an estimator of streams that are out of range, saying what is needed."""
-    fewest, _ = cluster_range(estimator.n_clusters)
-    check_integer("max_iter", estimator.max_iter, 1)
+    check_shared(estimator, cluster_range(estimator.n_clusters)[0])
     check_integer("first_row", estimator.first_row, 0)
-    for name in ("n_init", "chunk_bytes"):
-        if getattr(estimator, name) != "auto":
-            check_integer(name, getattr(estimator, name), 1, or_auto=True)
-    check_tol(estimator.tol)
     if estimator.half_life is not None and not as_number(estimator.half_life) > 0:
         raise InvalidParameterError(f"half_life={estimator.half_life!r}; needed: a positive number of rows, or None")
     if estimator.metric not in ("euclidean", "cosine"):
         raise InvalidParameterError(f"metric={estimator.metric!r}; needed: 'euclidean' or 'cosine'")
     check_choice("invalid", estimator.invalid, CHOICES["invalid"])
     check_preprocess(estimator.preprocess)
-    check_init(estimator.init, fewest, estimator.n_init)
-
-
-def check_tol(tol: Any) -> None:
-    """Refuse what is no number from 0."""
-    if not 0 <= as_number(tol) < np.inf:
-        raise InvalidParameterError(f"tol={tol!r}; needed: a number from 0")
 
 
 def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
@@ -115,8 +108,7 @@ def check_sketch(options: SketchOptions, *, spherical: bool) -> None:
         raise InvalidParameterError(
             f"sketch={options.sketch!r}; needed: one of {names}, a sketch such as CountSketch(2048), or SketchOptions"
         )
-    if options.n_components != "auto":
-        check_integer("n_components", options.n_components, 1, or_auto=True)
+    check_integer("n_components", options.n_components, 1, or_auto=True)
     for name, value in (("eps", options.eps), ("delta", options.delta)):
         if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
             raise InvalidParameterError(f"{name}={value!r}; needed: a number between 0 and 1")
@@ -134,12 +126,6 @@ def row_metric(metric: ClusterMetric) -> Metric:
     return "cosine" if metric == "spherical" else metric
 
 
-def check_progress(progress: Any) -> None:
-    """Refuse a value that is neither a truth value nor "auto"."""
-    if not isinstance(progress, bool | np.bool_) and progress != "auto":
-        raise InvalidParameterError(f'progress={progress!r}; needed: True, False or "auto"')
-
-
 def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
     """Refuse what is no way to start, or no k centers; warn where there is only one way to start."""
     if isinstance(init, str):
@@ -152,7 +138,7 @@ def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
             warnings.warn(
                 f"n_init={n_init} is ignored: with explicit initial centers there is a single start",
                 IgnoredStartsWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
 
 
@@ -193,7 +179,9 @@ def parameters_of(estimator: Any) -> Any:
 
 
 def check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:
-    """Refuse what is no integer from `smallest`."""
+    """Refuse what is no integer from `smallest`, nor "auto" where that may be."""
+    if or_auto and isinstance(value, str) and value == "auto":
+        return
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < smallest:
         needed = f"an integer from {smallest}" + (' or "auto"' if or_auto else "")
         raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")

@@ -317,6 +317,7 @@ def test_labels_and_steps_of_the_last_call(tmp_path):
         ("n_clusters", 0),
         ("n_init", "all"),
         ("tol", -1),
+        ("progress", "all"),
         ("metric", "spherical"),
         ("invalid", "keep"),
         ("chunk_bytes", 0),
