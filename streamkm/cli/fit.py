@@ -50,31 +50,22 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return set_option(talk_options(table_options(estimator_options(command))))
 
 
-def result_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How `fit` and `cluster` write results, and what they keep of an interrupted run."""
-    for option in (
-        click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run."),
-        click.option("--restart", is_flag=True, help="Forget the run that was interrupted."),
-        click.option("--resume", is_flag=True, help="Go on with the run that was interrupted."),
-        image_option,
-        click.option("--no-report", is_flag=True, help="Make no report.html."),
-        labels_format_option,
-    ):
-        command = option(command)
-    return command
-
-
 @click.command()
 @_run_options
 @fit_threads_option
-@result_options
+@labels_format_option
+@click.option("--no-report", is_flag=True, help="Make no report.html.")
+@image_option
+@click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
+@click.option("--restart", is_flag=True, help="Forget the run that was interrupted.")
+@click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run.")
 @click.option("--incremental", is_flag=True, help="Write incremental.npz too, which streamkm update goes on with.")
 @click.option(
     "--half-life", type=float, metavar="ROWS", help="Later rows after which a row of incremental.npz counts half."
 )
 @overwrite_option
 def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
-    """Cluster data; write labels, model, summary, report.
+    """Cluster data or a sketch store; write labels, model, summary, report.
 
     What is done is kept beside the results every few seconds: a run that was interrupted goes on with --resume.
 

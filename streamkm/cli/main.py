@@ -1,7 +1,7 @@
 """The command line: its group, exit codes, and the commands ``streamkm inspect``, ``assign`` and ``report``.
 
 Responsible, with its parts, for arguments, for what is printed and for exit codes. ``fit`` and ``plan`` are in
-`fit`, ``update`` and ``drift`` in `update`, ``sketch``, ``append`` and ``cluster`` in `stores`, ``dedupe`` in `dedupe`,
+`fit`, ``update`` and ``drift`` in `update`, ``sketch`` and ``append`` in `stores`, ``dedupe`` in `dedupe`,
 ``sweep`` in `sweep`, ``warm`` in `warm`, what commands share is in `common`; these modules alone import click, print,
 and set up logging. The work is done elsewhere.
 
@@ -36,7 +36,7 @@ from streamkm.cli.options import (
     talk_options,
     threads_option,
 )
-from streamkm.cli.stores import append, cluster, sketch
+from streamkm.cli.stores import append, sketch
 from streamkm.cli.sweep import sweep
 from streamkm.cli.update import drift, update
 from streamkm.cli.warm import warm
@@ -263,6 +263,6 @@ def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool)
         talk.say([("report", str(write_report(directory, image_shape)))])
 
 
-for _command in (fit, plan, inspect, assign, update, drift, sketch, append, cluster, dedupe, sweep, report, warm):
+for _command in (fit, plan, inspect, assign, update, drift, sketch, append, dedupe, sweep, report, warm):
     main.add_command(_command)
 COMMANDS.update(main.commands)

@@ -1,6 +1,6 @@
-"""The commands of sketch stores: ``streamkm sketch``, ``append`` and ``cluster``.
+"""The commands that write sketch stores: ``streamkm sketch`` and ``append``.
 
-Responsible for their options and for what they say. The work is done elsewhere, that of ``cluster`` by ``fit``.
+Responsible for their options and for what they say. The work is done elsewhere.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from typing import Any
 import click
 
 from streamkm.cli.common import Talk, work
-from streamkm.cli.fit import fit, result_options
 from streamkm.cli.options import (
-    estimator_options,
-    fit_threads_option,
     invalid_option,
     memory_option,
     overwrite_option,
@@ -48,7 +45,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
     """Sketch DATA... into a store that can be clustered.
 
     One pass, and one for each step of --preprocess that must know all rows; a run that was interrupted goes on where it
-    was. Cluster the store with streamkm cluster. Document frequencies are kept in STORE.tfidf.npz, for streamkm append
+    was. Cluster the store with streamkm fit. Document frequencies are kept in STORE.tfidf.npz, for streamkm append
     --set text.tfidf=STORE.tfidf.npz.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
@@ -129,22 +126,3 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
             else:
                 found = append_rows(store, reader, workers, stage, restart=options["restart"])
         talk.say([("rows", f"{found.n_rows:,}"), ("store", store), *found.details().items()])
-
-
-@click.command()
-@click.argument("store", type=click.Path(exists=True, file_okay=False))
-@click.option("-k", "--n-clusters", type=int, required=True, help="Number of clusters.")
-@click.option("-o", "--output", type=click.Path(), help="Results directory.  [default: streamkm-out]")
-@result_options
-@overwrite_option
-@set_option
-@estimator_options
-@fit_threads_option
-@talk_options
-@click.pass_context
-def cluster(context: click.Context, /, store: str, settings: Sequence[str], **options: Any) -> None:
-    """Cluster the rows of a sketch store, as fit does; the model labels original rows."""
-    from streamkm.sources.sketch_store import StoreInfo
-
-    StoreInfo.read(store)
-    context.invoke(fit, inputs=(store,), settings=settings, **options)

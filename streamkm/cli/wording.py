@@ -10,7 +10,7 @@ import shlex
 from typing import Any
 
 COMMANDS: dict[str, Any] = {}  # by name; `main` fills it
-_FITS = ("fit", "plan", "cluster")
+_FITS = ("fit", "plan")
 COLUMN_FLAGS = ("columns", "exclude", "id_column", "categories", "categories_unseen", "dates", "genes", "feature_names")
 _PARAMETERS = {"seed": "random_state", "threads": "executor"}  # what Python calls some options
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))

@@ -655,7 +655,7 @@ def test_threads_of_every_command_that_computes(folder, monkeypatch, threads):
         ("assign", "out/model.npz", "x.npy", "-o", "more-labels.npy"),
         ("sketch", "x.npy", "-o", "store.zarr"),
         ("append", "store.zarr", "more.npy"),
-        ("cluster", "store.zarr", "-k", 3, "-o", "clustered"),
+        ("fit", "store.zarr", "-k", 3, "-o", "clustered"),
         ("sweep", "x.npy", "-k", "2:4"),
         ("dedupe", "x.npy", "-o", "keep.npy"),
     ):
@@ -683,7 +683,6 @@ def test_version_and_help():
         "report",
         "sketch",
         "append",
-        "cluster",
         "dedupe",
         "sweep",
         "warm",

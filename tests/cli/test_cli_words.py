@@ -72,14 +72,14 @@ def test_of_stores_and_checkpoints(folder):
         assert "pass --first-feature 3 or more" in said or "features together" in said
 
 
-@pytest.mark.parametrize("command", ["fit", "plan", "cluster", "sweep"])
+@pytest.mark.parametrize("command", ["fit", "plan", "fit a store", "sweep"])
 def test_more_clusters_than_rows_are_refused_before_reading(folder, monkeypatch, command):
     data = "x.npy"
-    if command == "cluster":
+    if command == "fit a store":
         run("sketch", "x.npy", "-o", "s.zarr")
-        data = "s.zarr"
+        command, data = "fit", "s.zarr"
     monkeypatch.setattr(DenseSource, "read", None)
-    for more in ([], ["--set", "kernel.kernel=rbf"]) if command in ("fit", "plan") else ([],):
+    for more in ([], ["--set", "kernel.kernel=rbf"]) if data == "x.npy" and command != "sweep" else ([],):
         said = run(command, data, "-k", "41", *more, code=2)
         assert "n_samples=40 should be >= -k 41; use fewer clusters" in said
     assert not list(folder.glob("streamkm-*"))

@@ -70,4 +70,4 @@ def test_an_interrupted_run_goes_on(monkeypatch):
 
 def test_a_store_is_refused():
     run("sketch", "x.npy", "-o", "x.zarr")
-    assert "is a sketch store; kernels need original rows" in run("cluster", "x.zarr", "-k", 2, *KERNEL, code=2)
+    assert "is a sketch store; kernels need original rows" in run("fit", "x.zarr", "-k", 2, *KERNEL, code=2)

@@ -24,7 +24,7 @@ COMMANDS = {
     "append": ["append", "s.zarr", "y.npy"],
     "sparse": ["append", "s.zarr", "y.npz"],
     "columns": ["append", "s.zarr", "z.npy", "--columns"],
-    "cluster": ["cluster", "s.zarr", "-k", "4", "-o", "out", "--resume"],
+    "cluster": ["fit", "s.zarr", "-k", "4", "-o", "out", "--resume"],
     "fit": ["fit", "x.npy", "-k", "4", "-o", "out", "--resume", "--labels-format", "zarr"],
     "first": ["fit", "x.npy", "-k", "4", "-o", "first", "--resume", "--labels-format", "parquet"],
     "dedupe": ["dedupe", "x.npy", "--threshold", "0.999", "-o", "keep.npy", "--overwrite"],

@@ -200,7 +200,7 @@ def test_other_commands(trips):
         "plan", "trips.csv", "-k", 3, "--memory-limit", "1 GiB, process 300 MiB", "--refine", 2, *columns
     )
     run("sketch", "trips.csv", "-o", "x.zarr", *columns)
-    run("cluster", "x.zarr", "-k", 3, "-o", "clustered", "--no-report", "--seed", 1)
+    run("fit", "x.zarr", "-k", 3, "-o", "clustered", "--no-report", "--seed", 1)
     run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", "--seed", 1, "--metric", "cosine", *columns)
     assert json.loads(Path("out/summary.json").read_text())["parameters"]["metric"] == "cosine"
     steps = ("--preprocess", "log1p,standardize", "--metric", "cosine", "--invalid", "skip")
@@ -213,7 +213,7 @@ def test_other_commands(trips):
 def test_stores_of_prepared_rows(trips):
     run("sketch", "trips.csv", "-o", "x.zarr", "--columns", "distance,passengers", "--preprocess", "standardize,unit")
     assert "standardize, unit" in run("inspect", "x.zarr")
-    run("cluster", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--seed", 1)
+    run("fit", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--seed", 1)
     np.save("more.npy", trips[["distance", "passengers"]].to_numpy())  # a store has no names of columns
     assert "1,200" in run("append", "x.zarr", "more.npy")
     run("assign", "out/model.npz", "more.npy", "-o", "labels.npy")

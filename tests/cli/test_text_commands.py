@@ -164,7 +164,7 @@ def test_a_store_of_documents(folder):
     assert "text.tfidf=true would weight the new documents by their own frequencies" in said
     assert "pass --set text.tfidf=x.zarr.tfidf.npz, or false" in said
     run("append", "x.zarr", "more.jsonl", *field, "--set", "text.tfidf=x.zarr.tfidf.npz")
-    run("cluster", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--set", "estimator.random_state=0")
+    run("fit", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--set", "estimator.random_state=0")
     assert as_topics(np.load("out/labels.npy"), y)
 
 

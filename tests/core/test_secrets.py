@@ -136,7 +136,7 @@ def test_stores_and_checkpoints_keep_no_secret(web, tmp_path):
     run(["sketch", url(web, "x.npy"), "-o", str(store), "-v"])
     run(["append", str(store), url(web, "more.npy"), "-v"])
     assert "already" in run(["append", str(store), url(web, "more.npy", OTHER_QUERY), "-v"], code=2)
-    run(["cluster", str(store), "-k", "3", "-o", str(tmp_path / "out"), "-v"])
+    run(["fit", str(store), "-k", "3", "-o", str(tmp_path / "out"), "-v"])
     StreamKMeans(n_clusters=3, progress=False).fit(url(web, "x.npy"), checkpoint=str(saved))
     km = StreamKMeans(n_clusters=3, progress=False).fit(url(web, "x.npy", OTHER_QUERY), checkpoint=str(saved))
     (tmp_path / "km.pickle").write_bytes(pickle.dumps(km))
