@@ -47,11 +47,6 @@ class Run(NamedTuple):
     cluster: ClusterSettings | None
     checkpoint: str | None  # directory that was given; None for the one beside the results
 
-    @property
-    def source(self) -> RowSource:
-        """As opened: rows of documents are not weighted yet where their frequencies must be counted."""
-        return self.data.source
-
     def with_genes(self) -> Run:
         """The same with the most variable genes found, if that is to be done: a pass over all cells."""
         given = self.estimator
@@ -61,7 +56,7 @@ class Run(NamedTuple):
 
     def plan(self) -> Plan:
         """What a fit would do; one pass may count document frequencies."""
-        plan = self.plan_for(self.source)
+        plan = self.plan_for(self.data.source)
         before = (*plan.reading.passes_before, *(("idf",) if self.data.counts else ()))
         passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))
         return replace(plan, reading=replace(plan.reading, passes=passes, passes_before=before))

@@ -19,7 +19,6 @@ from streamkm.cli.common import Talk, on_cluster, parsed, print_pairs
 from streamkm.cli.options import (
     counts_of,
     estimator_options,
-    fit_threads_option,
     image_option,
     labels_format_option,
     overwrite_option,
@@ -52,7 +51,6 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_run_options
-@fit_threads_option
 @labels_format_option
 @click.option("--no-report", is_flag=True, help="Make no report.html.")
 @image_option
@@ -135,8 +133,8 @@ def _check_places(run: Run, place: Path, checkpoint: str | None, image_shape: An
 
     placed = checkpoint is not None and has_placed(checkpoint, place)
     check_target(place, overwrite=run.output.overwrite or placed)
-    if image_shape is not None and run.source.n_features is not None:
-        check_image_shape(image_shape, run.source.n_features)
+    if image_shape is not None and run.data.source.n_features is not None:
+        check_image_shape(image_shape, run.data.source.n_features)
 
 
 def _incremental(run: Run, many: Any) -> Any:
@@ -202,7 +200,6 @@ def _place_of(directory: Path, stages: Sequence[str], source: Any) -> str:
 
 @click.command()
 @_run_options
-@fit_threads_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **options: Any) -> None:
     """Say what fit would do: passes, bytes, memory; all with --verbose.

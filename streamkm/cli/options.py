@@ -13,12 +13,6 @@ from streamkm.cli.wording import COLUMN_FLAGS
 _THREADS_HELP = "Threads of this process.  [default: one for each processor]"
 
 
-def fit_threads_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How many threads work, added to `settings`."""
-    option = click.option("--threads", type=click.IntRange(1), help=_THREADS_HELP)
-    return _as_settings(command, {"threads": "estimator.executor"}, option)
-
-
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
     return None if value is None else value.split(",")
 
@@ -131,10 +125,10 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What is set most often of the section estimator, as flags; they are added to `settings`."""
-    same = ("metric", "preprocess", "memory_limit", "refine", "invalid")
+    keys = {name: f"estimator.{name}" for name in ("metric", "preprocess", "memory_limit", "refine", "invalid")}
     return _as_settings(
         command,
-        {**{name: f"estimator.{name}" for name in same}, "seed": "estimator.random_state"},
+        {**keys, "seed": "estimator.random_state", "threads": "estimator.executor"},
         click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Random seed; it determines the result."),
         click.option("--metric", type=click.Choice(["euclidean", "cosine", "spherical"]), help="[default: euclidean]"),
         column_steps_option,
@@ -144,6 +138,7 @@ def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--invalid", type=click.Choice(["raise", "skip", "mean"]),
             help="Rows with NaN or infinity: skip gives them the label -1; mean fills NaN.  [default: raise]",
         ),
+        click.option("--threads", type=click.IntRange(1), help=_THREADS_HELP),
     )  # fmt: skip
 
 

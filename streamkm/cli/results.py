@@ -188,8 +188,18 @@ def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSou
     if labels.suffix in SUFFIXES:
         written: Written = estimator.predict_to(source, labels)
         return written.stage
-    with writing(labels, 4 * estimator.labels_.shape[0]):
-        _write_labels(labels, estimator.labels_)
+    found = estimator.labels_
+    with writing(labels, 4 * found.shape[0]):
+        if not isinstance(found, np.ndarray):  # workers have written them to a Zarr array
+            os.replace(found.store.root, labels)
+        elif labels.suffix == ".npy":
+            replace_file(labels, lambda file: np.save(file, found, allow_pickle=False), found.nbytes)
+        else:
+            import zarr
+
+            chunks = (min(_LABELS_PER_CHUNK, max(1, len(found))),)
+            marked: dict[str, Any] = {MARK: FORMAT, SKIPPED: int(np.count_nonzero(found < 0))}
+            zarr.create_array(str(labels), data=found, chunks=chunks, attributes=marked)
     return None
 
 
@@ -204,23 +214,13 @@ def write_texts(directory: str | os.PathLike[str], texts: Mapping[str, str], rep
     Raises DiskFullError, OutputError if they cannot be written, or another file has the name of one.
     """
     with staged(Path(directory), replaced) as stage:
-        for name, text in texts.items():
-            (stage / name).write_text(displayed(text), "utf-8")
+        stage_texts(stage, texts)
 
 
-def _write_labels(path: Path, labels: NDArray[np.int32]) -> None:
-    if not isinstance(labels, np.ndarray):  # workers have written them to a Zarr array
-        os.replace(labels.store.root, path)
-        return
-    if path.suffix == ".npy":
-        replace_file(path, lambda file: np.save(file, labels, allow_pickle=False), labels.nbytes)
-        return
-    import zarr
-
-    chunks = (min(_LABELS_PER_CHUNK, max(1, len(labels))),)
-    marked: dict[str, Any] = {MARK: FORMAT, SKIPPED: int(np.count_nonzero(labels < 0))}
-    array = zarr.create_array(str(path), shape=labels.shape, chunks=chunks, dtype=labels.dtype, attributes=marked)
-    array[:] = labels
+def stage_texts(stage: Path, texts: Mapping[str, str]) -> None:
+    """Write texts under their names, where results wait to take their place."""
+    for name, text in texts.items():
+        (stage / name).write_text(displayed(text), "utf-8")
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What a configuration may say: sections, keys, types, and the messages for anything else.
 
-Responsible for checking plain values. Names and defaults of the estimators are those of their signatures, those of the
-cluster those of `ClusterSettings`, so they are written once. The only module that imports pydantic. Reads no file.
+Responsible for checking plain values. Names, defaults and types are those of the signatures of the classes that
+sections describe, so they are written once. The only module that imports pydantic. Reads no file.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ import inspect
 import reprlib
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from streamkm.cli.data import HASHING
 from streamkm.core.exceptions import ConfigError
 from streamkm.core.secrets import MASK
 from streamkm.engine import ClusterSettings
@@ -35,45 +33,21 @@ _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 3, 60
 
 _COLUMNS = list[str | int] | dict[str | int, int | float] | None  # of a step; with weights; all
 
-# Types of the estimator's parameters; their names and defaults are those of its signature.
-ESTIMATOR_TYPES: dict[str, Any] = {
-    "n_clusters": int,
-    "n_components": int | Literal["auto"],
-    "eps": float | None,
-    "delta": float,
-    "init": str,
-    "n_init": int | Literal["auto"],
-    "max_iter": int,
-    "tol": float,
-    "preprocess": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | dict[str, _COLUMNS] | None,
-    "refine": int | Literal["auto"],
-    "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],
-    "chunk_bytes": int | Literal["auto"],
-    "executor": int | Literal["auto"],
-    "progress": bool | Literal["auto"],
-    "random_state": int | None,
-    "sketch": Literal[("auto", *sketch_names())],
+# Types of keys, by name or by the annotation in the signature, where YAML takes less than Python.
+_TYPES: dict[Any, Any] = {
+    int | str: int | Literal["auto"],
+    bool | str: bool | Literal["auto"],
     **{name: Literal[choices] for name, choices in CHOICES.items()},
-}
-# Those of the kernel estimator's that the other has not, or means otherwise.
-KERNEL_TYPES: dict[str, Any] = {
+    "sketch": Literal[("auto", *sketch_names())],
+    "init": str,
+    "preprocess": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | dict[str, _COLUMNS] | None,
+    "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],
+    "executor": int | Literal["auto"],
+    "random_state": int | None,
     "kernel": Literal[(*KERNELS, *ALIASES)],
     "gamma": float | Literal["scale"] | None,
-    "gamma_factor": float,
-    "degree": int,
-    "coef0": float,
     "method": Literal[tuple(METHODS)],
-    "n_landmarks": int | Literal["auto"],
     "landmarks": Literal[LANDMARKS],
-    "rank": int | Literal["auto"],
-    "eps": float | None,
-    "landmark_rank": int | None,
-    "fit_on": Literal["sample", "all"],
-}
-
-
-# Likewise of how documents are hashed.
-HASHING_TYPES: dict[str, Any] = {name: get_type_hints(FeatureHashing)[name] for name in HASHING} | {
     "ngram_range": list[int],
     "stop_words": Literal["english"] | list[str] | None,
     "dtype": Literal["float32", "float64"],
@@ -134,46 +108,36 @@ class Output(_Section):
     half_life: float | None = None  # of it: rows after which a row counts half
 
 
-def flat_parameters(estimator: type[Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of an estimator, those that are said in `OPTIONS` behind the one that takes these."""
+def flat_parameters(described: type[Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a class, those that are said in `OPTIONS` behind the one that takes these."""
     found: dict[str, inspect.Parameter] = {}
-    for name, parameter in inspect.signature(estimator).parameters.items():
+    for name, parameter in inspect.signature(described, eval_str=True).parameters.items():
         found[name] = parameter
-        found |= inspect.signature(OPTIONS[name]).parameters if name in OPTIONS else {}
+        found |= inspect.signature(OPTIONS[name], eval_str=True).parameters if name in OPTIONS else {}
     return found
 
 
-def _section_of(estimator: type[Any], types: Mapping[str, Any], **of_fit: Any) -> type[_Section]:
-    """Make a section of an estimator's parameters, with keys for arguments of `fit` behind them."""
-    parameters = flat_parameters(estimator)
-    fields: dict[str, Any] = {
-        name: (types[name], parameter.default) for name, parameter in parameters.items() if name in types
-    }
-    return create_model("_Estimator", __base__=_Section, **fields, **of_fit)
+def _section_of(
+    parameters: Mapping[str, inspect.Parameter], types: Mapping[Any, Any], base: type[_Section], **further: Any
+) -> type[_Section]:
+    """A section of parameters, with `further` keys behind them."""
+    keys: dict[str, Any] = {}
+    for name, each in parameters.items():
+        default = list(each.default) if isinstance(each.default, tuple) else each.default
+        keys[name] = types.get(name, types.get(each.annotation, each.annotation)), default
+    return create_model("_Keys", __base__=base, **keys, **further)
 
 
-def _text_section() -> type[_Section]:
-    defaults = inspect.signature(FeatureHashing).parameters
-    keys: dict[str, Any] = {
-        name: (HASHING_TYPES[name], list(default) if isinstance(default, tuple) else default)
-        for name, default in ((name, defaults[name].default) for name in HASHING)
-    }
-    return create_model("_Text", __base__=_Reading, **keys)
-
-
-def _cluster_section() -> type[_Section]:
-    kinds = get_type_hints(ClusterSettings)
-    keys: dict[str, Any] = {field.name: (kinds[field.name], field.default) for field in fields(ClusterSettings)}
-    return create_model("_Cluster", __base__=_Section, **keys)
-
-
+_KMEANS, _KERNEL = flat_parameters(StreamKMeans), flat_parameters(StreamKernelKMeans)
+# keys that k-means does not have, or that mean something else there
+_OWN = {name: each for name, each in _KERNEL.items() if name not in _KMEANS or name in ("eps", "fit_on")}
 SECTIONS: dict[str, type[_Section]] = {
     "data": _Data,
-    "text": _text_section(),
-    "estimator": _section_of(StreamKMeans, ESTIMATOR_TYPES, checkpoint=(str | None, None)),
-    "kernel": _section_of(StreamKernelKMeans, KERNEL_TYPES),
+    "text": _section_of(flat_parameters(FeatureHashing), _TYPES, _Reading),
+    "estimator": _section_of(_KMEANS, _TYPES, _Section, checkpoint=(str | None, None)),
+    "kernel": _section_of(_OWN, _TYPES, _Section),
     "output": Output,
-    "cluster": _cluster_section(),
+    "cluster": _section_of(flat_parameters(ClusterSettings), {}, _Section),
 }
 OPTIONAL = ("kernel",)  # there only where they are given
 
@@ -220,7 +184,7 @@ def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], 
             for key, kind in found.items():
                 problems.append(_problem((name, key), _explain(name, key, kind, given.get(key)), origins, where))
     if "kernel" in sections and "estimator" in sections:
-        of_no_use = set(ESTIMATOR_TYPES) - set(flat_parameters(StreamKernelKMeans)) | set(KERNEL_TYPES)
+        of_no_use = _KMEANS.keys() - _KERNEL.keys() | _OWN.keys()
         for key, value in sections["estimator"].model_dump(exclude_defaults=True).items():
             if key in of_no_use:
                 problem = f"estimator.{key}={value!r} does not apply to kernel k-means; leave out this key or kernel"

@@ -67,7 +67,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
     done twice.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
-        from streamkm.cli.results import check_target, prepare_labels
+        from streamkm.cli.results import check_target, prepare_labels, stage_labels, stage_texts, staged
         from streamkm.cli.summary import rows_text
         from streamkm.cli.update_results import (
             RUN,
@@ -81,7 +81,6 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             json_text,
             load_incremental,
             state_digest,
-            write_update,
         )
         from streamkm.engine import is_on_cluster
         from streamkm.engine.checkpoint import KeptDirectory, forget, records
@@ -126,13 +125,9 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             told = {**done.to_dict(), "lineage": [plain(asdict(event)) for event in estimator.lineage_], RUN: run}
             if file_version(model) != version:
                 raise OutputError(f"{model} was changed while this update ran; nothing was written: call it again")
-            write_update(
-                output,
-                estimator,
-                {UPDATE: json_text(told), UPDATE_PAGE: update_page(done)},
-                labels_format=form,
-                source=source,
-            )
+            with staged(Path(output), UPDATE_RESULTS) as stage:
+                stage_labels(stage, estimator, form, source)
+                stage_texts(stage, {UPDATE: json_text(told), UPDATE_PAGE: update_page(done)})
         estimator.set_params(**kept).save(target, overwrite=True)
         forget(directory)
         talk.show(f"{done}\n")

@@ -8,16 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkm.cli.data import TEXT
-from streamkm.cli.results import INCREMENTAL, LABELS, stage_labels, staged
+from streamkm.cli.results import INCREMENTAL, LABELS
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.core.atomic_io import check_replaceable
-from streamkm.core.display import displayed
 from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
 from streamkm.core.marks import check_ours
 from streamkm.estimators.continued import unfitted_incremental
@@ -125,21 +123,6 @@ def file_version(path: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def write_update(
-    directory: str | os.PathLike[str],
-    estimator: IncrementalKMeans,
-    texts: Mapping[str, str],
-    *,
-    labels_format: str,
-    source: RowSource,
-) -> None:
-    """Write the labels of the rows that an update took, and texts under their names; as `write_results` does."""
-    with staged(Path(directory), UPDATE_RESULTS) as stage:
-        stage_labels(stage, estimator, labels_format, source)
-        for name, text in texts.items():
-            (stage / name).write_text(displayed(text), "utf-8")
 
 
 def json_text(values: dict[str, Any]) -> str:

@@ -711,7 +711,7 @@ def test_configurations_and_commands_take_urls(s3, tmp_path, local):
     config = tmp_path / "config.yaml"
     options = json.dumps(s3)
     config.write_text(f"data:\n  path: s3://{BUCKET}/x.svm\n  storage_options: {options}\n")
-    assert load_run(config).source.name == f"s3://{BUCKET}/x.svm"
+    assert load_run(config).data.source.name == f"s3://{BUCKET}/x.svm"
     result = CliRunner().invoke(
         main, ["fit", str(config), "-k", "4", "-o", str(tmp_path / "out"), "--set", "estimator.random_state=0",
                "--set", f"estimator.chunk_bytes={CHUNK_BYTES}", "--set", "output.report=false"],
