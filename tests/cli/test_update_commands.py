@@ -190,6 +190,10 @@ def test_what_cannot_go_on_is_refused_with_the_line_to_write(fits, monkeypatch, 
 def test_drift_is_told_by_exit_code(begun):
     """Once in a process, as a scheduler starts it."""
     given = ["-m", "streamkm", "drift", "model.npz", "day1.npy", "--fail-on", "shifted", "-o", "same"]
+    assert "Too few updates to judge" in run("drift", "model.npz", "day1.npy", "--fail-on", "shifted")
+    for number in range(20, 29):
+        begun.update(day(number, [0, 1, 2, 3]))
+    begun.save("model.npz", overwrite=True)
     same = run_program(given, timeout=120)
     assert (same.returncode, same.stdout[:7]) == (0, "Stable:")
     assert json.loads(Path("same/drift.json").read_text())["verdict"] == "stable"
