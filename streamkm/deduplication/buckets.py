@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.sampling.row_sample import stacked_csr
+from streamkm.cluster.sampling.row_sample import stacked, stacked_csr
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.matrix import Matrix, matrix_bytes, pack_matrix, unpack_matrix
 from streamkm.core.temporary import TemporaryFolder
@@ -57,13 +57,10 @@ class Members:
             none = np.empty(0, np.int32)
             return cls(np.empty((0, n_features), np.float32), np.empty(0, np.int64), none, none)
         matrices = [part.X for part in parts]
-        if isinstance(matrices[0], np.ndarray):
-            X: Matrix = matrices[0] if len(parts) == 1 else np.concatenate(matrices)
-        else:
-            X = stacked_csr(matrices, n_features)
+        X = stacked(matrices) if isinstance(matrices[0], np.ndarray) else stacked_csr(matrices, n_features)
         return cls(X, *(np.concatenate([getattr(part, name) for part in parts]) for name in NUMBERS))
 
-    def __getitem__(self, chosen: NDArray[np.intp]) -> Members:
+    def __getitem__(self, chosen: NDArray[np.intp] | slice) -> Members:
         """Some of them."""
         return Members(self.X[chosen], *(getattr(self, name)[chosen] for name in NUMBERS))
 
@@ -126,8 +123,6 @@ class Buckets:
 
     def _write(self, bucket: int) -> None:
         held = [part for part in self._parts[bucket] if not isinstance(part, Path)]
-        if not held:
-            return
         if self._folder is None:
             self._folder = TemporaryFolder()
             logger.info("memory is full: rows of clusters go to %s", self._folder.path)

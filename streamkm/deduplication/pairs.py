@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import densified
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import row_d2, row_d2norms
-from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix, rows_between
 
 BLOCK_ROWS = 256  # compared with others at a time
@@ -24,8 +23,9 @@ EXACT_PAIRS = 4096  # whose cosines are found again at a time, at most
 def kept_rows(X: Matrix, threshold: float) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Which rows are kept, in their order: a row goes if its cosine to one kept before it is at least the threshold.
 
-    Every row that goes is so near to one that stays. O(s * r * d) for s rows of which r are kept; holds a copy of
-    these, and `BLOCK_ROWS` x `PANEL_ROWS` products.
+    Every row that goes is so near to one that stays. The second half is compared with what is kept of the first, then
+    within itself. O(s * r * d) for s rows of which r are kept; holds a copy of the rows, and `BLOCK_ROWS` x
+    `PANEL_ROWS` products.
 
     Parameters
     ----------
@@ -42,28 +42,24 @@ def kept_rows(X: Matrix, threshold: float) -> tuple[NDArray[np.bool_], NDArray[n
         A row that is kept, for each: the first one near it, or itself.
     """
     n_rows = X.shape[0]
-    kept, nearby = np.zeros(n_rows, np.bool_), np.arange(n_rows)
-    panels: list[Matrix] = []  # rows that are kept, cut to what is compared at a time
-    for start in range(0, n_rows, BLOCK_ROWS):
-        block = rows_between(X, start, start + BLOCK_ROWS)
-        left = np.arange(block.shape[0])
-        before, first = np.flatnonzero(kept), 0
-        for panel in panels:
-            found = first_near(block[left], panel, threshold)
-            nearby[start + left[found >= 0]] = before[first + found[found >= 0]]
-            left, first = left[found < 0], first + panel.shape[0]
-        inside = near(block[left], block[left], threshold)
-        stays = np.ones(len(left), np.bool_)
-        for i in range(len(left)):
-            if stays[i]:
-                goes = inside[i] & stays
-                goes[: i + 1] = False
-                nearby[start + left[goes]] = start + left[i]
-                stays &= ~goes
-        left = left[stays]
-        kept[start + left] = True
-        if len(left):
-            _add(panels, block[left])
+    kept, nearby = np.ones(n_rows, np.bool_), np.arange(n_rows)
+    if n_rows > BLOCK_ROWS:
+        half = n_rows // 2
+        kept[:half], nearby[:half] = kept_rows(rows_between(X, 0, half), threshold)
+        before, left = np.flatnonzero(kept[:half]), np.arange(half, n_rows)
+        found = first_near(rows_between(X, half, n_rows), X[before], threshold)
+        nearby[left[found >= 0]] = before[found[found >= 0]]
+        kept[left], left = found < 0, left[found < 0]
+        kept[left], inside = kept_rows(X[left], threshold)
+        nearby[left] = left[inside]
+        return kept, nearby
+    alike = near(X, X, threshold)
+    for i in range(n_rows):
+        if kept[i]:
+            goes = alike[i] & kept
+            goes[: i + 1] = False
+            nearby[goes] = i
+            kept &= ~goes
     return kept, nearby
 
 
@@ -113,14 +109,6 @@ def near(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.bool_]:
 def count_compared(kept: NDArray[np.bool_]) -> int:
     """Pairs that `kept_rows` compares if it takes the rows one by one: each with those kept before it."""
     return int((np.cumsum(kept) - kept).sum())
-
-
-def _add(panels: list[Matrix], rows: Matrix) -> None:
-    """Put rows that are kept to the last panel, or begin another where it is full."""
-    if panels and panels[-1].shape[0] + rows.shape[0] <= PANEL_ROWS:
-        panels[-1] = stacked([panels[-1], rows])
-    else:
-        panels.append(rows)
 
 
 def _products(X: Matrix, Y: Matrix) -> NDArray[Any]:

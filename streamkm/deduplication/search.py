@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import memory_limit_bytes, trim_heap, with_process_memory
 from streamkm.core.progress import Progress
-from streamkm.deduplication.borders import BorderRows, Borders, Guests
+from streamkm.deduplication.borders import BorderRows, invited
 from streamkm.deduplication.buckets import Buckets, Members
-from streamkm.deduplication.compare import Comparison, Counted, compare_bucket
+from streamkm.deduplication.compare import Compared, Comparison, compare_bucket
 from streamkm.deduplication.plan import GatherPlan, plan_run
 from streamkm.deduplication.result import Deduplicated
-from streamkm.engine import local_executor, open_executor, under_limit
+from streamkm.engine import Executor, local_executor, open_executor, under_limit
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.fitted_attributes import FewClustersWarning
@@ -168,17 +168,10 @@ def default_clusters(source: RowSource) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Clustered:
-    """What clustering leaves.
+    """What clustering leaves."""
 
-    Attributes
-    ----------
-    labels : int32 (n,)
-    centers : float64 (k, d)
-    seed : int
-    """
-
-    labels: NDArray[np.int32]
-    centers: NDArray[np.float64]
+    labels: NDArray[np.int32]  # (n,)
+    centers: NDArray[np.float64]  # (k, d)
     seed: int
 
 
@@ -197,11 +190,10 @@ class _Run:
         clustered = self._clustered()
         labels, n_clusters = clustered.labels, len(clustered.centers)
         sizes = np.bincount(labels[labels >= 0], minlength=n_clusters)
-        counted = self.writer.load("compared", Counted) or Counted.empty(len(labels), n_clusters)
+        told = self.writer.load("compared", Compared) or Compared.nothing(len(labels), n_clusters)
         plan = GatherPlan.of(self.source, self.estimator, sizes)
-        bucket_of = plan.bucket_of.copy()
-        bucket_of[counted.done] = -1
-        probed, near_by = _probes(labels, clustered.seed), Borders.of(clustered.centers, self.threshold)
+        plan.bucket_of[told.done] = -1
+        todo = np.unique(plan.bucket_of[~told.done & (sizes > 0)]).tolist()
         with (
             under_limit(self.estimator.memory_limit),
             open_executor(self.estimator.executor, plan.n_threads) as workers,
@@ -209,32 +201,31 @@ class _Run:
             closing(Buckets(plan.n_buckets, clustered.centers.shape[1], plan.room_bytes, plan.piece_bytes)) as buckets,
         ):
             trim_heap(memory_limit_bytes(self.estimator.memory_limit))
-            if not counted.done.all():
-                reader = RowReader(self.source, plan.chunk_bytes, "cosine", self.estimator.invalid)
-                context = PassContext(executor=workers, reader=reader)
-                guests = Guests(near_by, plan.most_guests.copy())
-                probes = self._gathered(context, clustered, guests, bucket_of, probed, buckets)
-                comparison = Comparison(clustered.centers, self.threshold, self.farthest, probes, bucket_of)
-                todo = np.unique(bucket_of[(bucket_of >= 0) & (sizes > 0)]).tolist()
+            if not told.done.all():
+                probes = self._gathered(workers, clustered, plan, buckets)
+                comparison = Comparison(clustered.centers, self.threshold, self.farthest, probes, plan.bucket_of, told)
                 with self.progress.stage("compare", len(todo), "buckets") as stage:
                     tasks = here.map(stage.name, compare_bucket, todo, buckets, comparison)
-                    for bucket, told in zip(todo, tasks, strict=True):
-                        counted.take(told, np.flatnonzero(bucket_of == bucket))
+                    for bucket, (pairs, counts) in zip(todo, tasks, strict=True):
+                        told.pairs.append(pairs)
+                        told.counts += counts
+                        told.done[plan.bucket_of == bucket] = True
                         buckets.drop(bucket)
                         stage.advance()
-                        self.writer.save_if_due("compared", counted.joined)
-        self.writer.save("compared", counted.joined())
-        counted.finish()
-        kept = (labels >= 0) & ~counted.removed
+                        self.writer.save_if_due("compared", told.joined)
+        self.writer.save("compared", told.joined())
+        told.finish()
+        kept = (labels >= 0) & ~told.removed
+        n_compared, n_near, n_together = told.counts.tolist()
         return Deduplicated(
             rows=np.flatnonzero(kept).astype(np.int64),
             n_rows=len(labels),
             n_skipped=int(np.count_nonzero(labels < 0)),
             n_clusters=n_clusters,
             largest_cluster=int(sizes.max(initial=0)),
-            n_compared=counted.n_compared,
-            recall=counted.n_together / counted.n_near if counted.n_near else None,
-            recall_pairs=counted.n_near,
+            n_compared=n_compared,
+            recall=n_together / n_near if n_near else None,
+            recall_pairs=n_near,
             stages=(*getattr(self.estimator, "stages_", []), *self.progress.stages),
         )
 
@@ -250,49 +241,35 @@ class _Run:
         self.writer.save("clustered", found)
         return found
 
-    def _gathered(
-        self,
-        context: PassContext,
-        clustered: _Clustered,
-        guests: Guests,
-        bucket_of: NDArray[np.int64],
-        probed: NDArray[np.int64],
-        buckets: Buckets,
-    ) -> Members:
+    def _gathered(self, workers: Executor, clustered: _Clustered, plan: GatherPlan, buckets: Buckets) -> Members:
         """Read all rows once, put those of clusters to their buckets, and give those that are compared with all."""
-        labels, first, probes = clustered.labels, 0, []
-        n_features = clustered.centers.shape[1]
+        labels, centers, first, probes = clustered.labels, clustered.centers, 0, []
+        valid, rng = np.flatnonzero(labels >= 0), np.random.default_rng([clustered.seed, len(labels)])
+        probed = np.sort(rng.choice(valid, min(PROBES, len(valid)), replace=False))
+        reader = RowReader(self.source, plan.chunk_bytes, "cosine", self.estimator.invalid)
+        context, room = PassContext(executor=workers, reader=reader), plan.most_guests.copy()
         with self.progress.stage("gather") as stage:
-            for X, numbers, n_read, near_by in context.outputs(BorderRows(guests.borders), stage):
-                if first + n_read > len(labels):
-                    raise _changed(self.source)
+            outputs = context.outputs(BorderRows.of(centers, self.threshold), stage)
+            for X, numbers, n_read, nearest, second in outputs:
                 rows = first + numbers
                 first += n_read
+                if first > len(labels):
+                    break
                 own = labels[rows]
-                chosen = np.flatnonzero(np.isin(rows, probed, assume_unique=True))
-                members = Members(X, rows, own, guests.invited(own, near_by))
-                probes.append(members[chosen])
-                places = bucket_of[own]
-                invited = np.flatnonzero(members.others >= 0)
-                elsewhere = bucket_of[members.others[invited]]
-                invited, elsewhere = (each[elsewhere != places[invited]] for each in (invited, elsewhere))
-                places, which = np.append(places, elsewhere), np.append(np.arange(len(own)), invited)
+                members = Members(X, rows, own, invited(own, nearest, second, room))
+                probes.append(members[np.flatnonzero(np.isin(rows, probed, assume_unique=True))])
+                places = plan.bucket_of[own]
+                guests = np.flatnonzero(members.others >= 0)
+                elsewhere = plan.bucket_of[members.others[guests]]
+                guests, elsewhere = (each[elsewhere != places[guests]] for each in (guests, elsewhere))
+                places, which = np.append(places, elsewhere), np.append(np.arange(len(own)), guests)
                 order = np.argsort(places, kind="stable")
                 starts = np.searchsorted(places[order], np.arange(buckets.n_buckets + 1))
                 for bucket in np.flatnonzero(np.diff(starts)).tolist():
                     buckets.add(bucket, members[which[order[starts[bucket] : starts[bucket + 1]]]])
             if first != len(labels):
-                raise _changed(self.source)
+                raise InvalidInputError(
+                    f"{self.source.name} gave other rows than when they were clustered; it must not change"
+                )
             stage.rows, stage.read_bytes = first, self.source.n_bytes or 0
-        return Members.joined(probes, n_features)
-
-
-def _probes(labels: NDArray[np.int32], seed: int) -> NDArray[np.int64]:
-    """Numbers of a few rows, ascending, drawn evenly from those that have a cluster."""
-    valid = np.flatnonzero(labels >= 0)
-    rng = np.random.default_rng([seed, len(labels)])
-    return np.sort(rng.choice(valid, min(PROBES, len(valid)), replace=False))
-
-
-def _changed(source: RowSource) -> InvalidInputError:
-    return InvalidInputError(f"{source.name} gave other rows than when they were clustered; it must not change")
+        return Members.joined(probes, centers.shape[1])
