@@ -121,14 +121,13 @@ class MatrixMarketSource(ChunkedSource):
         numbers, done, row = np.empty((n_lines, n_columns)), 0, np.dtype([("", np.float64)] * n_columns)
         lines = islice(_lines(text), 1, None)  # behind the sizes
         while block := list(islice(lines, _BLOCK_LINES)):
-            told = [number for number, _ in block]
             if done + len(block) > n_lines:
-                raise ValueError(f"Line {told[n_lines - done]:,}: Too many lines, the header tells {n_lines:,}")
+                raise ValueError(f"Line {block[n_lines - done][0]:,}: Too many lines, the header tells {n_lines:,}")
             rest = iter([line for _, line in block])
             try:
                 read = np.loadtxt(rest, row, comments=None, ndmin=1).view(np.float64).reshape(-1, n_columns)
             except ValueError as error:
-                at = told[len(told) - length_hint(rest) - 1]
+                at, _ = block[len(block) - length_hint(rest) - 1]
                 raise ValueError(f"Line {at:,}: {str(error).partition(' at row')[0]}") from None
             if self.is_sparse:
                 places = read[:, :2]
@@ -147,10 +146,9 @@ class MatrixMarketSource(ChunkedSource):
         """The text, decompressed; what fails within is worded for the file."""
         with unchanged(self._path), open_binary(self._path) as raw:
             text, failures = decompressor(self._path, compression_of(self._path, raw), raw)
-            failures = (*_DAMAGE, *failures)
             try:
                 yield io.BufferedReader(text)
-            except failures as error:
+            except (*_DAMAGE, *failures) as error:
                 raise SourceError(
                     f"{self._path} cannot be read as Matrix Market, it is truncated or damaged: {error}"
                 ) from error

@@ -167,7 +167,7 @@ def remote_library(*paths: str) -> tuple[str, ...]:
 
 def look(address: Address) -> Version | None:
     """Ask what an object is now; None for a directory. One request. Raises SourceNotFoundError, SourceError."""
-    info = _ask(address, _info)
+    info = _ask(address, lambda fs, path: _refreshed(fs, path).info(path))
     return None if info["type"] == "directory" else Version.of(info)
 
 
@@ -220,8 +220,7 @@ def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
             raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes from byte {start:,} came")
         return data
 
-    data: bytes = _ask(address, get)
-    return data
+    return bytes(_ask(address, get))
 
 
 def settle(address: Address) -> None:
@@ -308,14 +307,8 @@ def fingerprint(url: str) -> dict[str, Any]:
     return described
 
 
-def _info(fs: Any, path: str) -> Mapping[str, Any]:
+def _refreshed(fs: Any, path: str | None = None) -> Any:
     fs.invalidate_cache(path)  # lists that it keeps would hide a change
-    info: Mapping[str, Any] = fs.info(path)
-    return info
-
-
-def _refreshed(fs: Any) -> Any:
-    fs.invalidate_cache()
     return fs
 
 

@@ -245,11 +245,10 @@ class CsvFiles(RowSource, ABC):
             raise self._named_place(part, problem) from None
 
     def _parse(self, part: int, text: NDArray[np.uint8], start: int, end: int, base: int) -> Rows:
+        first = part << PLACE_BITS
         with self._places_named(part):
-            X, places = self._parser_of(part).parse(
-                text, start, end, base, lambda byte: self.describe(part << PLACE_BITS | byte)
-            )
-        return Rows(X, places + (part << PLACE_BITS))
+            X, places = self._parser_of(part).parse(text, start, end, base, lambda byte: self.describe(first | byte))
+        return Rows(X, places + first)
 
     def ids(self) -> Iterator[Any]:
         """Yield what names rows, as text; see `RowSource.ids`."""

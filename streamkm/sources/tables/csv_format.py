@@ -70,10 +70,8 @@ class CsvFormat:
             remedy = "convert it to UTF-8" if signature == "utf-16" else "name it by what it is"
             raise InvalidInputError(f"{name} holds {data_name(str(signature))}, not CSV text; {remedy}")
         at = len(_MARK) if head.startswith(_MARK) else 0
-        while at < len(head) and head[at : at + 1] in (b"\n", b"\r"):
-            at += 1
-        end = head.find(b"\n", at)
-        stop = len(head) if end < 0 else end + 1
+        at = len(head) - len(head[at:].lstrip(b"\r\n"))
+        stop = head.find(b"\n", at) + 1 or len(head)
         line = head[at:stop]
         try:
             cells = next(csv.reader([line.decode("utf-8")], delimiter=self.delimiter, strict=True), [])
@@ -86,8 +84,7 @@ class CsvFormat:
             is_header = not plain or (len(cells) > 1 and cells == counted)
         if not is_header:
             return tuple(str(number) for number in range(len(cells))), at, False
-        names = tuple(cell.strip() for cell in cells)
-        return names, stop, True
+        return tuple(cell.strip() for cell in cells), stop, True
 
     def check_first_record(self, line: str, names: Sequence[str], path: str) -> None:
         """Refuse a single column whose name and first value hold another delimiter alike; tell what may be names.

@@ -94,24 +94,18 @@ class CsvTable(CsvFiles, ChunkedSource):
             step = max(_STEP_BYTES, -(-size // _STEPS))
             with opened_text(self.paths[part]) as (fill, _):
                 starts = record_starts(fill, size, step, self._format.delimiter)
-            self._check_lengths(part, starts, step)
+            crossed = np.flatnonzero(starts - step * np.arange(len(starts)) > MAX_LINE_BYTES)
+            if len(crossed):  # refused before all of it is in memory: most likely, its quotes do not end
+                # the record starts in front of the first such place, behind the start that was found for the one before
+                known = max(int(starts[crossed[0] - 1]), self._starts[part])
+                text, n_read = _read_range(self.paths[part], known, step * int(crossed[0]))
+                begun = known + self._format.records(text, 0, n_read)[1]
+                raise InvalidInputError(
+                    f"{self.describe(part << PLACE_BITS | begun)}: a record is longer than {MAX_LINE_BYTES:,} bytes, "
+                    f"the most that is accepted; a field in quotes does not end, or a quote in a field is not doubled"
+                )
             found.append((starts, step))
         return tuple(found)
-
-    def _check_lengths(self, part: int, starts: NDArray[np.int64], step: int) -> None:
-        """Refuse a record that is too long, before all of it is in memory: most likely, its quotes do not end."""
-        places = step * np.arange(len(starts))
-        crossed = np.flatnonzero(starts - places > MAX_LINE_BYTES)
-        if len(crossed) == 0:
-            return
-        # the record starts in front of the first such place, behind the start that was found for the place before
-        known, place = max(int(starts[crossed[0] - 1]), self._starts[part]), int(places[crossed[0]])
-        text, n_read = _read_range(self.paths[part], known, place)
-        begun = known + self._format.records(text, 0, n_read)[1]
-        raise InvalidInputError(
-            f"{self.describe(part << PLACE_BITS | begun)}: a record is longer than {MAX_LINE_BYTES:,} bytes, the most "
-            f"that is accepted; a field in quotes does not end, or a quote in a field is not doubled"
-        )
 
 
 class CompressedCsvTable(CsvFiles):
@@ -127,27 +121,21 @@ class CompressedCsvTable(CsvFiles):
     def _pieces(self, text_bytes: int) -> Iterator[tuple[int, NDArray[np.uint8], int, int, int]]:
         for part in range(len(self.paths)):
             with opened_text(self.paths[part]) as (fill, _):
-                held = b""
-                base, start = 0, self._starts[part]
-                while True:
+                held, base, more = b"", 0, b"\n"
+                while more:
                     more = read_text(fill, max(text_bytes - len(held), _PIECE_BYTES if held else 1))
                     text = held + more if more else held + b"\n" * (held != b"")
-                    if not text:
-                        break
-                    view = padded(text)
-                    begin = max(0, start - base)
+                    begin = max(0, self._starts[part] - base)
                     end = len(text)
                     if more:  # else what is left is the last record
                         end = self._format.last_end(text, begin) if begin < len(text) else 0
                     if end > begin:
-                        yield part, view, begin, end, base
+                        yield part, padded(text), begin, end, base
                     elif len(text) > MAX_LINE_BYTES:
                         raise InvalidInputError(
                             f"{self.paths[part]}: a line behind byte {base:,} is longer than {MAX_LINE_BYTES:,} bytes, "
                             f"the most that is accepted"
                         )
-                    if not more:
-                        break
                     held, base = text[end:], base + end
 
 
