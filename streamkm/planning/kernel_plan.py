@@ -117,11 +117,9 @@ def _planned(
     def peak(chosen: Sizes, n_threads: int) -> int:
         return max(model(chosen, n_threads).stages(budget.base_bytes).values())
 
-    for chosen in smaller_sizes(first, chunk_bytes, sample_rows):  # of its own accord, a plan takes smaller chunks
-        if peak(chosen, 1) <= budget.limit_bytes:
-            break
-    size, n_threads = chosen.chunk_bytes, budget.threads(resources.n_threads, lambda count: peak(chosen, count))
-    planned, room = model(chosen, n_threads), None
+    # of its own accord, a plan takes smaller chunks
+    chosen, n_threads = budget.fitting(smaller_sizes(first, chunk_bytes, sample_rows), resources.n_threads, peak)
+    size, planned, room = chosen.chunk_bytes, model(chosen, n_threads), None
     memory = planned.stages(budget.base_bytes)
     if budget.workers is not None and all_rows:
         room = _epoch_room(planned, budget.workers, source.n_chunks(size) or 1, budget.limit_bytes - memory["cluster"])

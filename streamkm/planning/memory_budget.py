@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
@@ -120,19 +120,19 @@ class MemoryBudget:
         if asked == "auto":
             first = max(1, first * row_bytes // max(row_bytes, found_bytes))
 
-        def peak(n_threads: int, largest: int) -> int:
-            memory = Values.memory(source.n_rows or 0, largest // row_bytes, centers_bytes, n_columns)
-            reading = reading_of(source, n_threads, largest, n_chunks=LARGE_CHUNKS)
+        largest = cache(partial(largest_chunk, source))
+
+        def peak(sizes: Sizes, n_threads: int) -> int:
+            read_bytes = largest(sizes.chunk_bytes)
+            memory = Values.memory(source.n_rows or 0, read_bytes // row_bytes, centers_bytes, n_columns)
+            reading = reading_of(source, n_threads, read_bytes, n_chunks=LARGE_CHUNKS)
             taken = reading.peak(memory)
             if update is not None:
                 taken = max(taken, reading.peak(Observe.memory(update, reading)) - update.held_bytes)
             return self.base_bytes + taken
 
-        for sizes in smaller_sizes(Sizes(first, 0), asked, 0):
-            largest = largest_chunk(source, sizes.chunk_bytes)
-            if peak(1, largest) <= self.limit_bytes:
-                break
-        needed = peak(1, largest)
+        sizes, n_threads = self.fitting(smaller_sizes(Sizes(first, 0), asked, 0), n_threads, peak)
+        needed = peak(sizes, 1)
         if update is not None and needed > self.limit_bytes:
             clusters = f"{update.n_clusters:,} clusters of {update.n_features:,} features over {source.name}"
             raise MemoryLimitError(
@@ -141,8 +141,14 @@ class MemoryBudget:
                 needed,
                 "use fewer n_clusters",
             )
-        n_threads = self.threads(n_threads, partial(peak, largest=largest))
-        return sizes.chunk_bytes, n_threads, peak(n_threads, largest)
+        return sizes.chunk_bytes, n_threads, peak(sizes, n_threads)
+
+    def fitting(self, ladder: Iterable[Sizes], n_threads: int, peak: Callable[[Sizes, int], int]) -> tuple[Sizes, int]:
+        """The first sizes that one thread has room for, else the last ones, and as many threads as have room then."""
+        for sizes in ladder:
+            if peak(sizes, 1) <= self.limit_bytes:
+                break
+        return sizes, self.threads(n_threads, partial(peak, sizes))
 
     def threads(self, n_threads: int, peak: Callable[[int], int]) -> int:
         """As many of these threads as have room beside what was planned for one: more would cost results.

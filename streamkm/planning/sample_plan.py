@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from streamkm.engine.memory import PassMemory, ReadingMemory
@@ -113,22 +114,20 @@ def plan_stages(
     """
     budget = MemoryBudget.of(memory_limit, source)
 
-    def memory(n_threads: int, largest: int) -> dict[str, int]:
-        found = stages(reading_of(source, n_threads, largest))
+    largest = cache(partial(largest_chunk, source))
+
+    def memory(sizes: Sizes, n_threads: int) -> dict[str, int]:
+        found = stages(reading_of(source, n_threads, largest(sizes.chunk_bytes)))
         return {name: budget.base_bytes + size for name, size in found.items()}
 
-    first = Sizes(budget.chunk_bytes(source, "auto", row_bytes), 0)
-    for sizes in smaller_sizes(first, "auto", 0):
-        largest = largest_chunk(source, sizes.chunk_bytes)
-        if max(memory(1, largest).values()) <= budget.limit_bytes:
-            break
-    n_threads = budget.threads(n_threads, lambda count: max(memory(count, largest).values()))
+    ladder = smaller_sizes(Sizes(budget.chunk_bytes(source, "auto", row_bytes), 0), "auto", 0)
+    sizes, n_threads = budget.fitting(ladder, n_threads, lambda sizes, count: max(memory(sizes, count).values()))
     plan = SamplePlan(
         source=source.name,
         chunk_bytes=sizes.chunk_bytes,
         n_threads=n_threads,
         limit_bytes=budget.limit_bytes,
         base_bytes=budget.base_bytes,
-        memory=memory(n_threads, largest),
+        memory=memory(sizes, n_threads),
     )
-    return checked(plan, remedy, largest, budget, what=what)
+    return checked(plan, remedy, largest(sizes.chunk_bytes), budget, what=what)
