@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.batches import Batch
 from streamkm.cluster.blocks import BlockLabels, Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS as MANY_CENTERS
-from streamkm.cluster.centers.index import IndexParts, is_worth
+from streamkm.cluster.centers.index import is_worth
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.centers.scaled import ScaledCenters
 from streamkm.cluster.in_memory import cluster_cuts, d2norm_of, row_pieces
@@ -222,7 +222,9 @@ def _epoch(
 ) -> float:
     """Move centers by the batches of an epoch, each of which lays them out anew; give the inertia."""
     epoch, inertia = state.n_iter, state.partial
-    known = None if likely is None else _index_parts(moved)
+    known = None
+    if likely is not None and is_worth(*moved.shape, guessed=True):  # it takes long to find, and serves all batches
+        known = NearestCenters.build(moved, np.float32).index().parts()
     for number in range(state.n_batches, schedule.n_batches):
         table = NearestCenters.build(moved, np.float32, index=known)
         found = blocks.batch(table, Batch(number, schedule.n_batches, epoch, seed), _stage(epoch), likely)
@@ -278,10 +280,3 @@ def _move(
 def _stage(epoch: int) -> str:
     """What calls of an epoch are told by."""
     return f"epoch-{epoch + 1}"
-
-
-def _index_parts(centers: NDArray[np.float64]) -> IndexParts | None:
-    """What an index of centers takes longest to find, where it is worth it: it serves all batches of an epoch."""
-    if not is_worth(*centers.shape, guessed=True):
-        return None
-    return NearestCenters.build(centers, np.float32).index().parts()

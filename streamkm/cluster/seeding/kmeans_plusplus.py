@@ -96,7 +96,9 @@ def seedings(
 
 def seeded(draws: Draws, block: Block, pieces: LocalBlocks | None = None) -> NDArray[np.float64]:
     """The centers of one run of `kmeans_plusplus`: by this thread, or by those that share the pieces of the block."""
-    X, (n_clusters, n_trials), negligible = block.X, draws.shares.shape, _negligible(block)
+    X, (n_clusters, n_trials) = block.X, draws.shares.shape
+    # mass at which there are no more distinct rows
+    negligible = NEGLIGIBLE * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
     (n_rows, n_components), padded = X.shape, -(-n_trials // LANES) * LANES
     centers, origin, exact = np.empty((n_clusters, n_components)), np.zeros(n_components), np.empty(n_trials)
     table, bias = aligned_empty((n_components * padded,), X.dtype), np.full(padded, np.inf, X.dtype)
@@ -122,11 +124,6 @@ def seeded(draws: Draws, block: Block, pieces: LocalBlocks | None = None) -> NDA
             return centers[: found + 1]
         trials, n_tried = drawn_rows(mass, draws.shares[found]), n_trials
     return centers
-
-
-def _negligible(block: Block) -> float:
-    """Mass at which there are no more distinct rows."""
-    return NEGLIGIBLE * float(np.finfo(np.float32).eps) * max(block.total_d2norm(), np.finfo(float).tiny)
 
 
 def random_rows(block: Block, n_clusters: int, *, rng: np.random.Generator) -> NDArray[np.float64]:
