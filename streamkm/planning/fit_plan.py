@@ -59,7 +59,8 @@ def _planned(source: RowSource, parameters: FitParameters, resources: Resources)
     memory_model = asked.memory_model(first, resources)
     allowed = regimes(asked, first.sample_rows, on_cluster=resources.on_cluster)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
-    serving = [sizes for sizes in ladder if serves(asked, sizes.sample_rows)]
+    enough = [sizes.sample_rows for sizes in ladder if serves(asked, sizes.sample_rows)]
+    serving = list(smaller_sizes(first, chunk_bytes, min(enough))) if enough else []
     choice, all_rows = None, bool(serving) and clusters_all(asked, first.sample_rows)
     if all_rows:
         ahead_of_all = replace(memory_model, ahead=asked.found)
