@@ -24,7 +24,7 @@ from streamkm.estimators.sql import label_query
 from streamkm.estimators.validation import check_integer
 from streamkm.fitting.kmeans import DEVIATION_ROWS
 from streamkm.metrics.cluster_summary import ClusterSummary, Missing
-from streamkm.metrics.clusters import Wording, describe_clusters, steadied
+from streamkm.metrics.clusters import Wording, between_deviations, describe_clusters, steadied
 from streamkm.passes.excerpts import row_ids, rows_as_text
 from streamkm.preparation import Preparation
 from streamkm.reports.maps import ClusterMap, cluster_map
@@ -182,6 +182,8 @@ class DescribedKMeans(BaseKMeans):
         means, preparation, columns = known_means(self), self.model_.preparation, self.model_.columns
         if means is None:
             means = self.model_.centers
+        if not self.fitted_on_["sparse"]:  # the sample may lack rare rows, which exact means show
+            deviations = np.maximum(deviations, between_deviations(means, self.counts_))
         undone = None
         if preparation is not None and preparation.is_invertible:
             of_all = np.vstack([means, self.counts_ @ means / self.counts_.sum()])

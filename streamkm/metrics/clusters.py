@@ -114,6 +114,12 @@ def _unmirrored(
     return numbers[kept]
 
 
+def between_deviations(means: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard deviations of features over rows in the place of their means (d,): those of the rows are no smaller."""
+    shares = counts / max(float(counts.sum()), 1.0)
+    return np.asarray(np.sqrt(shares @ (means - shares @ means) ** 2))
+
+
 def whole(count: float) -> float:
     """A number of rows as an integer, where it is one: only weights have fractions."""
     return int(count) if count.is_integer() else count

@@ -21,6 +21,7 @@ from streamkm.reports.page import TITLE, render_page
 logger = logging.getLogger(__name__)
 
 LITTLE_EXPLAINED, FEW_ROWS, MUCH_OBJECTIVE = 0.1, 0.001, 0.1  # shares from which a result is poor
+MANY_DEVIATIONS = 10  # of a few rows from the mean of all, which is poor too
 MOST_ERRORS = 3  # between the objective and what the sample predicted
 FEWEST_COUNTED = 200  # sampled rows by which a feature is known as a counter
 LONGEST_NAME = 16
@@ -150,8 +151,9 @@ def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[
     for row in rows:
         # the sum of squared distances is at least this, by the inequality of Cauchy and Schwarz
         share = row.size * (row.mean_distance or 0.0) ** 2 / objective if objective > 0 else 0.0
-        if row.size and row.share < FEW_ROWS and share > MUCH_OBJECTIVE:
-            look = f": look at {row.traits[0].feature}" if row.traits else ""
+        apart = abs(row.traits[0].deviations) if row.traits else 0.0
+        if row.size and row.share < FEW_ROWS and (share > MUCH_OBJECTIVE or apart > MANY_DEVIATIONS):
+            look = f", {apart:.0f} standard deviations: look at {row.traits[0].feature}" if row.traits else ""
             yield (
                 f"{row.size:,.6g} rows of {n_rows:,.9g} lie far away, cluster {row.cluster} with {share:.0%} of the "
                 f"objective{look}"

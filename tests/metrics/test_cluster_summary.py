@@ -294,6 +294,15 @@ def test_poor_clusters_are_cautioned_of():
     size = int(far.counts_.min())
     assert caution.startswith(f"{size} rows of 20,000 lie far away")
     assert caution.endswith("look at discount")
+    few = rng.normal(size=(30_000, 2)) + 20 * rng.integers(0, 2, (30_000, 1))
+    few[:14, 1] = 5e5
+    rare = StreamKMeans(3, preprocess=["standardize"], random_state=0, progress=False)
+    rare.fit(pd.DataFrame(few, columns=["a", "discount"]))
+    (caution,) = rare.summary().cautions
+    assert "look at discount" in caution
+    trait = next(row for row in rare.summary().rows if row.size == 14).traits[0]
+    true = (5e5 - few[:, 1].mean()) / few[:, 1].std()
+    assert true / 2 < trait.deviations < 1.01 * true  # estimated by a sample, which may hold none of these rows
     well = StreamKMeans(3, random_state=0, progress=False).fit(X[15:] + 50 * rng.integers(0, 3, (19_985, 1)))
     assert well.summary().cautions == ()
 
