@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,20 +79,20 @@ def _page(folder: Path, shown: Path, image_shape: Sequence[int] | None) -> str:
 
             model = StreamKMeans.load(folder / MODEL)
             summary["clusters"] = shown_clusters(model, summary["clusters"] or [], None, image_shape)
-        return displayed(report_page(summary, places, _next_steps(shown, labels_name(folder))))
+        return displayed(report_page(summary, places, _next_steps(shown, labels_name(folder), summary["result"])))
     except InvalidParameterError:
         raise
     except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
         raise SourceError(f"{folder} has no complete results of streamkm fit ({error}); run the fit again") from error
 
 
-def _next_steps(folder: Path, name: str) -> str:
+def _next_steps(folder: Path, name: str, result: Mapping[str, Any]) -> str:
     """Commands and lines of Python that take up the results in a directory, whose labels have a name."""
-    labels = folder / name
-    suffix = Path(name).suffix
+    labels, suffix = folder / name, Path(name).suffix
+    kind, last = ("StreamKernelKMeans", "predict(X)") if "trace_residual" in result else ("StreamKMeans", "summary()")
     return (
         f"# label more rows of this kind\nstreamkm assign {folder / MODEL} MORE_DATA -o more-{name}\n\n"
-        f"# in Python\nimport {_MODULES[suffix]}\nfrom streamkm import StreamKMeans\n"
+        f"# in Python\nimport {_MODULES[suffix]}\nfrom streamkm import {kind}\n"
         f"labels = {_LOADING[suffix].format(labels)}\n"
-        f'kmeans = StreamKMeans.load("{folder / MODEL}")\nprint(kmeans.summary())'
+        f'kmeans = {kind}.load("{folder / MODEL}")\nprint(kmeans.{last})'
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
@@ -44,7 +45,12 @@ def test_fit_writes_everything_and_assign_reads_it(rings):
     assert result["objective"] == fitted.inertia_
     assert result["trace_residual"] == fitted.trace_residual_
     assert result["gamma"] == 4
-    assert "assigned in a sketch of" in Path("out/report.html").read_text()
+    report = html.unescape(Path("out/report.html").read_text())
+    assert "assigned in a sketch of" in report
+    steps = report[report.index("# in Python") :].partition("</")[0].replace("(X)", "(np.load('x.npy'))")
+    assert "summary()" not in steps
+    exec(steps, found := {})  # what the report says to type runs
+    assert isinstance(found["kmeans"], StreamKernelKMeans)
     run("assign", "out/model.npz", "x.npy", "-o", "again.npy")
     np.testing.assert_array_equal(np.load("again.npy"), labels)
 
