@@ -112,7 +112,7 @@ class Talk:
     def time(self, stages: Iterable[Mapping[str, Any]] = ()) -> tuple[str, str]:
         """Label and text: the wall time of the command, and what took it."""
         spent = {stage["name"]: stage["seconds"] for stage in stages if stage["name"] != COMPILING.name}
-        spent["compiling, once per installation"] = compiled = COMPILING.seconds - self._compiled
+        spent["compiling kernels that no run before needed"] = compiled = COMPILING.seconds - self._compiled
         if compiled:
             self._logger.info("compiling: %.2f s", compiled)
         told = ", ".join(f"{name}: {seconds:.1f} s" for name, seconds in spent.items() if seconds >= 0.05)
