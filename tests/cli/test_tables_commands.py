@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shlex
+import shutil
 import warnings
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from sklearn.datasets import dump_svmlight_file
 
+import streamkm
 from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, open_documents, open_source, sweep
 from streamkm.cli.main import main
 from streamkm.sources.fitted_tables import table_options
@@ -160,6 +162,20 @@ def test_what_is_refused(trips):
     Path("late.csv").write_text("a,b\n" + 50 * "1,2\n" + "3,oops\n")
     assert "column 'b' contains text ('oops' in row 50)" in run("fit", "late.csv", "-k", 2, code=2)
     assert "did you mean 'fare'" in run("plan", "trips.csv", "-k", 3, "--columns", "distance,fares", code=2)
+
+
+def test_the_lines_of_the_readme_run_and_keep_every_row(trips):
+    trips.rename(columns={"distance": "miles"}).to_csv("trips.csv", index=False)
+    for later in ("new-trips.csv", "tonight.csv"):
+        shutil.copy("trips.csv", later)
+    shell = Path(streamkm.__file__).parents[1].joinpath("README.md").read_text("utf-8").partition("```sh\n")[2]
+    for line in shell.partition("```")[0].splitlines():
+        words = shlex.split(line.replace("2:50", "2:4"), comments=True)
+        run(*words[1:], *(["--seed", 0] if words[1] in ("fit", "sweep") else []))
+    kmeans = StreamKMeans.load("out/model.npz")
+    assert (np.load("labels.npy") >= 0).all()
+    wanted = {"standardize": ["fare", "miles"], "weight": {"payment": 0.5}}
+    assert kmeans.get_params()["preprocess"] == wanted
 
 
 def test_a_model_that_python_saved_knows_its_table(trips):
