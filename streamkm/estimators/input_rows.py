@@ -54,10 +54,10 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
     if reset is False and isinstance(X, HashedText | TfIdfRows):
         X = _weighted_as_fit(estimator, X)
     if not is_in_memory(X) or (is_frame(X) and is_read_by_column(X)):
+        named = bool(options) or not (is_frame(X) or hasattr(type(X), "var_names"))  # of AnnData
         given = {"executor": estimator.executor, "memory_limit": estimator.memory_limit}
         then = None if reset is False else getattr(estimator, "plan_for", None)
         source = find_genes(open_source(X), **given, progress=Progress(estimator.progress), then=then)
-        named = bool(options) or isinstance(X, RowSource | list | tuple) or not hasattr(X, "shape")
         return source if reset is None else _with_known_names(estimator, source, reset=reset, named=named)
     checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
     name, names = "data frame" if is_frame(X) else None, column_names(X)

@@ -194,7 +194,7 @@ STORIES = {
         ("advice", "k = 3"),
         lambda: Path("streamkm-sweep/sweep.csv").read_text(),
     ),
-    "a store, clustered without its data": Story(store, "cluster s.zarr -k 3 -o out --seed 0"),
+    "a store, clustered without its data": Story(store, "fit s.zarr -k 3 -o out --seed 0"),
     "rows that come later": Story(
         fitted, "assign streamkm-out/model.npz x.npy -o later.npy", ("600", "later.npy"), lambda: found("later.npy")
     ),
