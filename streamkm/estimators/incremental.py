@@ -319,6 +319,11 @@ class IncrementalKMeans(DescribedKMeans):
 
         Notes
         -----
+        Some new rows lie far from all clusters: more than 10 times the largest distance within which 99 % of the rows
+        of a cluster lie. They get the label of the nearest center, but centers and `inertia_` leave them out, and
+        `Update.drift` tells their number and a feature to look at. They count if they lie close together and are at
+        least 0.2 % of the new rows and 8, as a new group, or if all far rows are a tenth of the new rows.
+
         Old rows stay in their clusters: their sums are kept, so `inertia_` of all rows is exact without reading them.
         Where a cluster was split, the part of its old rows that went is an estimate, and `inertia_error_` its standard
         error. O(nnz k) time for the new rows, and as much for each of some steps on the coreset.
@@ -405,6 +410,8 @@ class IncrementalKMeans(DescribedKMeans):
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> Any:
         """Label all rows that were counted so far anew; one pass. Afterwards all that is told of them is exact again.
+
+        Rows far from all clusters, as `update` tells them, are labelled and not counted.
 
         Parameters
         ----------

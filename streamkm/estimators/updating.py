@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
-from streamkm.cluster.sampling.coreset import Part
+from streamkm.cluster.rows import row_d2
+from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.events import Event, UpdateRows
-from streamkm.cluster.tracking.followed import NO_PLACES, ClusterState, Followed, idle_clusters, without
+from streamkm.cluster.tracking.followed import NO_PLACES, ClusterState, Followed, Ground, idle_clusters, without
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
 from streamkm.engine.checkpoint import Checkpoint
@@ -137,7 +139,7 @@ def update_rows(
     ):
         if labels_to is not None:
             check_seen(context.executor, labels_to)
-        observed, more, drift, earlier, gone, is_calm = None, None, None, None, np.empty(0, np.bool_), True
+        observed, more, drift, earlier, ground, gone = None, None, None, None, None, np.empty(0, np.bool_)
         if stream.followed is None:
             earlier = stream.waiting()
             with labelling.progress.stage("sample") as stage:
@@ -153,19 +155,25 @@ def update_rows(
                 stage.rows = int(chunk_rows.sum())
             more = _part_of(observed.drawn, draws, stream, weights, int(chunk_rows.sum()))
             drift = drift_of(estimator, stream, observed)
+            if more is not None:
+                more, drift, ground = _counted_part(estimator, known, more, observed, drift, weights, rule)
             gone = idle_clusters(stream.followed, weights.factor * observed.gathered.totals.counts)
-            is_calm = not gone.any()
-            if not is_calm:
+            if gone.any():
                 stream = stream.with_clusters(without(stream.followed, gone))
         n_read = int(chunk_rows.sum())
         with labelling.progress.stage("follow"), local_executor(context.executor) as here:
-            if observed is not None and more is not None and is_calm and _goes_on(stream, settings, drift, more):
+            if (
+                observed is not None
+                and more is not None
+                and not gone.any()
+                and _goes_on(stream, settings, drift, more, ground)
+            ):
                 step = stream.moved(more, observed.gathered.totals.counts, observed.gathered.totals.sums)
             else:
-                step = stream.follow(here, more, settings, starts, earlier)
+                step = stream.follow(here, more, settings, starts, earlier, ground)
         decay = Decay(rule.half_life, n_read - 1)
         stay = is_on_cluster(estimator.executor) and checkpoint is None
-        assigned, labels = _label(context, labelling, step.clusters, chunk_rows, decay, labels_to, stay=stay)
+        assigned, labels = _label(context, labelling, step.clusters, chunk_rows, decay, labels_to, ground, stay=stay)
     n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
     came = np.empty(0) if observed is None else weights.factor * observed.near[~gone]
     was = stream.followed
@@ -205,9 +213,36 @@ def _counted(
     ).named(was)
 
 
-def _goes_on(stream: Stream, settings: FollowSettings, drift: Drift | None, more: Part) -> bool:
+def _counted_part(
+    estimator: Any,
+    known: TrackedClusters,
+    part: Part,
+    observed: Observed,
+    drift: Drift,
+    weights: Weights,
+    rule: CoresetRule,
+) -> tuple[Part, Drift, Ground]:
+    """Drawn rows that count, drift with the others, and what is near."""
+    row_weight = weights.factor * float(observed.gathered.totals.counts.sum()) / max(observed.n_valid, 1)
+    ground = Ground.of(known, part, row_weight)
+    is_far = ground.is_far(part.X)
+    if not is_far.any():
+        return part, drift, replace(ground, limit=np.inf)
+    far = np.flatnonzero(is_far)
+    table = NearestCenters.build(known.centers, np.float64)
+    labels = table.labels(part.X[far])
+    most = int(row_d2(part.X[far], labels, table).argmax())
+    apart = np.asarray(part.X[far[most : most + 1]].T @ np.ones(1)) - known.centers[labels[most]]
+    n_far = float(part.weights[far] @ np.exp2((part.last_place - part.places[far]) / rule.half_life)) / row_weight
+    drift = drift.with_far(max(1, round(n_far)), feature_namer(estimator)(int(np.abs(apart).argmax())))
+    return part.only(~is_far), drift, ground
+
+
+def _goes_on(stream: Stream, settings: FollowSettings, drift: Drift | None, more: Part, ground: Ground | None) -> bool:
     """Whether new rows are few and like those before, so that nothing is to be split or joined."""
     if stream.followed is None or stream.is_waiting or drift is None or drift.verdict != "stable":
+        return False
+    if ground is not None and len(ground.groups):
         return False
     clusters = stream.followed.clusters
     since = clusters.unsearched + more.total_weight
@@ -224,7 +259,7 @@ def relabel_rows(
     labels_to: Path | None,
     checkpoint: str | os.PathLike[str] | None,
 ) -> tuple[Followed, NDArray[np.int32] | HeldLabels]:
-    """Read all rows so far once more: label them by the centers, and count them anew, exactly."""
+    """Read all rows so far once more: label them by the centers, and count them anew, exactly, but for far ones."""
     followed = stream.followed
     if followed is None or stream.is_waiting:
         raise InvalidInputError("relabel counts all rows about the clusters that update has found; call update first")
@@ -252,7 +287,8 @@ def relabel_rows(
         else:
             chunk_rows = np.array(known, np.int64)
         decay = Decay(stream.rule.half_life, int(chunk_rows.sum()) - 1)
-        assigned, labels = _label(context, labelling, empty, chunk_rows, decay, labels_to)
+        ground = Ground.of(followed.clusters, None)
+        assigned, labels = _label(context, labelling, empty, chunk_rows, decay, labels_to, ground)
     clusters = _with_rows(empty, assigned, weights.factor)
     return replace(followed, clusters=clusters, gone=0.0, labelled_by=clusters).named(None), labels
 
@@ -270,16 +306,18 @@ def _label(
     chunk_rows: NDArray[np.int64],
     decay: Decay,
     labels_to: Path | None,
+    ground: Ground | None = None,
     *,
     stay: bool = False,
 ) -> tuple[Assigned, NDArray[np.int32] | HeldLabels]:
-    """Label rows by the centers of clusters, and gather exact sums."""
+    """Label rows by the centers of clusters, and gather exact sums of those that are not far from them and groups."""
     model = _model_of(labelling.model, clusters)
+    ground = None if ground is None or np.isinf(ground.limit) else replace(ground, centers=clusters.centers)
     held = HeldLabels(chunk_rows, context.executor) if stay or labels_to is not None else None
     sink = GatheredLabels(chunk_rows, context.writer) if held is None else held
     with labelling.progress.stage("assign", len(chunk_rows)) as stage:
         record = "assign" if held is None else None
-        pass_ = Assign(model, model.table(), decay=decay)
+        pass_ = Assign(model, model.table(), decay=decay, ground=ground)
         assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=record)
     if held is not None and labels_to is not None:
         with labelling.progress.stage("labels", n_writes(held)) as stage:

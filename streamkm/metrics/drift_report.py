@@ -127,6 +127,10 @@ class Drift:
         Of the mean that moved most for the number of its rows, in mean distances.
     n_updates : int
         Updates before whose figures these are compared with.
+    far_rows : int
+        New rows, estimated, that an update has labelled and not counted: far from all clusters, and too few for one.
+    far_feature : str
+        The feature in which the farthest of them differs most from its center.
     """
 
     verdict: Verdict
@@ -136,6 +140,20 @@ class Drift:
     novelty: Figure
     shift: Figure
     n_updates: int
+    far_rows: int = 0
+    far_feature: str = ""
+
+    @property
+    def far_text(self) -> str:
+        """Rows far from all clusters, for people; empty if there are none."""
+        rows = "1 row lies" if self.far_rows == 1 else f"{self.far_rows:,} rows lie"
+        return f"{rows} far beyond the clusters: look at feature {self.far_feature}" if self.far_rows else ""
+
+    def with_far(self, n_rows: int, feature: str) -> Drift:
+        """The same with rows far from all clusters, which are a change."""
+        return replace(
+            self, verdict="shifted" if self.verdict == "stable" else self.verdict, far_rows=n_rows, far_feature=feature
+        )
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -193,7 +211,7 @@ class Drift:
             return f"{verdict}: these rows differ no more than those of the {self.n_updates} updates before."
         changed = [f"{name} {text}" for (name, text), alarm in zip(self.lines(), self.alarms(), strict=True) if alarm]
         named = [_cluster_text(each) for each in self.clusters if each.reasons]
-        return f"{verdict}: {'; '.join([*changed, *named])}."
+        return f"{verdict}: {'; '.join([*([self.far_text] if self.far_rows else []), *changed, *named])}."
 
     def lines(self) -> list[tuple[str, str]]:
         """Name and text of each figure."""

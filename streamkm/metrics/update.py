@@ -102,6 +102,7 @@ class Update(Lines):
             ("drift", self.sentence()),
             *([("", self.advice)] if self.advice else []),
             *([] if self.drift is None else self.drift.lines()),
+            *([("far rows", self.drift.far_text)] if self.drift and self.drift.far_rows else []),
             ("events", first),
             *(("", text) for text in events),
             ("inertia", f"{number_text(self.inertia)} +- {number_text(self.inertia_error)}"),

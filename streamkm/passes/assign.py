@@ -19,6 +19,7 @@ from streamkm.cluster.model import Model, Space
 from streamkm.cluster.profile import Profile, absorb_profile, profile_bytes
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.totals import Totals, absorb_totals, inertia_of
+from streamkm.cluster.tracking.followed import Ground
 from streamkm.core.progress import Stage
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Pass, run
@@ -128,6 +129,8 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         By which rows are drawn in the same pass.
     decay : Decay, optional
         How weights fall with the age of rows.
+    ground : Ground, optional
+        Rows far from it are labelled, and not counted.
     """
 
     saved_as = Passed
@@ -136,6 +139,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
     table: NearestCenters
     rule: DrawRule | None = None
     decay: Decay | None = None
+    ground: Ground | None = None
 
     @staticmethod
     def memory(sizes: FitSizes, space: Space) -> PassMemory:
@@ -174,6 +178,8 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
             weights = self.decay.weights(weights, rows.first_row + rows.numbers)
         norms, X = rows.d2norms if model.far else None, model.place(rows.X)
         gaps = np.empty(X.shape[0])
+        if self.ground is not None:
+            weights = (weights if len(weights) else 1.0) * ~self.ground.is_far(X)
         if norms is None:
             labels, totals, d2 = assigned(state.totals, X, weights, table, with_d2=True, gaps=gaps)
             measured = d2
@@ -247,7 +253,9 @@ def assign_pass(
                 stage.name,
             )
             near = replace(model, far=False)
-            again = context.run(Assign(near, near.table(), decay=assign.decay), Stage(stage.name), chunk_rows)
+            again = context.run(
+                replace(assign, model=near, table=near.table(), rule=None), Stage(stage.name), chunk_rows
+            )
             d2, profile = again.totals.d2, again.profile
         totals = replace(totals, d2=d2)
     return Assigned(sink.labels, totals, found.drawn, profile, found.n_rows)

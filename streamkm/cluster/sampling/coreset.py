@@ -77,6 +77,12 @@ class Part:
         """Bytes in memory."""
         return matrix_bytes(self.X) + self.weights.nbytes + self.places.nbytes + self.keys.nbytes
 
+    def only(self, kept: NDArray[np.bool_]) -> Part:
+        """The same without the other rows and their weight."""
+        X, weights, places = self.X[np.flatnonzero(kept)], self.weights[kept], self.places[kept]
+        keys, total = self.keys[kept] if len(self.keys) else self.keys, self.total_weight - self.weights[~kept].sum()
+        return replace(self, X=X, weights=weights, places=places, keys=keys, total_weight=max(0.0, float(total)))
+
     def faded(self, factor: float) -> Part:
         """The same with all weights times a factor."""
         if factor == 1:

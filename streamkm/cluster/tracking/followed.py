@@ -24,6 +24,58 @@ STANDING_FOR_FIT = 1000
 """Kept rows that stand for those of a fit."""
 SLACK = 2
 """Times the rows of a coreset that may wait until it is reduced."""
+FAR = 10.0
+"""Times the largest reach of a cluster beyond which a row is far from all clusters."""
+MANY_FAR, GROUP, GROUP_ROWS = 0.1, 0.002, 8
+"""Shares of the new rows, and rows: far ones that are so many all count, and so many close together are a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where rows are expected: near clusters, and near new groups of far rows.
+
+    The mean of a cluster of n rows moves by at most m / n times the limit for m rows within it, so that a few of these
+    break no cluster; the same number of rows beyond it can lie far enough to do so.
+
+    Attributes
+    ----------
+    centers, groups : float64 (k, d), (g, d)
+    limit : float
+        Distance from the nearest of both beyond which rows are not counted; infinite: all rows are.
+    """
+
+    centers: NDArray[np.float64]
+    groups: NDArray[np.float64]
+    limit: float
+
+    @classmethod
+    def of(cls, clusters: TrackedClusters, part: Part | None, row_weight: float = 1.0) -> Ground:
+        """About clusters before an update, with the groups in rows (their mean weight: `row_weight`) that stand for it.
+
+        All rows count if the far ones are a tenth or more of them, and no fewer than a group has.
+        """
+        centers, reach = clusters.centers, float(clusters.reach.max(initial=0.0))
+        ground = cls(centers, centers[:0], FAR * reach if reach > 0 else np.inf)
+        if part is None or np.isinf(ground.limit):
+            return ground
+        far = np.flatnonzero(ground.is_far(part.X))
+        fewest, total = GROUP_ROWS * row_weight, float(part.weights.sum())
+        weight, groups = float(part.weights[far].sum()), []
+        if weight >= max(MANY_FAR * total, fewest):
+            return replace(ground, limit=np.inf)
+        while float(part.weights[far].sum()) >= max(GROUP * total, fewest):
+            first = np.asarray(part.X[far[:1]].T @ np.ones(1))
+            near = ~replace(ground, centers=first[None]).is_far(part.X[far])
+            weights = part.weights[far[near]]
+            if float(weights.sum()) >= max(GROUP * total, fewest):
+                groups.append(np.asarray(part.X[far[near]].T @ weights) / weights.sum())
+            far = far[~near]
+        return replace(ground, groups=np.reshape(groups, (-1, centers.shape[1])))
+
+    def is_far(self, X: Matrix) -> NDArray[np.bool_]:
+        """Whether rows lie beyond the limit."""
+        table = NearestCenters.build(np.vstack([self.centers, self.groups]), np.float64)
+        return row_d2(X, table.labels(X), table) > self.limit**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +273,7 @@ def without(followed: Followed, gone: NDArray[np.bool_]) -> Followed:
     """The same without some clusters, their events told, and without the rows that stand for theirs."""
     known, part = followed.clusters.widened(followed.part.X.shape[1]), followed.part
     labels, d2 = _nearest(known, part.X)
-    left, dropped = np.flatnonzero(~gone[labels]), np.flatnonzero(gone[labels])
+    left, dropped = ~gone[labels], gone[labels]
     d2 = (part.weights * d2)[dropped]
     fields = {name: getattr(known, name)[~gone] for name in ("ids", "centers", "means", "counts", "distances", "reach")}
     costs, _ = join_costs(known.means, known.counts)
@@ -232,17 +284,10 @@ def without(followed: Followed, gone: NDArray[np.bool_]) -> Followed:
     clusters = replace(
         known, **fields, within=max(0.0, known.within - float(d2.sum())), variance=known.variance + float(d2 @ d2)
     )
-    kept = replace(
-        part,
-        X=part.X[left],
-        weights=part.weights[left],
-        places=part.places[left],
-        total_weight=part.total_weight - float(part.weights[dropped].sum()),
-    )
     return replace(
         followed,
         clusters=clusters,
-        part=kept,
+        part=part.only(left),
         given=followed.given[left],
         events=(*followed.events, *events),
         gone=followed.gone + float(part.weights[dropped].sum()),

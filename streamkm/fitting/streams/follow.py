@@ -35,7 +35,7 @@ PEELED = 4
 SMALLEST = 0.05
 """Share of the mean weight of a cluster that each half of a split must have, where the number is not fixed."""
 FADED = 0.02
-"""Share of it below which a cluster is let go."""
+"""Share of it below which a cluster is let go, unless the join would cost the mean objective of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,24 @@ class FollowSettings:
 
 
 def follow(
-    here: Executor, coreset: Coreset, centers: NDArray[np.float64], settings: FollowSettings
+    here: Executor,
+    coreset: Coreset,
+    centers: NDArray[np.float64],
+    settings: FollowSettings,
+    groups: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Go on from centers (k, d) to those of the rows of a coreset.
 
     Lloyd's algorithm, then exchanges of a join for a split where that gains more than it costs, then splits and joins
-    as far as the number of clusters may change. O(s k d) a step for s rows.
+    as far as the number of clusters may change. New groups (g, d) far from all centers begin as clusters, as far as
+    there may be more. O(s k d) a step for s rows.
 
     Returns
     -------
     float64 (k after, d)
     """
+    if groups is not None:
+        centers = np.vstack([centers, groups[: max(0, settings.most - len(centers))]])
     frame = Normalization.of(coreset.X, moves=True)
     sample = Sample(frame.rows(coreset.X), coreset.places, coreset.weights, coreset.complete)
     whole = sample.original_block()
@@ -128,7 +135,8 @@ def _shrunk(pieces: LocalBlocks, found: LloydResult, settings: FollowSettings) -
         totals = pieces.totals(found.centers)
         means = totals.means(found.centers)
         costs, nearest = join_costs(means, totals.counts)
-        costs[totals.counts <= FADED * totals.counts.mean()] = 0.0
+        is_cheap = costs * len(costs) < found.inertia
+        costs[is_cheap & (totals.counts <= FADED * totals.counts.mean())] = 0.0
         one = int(costs.argmin())
         must = len(found.centers) > settings.most
         if not must and costs[one] > HYSTERESIS * settings.tol * found.inertia:

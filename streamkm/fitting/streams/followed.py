@@ -15,7 +15,7 @@ from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.tracking.clusters import Parts, TrackedClusters, carry_over, origins_of, weighted_quantiles
 from streamkm.cluster.tracking.events import Event, Kind
-from streamkm.cluster.tracking.followed import NO_PLACES, Followed
+from streamkm.cluster.tracking.followed import NO_PLACES, Followed, Ground
 from streamkm.cluster.tracking.transition import Transition, family, find_transition
 from streamkm.cluster.tracking.ward import join_cost, join_costs
 from streamkm.core.matrix import Matrix
@@ -91,6 +91,7 @@ def advanced(
     *,
     waiting: Part | None,
     new: Part | None,
+    ground: Ground | None,
 ) -> Step:
     """Find the clusters after an update.
 
@@ -101,7 +102,12 @@ def advanced(
         Rows that came before the update and were not counted; they are counted as the coreset tells.
     new : Part or None
         Rows of the update.
+    ground : Ground or None
+        New groups in these, far from all clusters; waiting rows as far out and in no group are not counted.
     """
+    if waiting is not None:
+        near = Ground.of(followed.clusters.widened(waiting.X.shape[1]), waiting)
+        waiting, ground = waiting.only(~near.is_far(waiting.X)), ground or near
     parts_of_all = [part for part in (followed.part, waiting, new) if part is not None]
     part = rule.together(parts_of_all)
     coreset, order = rule.finish(part), rule.order(part)
@@ -113,7 +119,7 @@ def advanced(
     table = NearestCenters.build(known.centers, np.float64)
     before = table.labels(coreset.X)
     is_novel = row_d2(coreset.X, before, table) > np.square(BORN_BEYOND * known.reach)[before]
-    centers = follow(here, coreset, known.means, settings)
+    centers = follow(here, coreset, known.means, settings, None if ground is None else ground.groups)
     after = NearestCenters.build(centers, np.float64)
     transition = find_transition(
         before, after.labels(coreset.X), coreset.weights, is_old, is_novel, after.labels(known.means), len(centers)

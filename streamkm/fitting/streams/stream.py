@@ -18,7 +18,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.cluster.tracking.clusters import TrackedClusters
-from streamkm.cluster.tracking.followed import Followed
+from streamkm.cluster.tracking.followed import Followed, Ground
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.engine import Executor, local_executor, open_executor
@@ -182,6 +182,7 @@ class Stream:
         settings: FollowSettings,
         starts: StreamSettings,
         earlier: Part | None = None,
+        ground: Ground | None = None,
     ) -> Step:
         """Find the clusters after an update; the stream is not changed.
 
@@ -193,10 +194,12 @@ class Stream:
             Rows drawn from those of the update; None: the stream has taken these.
         earlier : Part or None
             If the stream has taken the rows of the update: those that waited before.
+        ground : Ground or None
+            New groups in `more`, far from all clusters.
         """
         waiting = self.waiting()
         if self.followed is not None:
-            return advanced(here, self.followed, self.rule, settings, waiting=waiting, new=more)
+            return advanced(here, self.followed, self.rule, settings, waiting=waiting, new=more, ground=ground)
         if waiting is None:
             raise InvalidInputError("the stream has no rows yet; needed: at least 1")
         coreset = self.rule.finish(waiting)
