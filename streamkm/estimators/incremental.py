@@ -205,12 +205,7 @@ class IncrementalKMeans(DescribedKMeans):
         self.progress = progress
         self.random_state = random_state
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Begin anew with the rows of X: forget all rows of before, take these, and label them by one more pass.
 
         Parameters
@@ -241,12 +236,7 @@ class IncrementalKMeans(DescribedKMeans):
             self.labels_, self._last_rows = self.predict(self._last_rows), None
         return self
 
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Take more rows; one pass over them.
 
         Clusters of a fit that the stream began with keep their numbers as far as they stay where they are.

@@ -265,14 +265,7 @@ def relabel_rows(
         raise InvalidInputError("relabel counts all rows about the clusters that update has found; call update first")
     none = np.zeros(followed.clusters.n_clusters)
     centers = followed.clusters.centers
-    empty = replace(
-        followed.clusters,
-        means=centers,
-        counts=none,
-        distances=none,
-        within=0.0,
-        variance=0.0,
-    )
+    empty = replace(followed.clusters, means=centers, counts=none, distances=none, within=0.0, variance=0.0)
     with (
         _writer(estimator, stream, labelling.reader.source, checkpoint, weights, kind="relabel") as writer,
         labelling.context(weights=weights.each, writer=writer) as context,

@@ -33,11 +33,7 @@ TINY = 1e-300  # in place of 0 where that has no quotient
 
 
 def compare(
-    before: ClusterState,
-    now: ClusterState,
-    novel: NDArray[np.float64],
-    earlier: NDArray[np.float64],
-    wording: Wording,
+    before: ClusterState, now: ClusterState, novel: NDArray[np.float64], earlier: NDArray[np.float64], wording: Wording
 ) -> Drift:
     """Tell how new rows differ from those of before. O(k * d + u) for u earlier updates.
 

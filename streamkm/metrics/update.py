@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any
 from streamkm.cluster.tracking.events import Event
 from streamkm.core.text_table import Lines
 from streamkm.metrics.cluster_summary import number_text
-from streamkm.metrics.drift_report import (
-    MANY_BEYOND,
-    Drift,
-    Moved,
-    plain,
-    table_html,
-    table_text,
-    weight_text,
-)
+from streamkm.metrics.drift_report import MANY_BEYOND, Drift, Moved, plain, table_html, table_text, weight_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -179,7 +179,7 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         norms, X = rows.d2norms if model.far else None, model.place(rows.X)
         gaps = np.empty(X.shape[0])
         if self.ground is not None:
-            weights = (weights if len(weights) else 1.0) * ~self.ground.is_far(X)
+            weights = np.where(self.ground.is_far(X), 0.0, weights if len(weights) else 1.0)
         if norms is None:
             labels, totals, d2 = assigned(state.totals, X, weights, table, with_d2=True, gaps=gaps)
             measured = d2

@@ -163,11 +163,5 @@ class Observe(Pass[ObserveState, None, Observed]):
 
     def finish(self, state: ObserveState) -> Observed:
         """Return what was gathered."""
-        return Observed(
-            self.assign.finish(state.passed),
-            state.novel,
-            state.histogram,
-            state.squares,
-            state.chunk_rows,
-            state.n_valid,
-        )
+        rest = state.novel, state.histogram, state.squares, state.chunk_rows, state.n_valid
+        return Observed(self.assign.finish(state.passed), *rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,14 +96,9 @@ class TrackedClusters:
         """The same with all weights times a factor."""
         if factor == 1:
             return self
-        return replace(
-            self,
-            counts=factor * self.counts,
-            distances=factor * self.distances,
-            within=factor * self.within,
-            variance=factor * factor * self.variance,
-            unsearched=factor * self.unsearched,
-        )
+        names = ("counts", "distances", "within", "unsearched")
+        faded: dict[str, Any] = {name: factor * getattr(self, name) for name in names}
+        return replace(self, **faded, variance=factor * factor * self.variance)
 
     def with_rows(
         self, counts: NDArray[np.float64], sums: NDArray[np.float64], d2: float, distances: NDArray[np.float64]
@@ -216,14 +212,11 @@ def carry_over(
         distances[into] += shares * tracked.distances[one]
         reach[into] = np.maximum(reach[into], tracked.reach[one])
     order = np.argsort(ids, kind="stable")
+    arrays: dict[str, Any] = {"ids": ids, "centers": centers, "means": means, "counts": counts}
+    arrays |= {"distances": distances, "reach": reach}
     carried = replace(
         tracked,
-        ids=ids[order],
-        centers=centers[order],
-        means=means[order],
-        counts=counts[order],
-        distances=distances[order],
-        reach=reach[order],
+        **{name: each[order] for name, each in arrays.items()},
         within=max(0.0, within),
         variance=variance,
         origins=np.append(tracked.origins, origins_of(centers[is_new])),

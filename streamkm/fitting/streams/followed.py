@@ -64,19 +64,8 @@ def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, earlier: C
     """Clusters (k, d) that get their first ids; rows from before the update are counted as their coreset tells."""
     k = len(centers)
     none = np.zeros(k)
-    new = TrackedClusters(
-        ids=np.arange(k),
-        centers=centers,
-        means=centers,
-        counts=none,
-        distances=none,
-        reach=none,
-        within=0.0,
-        variance=0.0,
-        unsearched=0.0,
-        origins=origins_of(centers),
-        n_updates=1,
-    )
+    # counts, distances and reach; then within, variance and unsearched
+    new = TrackedClusters(np.arange(k), centers, centers, none, none, none, 0.0, 0.0, 0.0, origins_of(centers), 1)
     nobody = replace(new, ids=new.ids[:0], centers=centers[:0], means=centers[:0], counts=none[:0], origins=new.ids[:0])
     transition = Transition(np.empty(0, np.int64), np.empty(0, np.int64), np.full(k, -1))
     counted = new if earlier is None else estimated(new, earlier.X, earlier.weights)
