@@ -324,16 +324,8 @@ class IncrementalKMeans(DescribedKMeans):
         stream = self._stream_for(rows)
         labelling = self._labelling(source, rows, stream, follows=True)
         begun = time.perf_counter()
-        found = update_rows(
-            self,
-            stream,
-            labelling,
-            weights,
-            self._follow_settings(stream),
-            self._settings(stream),
-            labels_to=place,
-            checkpoint=checkpoint,
-        )
+        settings = self._follow_settings(stream), self._settings(stream)
+        found = update_rows(self, stream, labelling, weights, *settings, labels_to=place, checkpoint=checkpoint)
         n_read = found.n_read
         stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
         n_rows = stream.n_rows if stream.followed is None else stream.n_rows + found.n_valid

@@ -217,13 +217,13 @@ def _counted_part(
     estimator: Any,
     known: TrackedClusters,
     part: Part,
-    observed: Observed,
+    seen: Observed,
     drift: Drift,
     weights: Weights,
     rule: CoresetRule,
 ) -> tuple[Part, Drift, Ground]:
     """Drawn rows that count, drift with the others, and what is near."""
-    row_weight = weights.factor * float(observed.gathered.totals.counts.sum()) / max(observed.n_valid, 1)
+    row_weight = weights.factor * float(seen.gathered.totals.counts.sum()) / max(seen.n_valid, 1)
     ground = Ground.of(known, part, row_weight)
     is_far = ground.is_far(part.X)
     if not is_far.any():
