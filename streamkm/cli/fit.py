@@ -87,7 +87,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
 
         estimator, place = talk.prepare(run.estimator), Path(run.output.directory)
         directory = run.checkpoint or f"{place}.checkpoint"
-        _check_places(run, place, None if no_checkpoint else directory, image_shape)
+        made = _check_places(run, place, None if no_checkpoint else directory, many, options)
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
             run = run.with_genes()
@@ -97,12 +97,11 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
             saved = None
             if not no_checkpoint:
                 saved = stack.enter_context(_checkpoint(run, source, directory, options["resume"], options["restart"]))
-            kept = {}
-            if run.cluster is not None and isinstance(estimator, StreamKMeans):
-                kept["labels_to"] = prepare_labels(place, run.output.labels)
+            spread = run.cluster is not None and isinstance(estimator, StreamKMeans)
+            kept = {"labels_to": prepare_labels(place, run.output.labels)} if spread else {}
             estimator.fit(source, checkpoint=saved, **kept)
             fitted_at, found = time.perf_counter(), cluster_summary(estimator)
-            summary = summarize(estimator, found)
+            summary = summarize(estimator, found) | {"run": made}
             talk.book("start", summary, fitted_at)
             if source.id_column is not None and found is not None:
                 summary["clusters"] = shown_clusters(estimator, summary["clusters"], source, None)
@@ -121,20 +120,32 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                 saved.discard()
         told = [*result_lines(summary), talk.time(summary["stages"]), ("results", run.output.directory)]
         told += [("go on with", f"{run.output.directory}/{INCREMENTAL}")] if run.output.incremental else []
-        table = "" if found is None else clusters_text(found, summary["clusters"])
-        talk.say(told, table, 1 + run.output.incremental)
+        talk.say(told, "" if found is None else clusters_text(found, summary["clusters"]), 1 + run.output.incremental)
 
 
-def _check_places(run: Run, place: Path, checkpoint: str | None, image_shape: Any) -> None:
-    """Refuse a directory of other files, and pictures of another size, before a fit that may take hours."""
-    from streamkm.cli.results import check_target
-    from streamkm.engine.saving import has_placed
+def _check_places(run: Run, place: Path, checkpoint: str | None, many: Any, options: dict[str, Any]) -> dict[str, str]:
+    """Refuse a directory of other files, and pictures of another size, before a fit that may take hours.
+
+    Gives what tells the run from others. Ends the command if it is to be resumed and the directory has its results.
+    """
+    from streamkm.cli.results import SUMMARY, check_target
+    from streamkm.cli.update_results import data_digest, earlier_run, json_digest
+    from streamkm.engine.saving import has_placed, saved_stages
+    from streamkm.estimators.validation import OF_THIS_RUN, plain
     from streamkm.reports.pictures import check_image_shape
 
-    placed = checkpoint is not None and has_placed(checkpoint, place)
-    check_target(place, overwrite=run.output.overwrite or placed)
-    if image_shape is not None and run.data.source.n_features is not None:
-        check_image_shape(image_shape, run.data.source.n_features)
+    of_no_matter = {*OF_THIS_RUN, "progress", "memory_limit"} - {"random_state"}
+    values = {name: plain(each) for name, each in run.estimator.get_params().items() if name not in of_no_matter}
+    output, text = run.output.model_dump(exclude={"directory", "overwrite"}), (run.data.text, run.data.sublinear_tf)
+    made = {"data": data_digest(run.data.source), "settings": json_digest([values, output, text, many])}
+    stages = saved_stages(checkpoint) if checkpoint is not None else []
+    if options["resume"] and not (stages or run.output.overwrite) and earlier_run(place / SUMMARY) == made:
+        click.echo(f"streamkm: {place} is complete: nothing to resume", err=True)
+        click.get_current_context().exit()
+    check_target(place, overwrite=run.output.overwrite or (bool(stages) and has_placed(str(checkpoint), place)))
+    if options["image_shape"] is not None and run.data.source.n_features is not None:
+        check_image_shape(options["image_shape"], run.data.source.n_features)
+    return made
 
 
 def _incremental(run: Run, many: Any) -> Any:

@@ -102,7 +102,12 @@ def earlier_run(path: Path) -> dict[str, str]:
 
 def data_digest(source: RowSource) -> str:
     """What tells data from others, without their names."""
-    return hashlib.sha256(json.dumps(fingerprint(source), sort_keys=True).encode()).hexdigest()
+    return json_digest(fingerprint(source))
+
+
+def json_digest(values: Any) -> str:
+    """What tells JSON values from others."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def state_digest(estimator: IncrementalKMeans) -> str:

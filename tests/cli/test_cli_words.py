@@ -91,6 +91,41 @@ def test_nothing_to_resume_is_said(folder):
     assert np.load("out/labels.npy").shape == (40,)
 
 
+def test_a_complete_run_is_not_resumed(folder):
+    """Nor refused; results of another number of clusters, other rows or other labels are."""
+    given = ("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
+    run(*given)
+    before = Path("out/model.npz").stat().st_mtime_ns
+    for command in (given, (*given, "--threads", 1, "-q")):
+        assert run(*command, "--resume") == "streamkm: out is complete: nothing to resume\n"
+    assert Path("out/model.npz").stat().st_mtime_ns == before
+    np.save("y.npy", np.load("x.npy"))
+    for other in (
+        ("-k", 4),
+        ("--labels-format", "csv"),
+        ("--incremental",),
+        ("--preprocess", "standardize"),
+        ("--seed", 1),
+    ):
+        assert "pass --overwrite to replace them" in run(*given, *other, "--resume", code=2)
+    assert "pass --overwrite to replace them" in run(given[0], "y.npy", *given[2:], "--resume", code=2)
+    np.save("x.npy", np.load("x.npy")[:-1])
+    assert "pass --overwrite to replace them" in run(*given, "--resume", code=2)
+    run(*given, "--resume", "--overwrite")
+    Path("x.csv").write_text("a,b,c\n" + "1,2,3\n4,5,7\n" * 9)
+    Path("notes.txt").write_text("one two\ntwo three\n" * 9)
+    text = ("--set", "data.format=lines", "--set", "text.n_features=64")
+    for data, same, other in (
+        ("x.csv", ("--exclude", "a"), ("--exclude", "b")), ("notes.txt", text, (*text, "--set", "text.binary=true")),
+    ):  # fmt: skip
+        told = ("fit", data, "-k", 2, "-o", data[:3], "--no-report")
+        run(*told, *same)
+        assert "nothing to resume" in run(*told, *same, "--resume")
+        assert "pass --overwrite" in run(*told, *other, "--resume", code=2)
+    Path("out/summary.json").write_text("{")
+    assert "was changed since; move it away" in run(*given, "--resume", code=2)
+
+
 def test_advice_is_known_to_the_command_line():
     """Whatever the code advises has an option or a key."""
     found = set()
