@@ -37,7 +37,9 @@ def _steps(_: click.Context, __: click.Parameter, value: str | None) -> list[str
     for part in value.split(","):
         step, colon, columns = part.partition(":")
         if step in steps:
-            raise click.BadParameter(f"the step {step!r} is there twice; give it all of its columns once")
+            parts = (each.partition(":") for each in value.split(","))
+            once = "+".join(names for name, _, names in parts if name == step and names)
+            raise click.BadParameter(f"the step {step!r} is there twice; name it once, as in {step}:{once}")
         each = columns.split("+") if colon else None
         steps[step] = dict(map(_weight, each)) if step == "weight" and each else each
     return steps

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import reprlib
 import types
 from collections.abc import Iterator, Mapping
@@ -205,7 +206,11 @@ def _explain(section: str, key: str, kind: str, given: Any) -> str:
         return f"{section}.{key} is missing; give the file or files to read"
     needed = " or ".join(_words(SECTIONS[section].model_fields[key].annotation))
     is_secret = key == "storage_options" and not isinstance(given, int)
-    return f"{section}.{key} must be {needed}, got {MASK if is_secret else shown(given)}"
+    words = given if isinstance(given, list | dict) else [given]
+    known = re.findall(r"\w+", needed)
+    near = [each for word in words for each in difflib.get_close_matches(str(word), known, 1, 0.7)]
+    hint = f"; did you mean {near[0]}?" if near and near[0] not in words else ""
+    return f"{section}.{key} must be {needed}, got {MASK if is_secret else shown(given)}{'' if is_secret else hint}"
 
 
 def _unknown(name: str, section: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix
 
@@ -67,7 +67,7 @@ def check_column_steps(steps: Mapping[Any, Any], known: Sequence[str]) -> None:
     for step, columns in steps.items():
         if step not in (*known, WEIGHT):
             shown = ", ".join(map(repr, (*known, WEIGHT)))
-            raise InvalidParameterError(f"there is no step {step!r}; needed: names of {shown}")
+            raise InvalidParameterError(f"there is no step {step!r}{near_hint(step, known)}; needed: names of {shown}")
         if step == WEIGHT:
             _check_weights(columns)
         elif columns is not None and not _are_columns(columns):
@@ -149,7 +149,7 @@ def _numbers(column: Any, names: Sequence[str] | None, n_features: int | None, w
         raise InvalidInputError(f"{what} names column {number:,}; there are columns 0 to {(n_features or 1) - 1:,}")
     if names is None:
         raise InvalidInputError(f"{what} names column {column!r}, and the columns have no names; give their numbers")
-    near = difflib.get_close_matches(column, names, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
     shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    raise InvalidInputError(f"{what} names column {column!r}, which is missing{hint}; there are {shown}")
+    raise InvalidInputError(
+        f"{what} names column {column!r}, which is missing{near_hint(column, names)}; there are {shown}"
+    )

@@ -10,10 +10,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.preparation import rows as kernels
-from streamkm.preparation.columns import WEIGHT, StepColumns, check_column_steps, chosen_columns, restored_columns
+from streamkm.preparation.columns import (
+    WEIGHT,
+    StepColumns,
+    check_column_steps,
+    chosen_columns,
+    restored_columns,
+)
 from streamkm.preparation.fill import Fill
 from streamkm.preparation.scaling import Scaling, lengthened, weighting
 
@@ -54,7 +61,7 @@ def check_steps(steps: Any, among: Sequence[str] = STEPS) -> tuple[str, ...]:
         raise InvalidParameterError(f"preprocess={steps!r}; needed: a list of names, of {known}, or None")
     for step in steps:
         if step not in among:
-            raise InvalidParameterError(f"there is no step {step!r}; needed: names of {known}")
+            raise InvalidParameterError(f"there is no step {step!r}{near_hint(step, among)}; needed: names of {known}")
     return tuple(steps)
 
 

@@ -5,13 +5,13 @@ Genes that a column of a file marks, the reader of the file finds. Reads no rows
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
+from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
 from streamkm.sources.base import ChunkedSource, RowSource, WrappedSource
@@ -87,8 +87,7 @@ def _numbers_of(wanted: list[str], names: tuple[str, ...], where: str) -> list[i
     number_of = {name: number for number, name in enumerate(names)}
     missing = [name for name in wanted if name not in number_of]
     if missing:
-        near = difflib.get_close_matches(missing[0], names, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        hint = near_hint(missing[0], names)
         more = f" and {len(missing) - 1:,} more of {len(wanted):,} genes" if len(missing) > 1 else ""
         raise InvalidInputError(
             f"{where} has no gene {missing[0]!r}{hint}{more}; needed: all genes that are chosen. If another column of "

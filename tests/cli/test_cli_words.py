@@ -31,6 +31,8 @@ def folder(tmp_path, monkeypatch):
     Path("semi.csv").write_text("a;b\n1;2\n3;4\n")
     Path("tabs.csv").write_text("a\tb\n1\t2\n3\t4\n")
     Path("spaces.csv").write_text("a,pick up\n1,Oslo\n2,Rome\n")
+    Path("two.txt").write_text("a\nb\n")
+    Path("one.svm").write_text("0 1:1 3:2\n" * 9)
     return tmp_path
 
 
@@ -49,7 +51,16 @@ def folder(tmp_path, monkeypatch):
         (["fit", "spaces.csv", "-k", 3], "Leave it out with --exclude 'pick up', or"),
         (["fit", "x.npy", "-k", 3, "--memory-limit", "1 XB"], "--memory-limit '1 XB'; needed: \"auto\", bytes"),
         (["sweep", "x.npy", "-k", "2:4", "--memory-limit", "1 KB"], "raise --memory-limit to"),
-        (["fit", "x.npy", "-k", 3, "--preprocess", "standardise"], "--preprocess: estimator.preprocess must be a list"),
+        (["fit", "x.npy", "-k", 3, "--preprocess", "standardise"], "; did you mean standardize?"),
+        (["fit", "x.npy", "-k", 3, "--preprocess", "robust:a,standardise:b"], "(did you mean 'standardize'?)"),
+        (["fit", "x.npy", "-k", 3, "--preprocess", "weight:a=0.5,weight:b=0.5"], "as in weight:a=0.5+b=0.5"),
+        (["fit", "x.npy", "-k", 3, "--preprocess", "log1p:a,robust,log1p:b"], "as in log1p:a+b"),
+        (["fit", "x.npy", "-k", 3, "--set", "estimator.metric=cosin"], "; did you mean cosine?"),
+        (["fit", "x.npy", "-k", 3, "--feature-names", "two.txt"], "2 names, and x.npy has 3 features: too few names"),
+        (
+            ["fit", "one.svm", "-k", 3, "--feature-names", "two.txt"],
+            "the 2 names of --feature-names, which are too few",
+        ),
         (
             ["sweep", "x.npy", "-k", "5:2"],
             "the range '5:2' is empty; needed: a number (50) or a range (2:200:1)",

@@ -151,7 +151,8 @@ def test_plans_count_the_reading_that_finds_categories(trips, path):
 def test_what_is_refused(trips):
     said = run("fit", "trips.csv", "-k", 3, code=2)
     assert "column 'trip_id' contains text ('t000000' in row 0)" in said
-    assert "--exclude trip_id" in said
+    assert said.index("If it identifies rows, pass --id-column trip_id. ") < said.index("--exclude trip_id")
+    assert "identifies rows" not in run("fit", "trips.csv", "-k", 3, "--exclude", "trip_id", code=2)  # payment
     assert "--categories onehot" in said
     said = run("fit", "trips.csv", "-k", 3, "--columns", "distance,fare", code=2)
     assert "NaN in column 'fare', trips.csv, line 9" in said

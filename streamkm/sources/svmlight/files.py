@@ -163,7 +163,8 @@ class SvmlightFiles(RowSource):
     def _format(self) -> TextFormat:
         if self._zero_based_found is None:
             self._zero_based_found = self._find_zero_based()
-        return TextFormat(self.n_features, self._zero_based_found, self.zero_based == "auto", self.dtype)
+        guessed, is_named = self.zero_based == "auto", self.feature_names is not None
+        return TextFormat(self.n_features, self._zero_based_found, guessed, self.dtype, is_named)
 
     def _find_zero_based(self) -> bool:
         probing = TextFormat(None, True, True, self.dtype)

@@ -34,6 +34,7 @@ class TextFormat:
     zero_based: bool  # whether column 0 is written as 0 rather than as 1
     guessed: bool  # whether `zero_based` was found by a look at the text; messages then say so
     dtype: np.dtype[Any]  # float32 or float64
+    is_named: bool = False  # whether names of features fix `n_features`
 
 
 def check_options(n_features: Any, zero_based: Any, dtype: DTypeLike) -> np.dtype[Any]:
@@ -177,8 +178,9 @@ class RowBuilder:
             how = "was taken to be one-based because its head has no index 0" if self._fmt.guessed else "is one-based"
             return f"an index 0, but the input {how}; pass zero_based=True if column 0 is meant"
         if status == tokens.TOO_WIDE and self._fmt.n_features is not None:
-            largest = self._largest_accepted()
-            return f"an index beyond {largest:,}, the largest for the n_features that was given; pass a larger one"
+            given = f"the {self._fmt.n_features:,} names of feature_names, which are too few; name every feature"
+            given = given if self._fmt.is_named else "the n_features that was given; pass a larger one"
+            return f"an index beyond {self._largest_accepted():,}, the largest for {given}"
         return _PROBLEMS[status]
 
 

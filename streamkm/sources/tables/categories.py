@@ -97,7 +97,8 @@ def one_hot_columns(
         widest = max(known.values(), key=lambda encoder: len(encoder.values))
         raise InvalidInputError(
             f"column {widest.column!r} has {len(widest.values):,} values or more, and one-hot columns may have "
-            f'{MOST_VALUES:,} in all; leave it out with exclude="{widest.column}", or pass categories="hash"'
+            f'{MOST_VALUES:,} in all; pass id_column="{widest.column}" if it identifies rows, leave it out with '
+            f'exclude="{widest.column}", or pass categories="hash"'
         )
     made = tuple(
         replace(column, width=len(known[column.name].values)) if column.name in known else column for column in columns

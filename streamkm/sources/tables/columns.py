@@ -5,7 +5,6 @@ Knows Arrow's types and no file. A layout is a small picklable value.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.sources.arrow_values import (
@@ -209,9 +209,8 @@ def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
     given = [*wanted, *left_out, *(options.categories if isinstance(options.categories, Mapping) else ())]
     for column in given:
         if column not in known:
-            near = difflib.get_close_matches(column, known, n=1)
             shown = ", ".join(known[:_SHOWN_COLUMNS]) + (", ..." if len(known) > _SHOWN_COLUMNS else "")
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            hint = near_hint(column, known)
             raise InvalidInputError(f"{name}: column {column!r} is missing{hint}; it has {shown or 'none'}")
     chosen = [column for column in wanted if column not in left_out]
     times, asked = Counter(known), Counter(chosen)
@@ -376,14 +375,16 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
     row = next((i for i in held if not _is_number(values[i].as_py())), held[0] if held else None)
     shown = "" if row is None else f" ({_shortened(values[row].as_py())} in row {row:,})"
     if is_category(kind):
-        refusal = (
-            f"{name}: column {column!r} contains text{shown}; features must be numbers. Leave it out with "
-            f'exclude="{column}", or pass categories="onehot" or categories="hash"'
+        text = "" if row is None else str(values[row].as_py()).strip()
+        more = '. For decimal commas, read it as pandas.read_csv(path, decimal=",") and pass the frame'
+        more = more if _DECIMAL.fullmatch(text) else ""
+        more = ". For dates, convert the column first, as with pandas.to_datetime" if _DATE.match(text) else more
+        apart = not more and 1 < len(held) == len(values.drop_null().unique())
+        names_rows = f'If it identifies rows, pass id_column="{column}". ' if apart else ""
+        return (
+            f"{name}: column {column!r} contains text{shown}; features must be numbers. {names_rows}Leave it out with "
+            f'exclude="{column}", or pass categories="onehot" or categories="hash"{more}'
         )
-        if row is not None and _DECIMAL.fullmatch(str(values[row].as_py()).strip()):
-            refusal += '. For decimal commas, read it as pandas.read_csv(path, decimal=",") and pass the frame'
-        dated = row is not None and _DATE.match(str(values[row].as_py()))
-        return f"{refusal}. For dates, convert the column first, as with pandas.to_datetime" if dated else refusal
     remedy = f'Leave it out with exclude="{column}"'
     if is_date(kind):
         remedy += ', or pass dates="days" to read days since 1970'
