@@ -197,7 +197,8 @@ def inspected(path: str, overrides: Sequence[Override]) -> str:
         lines = source_lines(open_source(path, **{**options, **hashed})) if has_features else [("data", masked(path))]
         kept = [line for line in lines if line[0] not in ("features", "values", "left out")]
         last = fit_command(masked(path), columns, options, n_rows) if has_features else "no column can be a feature"
-        return f"{aligned(kept)}\n\n{columns_text(columns)}\n\nBy the first {n_rows:,} rows. To fit:\n  {last}"
+        told = f"By the first {n_rows:,} rows. To fit (choose -k by streamkm sweep):"
+        return f"{aligned(kept)}\n\n{columns_text(columns)}\n\n{told}\n  {last}"
     return aligned(source_lines(open_data([path], overrides).source))
 
 

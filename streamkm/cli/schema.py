@@ -207,8 +207,7 @@ def _explain(section: str, key: str, kind: str, given: Any) -> str:
     needed = " or ".join(_words(SECTIONS[section].model_fields[key].annotation))
     is_secret = key == "storage_options" and not isinstance(given, int)
     words = given if isinstance(given, list | dict) else [given]
-    known = re.findall(r"\w+", needed)
-    near = [each for word in words for each in difflib.get_close_matches(str(word), known, 1, 0.7)]
+    near = [each for word in words for each in difflib.get_close_matches(str(word), re.findall(r"\w+", needed), 1, 0.7)]
     hint = f"; did you mean {near[0]}?" if near and near[0] not in words else ""
     return f"{section}.{key} must be {needed}, got {MASK if is_secret else shown(given)}{'' if is_secret else hint}"
 

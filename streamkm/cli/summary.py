@@ -92,6 +92,8 @@ class Seen(NamedTuple):
     missing: int
     distinct: int
     use: str
+    span: str = ""  # the smallest and the largest number
+    skewed: bool = False  # whether `log1p` makes the numbers more even
 
 
 def seen_columns(known: Sequence[str], head: Any, given: Mapping[str, Any]) -> list[Seen]:
@@ -105,9 +107,9 @@ def seen_columns(known: Sequence[str], head: Any, given: Mapping[str, Any]) -> l
     vector = next((each.name for each in found if each.use == "vector"), None)
     for number, each in enumerate(found):
         if each.use == "id" and each.name != chosen:
-            found[number] = Seen(*each[:4], "left out: names rows")
+            found[number] = each._replace(use="left out: names rows")
         elif vector not in (None, each.name) and each.use in FEATURES:
-            found[number] = Seen(*each[:4], f"left out: beside the vectors of {vector}")
+            found[number] = each._replace(use=f"left out: beside the vectors of {vector}")
     return found
 
 
@@ -130,11 +132,13 @@ def _seen(name: str, values: Any, given: Mapping[str, Any]) -> Seen:
         use = "left out: no values"
     elif dtype is not None:
         whole = dtype.kind in "iu" and not is_vector
-        is_id = whole and is_unique and (named or (n_rows >= _COUNTED and _counts(values)))
+        counts = whole and is_unique and len({step > 0 for step in np.diff(values.to_pylist())}) == 1
+        is_id = whole and is_unique and (named or (n_rows >= _COUNTED and counts))
         use = "vector" if is_vector else "id" if is_id else "feature"
         use = "left out: looks like an id" if whole and named and not is_id and distinct > _FEW else use
     elif is_date(kind):
-        use = "date"
+        asked = given.get("dates") or name in given.get("columns", ())
+        use = "date" if asked else "left out: date: --dates days makes it a feature"
     elif not text:
         use = "left out: no numbers"
     elif categories == "hash":
@@ -142,11 +146,13 @@ def _seen(name: str, values: Any, given: Mapping[str, Any]) -> Seen:
     else:
         is_known = isinstance(categories, dict) and name in categories
         use = "one-hot" if is_known or (not is_unique and distinct <= _FEW) else "id" if is_unique else _MANY
-    return Seen(name, "text" if text else str(kind), missing, distinct, use)
-
-
-def _counts(values: Any) -> bool:
-    return len({step > 0 for step in np.diff(values.to_pylist())}) == 1
+    if dtype is None or is_vector or missing == n_rows:
+        return Seen(name, "text" if text else str(kind), missing, distinct, use)
+    held = np.asarray(values.drop_null().to_pylist(), np.float64)
+    held = held[~np.isnan(held)]
+    spread, away = held.std(), held - held.mean()
+    skewed = held.min() >= 0 and spread > 0 and held.mean() > np.median(held) and (away**3).mean() > 2 * spread**3
+    return Seen(name, str(kind), missing, distinct, use, f"{held.min():.6g} to {held.max():.6g}", bool(skewed))
 
 
 def fit_options(columns: Sequence[Seen], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,16 +183,20 @@ def fit_command(path: str, columns: Sequence[Seen], options: Mapping[str, Any], 
         else:
             words += ["--set", f"data.{key}={json.dumps(value)}"]
     words += ["--invalid", "mean"] if any(each.missing for each in numbers) else []
-    apart = any(each.use in ("one-hot", "hashed") for each in columns)  # features that keep their 0 and 1
-    names = [each.name for each in numbers]
-    if len(numbers) > 1 and not (apart and any(re.search(r"[,:=+]", name) for name in names)):
-        words += ["--preprocess", f"standardize:{'+'.join(names)}" if apart else "standardize"]
+    names, skewed = [each.name for each in numbers], [each.name for each in numbers if each.skewed]
+    texts = [each.name for each in columns if each.use in ("one-hot", "hashed")]  # features that keep their 0 and 1
+    weighed = [] if options.get("categories") == "hash" else [f"{name}=0.5" for name in texts]
+    if names and (skewed or texts) and not any(re.search(r"[,:=+]", name) for name in (*names, *texts)):
+        steps = {"log1p": skewed, "standardize": names, "weight": weighed}
+        words += ["--preprocess", ",".join(f"{step}:{'+'.join(of)}" for step, of in steps.items() if of)]
+    elif len(names) > 1 and not texts:
+        words += ["--preprocess", "standardize"]
     return shlex.join(words)
 
 
 def columns_text(columns: Sequence[Seen]) -> str:
     """A line for each column, the cells of all below each other."""
-    cells = [(*each[:2], f"{each.missing:,}", f"{each.distinct:,}", each.use) for each in columns]
-    lines = [("column", "type", "missing", "distinct", "in a fit"), *cells]
+    cells = [(*each[:2], f"{each.missing:,}", f"{each.distinct:,}", each.span, each.use) for each in columns]
+    lines = [("column", "type", "missing", "distinct", "smallest to largest", "in a fit"), *cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shlex
 import shutil
 import warnings
@@ -324,18 +325,35 @@ def test_inspect_lists_every_column_and_ends_with_a_fit_that_runs(baskets, suffi
             path, **({"index": False} if suffix != "feather" else {})
         )
     output = run("inspect", path)
-    cells = [line.split(maxsplit=4) for line in output.splitlines()]
+    assert "choose -k by streamkm sweep" in output
+    assert re.search(r"^items .* 1 to 8 +feature$", output, re.M)
+    told = re.sub(r" +[-\d.e]+ to [-+\d.e]+ ", " ", output)
+    cells = [line.split(maxsplit=4) for line in told.splitlines()]
     found = {cell[0]: cell[2:] for cell in cells if len(cell) == 5 and cell[2].isdigit()}
     assert found["basket_id"] == ["0", "120", "id"]
     assert found["line"] == ["0", "120", "left out: names rows"]
-    assert found["day"] == ["0", "120", "date"]
+    assert found["day"] == ["0", "120", "left out: date: --dates days makes it a feature"]
     assert found["amount"] == ["1", "119", "feature"]
     assert found["items"] == ["0", "8", "feature"]
     assert found["pay"] == ["0", "2", "one-hot"]
     assert found["nothing"] == ["120", "0", "left out: no values"]
     assert found["note"] == ["0", "70", "left out: text of many values"]
     typed = _typed(output)
-    assert typed["data"]["n_features"] == 5 + (suffix == "folder")
+    assert typed["data"]["n_features"] == 4 + (suffix == "folder")
+    assert typed["parameters"]["preprocess"]["weight"]["pay"] == 0.5
+    dated = _typed(run("inspect", path, "--dates", "days"))
+    assert dated["data"]["n_features"] == 5 + (suffix == "folder")
+
+
+def test_inspect_shows_broken_values_and_takes_logarithms_of_skewed_ones(baskets):
+    rng = np.random.default_rng(1)
+    amount, normal = rng.lognormal(3, 1.5, 120), rng.normal(size=120)
+    discount = np.where(np.arange(120) == 5, 1e6, rng.random(120))
+    baskets.assign(amount=amount, down=-amount, even=normal, discount=discount).to_csv("b.csv", index=False)
+    output = run("inspect", "b.csv")
+    assert re.search(r"^discount .* to 1e\+06 +feature$", output, re.M)
+    assert "log1p:amount+discount,standardize:amount+items+down+even+discount,weight:pay=0.5" in output
+    assert _typed(output)["parameters"]["preprocess"]["log1p"] == ["amount", "discount"]
 
 
 def test_inspect_takes_what_is_said_of_columns(baskets):
