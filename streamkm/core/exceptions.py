@@ -66,15 +66,21 @@ class MemoryLimitError(MemoryError, StreamkmError):  # in the other order, Dask 
         The limit that the message names as sufficient; None where no limit of this process helps.
     remedy : str
         What else helps.
+    on_workers : bool
+        Whether that limit is one of the workers of a cluster.
     """
 
-    def __init__(self, said: str = "", needed_bytes: int | None = None, remedy: str = "") -> None:
-        super().__init__(said, needed_bytes, remedy)
+    def __init__(
+        self, said: str = "", needed_bytes: int | None = None, remedy: str = "", on_workers: bool = False
+    ) -> None:
+        super().__init__(said, needed_bytes, remedy, on_workers)
         self.said, self.needed_bytes, self.remedy = said, needed_bytes, f", or {remedy}" if remedy else ""
+        self.on_workers = on_workers
 
     def __str__(self) -> str:
         named = -(-(self.needed_bytes or 0) >> 20)
-        return f"{self.said}; raise memory_limit to {named:,} MiB{self.remedy}" if named else self.said
+        raising = "start workers with a memory limit of at least" if self.on_workers else "raise memory_limit to"
+        return f"{self.said}; {raising} {named:,} MiB{self.remedy}" if named else self.said
 
 
 class MissingDependencyError(StreamkmError, ImportError):

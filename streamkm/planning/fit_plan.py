@@ -35,8 +35,14 @@ def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources)
     MemoryLimitError
         If the projected memory exceeds the limit.
     """
-    limit = resources.memory_limit
-    return accepted(lambda below: _planned(source, parameters, replace(resources, memory_limit=below)), limit)
+
+    def planned(of_workers: int) -> Plan:
+        workers = tuple(replace(each, limit_bytes=max(each.limit_bytes, of_workers)) for each in resources.workers)
+        given = replace(resources, workers=workers)
+        limit = resources.memory_limit
+        return accepted(lambda below: _planned(source, parameters, replace(given, memory_limit=below)), limit)
+
+    return accepted(planned, 0, on_workers=True)
 
 
 def _planned(source: RowSource, parameters: FitParameters, resources: Resources) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from math import ceil
 from typing import Any, TypeVar
 
 from streamkm.core.exceptions import MemoryLimitError
@@ -254,19 +255,22 @@ def largest_chunk(source: RowSource, chunk_bytes: int) -> int:
     return source.cut(chunk_bytes).largest_bytes or chunk_bytes
 
 
-def accepted(plan: Callable[[Any], AnyPlan], limit: Any) -> AnyPlan:
-    """The plan below a limit. A refusal names a limit that is accepted, as a plan may need more below a higher one."""
+def accepted(plan: Callable[[Any], AnyPlan], limit: Any, *, on_workers: bool = False) -> AnyPlan:
+    """The plan below a limit, of this process or of workers.
+
+    A refusal names a limit that is accepted, as a plan may need more below a higher one.
+    """
     try:
         return plan(limit)
     except MemoryLimitError as refused:
         tried, needed, process = 0, refused.needed_bytes, given_process_memory(limit)
-        while needed is not None:
+        while needed is not None and refused.on_workers == on_workers:
             refused.needed_bytes = tried = max(tried + MIB + tried // 64, -(-needed // MIB) * MIB)
             try:
                 plan(tried if process is None else with_process_memory(tried, process))
                 break
             except MemoryLimitError as error:
-                needed = error.needed_bytes
+                needed = error.needed_bytes if error.on_workers == on_workers else None
         raise refused
 
 
@@ -300,11 +304,12 @@ def check_workers(workers: PlannedWorkers, source: str) -> None:
     if peak <= limit:
         return
     stage = max(workers.memory, key=lambda name: workers.memory[name])
-    needed = -(-int(peak / HELD_SHARE) // MIB)
     raise MemoryLimitError(
         f"the fit of {source} needs about {human_bytes(peak)} on each of {workers.n_workers:,} workers (stage "
         f"{stage!r}), {human_bytes(peak - limit)} above the {human_bytes(limit)} that the smallest can hold: "
         f"{HELD_SHARE:.0%} of its memory limit; {human_bytes(workers.base_bytes)} are its process. The memory of this "
-        f"process is not the reason. Start workers with a memory limit of at least {needed:,} MiB, or more workers, or "
-        f"use fewer n_components or fewer n_clusters"
+        f"process is not the reason",
+        ceil(peak / HELD_SHARE),
+        "more workers, or use fewer n_components or fewer n_clusters",
+        on_workers=True,
     )

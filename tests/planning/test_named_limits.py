@@ -23,7 +23,7 @@ from streamkm.stores.planned import reader_for_store
 MIB = 1 << 20
 UPDATE = UpdateSizes(n_clusters=100, n_features=2000, coreset_bytes=1 << 20, held_bytes=0)
 PROCESS = 256 * MIB  # what it holds must not change between two plans
-ROWS = {"x.npy": 20_000, "x.csv": 2000, "x.svm": 2000, "x.h5:/X": 20_000}
+ROWS = ("x.npy", "x.csv", "x.svm", "long.svm", "x.h5:/X")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,8 @@ def sources(tmp_path_factory):
         folder / "x.csv", X[:2000], delimiter=",", fmt="%.4f", header=",".join("abcdefghijklmnopqrst"), comments=""
     )
     (folder / "x.svm").write_text("".join(f"1 {i % 20 + 1}:{value:.3f}\n" for i, value in enumerate(X[:2000, 0])))
+    line = "1 " + " ".join(f"{number}:1.25" for number in range(1, 600_000))
+    (folder / "long.svm").write_text(f"1 1:2\n2 2:1\n{line}\n" + "1 3:1\n" * 1500)
     S = sp.random_array((20_000, 2000), density=0.01, format="csr", rng=rng, dtype=np.float32)
     with h5py.File(folder / "x.h5", "w") as file:
         group = file.create_group("X")

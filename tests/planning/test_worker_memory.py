@@ -82,6 +82,19 @@ def test_a_refusal_names_the_workers_and_its_remedy_works():
         planned(source, (remedy - 2) * MIB, coreset=None)
 
 
+@pytest.mark.parametrize(("n_workers", "n_threads"), [(1, 4), (2, 1), (8, 2)])
+@pytest.mark.parametrize("shape", [(2000, 500_000), (300_000, 100_000), (4_000_000, 64)])
+@pytest.mark.parametrize("more", [{"sketch": "svd"}, {"n_clusters": 3000, "coreset": None}])
+def test_workers_of_the_named_limit_are_accepted(n_workers, n_threads, shape, more):
+    source = UnreadSource(*shape, sparse=shape[1] > 64)
+    for first in (1, 400 * MIB):
+        with pytest.raises(MemoryLimitError) as raised:
+            plan(source, on_cluster=True, workers=workers_of(first, n_workers, n_threads), **more)
+        assert raised.value.on_workers
+        named = int(re.search(r"at least ([\d,]+) MiB", str(raised.value))[1].replace(",", "")) * MIB
+        plan(source, on_cluster=True, workers=workers_of(named, n_workers, n_threads), **more)
+
+
 def test_a_refusal_names_the_client():
     with pytest.raises(MemoryLimitError, match=r"in this process, the client of the cluster, above the limit of 300"):
         planned(UnreadSource(1_000_000, 64), memory_limit=300 * MIB)
