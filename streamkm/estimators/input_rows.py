@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,13 @@ def read_invalid(estimator: Any) -> Invalid:
     return "raise" if estimator.invalid == "mean" else estimator.invalid
 
 
-def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) -> RowSource:
+def open_rows(
+    estimator: Any, X: Any, *, reset: bool | None, ids: bool = False, then: Callable[..., Any] | None = None
+) -> RowSource:
     """Open X; `reset` keeps its features' names in the estimator, False compares them with those, None does neither.
 
-    Later tables are opened by what was said of the table of the fit. `ids`: whether their rows are to be named.
+    Later tables are opened by what was said of the table of the fit. `ids`: whether their rows are to be named. `then`:
+    plans what is done with them, as for `find_genes`, unless the estimator's `plan_for` does.
     """
     if estimator.invalid != "raise":
         X = with_nan(X)
@@ -56,7 +60,7 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
     if not is_in_memory(X) or (is_frame(X) and is_read_by_column(X)):
         named = bool(options) or not (is_frame(X) or hasattr(type(X), "var_names"))  # of AnnData
         given = {"executor": estimator.executor, "memory_limit": estimator.memory_limit}
-        then = None if reset is False else getattr(estimator, "plan_for", None)
+        then = then if reset is False else getattr(estimator, "plan_for", then)
         source = find_genes(open_source(X), **given, progress=Progress(estimator.progress), then=then)
         return source if reset is None else _with_known_names(estimator, source, reset=reset, named=named)
     checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}

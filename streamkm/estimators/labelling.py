@@ -53,9 +53,11 @@ class Labelling:
         n_columns: int = 0,
         model: Model | None = None,
         update: UpdateSizes | None = None,
+        memory_limit: Any = None,  # another than the estimator's
     ):
         model = current_model(estimator) if model is None else model
-        executor, limit, asked = estimator.executor, estimator.memory_limit, estimator.chunk_bytes
+        executor, asked = estimator.executor, estimator.chunk_bytes
+        limit = estimator.memory_limit if memory_limit is None else memory_limit
         stored = store_of(source)
         if stored is not None:
             from streamkm.stores.compatibility import model_on_store
