@@ -34,18 +34,11 @@ if TYPE_CHECKING:
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `fit` and `plan` are given."""
-    for option in (
-        click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA..."),
-        click.option(
-            "-k",
-            "--n-clusters",
-            callback=counts_of,
-            metavar="K|FEWEST:MOST",
-            help="Number of clusters; needed without a configuration. With --incremental a range, too.",
-        ),
-        click.option("-o", "--output", type=click.Path(), help="Results directory.  [default: streamkm-out]"),
-    ):
-        command = option(command)
+    command = click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA...")(command)
+    help_of_k = "Number of clusters; needed without a configuration. With --incremental a range, too."
+    command = click.option("-k", "--n-clusters", callback=counts_of, metavar="K|FEWEST:MOST", help=help_of_k)(command)
+    help_of_o = "Results directory.  [default: streamkm-out]"
+    command = click.option("-o", "--output", type=click.Path(), help=help_of_o)(command)
     return set_option(talk_options(table_options(estimator_options(command))))
 
 

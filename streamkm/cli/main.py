@@ -208,12 +208,9 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(),
+    "-o", "--output", required=True, type=click.Path(),
     help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances, NAME.parquet/ for a folder of these.",
-)
+)  # fmt: skip
 @set_option
 @table_options
 @threads_option

@@ -132,7 +132,7 @@ def trim_heap(limit_bytes: int, expected_bytes: int = 0) -> None:
     if most <= CROWDED_SHARE * limit_bytes and not 0 < expected_bytes < held:
         return
     if most > FULL_SHARE * limit_bytes:
-        _HEAP.large_blocks_apart()
+        heap_restored.large_blocks_apart()
     _c_function("malloc_trim")(0)
 
 
@@ -156,17 +156,13 @@ class _Heap(Shared):
         self.told = False
 
 
-_HEAP = _Heap()
+heap_restored = _Heap()
+"""Undoes at the end what `trim_heap` tells the C library within; calls of several threads end in any order.
 
-
-def heap_restored() -> Shared:
-    """Undo at the end what `trim_heap` tells the C library within; calls of several threads end in any order.
-
-    Unless told otherwise, glibc raises its bound between the heap and the system to the largest block that was freed,
-    32 MiB at most. Its rule cannot be asked for again once a bound was set, nor can the bound be read: that largest one
-    is set, where a process that frees such blocks is soon.
-    """
-    return _HEAP
+Unless told otherwise, glibc raises its bound between the heap and the system to the largest block that was freed,
+32 MiB at most. Its rule cannot be asked for again once a bound was set, nor can the bound be read: that largest one is
+set, where a process that frees such blocks is soon.
+"""
 
 
 def _is_bound() -> bool:

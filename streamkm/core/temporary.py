@@ -37,9 +37,8 @@ def remove_dead_folders() -> None:
     for folder in place.glob(f"{PREFIX}*"):
         with suppress(OSError):
             if _is_dead(folder):
-                size = sum(os.lstat(path).st_size for path in folder.iterdir())
+                n_bytes += sum(os.lstat(path).st_size for path in folder.iterdir())
                 shutil.rmtree(folder)
-                n_bytes += size
     if n_bytes:
         logger.info("removed %s bytes that dead runs had left in %s", f"{n_bytes:,}", place)
 

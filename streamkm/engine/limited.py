@@ -19,5 +19,5 @@ def under_limit(memory_limit: Any) -> Iterator[None]:
     memory_limit : "auto", int, float or str
         See `core.memory.memory_limit_bytes`.
     """
-    with heap_restored(), COMPILATION.crowded() if is_given(memory_limit) else nullcontext():
+    with heap_restored, COMPILATION.crowded() if is_given(memory_limit) else nullcontext():
         yield

@@ -179,9 +179,8 @@ class DescribedKMeans(BaseKMeans):
         names, name = getattr(self, "feature_names_in_", None), feature_namer(self)
         if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"]:
             deviations = steadied(deviations)
-        means, preparation, columns = known_means(self), self.model_.preparation, self.model_.columns
-        if means is None:
-            means = self.model_.centers
+        exact, preparation, columns = known_means(self), self.model_.preparation, self.model_.columns
+        means = self.model_.centers if exact is None else exact
         if not self.fitted_on_["sparse"]:  # the sample may lack rare rows, which exact means show
             deviations = np.maximum(deviations, between_deviations(means, self.counts_))
         undone = None
@@ -198,9 +197,8 @@ class DescribedKMeans(BaseKMeans):
         sample = vars(self).get("sketch_sample_")
         in_features = isinstance(sample, np.ndarray) and self.sketch_.is_identity
         if in_features and (preparation is None or preparation.is_invertible):
-            sampled = np.asarray(sample, np.float64)
-            sampled = sampled if preparation is None else preparation.undone(sampled)
-            found += counter_cautions(sampled, self.n_samples_, name)
+            units = np.asarray(sample, np.float64)
+            found += counter_cautions(preparation.undone(units) if preparation else units, self.n_samples_, name)
         summary = replace(summary, missing=self.missing_, cautions=tuple(found))
         if rows is None:
             return summary

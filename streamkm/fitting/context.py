@@ -88,7 +88,7 @@ class FitContext(PassContext):
         """
         remove_dead_folders()
         with ExitStack() as stack:
-            stack.enter_context(heap_restored())
+            stack.enter_context(heap_restored)
             workers = stack.enter_context(open_executor(executor, plan.n_threads))
             here = stack.enter_context(local_executor(workers))
             room: float | None = plan.clustering.block_room

@@ -151,9 +151,8 @@ class Drift:
 
     def with_far(self, n_rows: int, feature: str) -> Drift:
         """The same with rows far from all clusters, which are a change."""
-        return replace(
-            self, verdict="shifted" if self.verdict == "stable" else self.verdict, far_rows=n_rows, far_feature=feature
-        )
+        verdict: Verdict = "shifted" if self.verdict == "stable" else self.verdict
+        return replace(self, verdict=verdict, far_rows=n_rows, far_feature=feature)
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -246,17 +245,11 @@ def _cluster_text(cluster: ClusterDrift) -> str:
 def cells_of(cluster: ClusterDrift) -> tuple[str, ...]:
     """The line of a cluster in the table, as text."""
     return (
-        str(cluster.id),
-        weight_text(cluster.rows),
-        f"{cluster.share_before:.1%}",
-        f"{cluster.share:.1%}",
-        number_text(cluster.shift),
-        number_text(cluster.distance_before),
-        number_text(cluster.distance),
-        weight_text(cluster.novel) if cluster.novel == cluster.novel else "-",
-        ", ".join(cluster.reasons) or "-",
+        str(cluster.id), weight_text(cluster.rows), f"{cluster.share_before:.1%}", f"{cluster.share:.1%}",
+        number_text(cluster.shift), number_text(cluster.distance_before), number_text(cluster.distance),
+        weight_text(cluster.novel) if cluster.novel == cluster.novel else "-", ", ".join(cluster.reasons) or "-",
         ", ".join(f"{moved.feature} {_apart(moved.before, moved.now)}" for moved in cluster.moved),
-    )
+    )  # fmt: skip
 
 
 def _apart(before: float, now: float) -> str:

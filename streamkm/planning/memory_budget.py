@@ -237,17 +237,10 @@ def reading_of(
 ) -> ReadingMemory:
     """How the rows of a source are read, in chunks of which the largest has so many decoded bytes."""
     return ReadingMemory(
-        n_threads=n_threads,
-        read_factor=source.read_factor,
-        largest_chunk=largest,
-        n_chunks=n_chunks,
-        producer_bytes=source.producer_bytes,
-        shared_bytes=source.shared_bytes,
-        streams=source.streams,
-        sequential=source.sequential,
-        on_cluster=on_cluster,
-        sent=on_cluster and (source.streams or source.in_process),
-    )
+        n_threads=n_threads, read_factor=source.read_factor, largest_chunk=largest, n_chunks=n_chunks,
+        producer_bytes=source.producer_bytes, shared_bytes=source.shared_bytes, streams=source.streams,
+        sequential=source.sequential, on_cluster=on_cluster, sent=on_cluster and (source.streams or source.in_process),
+    )  # fmt: skip
 
 
 def largest_chunk(source: RowSource, chunk_bytes: int) -> int:

@@ -563,10 +563,10 @@ def apart():
 found = [apart(), apart()]  # the C library notices that it was freed
 trim_heap(resident_bytes())  # no call to end
 found.append(apart())
-with heap_restored():
+with heap_restored:
     trim_heap(10 * resident_bytes())
     found.append(apart())
-    with heap_restored():
+    with heap_restored:
         trim_heap(resident_bytes())
         found.append(apart())
     found.append(apart())

@@ -75,10 +75,7 @@ class CenterIndex:
 
     @classmethod
     def of(
-        cls,
-        columns: NDArray[np.float32],
-        bias: NDArray[np.float32],
-        known: IndexParts | None = None,
+        cls, columns: NDArray[np.float32], bias: NDArray[np.float32], known: IndexParts | None = None
     ) -> CenterIndex:
         """Build it. O(k * m * WIDE + k^1.5 * WIDE).
 

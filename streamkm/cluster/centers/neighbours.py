@@ -214,12 +214,7 @@ def _by_threads(executor: Executor | None, function: Callable[..., None], items:
 
 
 def _lay_out(
-    first: int,
-    n_lists: int,
-    columns: NDArray[Any],
-    candidates: NDArray[np.int32],
-    padded: int,
-    tables: NDArray[Any],
+    first: int, n_lists: int, columns: NDArray[Any], candidates: NDArray[np.int32], padded: int, tables: NDArray[Any]
 ) -> None:
     """Lay out some of the lists."""
     stop = first + n_lists

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,32 +223,22 @@ class Followed:
 
     def check(self, n_features: int) -> None:
         """Refuse arrays, as a file may have them, that do not go together. Raises ValueError."""
-        clusters, part = self.clusters, self.part
-        k = clusters.n_clusters
-        wide, flat = (k, n_features), (k,)
-        for name, shape in (("centers", wide), ("means", wide), ("counts", flat), ("distances", flat), ("reach", flat)):
-            array = getattr(clusters, name)
-            if array.dtype != np.float64 or array.shape != shape:
-                raise ValueError(f"{name} of {array.dtype} {array.shape}; needed: float64 {shape}")
-        if clusters.ids.dtype != np.int64 or (np.diff(clusters.ids) <= 0).any() or k == 0:
-            raise ValueError("ids of clusters that do not ascend")
-        origins = clusters.origins
-        if (
-            origins.dtype != np.int64
-            or origins.ndim != 1
-            or not 0 <= clusters.ids[0] <= clusters.ids[-1] < len(origins)
-        ):
-            raise ValueError(f"{len(origins)} ids were given, and clusters have {clusters.ids.tolist()}")
-        n_rows = len(part.places)
-        kinds = str(part.places.dtype), str(part.weights.dtype)
-        if kinds != ("int64", "float64") or part.weights.shape != (n_rows,) or part.X.shape[0] != n_rows:
-            raise ValueError(f"rows {part.X.shape} with {len(part.weights)} weights and {n_rows} places")
-        if self.given.dtype != np.int64 or self.given.shape != (n_rows,):
-            raise ValueError(f"{n_rows} rows with {self.given.dtype} {self.given.shape} ids")
-        if self.figures.dtype != np.float64 or self.figures.shape[1:] != (8,):
-            raise ValueError(f"figures of {self.figures.dtype} {self.figures.shape}")
-        if part.X.shape[1] > n_features:
-            raise ValueError(f"rows of {part.X.shape[1]} features; the model has {n_features}")
+        clusters, part, k, n_rows = self.clusters, self.part, self.clusters.n_clusters, len(self.part.places)
+        floats: dict[str, tuple[Any, tuple[int, ...]]] = {"weights": (part.weights, (n_rows,))}
+        floats |= {name: (getattr(clusters, name), (k,)) for name in ("counts", "distances", "reach")}
+        floats |= {name: (getattr(clusters, name), (k, n_features)) for name in ("centers", "means")}
+        floats["figures"] = self.figures, (len(self.figures), 8)
+        ids, origins = clusters.ids, clusters.origins
+        whole = {"ids": (ids, (k,)), "origins": (origins, (len(origins),))}
+        whole |= {"places": (part.places, (n_rows,)), "given": (self.given, (n_rows,))}
+        for dtype, arrays in ((np.float64, floats), (np.int64, whole)):
+            for name, (array, shape) in arrays.items():
+                if array.dtype != dtype or array.shape != shape:
+                    raise ValueError(f"{name} of {array.dtype} {array.shape}; needed: {np.dtype(dtype)} {shape}")
+        if k == 0 or (np.diff(ids) <= 0).any() or not 0 <= ids[0] <= ids[-1] < len(origins):
+            raise ValueError(f"clusters {ids.tolist()} that do not ascend, of {len(origins)} ids that were given")
+        if part.X.shape[0] != n_rows or part.X.shape[1] > n_features:
+            raise ValueError(f"rows {part.X.shape}; needed: {n_rows} of at most {n_features} features")
 
 
 def _nearest(clusters: TrackedClusters, X: Matrix) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
