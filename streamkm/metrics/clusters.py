@@ -86,7 +86,7 @@ def describe_clusters(
         if filled and told.n_traits:
             apart = np.divide(means[cluster] - everywhere, deviations, out=np.zeros_like(everywhere), where=varies)
             numbers = largest(np.maximum(apart * signs, 0) if by_words else np.abs(apart), 2 * told.n_traits)
-            numbers = _unmirrored(numbers, means, everywhere, deviations)[: told.n_traits]
+            numbers = (numbers if by_words else _unmirrored(numbers, means, everywhere, deviations))[: told.n_traits]
             values = (shown[cluster][numbers], of_all[numbers], apart[numbers])
             traits = tuple(map(Trait, map(told.name, numbers.tolist()), *(each.tolist() for each in values)))
         row = ClusterRow(
