@@ -123,6 +123,7 @@ def _check_places(run: Run, place: Path, checkpoint: str | None, many: Any, opti
     """
     from streamkm.cli.results import SUMMARY, check_target
     from streamkm.cli.update_results import data_digest, earlier_run, json_digest
+    from streamkm.engine.checkpoint import forget
     from streamkm.engine.saving import has_placed, saved_stages
     from streamkm.estimators.validation import OF_THIS_RUN, plain
     from streamkm.reports.pictures import check_image_shape
@@ -133,6 +134,7 @@ def _check_places(run: Run, place: Path, checkpoint: str | None, many: Any, opti
     made = {"data": data_digest(run.data.source), "settings": json_digest([values, output, text, many])}
     stages = saved_stages(checkpoint) if checkpoint is not None else []
     if options["resume"] and not (stages or run.output.overwrite) and earlier_run(place / SUMMARY) == made:
+        forget(checkpoint or "")  # of a run that was killed when all was done
         click.echo(f"streamkm: {place} is complete: nothing to resume", err=True)
         click.get_current_context().exit()
     check_target(place, overwrite=run.output.overwrite or (bool(stages) and has_placed(str(checkpoint), place)))

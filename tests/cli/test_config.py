@@ -249,7 +249,10 @@ def test_keys_of_the_sketch(folder, text, wanted):
         ),
         (
             DATA + "estimator:\n  metric: cosin\n",
-            "c.yaml:4: estimator.metric must be euclidean or cosine or spherical, got 'cosin' (text); did you mean cosine?",
+            (
+                "c.yaml:4: estimator.metric must be euclidean or cosine or spherical, got 'cosin' (text)"
+                "; did you mean cosine?"
+            ),
         ),
         (DATA + "estimator:\n  tol: small\n", "c.yaml:4: estimator.tol must be a number, got 'small' (text)"),
         (DATA + "output:\n  report: on\n", "c.yaml:4: output.report must be true or false, got 'on' (text)"),
