@@ -107,9 +107,9 @@ def seen_columns(known: Sequence[str], head: Any, given: Mapping[str, Any]) -> l
     vector = next((each.name for each in found if each.use == "vector"), None)
     for number, each in enumerate(found):
         if each.use == "id" and each.name != chosen:
-            found[number] = each._replace(use="left out: names rows")
+            found[number] = Seen(*each[:4], "left out: names rows", *each[5:])
         elif vector not in (None, each.name) and each.use in FEATURES:
-            found[number] = each._replace(use=f"left out: beside the vectors of {vector}")
+            found[number] = Seen(*each[:4], f"left out: beside the vectors of {vector}", *each[5:])
     return found
 
 

@@ -1,10 +1,7 @@
-"""Labels as a table: of each row its number or id, label, distances and an outlier score.
+"""Labels as a table (CSV, Parquet, or a folder of Parquet): row number or id, label, distances and an outlier score.
 
-A table is a CSV or Parquet file, or a folder of Parquet files.
-
-Each call writes its chunk's rows to a part, a file in a hidden directory beside the table. This process gets the parts'
-names and counts of rows, puts row numbers or ids before the rows, and joins the parts in order. The table appears when
-it is complete.
+Each call writes its chunk's rows to a part in a hidden directory beside the table. This process puts row numbers or ids
+before the rows, joins the parts in order, and shows the table when it is complete.
 """
 
 from __future__ import annotations
