@@ -228,7 +228,7 @@ class IncrementalKMeans(DescribedKMeans):
         before = {name: self.__dict__.pop(name) for name in list(vars(self)) if name.endswith("_")}
         try:
             opened = self._opened(X, sample_weight)
-        except Exception:
+        except BaseException:  # an interruption, too: the state of before stays
             self.__dict__.update(before)
             raise
         self._take_rows(*opened)
