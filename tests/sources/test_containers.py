@@ -34,7 +34,10 @@ def test_equal_values_give_equal_rows_and_labels(tmp_path):
             assert model.inertia_ == pytest.approx(wanted.inertia_, rel=1e-12)
 
 
-@pytest.mark.parametrize("n_mutants", [10, pytest.param(150, marks=pytest.mark.slow)])
+LONG = (pytest.mark.slow, pytest.mark.full, pytest.mark.timeout(900))
+
+
+@pytest.mark.parametrize("n_mutants", [10, pytest.param(150, marks=LONG)])
 def test_damage_is_refused(n_mutants, tmp_path):
     command = [sys.executable, "-m", "tests.containers", str(tmp_path), str(n_mutants), str(n_mutants)]
     try:
