@@ -114,7 +114,8 @@ class IncrementalKMeans(DescribedKMeans):
         Fewer than `n_clusters` while there are fewer distinct rows. float32 while all rows are, unless rounding would
         move the objective by more than 1e-6 of it. `predict` uses assigned or changed centers until more rows come.
     counts_ : ndarray (k,)
-        Weight of each cluster, by the coreset; their sum is exact. With a half-life, as of the newest row.
+        Weight of each cluster, by the coreset; their sum is exact. With a half-life, as of the newest row. Rows of
+        clusters that died are in none, until `relabel`.
     inertia_ : float
         Weighted sum of squared distances of all rows to the centers of their clusters. By the coreset, an estimate,
         until rows are counted by `update`.

@@ -52,6 +52,8 @@ class Rows:
         Whether each row was counted in the cluster of its id, and none by drawn ones.
     is_known : bool
         Whether ids say where rows were counted: a cluster that died does not tell where its rows went.
+    n_left : int
+        Rows that an update may have left out, as they lie far from all clusters.
     """
 
     kmeans: IncrementalKMeans
@@ -62,6 +64,7 @@ class Rows:
     is_known: bool = True
     gone: set[int] = field(default_factory=set)
     highest: int = -1
+    n_left: int = 0
 
     @property
     def is_followed(self) -> bool:
@@ -72,6 +75,16 @@ class Rows:
     def is_waiting(self) -> bool:
         """Whether there are rows that no update has counted."""
         return bool((self.ids == WAITING).any())
+
+    def far(self, X, limit=None, fewest=8) -> np.ndarray:
+        """Rows farther from all centers than a limit, by default ten reaches; none where they are `fewest` and 10 %."""
+        if not self.is_followed or not len(X):
+            return np.zeros(len(X), bool)
+        clusters = self.kmeans.stream_.followed.clusters
+        limit = 10 * clusters.reach.max() if limit is None else limit
+        d2 = np.square(X[:, None].astype(np.float64) - clusters.centers).sum(axis=2).min(axis=1)
+        is_far = (d2 > limit**2) & (limit > 0)
+        return is_far & ~(is_far.sum() >= max(fewest, 0.1 * len(X)))
 
     def take(self, X, ids) -> None:
         """Add rows."""
@@ -118,7 +131,13 @@ class Rows:
         """What is told of all rows is so."""
         kmeans = self.kmeans
         assert kmeans.n_samples_seen_ == len(self.X)
-        np.testing.assert_allclose(kmeans.counts_.sum(), len(self.X), **EXACT)
+        followed = kmeans.stream_.followed
+        n_gone = 0.0 if followed is None else followed.gone
+        n_left = len(self.X) - kmeans.counts_.sum() - n_gone
+        n_far = self.n_left + self.far(self.X[self.ids == WAITING]).sum()
+        assert -1e-6 <= n_left <= n_far + 1e-6
+        np.testing.assert_allclose(n_left, round(n_left), rtol=0, atol=1e-6)
+        assert n_gone == 0 or any(event.event == "died" for event in kmeans.lineage_)
         if not self.is_followed or self.is_waiting:
             return
         self.check_ids()
@@ -170,7 +189,16 @@ class Updates(RuleBasedStateMachine):
     @rule(stream=streams, seed=seeds, n_rows=sizes)
     def update(self, stream, seed, n_rows):
         X = rows_of(seed, n_rows)
+        is_first = not stream.is_followed
+        limit = 0.0 if is_first else 10 * stream.kmeans.stream_.followed.clusters.reach.max()
+        waits = stream.X[stream.ids == WAITING]
+        far = stream.far(waits), stream.far(X)
         update = stream.kmeans.update(X)
+        if not is_first:
+            far = far[0], far[1] | stream.far(X, limit)
+            stream.n_left += int(far[0].sum() + far[1].sum())
+            if stream.n_left:
+                stream.exact = stream.is_known = False
         labels = stream.kmeans.labels_
         np.testing.assert_array_equal(labels, stream.kmeans.predict(X))
         stream.follow(update.events)
@@ -183,7 +211,9 @@ class Updates(RuleBasedStateMachine):
         if not stream.is_followed or stream.is_waiting:
             return
         stream.ids = stream.kmeans.relabel(stream.X).astype(np.int64)
-        stream.given, stream.exact, stream.is_known = stream.ids.copy(), True, True
+        stream.n_left = int(stream.far(stream.X, fewest=np.inf).sum())
+        stream.exact = stream.is_known = stream.n_left == 0
+        stream.given = stream.ids.copy()
         assert stream.kmeans.changed_share_ == 0
         stream.check()
 
@@ -206,6 +236,7 @@ class Updates(RuleBasedStateMachine):
         stream.take(other.X, np.array(ids))
         stream.given[-len(given) :] = given
         stream.exact, stream.is_known = stream.exact and other.exact, stream.is_known and other.is_known
+        stream.n_left += other.n_left
         if not stream.is_followed:
             stream.gone = set(other.gone)
         stream.highest = max(stream.highest, other.highest if not n_before >= 0 else n_before)
@@ -223,7 +254,7 @@ class Updates(RuleBasedStateMachine):
         np.testing.assert_array_equal(kmeans.cluster_ids_, stream.kmeans.cluster_ids_)
         assert kmeans.n_clusters == stream.kmeans.n_clusters
         np.testing.assert_array_equal(kmeans.cluster_centers_, stream.kmeans.cluster_centers_)
-        kept = {name: getattr(stream, name) for name in ("exact", "is_known", "highest")}
+        kept = {name: getattr(stream, name) for name in ("exact", "is_known", "highest", "n_left")}
         arrays = {name: getattr(stream, name).copy() for name in ("X", "ids", "given")}
         copied = Rows(kmeans, gone=set(stream.gone), **arrays, **kept)
         copied.check()
@@ -232,3 +263,16 @@ class Updates(RuleBasedStateMachine):
 
 def test_updates_in_any_order():
     run_state_machine_as_test(Updates, settings=settings(max_examples=20, stateful_step_count=12))
+
+
+def test_rows_of_clusters_that_died_are_counted_in_none():
+    streams = Updates()
+    stream = streams.begin(161, 20, False)
+    for _ in range(3):
+        streams.update(stream, 0, 20)
+    died = stream.kmeans.lineage_[-2]
+    assert (died.event, died.id, died.update) == ("died", 0, 2)
+    assert stream.kmeans.counts_.sum() == pytest.approx(len(stream.X) - (stream.ids == died.id).sum())
+    streams.relabel(stream)
+    assert stream.kmeans.counts_.sum() == len(stream.X)
+    streams.teardown()

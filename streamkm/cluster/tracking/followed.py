@@ -281,5 +281,5 @@ def without(followed: Followed, gone: NDArray[np.bool_]) -> Followed:
         part=part.only(left),
         given=followed.given[left],
         events=(*followed.events, *events),
-        gone=followed.gone + float(part.weights[dropped].sum()),
+        gone=followed.gone + float(known.counts[gone].sum()),
     )
