@@ -45,9 +45,8 @@ class BorderRows(Map[Bordering]):
         lies at most half as far from the border.
         """
         apart = float(np.sqrt(2.0 - 2.0 * threshold))
-        return cls(
-            NearestCenters.build(centers, np.float32), apart / 2 * min(1.0, DEVIATIONS / centers.shape[1] ** 0.5)
-        )
+        width = apart / 2 * min(1.0, DEVIATIONS / centers.shape[1] ** 0.5)
+        return cls(NearestCenters.build(centers, np.float32), width)
 
     @staticmethod
     def memory(chunk_bytes: int) -> PassMemory:
@@ -66,9 +65,11 @@ class BorderRows(Map[Bordering]):
             lowest = scores[each, first].copy()
             scores[each, first] = np.inf
             other = scores.argmin(axis=1).astype(np.int32)
-            between = np.sqrt(row_d2(self.table.centers[first], other, self.table))
+            pairs, pair_of = np.unique(np.stack([first, other]), axis=1, return_inverse=True)
+            # one at a time, as centers may have many features
+            d2 = [row_d2(self.table.centers[[a]], pairs[1:, at], self.table)[0] for at, a in enumerate(pairs[0])]
             # squared distances differ by twice the products
-            behind = scores[each, other] - lowest <= 2.0 * self.width * between
+            behind = scores[each, other] - lowest <= 2.0 * self.width * np.sqrt(d2)[pair_of]
             nearest[start : start + step] = first
             second[start : start + step] = np.where(behind, other, -1)
         return rows.X, rows.numbers, rows.n_read, nearest, second

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import tracemalloc
 from dataclasses import replace
 
 import h5py
@@ -19,9 +20,11 @@ from streamkm.core.exceptions import CheckpointError, InvalidInputError, Invalid
 from streamkm.deduplication import compare
 from streamkm.deduplication import plan as gather_plan
 from streamkm.deduplication import search as duplicates
+from streamkm.deduplication.borders import BorderRows
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.pairs import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
 from streamkm.engine import saving
+from streamkm.passes.reader import ValidRows
 from streamkm.planning.memory_budget import MemoryBudget
 from tests.children import StoppedError, stopped_after
 from tests.cli.test_tables_commands import run
@@ -359,6 +362,25 @@ def test_rows_that_cannot_be_read_again_and_sketches_are_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="does not say how many rows it has; pass n_clusters="):
         dedupe(lambda: iter([planted(100)]), **SETTINGS)
     assert dedupe(lambda: iter([planted(100)]), n_clusters=3, **SETTINGS).n_rows == 100
+
+
+def test_centers_of_many_features_are_compared_a_few_at_a_time():
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=(3, 1 << 18))
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    X = sp.random_array((400, centers.shape[1]), density=1e-4, format="csr", rng=rng, dtype=np.float64)
+    borders = BorderRows.of(centers, 0.9)
+    tracemalloc.start()
+    *_, nearest, second = borders.output(ValidRows(X, np.arange(400), 400, None, None, np.empty(0), 0))
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20  # not a center for each row
+    tracemalloc.stop()
+    d2 = np.square(centers).sum(axis=1) - 2 * (X @ centers.T)
+    first, other = np.argsort(d2, axis=1)[:, :2].T
+    between = np.linalg.norm(centers[:, None] - centers, axis=2)[first, other]
+    behind = np.take_along_axis(d2, other[:, None], 1)[:, 0] - d2.min(axis=1) <= 2 * borders.width * between
+    np.testing.assert_array_equal(nearest, first)
+    np.testing.assert_array_equal(second, np.where(behind, other, -1))
+    assert 0 < behind.sum() < 400
 
 
 def test_the_command(tmp_path, monkeypatch):
