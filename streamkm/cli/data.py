@@ -18,7 +18,7 @@ from streamkm.cluster.fit_info import FitInfo
 from streamkm.core.atomic_io import check_replaceable
 from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
 from streamkm.core.progress import Progress
-from streamkm.fitting.documents import count_and_weight, open_documents
+from streamkm.fitting.documents import COUNTED_BYTES, count_and_weight, open_documents
 from streamkm.fitting.genes import find_genes
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -98,11 +98,11 @@ def open_configured(
     tfidf, sublinear_tf = text["tfidf"], text["sublinear_tf"]
     if sublinear_tf and tfidf is not True:
         raise ConfigError("text.sublinear_tf is of use with text.tfidf: true only; leave one of them out")
-    if sublinear_tf:
-        hashing["norm"] = None  # logarithms are those of counts
+    hashing |= {"norm": None} if sublinear_tf else {}  # logarithms are those of counts
     weights = _frequencies(tfidf) if isinstance(tfidf, str) else False
     files: Any = [Path(path) for path in listed] if len(listed) > 1 else listed[0]
     source = open_documents(files, hashing=FeatureHashing(**hashing), tfidf=weights, **options)
+    source.unloaded_bytes = COUNTED_BYTES if tfidf is True else 0
     kept = {name: text[name] for name in (*READING, *HASHING)} | {"norm": hashing["norm"]}
     return Opened(source, tfidf is True, {"format": form, **kept}, sublinear_tf)
 
@@ -114,8 +114,8 @@ def write_text_settings(directory: Path, source: RowSource, text: Mapping[str, A
     """
     if not text:
         return
-    weighted = write_frequencies(directory / TFIDF, source) is not None
-    (directory / TEXT).write_text(json.dumps({**text, "tfidf": TFIDF if weighted else False}, indent=2) + "\n", "utf-8")
+    tfidf = TFIDF if write_frequencies(directory / TFIDF, source) else False
+    (directory / TEXT).write_text(json.dumps({**text, "tfidf": tfidf}, indent=2) + "\n", "utf-8")
 
 
 def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | None:

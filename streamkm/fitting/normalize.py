@@ -78,8 +78,7 @@ class NormalizeBlocks(Map[tuple[Block, tuple[float, float]]]):
 
 def framed_blocks(context: FitContext, blocks: Blocks, frame: Normalization) -> Blocks:
     """Bring sketched rows into a frame."""
-    handles, norms = [], []
-    workers, spill = context.executor, context.spill
+    handles, norms, workers, spill = [], [], context.executor, context.spill
     for handle, found in held_outputs(NormalizeBlocks(frame), HeldRows(blocks.handles), workers, Stage("frame")):
         handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
         norms.append(found)

@@ -66,7 +66,8 @@ class MemoryBudget:
         free = None if is_given(memory_limit) else available_memory()
         lines = () if on_cluster else source.long_lines[:PLANNED_THREADS]
         base = process + source.resident_bytes + sum(line.memory_bytes for line in lines)
-        if source.unloaded_bytes and base > limit:  # before anything asks for rows, which would load them
+        # before anything asks for rows, which would load them
+        if source.resident_bytes and source.unloaded_bytes and base > limit:
             room = -(-base // MIB) + LOADED_ROOM_MIB
             raise MemoryLimitError(
                 f"{source.name} can only be loaded whole, and needs about {human_bytes(base)}, above the limit of "

@@ -30,14 +30,13 @@ def block_row_bytes(
     if not is_dense(source, sketch, kind, n_components):
         entries = sketch.entries_per_stored if made else nnz_per_feature or asked.usual_entries
         return int(entries) * STORED_ENTRY_BYTES * row_bytes // (4 + source.dtype.itemsize)
-    single = source.is_sparse and asked.sparse_as_single
-    itemsize = 4 if single or np.can_cast(source.dtype, np.float32) else 8
-    return itemsize * n_components
+    single = np.can_cast(source.dtype, np.float32) or (source.is_sparse and asked.sparse_as_single)
+    return (4 if single else 8) * n_components
 
 
 def float_row_bytes(source: RowSource, row_bytes: int) -> int:
     """Bytes of a row as floats of its original features, about; 0 where it need not be converted."""
     if source.is_sparse:
         return 0 if source.dtype == np.float32 else 4 * row_bytes // (4 + source.dtype.itemsize)
-    working = 4 if np.can_cast(source.dtype, np.float32) else 8
-    return 0 if source.dtype in (np.float32, np.float64) else row_bytes // source.dtype.itemsize * working
+    values = 0 if source.dtype in (np.float32, np.float64) else row_bytes // source.dtype.itemsize
+    return values * (4 if np.can_cast(source.dtype, np.float32) else 8)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
+import subprocess
+import sys
 from functools import partial
 
 import h5py
@@ -135,3 +139,40 @@ def test_what_follows_is_planned_before_the_pass_that_finds_genes(cells, name, m
 def test_a_refusal_keeps_its_number_on_its_way_from_a_worker():
     error = pickle.loads(pickle.dumps(MemoryLimitError("it needs much", 5 * MIB + 1, "use less")))
     assert (error.needed_bytes, str(error)) == (5 * MIB + 1, "it needs much; raise memory_limit to 6 MiB, or use less")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "-k", "5", "--no-report"),
+        pytest.param(("sweep", "-k", "3,5"), marks=pytest.mark.slow),
+        pytest.param(("sketch",), marks=pytest.mark.slow),
+        pytest.param(("dedupe",), marks=pytest.mark.slow),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_command_names_the_limit_of_documents_once(tmp_path, command):
+    """Counting frequencies lets the process grow before the fit is planned again."""
+    words = np.random.default_rng(0).zipf(1.3, (5000, 40)) % 20_000
+    (tmp_path / "x.jsonl").write_text(
+        "".join(json.dumps({"text": " ".join(f"w{w}" for w in row)}) + "\n" for row in words)
+    )
+    target = {"dedupe": "keep.npy", "sketch": "store.zarr"}.get(command[0], "out")
+    given = [
+        sys.executable,
+        "-m",
+        "streamkm",
+        *command,
+        "x.jsonl",
+        "--set",
+        "text.field=text",
+        "-o",
+        target,
+        "--memory-limit",
+    ]
+    run = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    refused = run([*given, "1 MiB"])
+    assert refused.returncode == 2
+    named = re.search(r"raise --memory-limit to ([\d,]+ MiB)", refused.stderr)
+    done = run([*given, named[1].replace(",", "")])
+    assert (done.returncode, "Error" in done.stderr) == (0, False), done.stderr

@@ -38,12 +38,8 @@ def distortion_of(
         return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
     n_clusters, sample = len(model.centers), replace(look.sample, X=model.place(look.sample.X))
     within = [
-        _within(label_sums(here, block.X, block.weights, labels[: block.n_rows], n_clusters), block.total_d2norm())
+        # squared distances to the means of their clusters
+        block.total_d2norm() - label_sums(here, block.X, block.weights, labels[: block.n_rows], n_clusters).explained()
         for block in (sample.original_block(), look.sketched)
     ]
     return within[1] / within[0] if within[0] > 0 else 1.0
-
-
-def _within(totals: Totals, total_d2norm: float) -> float:
-    """Sum of squared distances of rows to the means of their clusters."""
-    return total_d2norm - totals.explained()
