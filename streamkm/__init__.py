@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
     from streamkm.estimators.kmeans import StreamKMeans
     from streamkm.fitting.documents import fit_idf, open_documents
-    from streamkm.fitting.opening import open_source
     from streamkm.model_selection.sweep import sweep
     from streamkm.sketches import PCA, CountSketch, KernelOptions, Nystroem, SketchOptions
     from streamkm.sketches.sizing import sizing
+    from streamkm.sources.open import open_source
     from streamkm.text import FeatureHashing, TfIdf
 
 _HOMES = {
@@ -38,7 +38,7 @@ _HOMES = {
     "dedupe": "streamkm.deduplication",
     "fit_idf": "streamkm.fitting.documents",
     "open_documents": "streamkm.fitting.documents",
-    "open_source": "streamkm.fitting.opening",
+    "open_source": "streamkm.sources.open",
     "sizing": "streamkm.sketches.sizing",
     "sweep": "streamkm.model_selection.sweep",
 }

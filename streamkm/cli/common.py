@@ -142,8 +142,7 @@ def work(
 ) -> Iterator[RowSource]:
     """What a command without a configuration reads, on the cluster that its settings name.
 
-    Documents are weighted by frequencies that are counted now, but for those that are appended to a store. A number of
-    most variable genes is found now.
+    Documents are weighted by frequencies that are counted now, but for those that are appended to a store.
     """
     from streamkm.cli.config import open_work
 
@@ -159,9 +158,7 @@ def work(
             f"text.tfidf=true would weight the new documents by their own frequencies; pass {those}, or false"
         )
     with on_cluster(cluster):
-        shown = False if click.get_current_context().params.get("quiet") else "auto"
-        given = {"executor": executor, "memory_limit": memory_limit}
-        yield opened.with_genes(progress=shown, **given).weighted(**given)
+        yield opened.weighted(executor, memory_limit)
 
 
 @contextmanager

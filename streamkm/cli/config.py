@@ -47,13 +47,6 @@ class Run(NamedTuple):
     cluster: ClusterSettings | None
     checkpoint: str | None  # directory that was given; None for the one beside the results
 
-    def with_genes(self) -> Run:
-        """The same with the most variable genes found, if that is to be done: a pass over all cells."""
-        given = self.estimator
-        limited = {"executor": given.executor, "memory_limit": given.memory_limit}
-        found = self.data.with_genes(progress=given.progress, then=self.plan_for, **limited)
-        return self._replace(data=found)
-
     def plan(self) -> Plan:
         """What a fit would do; one pass may count document frequencies."""
         plan = self.plan_for(self.data.source)

@@ -17,9 +17,7 @@ from typing import Any
 from streamkm.cluster.fit_info import FitInfo
 from streamkm.core.atomic_io import check_replaceable
 from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
-from streamkm.core.progress import Progress
 from streamkm.fitting.documents import COUNTED_BYTES, count_and_weight, open_documents
-from streamkm.fitting.genes import find_genes
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.open import document_format
@@ -41,15 +39,11 @@ HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
 class Opened:
     """A source, open."""
 
-    source: RowSource  # not weighted yet where `counts`; its most variable genes may still have to be found
+    source: RowSource  # not weighted yet where `counts`
     counts: bool = False  # whether document frequencies are still to be counted, in a pass over all documents
     # how documents are hashed and read, as JSON values; empty for rows
     text: dict[str, Any] = field(default_factory=dict)
     sublinear_tf: bool = False  # whether logarithms of counts are weighted; see `open_documents`
-
-    def with_genes(self, *, progress: bool | str = "auto", **given: Any) -> Opened:
-        """The same with the most variable genes found, if that is to be done: a pass over all cells."""
-        return dataclasses.replace(self, source=find_genes(self.source, progress=Progress(progress), **given))
 
     def weighted(self, executor: Any = "auto", memory_limit: Any = "auto") -> RowSource:
         """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""

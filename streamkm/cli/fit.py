@@ -83,7 +83,6 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         made = _check_places(run, place, None if no_checkpoint else directory, many, options)
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
-            run = run.with_genes()
             talk.plan(planned(run))
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
             _choose_number(estimator, source, many)
@@ -211,11 +210,11 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
     """Say what fit would do: passes, bytes, memory; all with --verbose.
 
     Takes the arguments of fit. Reads no rows, except where one pass finds the columns or their types: for
-    --categories onehot, for any --categories of CSV files, and for a number of --genes.
+    --categories onehot, and for any --categories of CSV files.
     """
     _check_usage(inputs, settings, options["n_clusters"])
     with Talk(quiet=options["quiet"], verbose=options["verbose"]):
-        run = _load(inputs, settings, options).with_genes()
+        run = _load(inputs, settings, options)
         planned = run.plan()
         if as_json:
             import json

@@ -25,10 +25,6 @@ def counts_of(_: click.Context, __: click.Parameter, value: str | None) -> int |
     return None if value is None else int(value) if len(counts) == 1 else (int(counts[0]), int(counts[1]))
 
 
-def _genes(_: click.Context, __: click.Parameter, value: str | None) -> str | int | None:
-    return int(value) if value is not None and value.isdecimal() else value
-
-
 def _steps(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | dict[str, Any] | None:
     """Steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income,weight:age=2``."""
     if value is None or ":" not in value:
@@ -118,10 +114,7 @@ def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--feature-names", metavar="FILE", help="Names of features, one a line, for data without names."),
         click.option("--dates", type=click.Choice(["days"]), help="Read dates and times as days since 1970."),
-        click.option(
-            "--genes", callback=_genes, metavar="N|NAME",
-            help="Cells: the N most variable genes of raw counts, or those for which a column of var is true.",
-        ),
+        click.option("--genes", metavar="NAME", help="Cells: the genes for which this column of var is true."),
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ class _Data(_Section):
     follow_external: bool | None = None
     missing_chunks: Literal["warn", "raise"] | None = None
     var_column: str | None = None
-    genes: str | int | list[str] | None = None
+    genes: str | list[str] | None = None
     feature_names: str | list[str] | None = None
     n_features: int | None = None
     zero_based: bool | Literal["auto"] | None = None

@@ -27,7 +27,6 @@ from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.fitted_attributes import FewClustersWarning
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import check_choice, check_parameters
-from streamkm.fitting.genes import find_genes
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.planning.memory_budget import accepted
@@ -133,9 +132,7 @@ def dedupe(
         random_state=random_state,
     )
     check_parameters(estimator)
-    shown, planned = Progress(progress), partial(plan_run, estimator)
-    source = find_genes(source, executor=executor, memory_limit=memory_limit, progress=shown, then=planned)
-    plan = accepted(partial(planned, source), limit_of_run(estimator, checkpoint))
+    plan = accepted(partial(plan_run, estimator, source), limit_of_run(estimator, checkpoint))
     # the stages to come are planned for what the process held before the first
     estimator.set_params(memory_limit=with_process_memory(memory_limit, plan.process_memory))
     more = {"threshold": float(threshold), "keep": keep}

@@ -321,11 +321,7 @@ class IncrementalKMeans(DescribedKMeans):
         """
         check_stream_parameters(self)
         place, table = label_places(labels_to)
-
-        def planned(rows: RowSource, *, memory_limit: Any) -> Labelling:
-            return self._labelling(rows, rows, self._stream_for(rows), follows=True, memory_limit=memory_limit)
-
-        source, rows, weights = self._opened(X, sample_weight, ids=table is not None, then=planned)
+        source, rows, weights = self._opened(X, sample_weight, ids=table is not None)
         stream = self._stream_for(rows)
         labelling = self._labelling(source, rows, stream, follows=True)
         begun = time.perf_counter()
@@ -504,12 +500,12 @@ class IncrementalKMeans(DescribedKMeans):
         self._follow(self.stream_.merged(other.stream_), self.n_steps_ + other.n_steps_)
         return self
 
-    def _opened(self, X: Any, sample_weight: Any, **given: Any) -> tuple[RowSource, RowSource, Weights]:
+    def _opened(self, X: Any, sample_weight: Any, *, ids: bool = False) -> tuple[RowSource, RowSource, Weights]:
         """Open X like the rows before, which the first rows define; give it as read and as prepared, and weights."""
         first = "stream_" not in vars(self)
         if first:
             self.seed_ = drawn_seed(self.random_state)
-        source, weights = open_rows(self, X, reset=first, **given), check_weights(sample_weight)
+        source, weights = open_rows(self, X, reset=first, ids=ids), check_weights(sample_weight)
         weights.check_rows(source.n_rows, source.name)
         self.preparation_ = preparation = self._preparation(source, vars(self).get("preparation_"))
         if first:
@@ -593,9 +589,7 @@ class IncrementalKMeans(DescribedKMeans):
         fewest, most = cluster_range(self.n_clusters)
         return FollowSettings(fewest, most, self.tol, stream.rule.seed)
 
-    def _labelling(
-        self, source: RowSource, rows: RowSource, stream: Stream, *, follows: bool = False, memory_limit: Any = None
-    ) -> Labelling:
+    def _labelling(self, source: RowSource, rows: RowSource, stream: Stream, *, follows: bool = False) -> Labelling:
         """The passes over rows, if there is memory for them; `rows` are those of `source`, prepared."""
         most, width = cluster_range(self.n_clusters)[1], max(stream.n_features, rows.n_features or 1)
         if stream.followed is not None:
@@ -610,9 +604,8 @@ class IncrementalKMeans(DescribedKMeans):
         )
         centers = np.broadcast_to(0.0, (most, width))  # takes no memory; each pass has those that it needs
         sketch = IdentitySketch(width)
-        preparation = vars(self).get("preparation_")  # of rows whose genes are not found yet, none is known
-        model = Model(centers, width, self.metric, "original", sketch, preparation=preparation)
-        return Labelling(self, source, model=model, update=sizes, memory_limit=memory_limit)
+        model = Model(centers, width, self.metric, "original", sketch, preparation=self.preparation_)
+        return Labelling(self, source, model=model, update=sizes)
 
     def _find_clusters(self) -> dict[str, Any]:
         """Find centers in the coreset, and all attributes that follow from them."""

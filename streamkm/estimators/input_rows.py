@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,9 @@ from sklearn.utils.validation import validate_data
 
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked, is_sparse, with_nan
-from streamkm.core.progress import Progress
 from streamkm.estimators.input_errors import clear_refusals
 from streamkm.estimators.validation import is_in_memory
 from streamkm.fitting.documents import weight_rows
-from streamkm.fitting.genes import find_genes
 from streamkm.passes.reader import Invalid
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource, GraphSource, RowSource
@@ -42,13 +39,10 @@ def read_invalid(estimator: Any) -> Invalid:
     return "raise" if estimator.invalid == "mean" else estimator.invalid
 
 
-def open_rows(
-    estimator: Any, X: Any, *, reset: bool | None, ids: bool = False, then: Callable[..., Any] | None = None
-) -> RowSource:
+def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) -> RowSource:
     """Open X; `reset` keeps its features' names in the estimator, False compares them with those, None does neither.
 
-    Later tables are opened by what was said of the table of the fit. `ids`: whether their rows are to be named. `then`:
-    plans what is done with them, as for `find_genes`, unless the estimator's `plan_for` does.
+    Later tables are opened by what was said of the table of the fit. `ids`: whether their rows are to be named.
     """
     if estimator.invalid != "raise":
         X = with_nan(X)
@@ -59,9 +53,7 @@ def open_rows(
         X = _weighted_as_fit(estimator, X)
     if not is_in_memory(X) or (is_frame(X) and is_read_by_column(X)):
         named = bool(options) or not (is_frame(X) or hasattr(type(X), "var_names"))  # of AnnData
-        given = {"executor": estimator.executor, "memory_limit": estimator.memory_limit}
-        then = then if reset is False else getattr(estimator, "plan_for", then)
-        source = find_genes(open_source(X), **given, progress=Progress(estimator.progress), then=then)
+        source = open_source(X)
         return source if reset is None else _with_known_names(estimator, source, reset=reset, named=named)
     checks: dict[str, Any] = {"accept_sparse": "csr", "accept_large_sparse": True, "ensure_all_finite": False}
     name, names = "data frame" if is_frame(X) else None, column_names(X)

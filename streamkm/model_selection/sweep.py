@@ -38,7 +38,6 @@ from streamkm.core.text_table import Lines
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.estimators.validation import check_choice, drawn_seed
 from streamkm.fitting.centers import check_clusters
-from streamkm.fitting.genes import find_genes
 from streamkm.kernels.compiling import COMPILATION
 from streamkm.metrics.silhouette import mean_silhouette
 from streamkm.passes.context import PassContext
@@ -49,14 +48,13 @@ from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.plan_parts import PlannedSketch
-from streamkm.planning.sample_plan import SamplePlan, plan_sweep
+from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import Preparation, check_preprocess
 from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
 from streamkm.sources import open_source
-from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
 
 STARTS = Starts(2, 2)  # of each clustering; the search that follows corrects most of what two miss
@@ -282,19 +280,13 @@ def sweep(
     n_rows, most = _sample_size(sample_rows, wanted[-1]), wanted[-1]
     stages = Progress(progress)
     given = open_source(X if invalid == "raise" else with_nan(X))
-
-    def planned(rows: RowSource, *, memory_limit: Any) -> tuple[PlannedSketch, SamplePlan]:
-        sketch, sizes = choose_sketch(rows, SketchOptions(), most), (n_rows, min(n_rows, JUDGED_ROWS), most)
-        threads = local_threads(executor)
-        return sketch, plan_sweep(rows, sketch, *sizes, memory_limit=memory_limit, n_threads=threads)
-
-    given = find_genes(given, executor=executor, memory_limit=memory_limit, progress=stages, then=planned)
     preparation = Preparation.of(preprocess, given.feature_names, given.n_features, given.name)
     preparation = preparation.after_fill() if invalid == "mean" else preparation
     source = planned_rows(given, preparation)
     if source.n_rows is not None:
         check_clusters(wanted[-1], source.n_rows)
-    sketch, plan = planned(source, memory_limit=memory_limit)
+    sketch, sizes = choose_sketch(source, SketchOptions(), most), (n_rows, min(n_rows, JUDGED_ROWS), most)
+    plan = plan_sweep(source, sketch, *sizes, memory_limit=memory_limit, n_threads=local_threads(executor))
     reader = RowReader(
         planned_line_room(given, memory_limit, plan),
         plan.chunk_bytes,

@@ -106,11 +106,10 @@ def plan_stages(
     memory_limit: Any,
     n_threads: int,
     what: str,
-    remedy: str = "use fewer rows or clusters",
 ) -> SamplePlan:
     """The plan with the largest chunks that fit, and as many threads as have room then.
 
-    `stages`: bytes of each stage beside the process, by how rows are read. `what`, `remedy`: for messages.
+    `stages`: bytes of each stage beside the process, by how rows are read. `what`: for messages.
     """
     budget = MemoryBudget.of(memory_limit, source)
 
@@ -130,4 +129,4 @@ def plan_stages(
         base_bytes=budget.base_bytes,
         memory=memory(sizes, n_threads),
     )
-    return checked(plan, remedy, largest(sizes.chunk_bytes), budget, what=what)
+    return checked(plan, "use fewer rows or clusters", largest(sizes.chunk_bytes), budget, what=what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.display import near_hint
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.sources.base import ChunkedSource, GraphSource, Rows, RowSource, SentRows, WrappedSource
 from streamkm.sources.chunks import Chunk
@@ -78,6 +80,29 @@ def choosable(source: RowSource) -> ChunkedSource:
             f"write the file again. Columns of tables are chosen by columns="
         )
     return source
+
+
+def by_names(source: RowSource, names: Any) -> ChosenColumns:
+    """The cells of a source with named genes alone, in the order of `names`.
+
+    Raises InvalidParameterError: no list of names, or a name twice. Raises InvalidInputError: a gene is not there.
+    """
+    listed = list(names) if isinstance(names, list | tuple) else []
+    if not listed or not all(isinstance(name, str) for name in listed):
+        raise InvalidParameterError(f"genes={names!r}; needed: a column of var, or a list of names")
+    cells = choosable(source)
+    number_of = {name: number for number, name in enumerate(cells.feature_names or ())}
+    missing = [name for name in listed if name not in number_of]
+    if missing:
+        more = f" and {len(missing) - 1:,} more of {len(listed):,} genes" if len(missing) > 1 else ""
+        raise InvalidInputError(
+            f"{source.name} has no gene {missing[0]!r}{near_hint(missing[0], [*number_of])}{more}; needed: all genes "
+            f"that are chosen. If another column of var has these names, pass it as var_column="
+        )
+    name, times = Counter(listed).most_common(1)[0]
+    if times > 1:
+        raise InvalidParameterError(f"genes= has {name!r} {times} times; leave one")
+    return ChosenColumns(cells, [number_of[name] for name in listed])
 
 
 def columns_of(X: Matrix, numbers: NDArray[np.int64]) -> Matrix:

@@ -6,43 +6,120 @@ module and one line in `formats.FORMATS`. Reads no rows.
 
 from __future__ import annotations
 
-import difflib
-import glob
 import numbers
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import is_sparse
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.binary.anndata_objects import gene_names, marked_genes
 from streamkm.sources.cached import CachedRows
-from streamkm.sources.chosen_columns import ChosenColumns, choosable, named
+from streamkm.sources.chosen_columns import ChosenColumns, by_names, choosable, named
 from streamkm.sources.formats import COLUMNS, FORMATS, GENES, STORED, Reader
-from streamkm.sources.genes import choose_genes
-from streamkm.sources.local import natural
 from streamkm.sources.memory.frames import is_frame, is_stream
-from streamkm.sources.registry import TABLES, file_format, folder_files, folder_keys, is_folder
-from streamkm.sources.remote import objects as remote
-from streamkm.sources.remote.objects import Address, is_remote
-from streamkm.sources.stored import opened_path
+from streamkm.sources.paths import join, near, open_paths
 
 if TYPE_CHECKING:
     from streamkm.sources.sketch_store import StoreSource
 
-# the first part may be an address: s3://bucket/x.zarr
-_INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/(?!/)[^:]*)")
-
 
 def open_source(X: Any, **options: Any) -> RowSource:
-    """Open whatever has rows; parameters and errors are those of `streamkm.open_source`, which users call.
+    """Open whatever has rows.
 
-    Of a number of genes, which ones is not found here: see `GenesToFind`.
+    Parameters
+    ----------
+    X : path, object or mapping
+        - a path, a glob (its files in natural order, part-2 before part-10), or a list of paths (in that order): CSV
+          and svmlight text, plain or compressed; Parquet and Arrow files, and folders of these and of CSV; HDF5; Zarr;
+          sketch stores; .npy; .npz; Matrix Market. ``file.h5:/path/in/file`` names a dataset. The format is detected
+          from the first bytes of the file, else from its suffix.
+        - a URL that fsspec knows, such as ``s3://bucket/rows-*.svm``: tables, svmlight text, HDF5, Zarr, .npy
+        - an h5py dataset or group, a Zarr array or group, an AnnData object (its X), also one in a file, and the sparse
+          datasets of those; a Dask array or data frame, a DataArray of xarray over Dask, a file or an array
+        - an array, a frame (pandas, polars, pyarrow tables and others of named columns), a memory map, a SciPy sparse
+          matrix, a list of rows, or a list of these, whose rows are concatenated
+        - a lazy frame of polars, a dataset or reader of pyarrow, a relation of DuckDB, and other objects with the Arrow
+          stream protocol: read batch by batch
+        - an iterable of chunks, or a callable that returns an iterator of chunks; a chunk may be a tuple or list whose
+          first member is the rows, as PyTorch's data loaders give them
+        - a mapping with the key ``path`` and options, as in a configuration file
+        - a RowSource, which is returned as it is
+    **options
+        Options that are None count as not given.
+
+        - ``format`` : "auto", "svmlight", "hdf5", "zarr", "store", "npy", "npz", "csv", "parquet", "arrow" or "mtx".
+          The format of paths. "zarr" reads the arrays of a sketch store without checking their checksums.
+        - ``storage_options`` : dict. Options of fsspec's file system for URLs, such as ``{"anon": True}`` or
+          ``{"endpoint_url": ...}``. The file system takes credentials from its environment variables and files. The
+          options are pickled along to workers, and written nowhere.
+        - ``dataset`` : str. Path of an array or group inside HDF5 and Zarr.
+        - ``follow_external`` : bool, default False. HDF5: follow links to other files.
+        - ``missing_chunks`` : "warn" or "raise", default "warn". Zarr: chunks (shards) that are not in the store have
+          the fill value. A fit warns of them, or they are an error.
+        - ``var_column`` : str. AnnData and 10x Genomics: the column of `var` (of `features`) that names genes. The
+          default is the index of `var`, and `name` of `features`. Repeated names get ``-1``, ``-2``, as in AnnData.
+        - ``genes`` : str or list of str, default all. Cells: the genes to use. str: a column of true and false in `var`
+          (of `features`), such as scanpy's ``highly_variable``. A list: names. A model keeps the names, and reads these
+          genes from later files.
+        - ``feature_names`` : list of str, or path of a file with one name a line. Names of features, for data without
+          names: svmlight, arrays, HDF5, Zarr, .npy, .npz, Matrix Market, tables without a header.
+        - ``key`` : str. Name of an array in .npz.
+        - ``n_features`` : int. svmlight and iterables of sparse chunks: number of features. Tables with hashed
+          categories: number of features to which they are hashed, by default 1,024.
+        - ``zero_based`` : bool or "auto". svmlight: whether indices start at 0; see `SvmlightSource`.
+        - ``dtype`` : float32 or float64, for svmlight and tables. The default of tables is float32 if it holds the
+          types of all columns, and float64 for CSV; a single column of vectors keeps its type. "bfloat16" reads 16-bit
+          words in arrays, .npy, HDF5, Zarr, Parquet and Arrow as such values.
+        - ``columns`` : str or list of str, default all. Tables: the columns to use as features, in this order; a column
+          of lists is one of vectors. The index of a pandas frame in a file or table is left out unless it is named
+          here. Keys of folders, as ``zone=01``, are columns of text. Files are read by the names of columns.
+        - ``exclude`` : str or list of str. Tables: columns to leave out.
+        - ``id_column`` : str. Tables: the column that identifies rows; it is not a feature.
+        - ``categories`` : "onehot", "hash" or dict. Tables: how text columns become features. "onehot": a feature for
+          each value; one more pass finds the values. "hash": sparse features by a hash of column and value. A dict
+          maps each column of text to the list of its values, "onehot" or "hash". By default, text is an error. Nulls
+          belong to no category; in columns of numbers they are NaN. CSV: a column of which any value is no number is
+          text, by one pass over the file, unless a dict names the columns of text.
+        - ``categories_unseen`` : "raise" or "ignore", default "raise". Tables: an unknown value of a one-hot column is
+          an error, or belongs to no category. A model keeps the option.
+        - ``dates`` : "days". Tables: dates and moments become days since 1970-01-01 as float64, with the time of day as
+          a fraction; times of day and durations become days, too. Moments with a time zone count in UTC. Such columns
+          are refused by default. A model keeps it.
+        - ``delimiter`` : str, default a comma, for .tsv a tab. CSV: the separator, one character.
+        - ``header`` : bool. CSV: whether the first record of a file names its columns; by default it does unless it
+          holds only numbers.
+        - ``newlines_in_values`` : bool, default False. CSV: whether quoted fields may contain line feeds. The whole
+          text is then searched beforehand.
+        - ``null_values`` : str or list of str. CSV: words for a missing number or category; an empty field is always
+          missing. The default is NA, N/A, NaN, NULL, None (also in lower case), ? and - in columns of numbers, and no
+          word for categories. Ids keep their text.
+
+    Returns
+    -------
+    RowSource
+
+    Raises
+    ------
+    SourceError
+        A file or store cannot be read; SourceNotFoundError where it does not exist.
+    InvalidInputError
+        No matrix of real numbers with at least one row and one feature.
+    InvalidParameterError
+        An option is unknown, or does not apply to X.
+    MissingDependencyError
+        An optional package is needed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from streamkm import open_source
+    >>> source = open_source(np.eye(4, dtype=np.float32))
+    >>> [rows.X.shape for rows in source.stream(target_bytes=32)]
+    [(2, 4), (2, 4)]
     """
     if isinstance(X, Mapping) and not is_package(X, "h5py", "zarr", "xarray"):
         if "path" not in X:
@@ -61,12 +138,12 @@ def open_source(X: Any, **options: Any) -> RowSource:
     )
     for name in options:
         if name not in known:
-            raise InvalidParameterError(f"unknown option {name}{_near(name, known)}; known are {', '.join(known)}")
+            raise InvalidParameterError(f"unknown option {name}{near(name, known)}; known are {', '.join(known)}")
     if not isinstance(options.get("genes", ""), str):
-        genes = options.pop("genes")
-        return choose_genes(open_source(X, **options), genes)
+        names = options.pop("genes")
+        return by_names(open_source(X, **options), names)
     if isinstance(X, str | os.PathLike):
-        return _open_paths([X], options)
+        return open_paths([X], options)
     if isinstance(X, list | tuple):
         return _open_list(X, options)
     for name in ("format", "storage_options"):
@@ -147,14 +224,14 @@ def _open_list(X: list[Any] | tuple[Any, ...], options: dict[str, Any]) -> RowSo
         raise InvalidInputError("an empty list has no rows; at least 1 is needed")
     paths = [isinstance(item, str | os.PathLike) for item in X]
     if all(paths):
-        return _open_paths(list(X), options)
+        return open_paths(list(X), options)
     if any(paths):
         at = paths.index(not paths[0])
         raise InvalidInputError(f"item {at} of the list is no path while others are; pass paths only, or matrices only")
     if _is_row(X[0]):
         return Reader("a list of rows", ".memory.arrays:open_array").open(X, options)
     parts = [_open_object(np.asarray(item) if isinstance(item, list | tuple) else item, options) for item in X]
-    return _join(parts)
+    return join(parts)
 
 
 def _is_row(item: Any) -> bool:
@@ -162,126 +239,6 @@ def _is_row(item: Any) -> bool:
     if isinstance(item, list | tuple):
         return not item or not isinstance(item[0], list | tuple | np.ndarray)
     return item.ndim < 2 if isinstance(item, np.ndarray) else isinstance(item, numbers.Number)
-
-
-def _join(parts: list[RowSource]) -> RowSource:
-    if len(parts) == 1:
-        return parts[0]
-    for number, part in enumerate(parts):
-        if not isinstance(part, ChunkedSource):
-            raise InvalidInputError(f"item {number} of the list ({part.name}) is no matrix and no path; open it alone")
-    from streamkm.sources.concat import PartsSource
-
-    return PartsSource(cast("list[ChunkedSource]", parts))
-
-
-def _open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
-    """Files of one source: svmlight text together, anything else one part a file."""
-    forced, known = options.pop("format", "auto"), ("auto", *(name for name in FORMATS if name != "compressed"))
-    if forced not in known:
-        raise InvalidParameterError(f"format={forced!r} is unknown{_near(forced, known)}; known are {', '.join(known)}")
-    reached = options.pop("storage_options", None)
-    if reached is not None and not isinstance(reached, Mapping):
-        raise InvalidParameterError(f"storage_options must be a mapping of options, got {type(reached).__name__}")
-    found = [entry for path in paths for entry in _files(os.path.expanduser(os.fspath(path)), reached or {})]
-    if reached and not any(is_remote(path) for path, _ in found):
-        raise InvalidParameterError(f"storage_options= does not apply to {found[0][0]}, which is no URL; leave it out")
-    found = [(_looked_at(path, forced), inner) for path, inner in found]
-    formats = [file_format(path) if forced in ("auto", "svmlight") else forced for path, _ in found]
-    if forced == "svmlight":
-        formats = ["compressed" if form == "compressed" else "svmlight" for form in formats]
-    if any(form in TABLES for form in formats):
-        given = [os.path.expanduser(os.fspath(path)) for path in paths]
-        return _open_tables(found, formats, options, folder_keys(given, [path for path, _ in found]))
-    text = [form in ("svmlight", "compressed") for form in formats]
-    if not any(text):
-        return _join([_open_file(*entry, form, options) for entry, form in zip(found, formats, strict=True)])
-    if not all(text):
-        at = text.index(False)
-        raise InvalidInputError(
-            f"{found[text.index(True)][0]} is text and {found[at][0]} is {formats[at]}; a source is made of svmlight "
-            f"text or of binary files, not of both"
-        )
-    for path, inner in found:
-        if inner is not None:
-            raise InvalidParameterError(f"{path} is svmlight text and has nothing inside; leave :{inner} out")
-    reader = FORMATS["compressed" if "compressed" in formats else "svmlight"]
-    return reader.open([path for path, _ in found], options)
-
-
-def _files(path: str, storage_options: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """As `locate`, and of a folder the tables in it."""
-    return [
-        each
-        for entry in locate(path, storage_options)
-        for each in ([(file, None) for file in folder_files(entry[0])] if is_folder(entry[0]) else [entry])
-    ]
-
-
-def _open_tables(
-    found: list[tuple[str, str | None]], formats: list[str], options: Mapping[str, Any], keys: Sequence[Any]
-) -> RowSource:
-    """Open files of one table; `keys` are those of each file's folders."""
-    other = next((number for number, form in enumerate(formats) if form != formats[0]), None)
-    if other is not None:
-        raise InvalidInputError(
-            f"{found[0][0]} is {formats[0]} and {found[other][0]} is {formats[other]}; a table is made of files of one "
-            f"format"
-        )
-    for path, inner in found:
-        if inner is not None:
-            raise InvalidParameterError(f"{path} is {formats[0]} and has nothing inside; leave :{inner} out")
-    return FORMATS[formats[0]].open([path for path, _ in found], options, keys=keys)
-
-
-def _looked_at(path: str, forced: str) -> str:
-    """Note the version of a file or object, once for all that will ask for it."""
-    if isinstance(path, Address) and (forced == "zarr" or path.endswith((".zarr", "/"))):
-        return path
-    try:
-        return opened_path(path)
-    except SourceNotFoundError:
-        if not isinstance(path, Address):
-            raise
-        return path  # a web server's Zarr store; what else is missing is found when it is opened
-
-
-def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, Any]) -> RowSource:
-    if inner is None:
-        return FORMATS[form].open(path, options)
-    name, value = ("key", inner.strip("/")) if form == "npz" else ("dataset", inner)
-    if name in options:
-        raise InvalidParameterError(f"{path}:{inner} names a dataset already; leave {name}={options[name]!r} out")
-    return FORMATS[form].open(path, {**options, name: value})
-
-
-def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[tuple[str, str | None]]:
-    """Files that a path or glob names, each with the path inside of it, if one is given; URLs become addresses."""
-    match = _INNER.fullmatch(path)
-    if is_remote(path):
-        address = Address(match["file"] if match else path, storage_options)
-        found = remote.glob(address) if remote.has_magic(address) else [address]
-        return [(each, match["inner"] if match else None) for each in found]
-    if os.path.exists(path):
-        return [(path, None)]
-    file, inner = (match["file"], match["inner"]) if match else (path, None)
-    if os.path.exists(file):
-        return [(file, inner)]
-    if glob.has_magic(file):
-        files = sorted(glob.glob(file, recursive=True), key=natural)
-        if not files:
-            raise SourceNotFoundError(f"no file matches {file}")
-        return [(each, inner) for each in files]
-    if os.path.islink(file):
-        raise SourceNotFoundError(f"{file} is a link to {os.readlink(file)}, which does not exist")
-    folder = Path(file).parent
-    here = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    raise SourceNotFoundError(f"{file} does not exist{_near(Path(file).name, here)}")
-
-
-def _near(name: Any, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(str(name), sorted(known), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def store_of(source: RowSource) -> StoreSource | None:

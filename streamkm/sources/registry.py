@@ -16,10 +16,9 @@ from itertools import takewhile
 from urllib.parse import unquote
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
-from streamkm.sources.formats import FORMATS
+from streamkm.sources.formats import COMPRESSED, FORMATS, signed
 from streamkm.sources.local import natural
 from streamkm.sources.remote.objects import Address, is_remote, look
-from streamkm.sources.signatures import COMPRESSED, signed
 from streamkm.sources.stored import open_binary
 
 TABLES = ("csv", "parquet", "arrow")

@@ -230,7 +230,7 @@ def test_streams_take_dates_and_genes_like_a_fit(tmp_path):
     assert stream.update(days[::-1]).n_rows == 300
     cells = ad.AnnData(np.random.default_rng(0).poisson(3.0, (60, 9)).astype("f4"))
     cells.var_names = [f"g{gene}" for gene in range(9)]
-    chosen = fitted(open_source(cells, genes=4))
+    chosen = fitted(open_source(cells, genes=["g4", "g1", "g7", "g2"]))
     nightly = chosen.incremental()
     assert nightly.update(cells).n_rows == 60
     np.testing.assert_array_equal(nightly.predict(cells), nightly.labels_)

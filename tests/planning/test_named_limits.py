@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from streamkm import IncrementalKMeans, SketchOptions, StreamKernelKMeans, StreamKMeans, open_source, sweep
+from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import with_process_memory
 from streamkm.deduplication.plan import plan_run
-from streamkm.fitting.opening import open_unread
 from streamkm.passes.observe import UpdateSizes
 from streamkm.planning.memory_budget import MemoryBudget, accepted
 from streamkm.planning.plan_parts import PlannedSketch
@@ -95,45 +94,6 @@ def test_the_named_limit_is_accepted(sources, name, plan):
         named = -(-refused.needed_bytes // MIB)
         assert f"raise memory_limit to {named:,} MiB" in str(refused)
         PLANS[plan](sources[name], with_process_memory(named * MIB, PROCESS))
-
-
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory):
-    """Cells whose 200 most variable genes a pass has to find."""
-    path = tmp_path_factory.mktemp("cells") / "x.h5ad"
-    cells = sp.random_array((3000, 500), density=0.05, format="csr", rng=np.random.default_rng(0), dtype=np.float32)
-    cells.data = np.ceil(9 * cells.data)
-    with h5py.File(path, "w") as file:
-        group = file.create_group("X")
-        group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", cells.shape
-        for name in ("data", "indices", "indptr"):
-            group.create_dataset(name, data=getattr(cells, name))
-        names = file.create_group("var")
-        names.attrs["_index"] = "_index"
-        names.create_dataset("_index", data=[f"gene-{number}" for number in range(500)])
-        file.attrs["encoding-type"] = "anndata"
-    return open_unread(str(path), genes=200)
-
-
-def update_by(source, limit):
-    kmeans = IncrementalKMeans(40, preprocess=["log1p"], memory_limit=limit, random_state=0, progress=False)
-    return kmeans.update(source)
-
-
-BEHIND_GENES = {
-    "sweep": lambda source, limit: sweep(source, [2, 40], sample_rows=3000, memory_limit=limit, progress=False),
-    "update": update_by,
-}
-
-
-@pytest.mark.parametrize("name", BEHIND_GENES)
-def test_what_follows_is_planned_before_the_pass_that_finds_genes(cells, name, monkeypatch):
-    monkeypatch.setattr("streamkm.fitting.genes.open_executor", pytest.fail)
-    with pytest.raises(MemoryLimitError) as refused:
-        BEHIND_GENES[name](cells, with_process_memory(1, PROCESS))
-    limit = with_process_memory(-(-refused.value.needed_bytes // MIB) * MIB, PROCESS)
-    monkeypatch.undo()
-    BEHIND_GENES[name](cells, limit)
 
 
 def test_a_refusal_keeps_its_number_on_its_way_from_a_worker():

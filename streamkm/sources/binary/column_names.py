@@ -85,10 +85,7 @@ def true_numbers(marks: Sequence[str | None], where: str) -> tuple[int, ...]:
     for number, mark in enumerate(marks):
         if mark not in ("True", "False"):
             value = "no value" if mark is None else repr(mark)
-            raise InvalidInputError(
-                f"{where} has {value} in row {number:,}; genes= names a column of true and false, or gives how many of "
-                f"the most variable genes to take"
-            )
+            raise InvalidInputError(f"{where} has {value} in row {number:,}; genes= names a column of true and false")
     chosen = tuple(number for number, mark in enumerate(marks) if mark == "True")
     if not chosen:
         raise InvalidInputError(f"{where} is true for none of {len(marks):,} genes; needed: at least 1")

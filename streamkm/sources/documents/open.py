@@ -18,7 +18,7 @@ from streamkm.sources.documents.files import CompressedTextFiles, PlainTextFiles
 from streamkm.sources.documents.formats import DecodeError, JsonLines, TextLines
 from streamkm.sources.documents.records import TextFormat
 from streamkm.sources.documents.whole_files import WholeFiles, is_folder_of_texts
-from streamkm.sources.open import locate
+from streamkm.sources.paths import locate
 from streamkm.sources.registry import is_folder
 from streamkm.sources.svmlight.compressed import compression
 from streamkm.sources.tables.csv_format import check_format

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.signatures import data_name, signed
+from streamkm.sources.formats import data_name, signed
 from streamkm.sources.text_lines import MAX_LINE_BYTES, LineReader
 from streamkm.sources.text_positions import Fill
 

@@ -26,11 +26,11 @@ from streamkm.sources.documents.base import (
 )
 from streamkm.sources.documents.formats import DecodeError, decoded
 from streamkm.sources.documents.records import MalformedTextError
+from streamkm.sources.formats import data_name, signed
 from streamkm.sources.local import LocalPath, natural, opened
 from streamkm.sources.long_lines import LONG_BYTES, MOST_FOUND, LineCost, LineRoom, LineWatch, LongLine
 from streamkm.sources.registry import is_folder, visible_files
 from streamkm.sources.remote.objects import is_remote
-from streamkm.sources.signatures import data_name, signed
 from streamkm.sources.stored import file_size, name_of, open_binary, read_fully
 from streamkm.text.feature_hashing import Input
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, SourceError
 from streamkm.sources.base import Rows
+from streamkm.sources.formats import COMPRESSED, signed
 from streamkm.sources.remote.file import RemoteFile
 from streamkm.sources.remote.objects import check_same
-from streamkm.sources.signatures import COMPRESSED, signed
 from streamkm.sources.stored import RawFile, open_binary, open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
 from streamkm.sources.svmlight.rows import RowBuilder

@@ -16,9 +16,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import RowSource, SentRows
+from streamkm.sources.formats import COMPRESSED, data_name, signed
 from streamkm.sources.long_lines import LineCost, LineRoom, LineWatch, LongLine
 from streamkm.sources.remote.objects import Address, is_remote
-from streamkm.sources.signatures import COMPRESSED, data_name, signed
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.rows import BadTextError, RowBuilder, TextFormat, check_options
 from streamkm.sources.text_lines import LineReader, LongLineError, stop_at_long

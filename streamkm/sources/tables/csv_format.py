@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.kernels.text import csv_numbers as kernel
 from streamkm.kernels.text.csv_records import records_of_piece
-from streamkm.sources.signatures import data_name, signed
+from streamkm.sources.formats import data_name, signed
 
 NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
 """Fields that mean that a number is missing, unless the user says which."""

@@ -1,0 +1,145 @@
+"""Files, globs, folders and URLs as one source: which there are, and the readers of their formats. Reads no rows."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
+from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.formats import FORMATS
+from streamkm.sources.local import natural
+from streamkm.sources.registry import TABLES, file_format, folder_files, folder_keys, is_folder
+from streamkm.sources.remote import objects as remote
+from streamkm.sources.remote.objects import Address, is_remote
+from streamkm.sources.stored import opened_path
+
+# the first part may be an address: s3://bucket/x.zarr
+_INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/(?!/)[^:]*)")
+
+
+def open_paths(paths: list[Any], options: dict[str, Any]) -> RowSource:
+    """Files of one source: svmlight text together, anything else one part a file."""
+    forced, known = options.pop("format", "auto"), ("auto", *(name for name in FORMATS if name != "compressed"))
+    if forced not in known:
+        raise InvalidParameterError(f"format={forced!r} is unknown{near(forced, known)}; known are {', '.join(known)}")
+    reached = options.pop("storage_options", None)
+    if reached is not None and not isinstance(reached, Mapping):
+        raise InvalidParameterError(f"storage_options must be a mapping of options, got {type(reached).__name__}")
+    found = [entry for path in paths for entry in _files(os.path.expanduser(os.fspath(path)), reached or {})]
+    if reached and not any(is_remote(path) for path, _ in found):
+        raise InvalidParameterError(f"storage_options= does not apply to {found[0][0]}, which is no URL; leave it out")
+    found = [(_looked_at(path, forced), inner) for path, inner in found]
+    formats = [file_format(path) if forced in ("auto", "svmlight") else forced for path, _ in found]
+    if forced == "svmlight":
+        formats = ["compressed" if form == "compressed" else "svmlight" for form in formats]
+    if any(form in TABLES for form in formats):
+        given = [os.path.expanduser(os.fspath(path)) for path in paths]
+        return _open_tables(found, formats, options, folder_keys(given, [path for path, _ in found]))
+    text = [form in ("svmlight", "compressed") for form in formats]
+    if not any(text):
+        return join([_open_file(*entry, form, options) for entry, form in zip(found, formats, strict=True)])
+    if not all(text):
+        at = text.index(False)
+        raise InvalidInputError(
+            f"{found[text.index(True)][0]} is text and {found[at][0]} is {formats[at]}; a source is made of svmlight "
+            f"text or of binary files, not of both"
+        )
+    for path, inner in found:
+        if inner is not None:
+            raise InvalidParameterError(f"{path} is svmlight text and has nothing inside; leave :{inner} out")
+    reader = FORMATS["compressed" if "compressed" in formats else "svmlight"]
+    return reader.open([path for path, _ in found], options)
+
+
+def _files(path: str, storage_options: Mapping[str, Any]) -> list[tuple[str, str | None]]:
+    """As `locate`, and of a folder the tables in it."""
+    return [
+        each
+        for entry in locate(path, storage_options)
+        for each in ([(file, None) for file in folder_files(entry[0])] if is_folder(entry[0]) else [entry])
+    ]
+
+
+def _open_tables(
+    found: list[tuple[str, str | None]], formats: list[str], options: Mapping[str, Any], keys: Sequence[Any]
+) -> RowSource:
+    """Open files of one table; `keys` are those of each file's folders."""
+    other = next((number for number, form in enumerate(formats) if form != formats[0]), None)
+    if other is not None:
+        raise InvalidInputError(
+            f"{found[0][0]} is {formats[0]} and {found[other][0]} is {formats[other]}; a table is made of files of one "
+            f"format"
+        )
+    for path, inner in found:
+        if inner is not None:
+            raise InvalidParameterError(f"{path} is {formats[0]} and has nothing inside; leave :{inner} out")
+    return FORMATS[formats[0]].open([path for path, _ in found], options, keys=keys)
+
+
+def _looked_at(path: str, forced: str) -> str:
+    """Note the version of a file or object, once for all that will ask for it."""
+    if isinstance(path, Address) and (forced == "zarr" or path.endswith((".zarr", "/"))):
+        return path
+    try:
+        return opened_path(path)
+    except SourceNotFoundError:
+        if not isinstance(path, Address):
+            raise
+        return path  # a web server's Zarr store; what else is missing is found when it is opened
+
+
+def _open_file(path: str, inner: str | None, form: str, options: Mapping[str, Any]) -> RowSource:
+    if inner is None:
+        return FORMATS[form].open(path, options)
+    name, value = ("key", inner.strip("/")) if form == "npz" else ("dataset", inner)
+    if name in options:
+        raise InvalidParameterError(f"{path}:{inner} names a dataset already; leave {name}={options[name]!r} out")
+    return FORMATS[form].open(path, {**options, name: value})
+
+
+def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[tuple[str, str | None]]:
+    """Files that a path or glob names, each with the path inside of it, if one is given; URLs become addresses."""
+    match = _INNER.fullmatch(path)
+    if is_remote(path):
+        address = Address(match["file"] if match else path, storage_options)
+        found = remote.glob(address) if remote.has_magic(address) else [address]
+        return [(each, match["inner"] if match else None) for each in found]
+    if os.path.exists(path):
+        return [(path, None)]
+    file, inner = (match["file"], match["inner"]) if match else (path, None)
+    if os.path.exists(file):
+        return [(file, inner)]
+    if glob.has_magic(file):
+        files = sorted(glob.glob(file, recursive=True), key=natural)
+        if not files:
+            raise SourceNotFoundError(f"no file matches {file}")
+        return [(each, inner) for each in files]
+    if os.path.islink(file):
+        raise SourceNotFoundError(f"{file} is a link to {os.readlink(file)}, which does not exist")
+    folder = Path(file).parent
+    here = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    raise SourceNotFoundError(f"{file} does not exist{near(Path(file).name, here)}")
+
+
+def near(name: Any, known: Iterable[str]) -> str:
+    """A hint at the known name that is most like another."""
+    near = difflib.get_close_matches(str(name), sorted(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def join(parts: list[RowSource]) -> RowSource:
+    """One source of the rows of several."""
+    if len(parts) == 1:
+        return parts[0]
+    for number, part in enumerate(parts):
+        if not isinstance(part, ChunkedSource):
+            raise InvalidInputError(f"item {number} of the list ({part.name}) is no matrix and no path; open it alone")
+    from streamkm.sources.concat import PartsSource
+
+    return PartsSource(cast("list[ChunkedSource]", parts))
