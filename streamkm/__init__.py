@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamkm.core.gc_guard import collector_off
+from streamkm.core.process import collector_off
 from streamkm.core.version import __version__
 
 if TYPE_CHECKING:

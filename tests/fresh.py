@@ -22,7 +22,7 @@ SERVE = """
 import ctypes, json, os, sys, traceback
 import numpy as np
 import streamkm.estimators.kernel_kmeans, streamkm.estimators.kmeans
-from streamkm.kernels.compiling import COMPILATION
+from streamkm.core.progress import COMPILING
 for name in sys.argv[1:]:
     __import__(name)
 
@@ -54,7 +54,7 @@ for line in sys.stdin:
             sys.stdout = open(out, "w")
             exec(compile(code, "<fresh>", "exec"), {"__name__": "__main__"})
             sys.stdout.flush()
-            code_of_exit = 0 if not COMPILATION.announced else COMPILED
+            code_of_exit = 0 if not COMPILING.done else COMPILED
         except BaseException:
             traceback.print_exc(file=sys.stdout)
             sys.stdout.flush()

@@ -17,7 +17,7 @@ def block_with(text):
 
 
 def has_warmed():
-    return "streamkm.kernels.warming" in sys.modules
+    return "streamkm.kernels.text.svmlight" in sys.modules
 
 
 def test_workers_compile_as_they_start(tmp_path):

@@ -98,7 +98,7 @@ print(sys.modules["{first}"] is before, type(before).__name__)
 def test_deferred_modules_that_are_used_stay():
     code = """
 import sys
-from streamkm.core.lazy_imports import deferred
+from streamkm.core.process import deferred
 with deferred("xml.dom", "no_such_module"):
     import xml.dom
     before, node = type(xml.dom).__name__, xml.dom.Node

@@ -17,7 +17,7 @@ import click
 
 from streamkm.cli.wording import in_words_of
 from streamkm.core.exceptions import ConfigError, StreamkmError
-from streamkm.core.gc_guard import collector_off
+from streamkm.core.process import collector_off
 from streamkm.core.progress import COMPILING, Progress
 from streamkm.core.secrets import without_secrets
 from streamkm.core.text_table import aligned

@@ -1,35 +1,31 @@
-"""The command ``streamkm warm``: its options, and what it says. The work is done in kernels."""
+"""The command ``streamkm warm``: kernels are compiled by tiny fits of dense and of sparse rows."""
 
 from __future__ import annotations
 
+import os
+
 import click
 
-from streamkm.cli.common import Talk
+from streamkm.cli.common import Talk, print_pairs
 from streamkm.cli.options import talk_options
+from streamkm.core.progress import COMPILING
 
 
 @click.command()
-@click.option(
-    "--kernels", type=click.Choice(["all", "fits"]), default="all", show_default=True,
-    help="fits: only those that large fits of k-means call.",
-)  # fmt: skip
-@click.option("--threads", type=click.IntRange(1), help="Processes that compile.  [default: one for each processor]")
 @talk_options
-def warm(kernels: str, threads: int | None, **talking: bool) -> None:
+def warm(*, quiet: bool, verbose: bool) -> None:
     """Compile kernels before the first fit, for all processes that share the cache.
 
     The cache is where NUMBA_CACHE_DIR says, else beside the package, or in the cache of the user. Use it when an image
     of a container is built, or on each machine before workers of a cluster are started: python -m streamkm warm.
     """
-    with Talk(**talking) as talk:
-        from streamkm.engine import local_threads
-        from streamkm.kernels.precompile import listed_kernels
-        from streamkm.kernels.warming import warm as compile_all
+    with Talk(quiet=not verbose, verbose=verbose):  # how these fits go is of no interest
+        from streamkm.estimators import fit_tiny
+        from streamkm.kernels.centers.nearest import nearest_csr
+        from streamkm.kernels.text.svmlight import parse_rows
 
-        wanted = listed_kernels(large_fits_only=kernels == "fits")
-        with talk.progress().stage("kernels", len(wanted), "kernels") as stage:
-            found = compile_all(wanted, threads or local_threads(), stage.advance)
-        there = found.n_kernels - found.n_compiled
-        made = f"{found.n_compiled:,} compiled in {stage.seconds:.0f} s, {there:,} in the cache before"
-        text = f"{found.n_kernels:,}, {'all in the cache before' if not found.n_compiled else made}"
-        talk.say([("kernels", text), ("cache", found.folder)])
+        list(fit_tiny())
+    compiled = f"{COMPILING.done:,.0f} compiled in {COMPILING.seconds:.0f} s"
+    folder = os.path.commonpath([each.stats.cache_path for each in (nearest_csr, parse_rows)])
+    if not quiet:
+        print_pairs([("kernels", compiled if COMPILING.done else "all in the cache before"), ("cache", folder)])

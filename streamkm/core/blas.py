@@ -13,7 +13,7 @@ from typing import Any
 
 import threadpoolctl
 
-from streamkm.core.gc_guard import Shared
+from streamkm.core.process import Shared
 
 logger = logging.getLogger(__name__)
 

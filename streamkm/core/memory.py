@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.core.gc_guard import Shared
+from streamkm.core.process import Shared
 
 AUTO_SHARE = 0.8  # of the machine's memory, or of the container's limit
 CROWDED_SHARE, FULL_SHARE = 0.5, 0.8  # of a limit

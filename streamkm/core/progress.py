@@ -13,12 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from streamkm.core.notebook import NotebookBar, counted, in_notebook
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
 
 logger = logging.getLogger(__name__)
 TOLD_EVERY_S = 30.0
@@ -62,7 +59,7 @@ class Stage:
 
 
 COMPILING = Stage("compiling")
-"""What this process has compiled so far; no other stage counts its time."""
+"""What this process has compiled so far, in kernels; no other stage counts its time."""
 
 
 class Progress:
@@ -74,15 +71,21 @@ class Progress:
         Draw bars below the cell of a notebook, or on stderr if it is a terminal. Elsewhere True writes a line on
         stderr for each finished stage, unless the log takes it, and "auto" writes nothing there. Every finished stage
         is one line of the log, whatever is shown; where there is no bar, a long one says every 30 s how far it is.
+
+    Attributes
+    ----------
+    latest : Progress
+        That of the latest run, which says what no stage does.
     """
+
+    latest: ClassVar[Progress]
 
     def __init__(self, show: bool | str = "auto"):
         self.stages: list[Stage] = []
         self._notebook = in_notebook()
         self._bars = bool(show) and (self._notebook or _on_terminal())
         self._lines = bool(show) and show != "auto" and not self._bars
-        self._bar: NotebookBar | _Bar | None = None
-        self._beside: tuple[str, int, int | None] | None = None
+        Progress.latest = self
 
     @contextmanager
     def stage(self, name: str, total: float | None = None, unit: str = "chunks") -> Iterator[Stage]:
@@ -90,14 +93,11 @@ class Progress:
         stage, ended = Stage(name), threading.Event()
         started = time.perf_counter() - COMPILING.seconds
         bar = (NotebookBar if self._notebook else _Bar)(name, total, unit) if self._bars else None
-        around, self._bar = self._bar, bar
         try:
             if bar is not None:
                 stage.on_advance = bar.advance
             elif self._lines or logger.isEnabledFor(logging.INFO):
                 threading.Thread(target=self._tell_until, args=(ended, stage, total, unit), daemon=True).start()
-            if self._beside is not None:
-                self.count(*self._beside)
             yield stage
             if bar is not None:
                 bar.fill()
@@ -105,7 +105,6 @@ class Progress:
             ended.set()
             stage.seconds = max(0.0, time.perf_counter() - COMPILING.seconds - started)
             stage.on_advance = stage.after_advance = None  # stages are kept, and what these refer to is not
-            self._bar = around
             if bar is not None:
                 bar.stop()
         self.stages.append(stage)
@@ -123,12 +122,6 @@ class Progress:
     def say(self, line: str) -> None:
         """Log a line; write it on stderr where stages are shown and the log does not take it."""
         self._tell(line, on_stderr=self._bars or self._lines)
-
-    def count(self, name: str, done: int, total: int | None) -> None:
-        """Show on a terminal what is done beside the stages, below the bar of each until all is done."""
-        self._beside = None if done == total else (name, done, total)
-        if isinstance(self._bar, _Bar):
-            self._bar.count(name, done, total)
 
     def _tell(self, line: str, *, on_stderr: bool) -> None:
         """Log a line; write it on stderr instead if it belongs there and the log does not take it."""
@@ -153,7 +146,6 @@ class _Bar:
         self._progress = Progress(TextColumn("{task.description:<10}"), *columns, console=Console(stderr=True))
         self._done, self._total, self._unit, self._started = 0.0, total, unit, time.perf_counter()
         self._task = self._progress.add_task(name, total=total, count=counted(0, total))
-        self._beside: TaskID | None = None
         self._progress.start()
 
     def advance(self, amount: float) -> None:
@@ -164,19 +156,14 @@ class _Bar:
         count = counted(self._done, total, self._unit, time.perf_counter() - self._started)
         self._progress.update(self._task, completed=self._done, count=count)
 
-    def count(self, name: str, done: int, total: int | None) -> None:
-        """Show a second count below that of the stage."""
-        if self._beside is None:
-            self._beside = self._progress.add_task(name, total=total, count="")
-        self._progress.update(self._beside, completed=done, total=total, count=counted(done, total))
-
     def fill(self) -> None:
         """Show the stage as done, also where it needed fewer steps than it might have, or counts none."""
         self._show(self._done or None)
         self._progress.update(self._task, total=self._done or 1, completed=self._done or 1)
 
     def stop(self) -> None:
-        """Leave the bar as it is; a second count that goes on is left to the next stage."""
-        if self._beside is not None and not self._progress.tasks[1].finished:
-            self._progress.remove_task(self._beside)
+        """Leave the bar as it is."""
         self._progress.stop()
+
+
+Progress(show=False)  # the latest, before any run

@@ -5,7 +5,6 @@ states to checkpoints. Nothing here knows centers.
 """
 
 from streamkm.engine.base import Executor, Folded, Joining, Large, Listener
-from streamkm.engine.limited import under_limit
 from streamkm.engine.open import (
     ClusterSettings,
     cluster_memory,
@@ -15,6 +14,7 @@ from streamkm.engine.open import (
     local_threads,
     open_cluster,
     open_executor,
+    under_limit,
 )
 
 __all__ = [

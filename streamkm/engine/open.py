@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from numbers import Integral
@@ -17,9 +17,12 @@ from typing import Any
 
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ClusterError, InvalidParameterError, MissingDependencyError
+from streamkm.core.memory import heap_restored, is_given
 from streamkm.engine.base import Executor
 from streamkm.engine.dask_workers import WorkerMemory, worker_memory
 from streamkm.engine.threads import LocalThreads
+from streamkm.kernels.centers.nearest import nearest_csr
+from streamkm.kernels.compiling import compile_elsewhere
 from streamkm.sources.base import GraphSource, RowSource
 
 CONNECT_SECONDS = 10
@@ -303,6 +306,13 @@ def cluster_memory(executor: Any = "auto") -> tuple[WorkerMemory, ...]:
 def is_alone(executor: Any = "auto") -> bool:
     """Whether `open_executor` would give threads, outside of tasks of a Dask worker."""
     return not is_on_cluster(executor) and not _in_task()
+
+
+def under_limit(memory_limit: Any) -> AbstractContextManager[None]:
+    """Settings of the process for work under a limit; if one is given, another process compiles first."""
+    if is_given(memory_limit):
+        compile_elsewhere(nearest_csr)  # which the last fit of `streamkm warm` calls
+    return heap_restored
 
 
 def _active_client() -> Any:

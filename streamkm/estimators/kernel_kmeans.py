@@ -41,7 +41,6 @@ from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule
 from streamkm.fitting.kernel.objective import exact_objective, kernel_objective
 from streamkm.fitting.kernel.records import KernelRule
-from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
@@ -270,18 +269,15 @@ class StreamKernelKMeans(BaseKMeans):
         if sizes.short and self.n_landmarks == "auto":  # of a number that was given, the plan tells
             warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", StreamkmWarning, stacklevel=3)
         progress = Progress(self.progress)
-        with (
-            COMPILATION.shown_on(progress),
-            KernelContext.opened(
-                self.executor,
-                reader=RowReader(source, plan.chunk_bytes, "euclidean", self.invalid, may_index=True),
-                plan=plan,
-                settings=self._settings(sizes, seed),
-                weights=weights.each,
-                writer=writer,
-                progress=progress,
-            ) as context,
-        ):
+        with KernelContext.opened(
+            self.executor,
+            reader=RowReader(source, plan.chunk_bytes, "euclidean", self.invalid, may_index=True),
+            plan=plan,
+            settings=self._settings(sizes, seed),
+            weights=weights.each,
+            writer=writer,
+            progress=progress,
+        ) as context:
             fitted = run_kernel_fit(context)
         set_fitted(self, fitted.fit, fitted.fit.model, context, weights, seed)
         self.kernel_ = fitted.kernel
@@ -355,8 +351,7 @@ class StreamKernelKMeans(BaseKMeans):
             As `fit` would before its first read.
         """
         check_kernel_parameters(self)
-        with under_limit(self.memory_limit):  # the head of text is parsed
-            return self.plan_for(open_rows(self, X, reset=None))
+        return self.plan_for(open_rows(self, X, reset=None))
 
     def plan_for(self, source: RowSource, *, weighted: bool = False, memory_limit: Any = None) -> Plan:
         """As `plan`, for a source that is open, and rows with weights; below another limit if one is given."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Self
 
@@ -14,9 +15,8 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.memory import available_memory, is_given
 from streamkm.core.progress import Progress
-from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
+from streamkm.engine import is_on_cluster, open_executor, under_limit
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.continued import incremental_from
@@ -25,7 +25,6 @@ from streamkm.estimators.incremental import IncrementalKMeans
 from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.kmeans_fit import (
     cached_as_planned,
-    compiling_for,
     fit_rows,
     labels_stay,
     resources_of,
@@ -128,8 +127,8 @@ class StreamKMeans(DescribedKMeans):
         what the process already holds (`process_memory` of the plan, in steps of 64 MiB). A dict repeats a plan in
         another process: ``{"limit": "1 GiB", "process_memory": "256 MiB"}``, or "1 GiB, process 256 MiB". A fit that
         does not fit is refused before the first read; without a limit, also if the machine has too little free memory.
-        A line of text that is too long is refused when it is read, if no plan saw it. Processes that compile kernels
-        are not counted (up to 320 MiB, for seconds, in the first fit of an installation). See `plan`.
+        A line of text that is too long is refused when it is read, if no plan saw it. The process that compiles
+        kernels is not counted (up to 320 MiB, for seconds, in the first fit of an installation). See `plan`.
 
         On a Dask cluster, this limit is the client's: it holds the row sample, a coreset, centers and labels. The
         workers hold the sketched rows, below 70 % of Dask's memory limit of the smallest worker, as the scheduler tells
@@ -378,17 +377,12 @@ class StreamKMeans(DescribedKMeans):
         stay = target is None and labels_stay(self.executor, source, has_checkpoint=checkpoint is not None)
         gathers = not stay and (target is None or not on_cluster)
         total_weight = float(weights.each.sum()) if len(weights.each) else None
-        n_threads, spare_bytes = local_threads(self.executor), 0 if is_given(self.memory_limit) else available_memory()
-        with compiling_for(source, n_threads, spare_bytes, Progress(self.progress)):  # the head of text is parsed
-            limit = limit_of_run(self, checkpoint)
+        limit, progress = limit_of_run(self, checkpoint), Progress(self.progress)
+        with under_limit(self.memory_limit), ExitStack() as stack:
             plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
-        with checkpoint_writer(self, source, checkpoint, plan, weights.each) as writer:
-            source, spare_bytes = cached_as_planned(self, source, plan), plan.limit_bytes - plan.peak_bytes
-            progress = Progress(self.progress)
-            with compiling_for(rows_to_cluster(self, source), plan.n_threads, spare_bytes, progress):
-                fit_rows(
-                    self, source, plan, weights, writer, progress, target if on_cluster else place, labels_stay=stay
-                )
+            writer = stack.enter_context(checkpoint_writer(self, source, checkpoint, plan, weights.each))
+            source = cached_as_planned(self, source, plan)
+            fit_rows(self, source, plan, weights, writer, progress, target if on_cluster else place, labels_stay=stay)
             if table is not None:
                 written = write_label_table(self, source, table)
                 self.stages_ += [written.stage] if written.stage else []
@@ -446,11 +440,10 @@ class StreamKMeans(DescribedKMeans):
             As `fit` would before its first read.
         """
         check_parameters(self)
-        with under_limit(self.memory_limit):  # the head of text is parsed
-            source = open_rows(self, X, reset=None)
-            if gathers_labels is None:
-                gathers_labels = not labels_stay(self.executor, source)
-            return self.plan_for(source, gathers_labels=gathers_labels)
+        source = open_rows(self, X, reset=None)
+        if gathers_labels is None:
+            gathers_labels = not labels_stay(self.executor, source)
+        return self.plan_for(source, gathers_labels=gathers_labels)
 
     def plan_for(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from streamkm.estimators.validation import Weights, drawn_seed, given_start, par
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import run_fit
 from streamkm.fitting.settings import Settings
-from streamkm.kernels.compiling import COMPILATION
 from streamkm.passes.context import PassContext
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import RowReader
@@ -135,14 +133,6 @@ def fit_rows(
     if missing is not None and missing.most == 1:
         text = f"feature {missing.feature} has no value in any row and is filled with 0; leave it out"
         warnings.warn(text, StreamkmWarning, stacklevel=3)
-
-
-def compiling_for(
-    source: RowSource, n_threads: int, spare_bytes: int, progress: Progress
-) -> AbstractContextManager[None]:
-    """Announce kernels that have to be compiled within; see `Compilation.expecting`."""
-    kind = f"{'sparse' if source.is_sparse else 'dense'} {source.dtype}"
-    return COMPILATION.expecting(kind, n_threads=n_threads, spare_bytes=spare_bytes, progress=progress)
 
 
 def _prepared_rows(

@@ -1,7 +1,6 @@
 """Compiled loops: arrays come in, arrays go out, and callers validate. Packages are named for the layer they serve.
 
-`intrinsics` has the parts of other kernels, `compiling` compiles them, and `precompile` is the program that compiles
-those of a first fit. Nothing here knows sources or threads.
+`intrinsics` has the parts of other kernels, and `compiling` compiles them. Nothing here knows sources or threads.
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ from streamkm.core.text_table import Lines
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.estimators.validation import check_choice, drawn_seed
 from streamkm.fitting.centers import check_clusters
-from streamkm.kernels.compiling import COMPILATION
 from streamkm.metrics.silhouette import mean_silhouette
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
@@ -295,7 +294,7 @@ def sweep(
     )
     seed = drawn_seed(random_state)
     sampling, sketching = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
-    with under_limit(memory_limit), COMPILATION.shown_on(stages), ExitStack() as stack:
+    with under_limit(memory_limit), ExitStack() as stack:
         workers = stack.enter_context(open_executor(executor, plan.n_threads))
         here = stack.enter_context(local_executor(workers))
         context = PassContext(executor=workers, reader=reader)

@@ -59,22 +59,6 @@ def test_bars_count_what_stages_count(capsys, monkeypatch):
         assert f" {count} " in told[name]
 
 
-def test_a_count_beside_stages_goes_on_below_the_next_until_it_is_complete(capsys, monkeypatch):
-    monkeypatch.setattr(progress_module, "_on_terminal", lambda: True)
-    progress = Progress(show=True)
-    with progress.stage("seed"):
-        progress.count("kernels", 3, 23)
-    first = capsys.readouterr().err
-    assert "kernels" not in first.splitlines()[-1]
-    with progress.stage("lloyd"):
-        progress.count("kernels", 23, 23)
-    second = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
-    assert " 23/23 " in next(line for line in second if line.startswith("kernels"))
-    with progress.stage("assign"):
-        pass
-    assert "kernels" not in capsys.readouterr().err
-
-
 def test_a_long_stage_says_how_far_it_is_where_there_is_no_bar(capsys, caplog, monkeypatch):
     monkeypatch.setattr(progress_module, "TOLD_EVERY_S", 0.05)
     with Progress("auto").stage("quiet") as stage:  # nobody reads what it would say

@@ -1,4 +1,4 @@
-"""How kernels are compiled: once for all processes, a first fit's by several, and a line that says so."""
+"""How kernels are compiled: once for all processes, by another one under a limit, and a line that says so."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numba as nb
 import numpy as np
 import pytest
 
-from streamkm import StreamKernelKMeans, StreamKMeans, sweep
-from streamkm.core.exceptions import MemoryLimitError
-from streamkm.core.progress import Progress
+from streamkm import StreamKMeans
+from streamkm.core.progress import COMPILING, Progress
 from streamkm.engine import under_limit
-from streamkm.kernels import compiling, precompile
+from streamkm.kernels import compiling
+from streamkm.kernels.centers import nearest
 from streamkm.kernels.cluster import totals
-from streamkm.kernels.compiling import COMPILATION
-from tests import first_fits
-from tests.fresh import run_fresh
-from tests.limits import PROCESS_MEMORY, limited
-from tests.passes.test_passes import CountingSource
 
 JOIN = """
 import os, sys, threading, time
@@ -53,67 +48,40 @@ for thread in asking:
 assert not failed, failed[0]
 print(sum(kernel.stats.cache_misses.values()))
 """
-FIRST_FIT = """
-import json
-from streamkm import StreamKMeans
-from streamkm.kernels import precompile, compiling
-from tests import first_fits
-compiling.HELPERS_MOST = 2
-StreamKMeans(50, random_state=0, progress=False, executor=3).fit(first_fits.rows("dense float32", ""))
-stats = [precompile.dispatcher(name).stats for name, _ in precompile.kernels_of("dense float32")]
-print(json.dumps([sum(map(len, found)) for found in zip(*[(one.cache_hits, one.cache_misses) for one in stats])]))
-"""
 
 
-def test_that_kernels_are_compiled_is_said_once(caplog, monkeypatch):
-    monkeypatch.setattr(COMPILATION, "announced", False)
-    with caplog.at_level("INFO", "streamkm.kernels"):
+@pytest.fixture
+def nothing_said(monkeypatch):
+    """As a process that has compiled nothing and shown no run."""
+    monkeypatch.setattr(COMPILING, "done", 0.0)
+    monkeypatch.setattr(Progress, "latest", Progress(False))
+
+
+def compiled_anew(kernel, *arguments):
+    nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments)
+
+
+def test_that_kernels_are_compiled_is_said_once_timed_and_counted(caplog, nothing_said):
+    with caplog.at_level("INFO", "streamkm"):
         nb.njit(lambda: 0)()  # none of ours
         assert not caplog.messages
-        for kernel in (totals.row_products, totals.mean_row):
-            arguments = [np.ones((1, 1))] * (2 if kernel is totals.row_products else 1)
-            nb.jit(**kernel.targetoptions)(kernel.py_func)(*arguments, np.ones(1))
-    assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("compiling ")
+        assert not COMPILING.done
+        before = COMPILING.seconds
+        compiled_anew(totals.row_products, np.ones((1, 1)), np.ones((1, 1)), np.ones(1))
+        compiled_anew(totals.mean_row, np.ones((1, 1)), np.ones(1))
+    assert caplog.messages == [compiling.SAID]
+    assert COMPILING.done == 2
+    assert COMPILING.seconds > before
 
 
-def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(caplog, capsys, monkeypatch):
+def test_that_kernels_are_compiled_is_said_on_stderr_where_stages_are_shown(caplog, capsys, nothing_said):
     for shown, level, said in ((True, "WARNING", True), (False, "WARNING", False), (True, "INFO", False)):
-        monkeypatch.setattr(COMPILATION, "announced", False)
+        COMPILING.done = 0.0
         with caplog.at_level(level, "streamkm"):
-            progress = Progress(shown)
-            with COMPILATION.expecting("nothing", n_threads=2, spare_bytes=1 << 40, progress=progress):
-                nb.jit(**totals.mean_row.targetoptions)(totals.mean_row.py_func)(np.ones((1, 1)), np.ones(1))
+            Progress(shown)
+            compiled_anew(totals.mean_row, np.ones((1, 1)), np.ones(1))
         assert capsys.readouterr().err.startswith("compiling ") == said
         assert len(caplog.messages) == (level == "INFO")
-
-
-def test_kernels_of_a_first_fit_are_counted(monkeypatch):
-    counted = []
-    monkeypatch.setattr(COMPILATION, "announced", True)
-    progress = SimpleNamespace(count=lambda *given: counted.append(given))
-    with COMPILATION.expecting("dense float32", n_threads=1, spare_bytes=1 << 40, progress=progress):
-        compiling.kernel(totals.mean_row.py_func)(np.ones((1, 1)), np.ones(1))
-    ((name, n_held, n_wanted),) = counted
-    assert name == "kernels"
-    assert 1 <= n_held <= n_wanted
-    assert n_wanted >= len(precompile.kernels_of("dense float32"))
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "dense float32",
-        "dense float64",
-        pytest.param("sparse float32", marks=pytest.mark.slow),
-        "sparse float64",
-        precompile.OTHER_CALLS,
-    ],
-)
-def test_lists_of_kernels_name_what_first_fits_call(kind):
-    """After a change of kernels: ``python -m tests.first_fits``."""
-    found = [tuple(one) for one in run_fresh(first_fits.CALLED, [kind])]
-    assert sorted(precompile.kernels_of(kind)) == sorted(found)
 
 
 def test_a_kernel_is_compiled_by_one_of_the_processes_that_need_it(tmp_path):
@@ -173,12 +141,12 @@ CACHED_FIT = """
 import json, sys
 import numpy as np
 from streamkm import StreamKMeans
-from streamkm.kernels import precompile
+from streamkm.kernels.cluster import totals
 COMPILER = ["numba.np.linalg", "numba.cpython.setobj", "numba.typed.typeddict"]
 X = np.random.default_rng(0).normal(size=(300, 4))
 StreamKMeans(3, random_state=0, progress=False).fit(X)
 cached = [name in sys.modules for name in COMPILER]
-kernel = precompile.dispatcher("cluster.totals.row_products")
+kernel = totals.row_products
 type(kernel)(kernel.py_func, targetoptions=kernel.targetoptions)(X, X, np.ones(300))  # without a cache
 print(json.dumps([cached, [name in sys.modules for name in COMPILER]]))
 """
@@ -192,93 +160,39 @@ def test_kernels_are_loaded_without_what_only_compiling_needs():
     assert json.loads(done.stdout) == [[False] * 3, [True] * 3]
 
 
+@pytest.mark.parametrize(("limit", "cached", "started"), [("1 GiB", False, 1), ("1 GiB", True, 0), ("auto", False, 0)])
+def test_another_process_compiles_under_a_limit_what_the_cache_lacks(monkeypatch, limit, cached, started):
+    calls = []
+    monkeypatch.setattr(
+        nearest.nearest_csr._cache._cache_file, "_load_index", lambda: {"types": "name"} if cached else {}
+    )
+    monkeypatch.setattr(compiling.subprocess, "run", lambda command, **_: calls.append(command))
+    with under_limit(limit):
+        assert len(calls) == started
+    assert all(command[2:] == ["-m", "streamkm", "warm", "--quiet"] for command in calls)
+
+
 LIMITED = """
 import json
-import numpy as np
+from streamkm import StreamKMeans
+from streamkm.estimators import fit_tiny
+from streamkm.core.progress import COMPILING
 from streamkm.engine import under_limit
-from streamkm.kernels import compiling
-from streamkm.kernels.cluster import totals
 with under_limit("1 GiB"):
-    totals.row_products(np.ones((2, 3)), np.ones((2, 3)), np.ones(2))
-    compiling.COMPILATION._compiler.kill()  # another is started
-    compiling.COMPILATION._compiler.wait()
-    totals.mean_row(np.ones((2, 3)), np.ones(3))
-found = [totals.row_products, totals.mean_row]
+    list(fit_tiny())
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-print(json.dumps({"peak": int(status["VmHWM"].split()[0]) * 1024,
-                  "loaded": [sum(one.stats.cache_hits.values()) for one in found],
-                  "held": [len(one.overloads) for one in found],
-                  "asked": sum(sum(one.stats.cache_misses.values()) for one in found)}))
+print(json.dumps([COMPILING.done, COMPILING.seconds, int(status["VmHWM"].split()[0]) / 1024]))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
-def test_kernels_are_compiled_by_another_process_where_a_limit_has_no_room_for_that(tmp_path):
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", LIMITED]
-    told = json.loads(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
-    assert told["asked"] >= 2
-    assert told["loaded"] == told["held"]  # none was compiled here
-    assert told["peak"] <= 1 << 30
-
-
-class Watched(CountingSource):
-    """Rows that notice whether another process would compile while they are read."""
-
-    def read(self, chunk):
-        self.elsewhere = [*vars(self).get("elsewhere", []), COMPILATION.elsewhere]
-        return super().read(chunk)
-
-
-ROOMY, TIGHT = "200 GiB", limited(PROCESS_MEMORY + (40 << 20))
-UNDER_LIMIT = {
-    "fit": (TIGHT, lambda source, **given: StreamKMeans(3, **given).fit(source)),
-    "fit with steps": (TIGHT, lambda source, **given: StreamKMeans(3, preprocess=["standardize"], **given).fit(source)),
-    "kernel fit": (ROOMY, lambda source, **given: StreamKernelKMeans(3, **given).fit(source)),
-    "sweep": (ROOMY, lambda source, **given: sweep(source, [2, 3], **given)),
-    "predict": (ROOMY, lambda source, **given: fitted().set_params(**given).predict(source)),
-    "score": (ROOMY, lambda source, **given: fitted().set_params(**given).score(source)),
-}
-
-
-def fitted():
-    return StreamKMeans(3, random_state=0, progress=False).fit(np.random.default_rng(1).random((300, 4), np.float32))
-
-
-@pytest.mark.parametrize("call", UNDER_LIMIT)
-def test_calls_under_a_limit_compile_elsewhere_as_long_as_they_take(call):
-    limit, run = UNDER_LIMIT[call]
-    for given, expected in ((limit, {True}), ("auto", {False})):
-        source = Watched(np.random.default_rng(0).random((300, 4), np.float32))
-        run(source, memory_limit=given, progress=False, random_state=0, executor=1)
-        assert set(source.elsewhere) == expected
-        assert not COMPILATION.elsewhere
-
-
-def test_plans_and_refusals_leave_nothing_behind():
-    X = np.ones((300, 4), np.float32)
-    for estimator in (StreamKMeans(3, memory_limit="2 GiB"), StreamKernelKMeans(3, memory_limit="2 GiB")):
-        estimator.plan(X)
-        assert not COMPILATION.elsewhere
-        with pytest.raises(MemoryLimitError):
-            estimator.set_params(memory_limit="10 MiB", progress=False).fit(X)
-        assert not COMPILATION.elsewhere
-
-
-def test_calls_of_several_threads_may_end_in_any_order():
-    first, second = under_limit("2 GiB"), under_limit("2 GiB")
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert COMPILATION.elsewhere
-    second.__exit__(None, None, None)
-    assert not COMPILATION.elsewhere
-
-
 @pytest.mark.slow
-def test_helpers_fill_the_cache_of_a_first_fit(tmp_path):
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read from /proc")
+def test_what_another_process_compiled_is_loaded_and_warm_says_where_it_is(tmp_path):
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", FIRST_FIT], env=environment, stdout=subprocess.PIPE, check=True)
-    loaded, compiled = json.loads(done.stdout)
-    assert loaded
-    assert compiled
+    run = partial(subprocess.run, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+    n_compiled, seconds, peak = json.loads(run([sys.executable, "-c", LIMITED]).stdout)
+    assert n_compiled == 0  # here
+    assert seconds > 1
+    assert peak < 260  # compiling takes 120 MiB more
+    told = run([sys.executable, "-P", "-m", "streamkm", "warm"]).stdout.splitlines()
+    assert told == ["kernels  all in the cache before", f"cache    {tmp_path}"]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
-from streamkm.core.gc_guard import collector_off
+from streamkm.core.process import collector_off
 from streamkm.sources.binary.hdf5_direct import DEFLATE, SHUFFLE, ChunkTable, DirectChunks
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.file import RemoteFile
