@@ -78,9 +78,9 @@ def many():
 def main(names):
     """Write what is asked for."""
     if "wide" in names:
-        from streamkm.kernels.intrinsics import vectors
+        from streamkm.kernels.intrinsics import forms
 
-        vectors.vector_bytes = lambda features: 64
+        forms.vector_bytes = lambda features: 64
     found = {}
     if "kernels" in names:
         found |= kernels()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
-from streamkm.kernels.intrinsics.nonzeros import products_of_nonzeros
+from streamkm.kernels.intrinsics.lanes import products_of_nonzeros
 from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches.landmark_table import LandmarkTable
 

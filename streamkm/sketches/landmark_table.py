@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import aligned_empty
-from streamkm.kernels.intrinsics.nonzeros import TILE
+from streamkm.kernels.intrinsics.lanes import TILE
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.sketch.kernel_values import placed_dense
 

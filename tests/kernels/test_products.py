@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.kernels.intrinsics import lowest, products, reductions, vectors
+from streamkm.kernels.intrinsics import forms, lowest, products, reductions
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
 from tests.tables import cases
 
@@ -118,7 +118,7 @@ def test_readable_forms(dtype):
     X, table = rng.normal(size=(20, 40)).astype(dtype), rng.normal(size=(40, 2 * products.PANEL_BYTES)).astype(dtype)
     width = products.PANEL_BYTES // table.itemsize
     panel, bias = np.ascontiguousarray(table[:, :width]), rng.normal(size=width).astype(dtype)
-    lanes, narrow = vectors.vector_lanes(table), products.NARROW_BYTES // table.itemsize
+    lanes, narrow = forms.vector_lanes(table), products.NARROW_BYTES // table.itemsize
     found, totals = [], []
     for multiply, lower in ((products.multiply_columns, lowest.lower), (_multiply, _lower)):
         total = np.ones((products.BLOCK_ROWS, width), dtype)
@@ -145,7 +145,7 @@ def test_readable_forms(dtype):
 
 @nb.njit
 def _lanes(table):
-    return vectors.vector_lanes(table)
+    return forms.vector_lanes(table)
 
 
 @nb.njit

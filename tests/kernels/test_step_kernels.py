@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streamkm.cluster.rows import Block, drawn_rows
 from streamkm.cluster.search.split_merge import split_some
 from streamkm.core.matrix import rows_between
-from streamkm.kernels.cluster import ordering, rows, totals
+from streamkm.kernels.cluster import rows, totals
 from streamkm.kernels.seeding import trials
 from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
 from streamkm.kernels.sketch.scattering import add_square, scatter_columns, turn_square
@@ -144,7 +144,7 @@ def test_joined_sums_means_carried_on_and_the_mean_row():
 def test_radix_order_is_a_stable_sort(values, copies):
     keys = np.array(values * (1 + copies) + [0.0, 1.0, 1.0, 5e-324, np.inf])
     order, other = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    ordering.lowest_first((keys + 0.0).view(np.uint64), order, other)
+    rows.lowest_first((keys + 0.0).view(np.uint64), order, other)
     np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
 
 

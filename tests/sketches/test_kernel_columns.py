@@ -14,7 +14,7 @@ from scipy.linalg import hadamard
 from sklearn.metrics.pairwise import pairwise_kernels
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.kernels.intrinsics.nonzeros import PIECE, TILE, products_of_nonzeros
+from streamkm.kernels.intrinsics.lanes import PIECE, TILE, products_of_nonzeros
 from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelColumns, KernelMap, sketch_from_dict
 from streamkm.sketches.kernel_columns import KERNELS, working_landmarks

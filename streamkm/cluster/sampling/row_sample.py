@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms, rows_by_label
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.engine import Executor
-from streamkm.kernels.cluster.ordering import lowest_first
-from streamkm.kernels.cluster.rows import place_dense_rows, place_lengths, place_rows
+from streamkm.kernels.cluster.rows import lowest_first, place_dense_rows, place_lengths, place_rows
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places, lowest_places
 from streamkm.kernels.sketch.countsketch import merged_d2norms

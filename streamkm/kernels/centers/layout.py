@@ -9,8 +9,8 @@ import numpy as np
 
 from streamkm.kernels import FUSED
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled
 from streamkm.kernels.intrinsics.reductions import dot
-from streamkm.kernels.intrinsics.unfilled import unfilled
 
 LAID_OUT = 64
 """Components of every center that are laid out at a time: some cache lines in a row, so that they are fetched ahead."""

@@ -18,6 +18,7 @@ from streamkm.kernels import FUSED
 from streamkm.kernels.centers.layout import LAID_OUT
 from streamkm.kernels.cluster.distances import entries_d2
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled, vector_lanes
 from streamkm.kernels.intrinsics.lanes import add_entries
 from streamkm.kernels.intrinsics.lowest import lower
 from streamkm.kernels.intrinsics.products import (
@@ -29,8 +30,6 @@ from streamkm.kernels.intrinsics.products import (
     panel_stop,
 )
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
-from streamkm.kernels.intrinsics.unfilled import unfilled
-from streamkm.kernels.intrinsics.vectors import vector_lanes
 
 ROUNDINGS = 5
 """Of a score, beside one for each product: of a row's entry, of the table's, of the bias, and of two sums."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from streamkm.kernels.centers.reduced import FINE
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import prefetch
 from streamkm.kernels.intrinsics.pairs import CHAINS, chained_products, short_product
-from streamkm.kernels.intrinsics.prefetching import prefetch
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 from streamkm.kernels.intrinsics.reductions import dot
 from streamkm.kernels.intrinsics.sieve import PANEL_BYTES, PANEL_COLUMNS, count_bits, lowest_bit, mark_columns

@@ -11,10 +11,9 @@ import numpy as np
 from streamkm.kernels import FUSED
 from streamkm.kernels.centers.nearest import tile_of
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled, vector_lanes
 from streamkm.kernels.intrinsics.lanes import add_entries
 from streamkm.kernels.intrinsics.lowest import lower
-from streamkm.kernels.intrinsics.unfilled import unfilled
-from streamkm.kernels.intrinsics.vectors import vector_lanes
 
 LEAST_SCALE = 2.0**-40
 """Size of a scale below which it is multiplied into its vector: float32 holds numbers so many times as large."""

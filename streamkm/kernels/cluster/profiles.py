@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from streamkm.kernels.compiling import inner_kernel, kernel
-from streamkm.kernels.intrinsics.unfilled import unfilled
+from streamkm.kernels.intrinsics.forms import unfilled
 
 BATCH = 256  # rows that are measured at a time
 

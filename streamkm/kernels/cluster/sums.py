@@ -10,7 +10,7 @@ import numpy as np
 from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.distances import entries_d2
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.prefetching import LINE_BYTES, prefetch
+from streamkm.kernels.intrinsics.forms import LINE_BYTES, prefetch
 
 
 @kernel

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled
 from streamkm.kernels.intrinsics.reductions import dot
-from streamkm.kernels.intrinsics.unfilled import unfilled
 
 MOVED_ENTRIES = 1 << 16  # of centers that move at a time
 

@@ -1,4 +1,4 @@
-"""LLVM forms of plain Python functions.
+"""LLVM forms of plain Python functions: arrays that kernels work in, memory that is fetched ahead, vectors of numbers.
 
 `numba.extending.overload` with an intrinsic inside compiles a function around it for every signature, also where it is
 inlined and thrown away: half of what a first fit compiled. Here a function is given its LLVM form directly.
@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numba as nb
+import numpy as np
+from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.core.typing.templates import infer, infer_global, make_intrinsic_template
+from numba.np.arrayobj import _empty_nd_impl, make_array
 
 
 def compiled_form(meaning: Callable[..., Any], *, prefer_literal: bool = False) -> Callable[..., Any]:
@@ -36,3 +41,121 @@ def compiled_form(meaning: Callable[..., Any], *, prefer_literal: bool = False) 
         return definition
 
     return register
+
+
+def unfilled(shape, dtype):
+    """A C-contiguous array whose entries hold anything.
+
+    Parameters
+    ----------
+    shape : int64 or tuple of int64
+    dtype : dtype
+        As `np.float64`, or that of an array.
+
+    Returns
+    -------
+    ndarray
+    """
+    return np.empty(shape, dtype)
+
+
+@compiled_form(unfilled)
+def _unfilled(typing, shape, dtype):
+    kind = dtype.instance_type if isinstance(dtype, types.NumberClass) else dtype.dtype
+    n_dimensions = len(shape) if isinstance(shape, types.BaseTuple) else 1
+    array = types.Array(kind, n_dimensions, "C")
+    sizes = types.UniTuple(types.int64, n_dimensions) if isinstance(shape, types.BaseTuple) else types.int64
+
+    def codegen(context, builder, signature, args):
+        each = cgutils.unpack_tuple(builder, args[0]) if sizes is not types.int64 else [args[0]]
+        return _empty_nd_impl(context, builder, array, each)._getvalue()
+
+    return array(sizes, dtype), codegen
+
+
+LINE_BYTES = 64
+
+
+def prefetch(array, position):
+    """Ask for the cache line of an entry, to be read soon; never fails, wherever it points.
+
+    Parameters
+    ----------
+    array : ndarray (n,), C-contiguous
+    position : int64
+    """
+
+
+def prefetched(builder, entry):
+    """Have an LLVM builder ask for the cache line of a pointer."""
+    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
+    builder.call(function, [builder.bitcast(entry, byte), read, keep, data])
+
+
+@compiled_form(prefetch)
+def _prefetch(typingctx, array, position):
+    def codegen(context, builder, signature, args):
+        array_ = make_array(signature.args[0])(context, builder, args[0])
+        entry = builder.gep(array_.data, [context.cast(builder, args[1], signature.args[1], nb.int64)])
+        prefetched(builder, entry)
+        return context.get_dummy_value()
+
+    return nb.void(array, position), codegen
+
+
+NUMBER, PLACE = ir.IntType(32), ir.IntType(64)
+
+
+def vector_bytes(features: str) -> int:
+    """Bytes of a vector register of a processor with these LLVM features."""
+    return 64 if "+avx512f" in features.split(",") else 32
+
+
+def multiply_adds(builder, kind, features):
+    """A function of an LLVM builder's vectors (a, b, c): ``a * b + c``, rounded once where the processor can."""
+    if "-fma" in features.split(","):  # one rounding would be a call of the C library for each number
+        return lambda a, b, c: builder.fadd(builder.fmul(a, b), c)
+    one = kind.element if isinstance(kind, ir.VectorType) else kind
+    name = f"f{32 if one == ir.FloatType() else 64}"
+    if kind is not one:
+        name = f"v{kind.count}{name}"
+    fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fma.{name}")
+    return lambda a, b, c: builder.call(fused, [a, b, c])
+
+
+def spread(builder, value, kind):
+    """A vector of one number."""
+    nothing = ir.Constant(kind, ir.Undefined)
+    one = builder.insert_element(nothing, value, ir.Constant(NUMBER, 0))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(NUMBER, kind.count), [0] * kind.count))
+
+
+def vector_at(builder, array, position, kind):
+    """A pointer to a vector that begins at an entry of an array."""
+    return builder.bitcast(builder.gep(array.data, [position]), kind.as_pointer())
+
+
+def vector_lanes(table):
+    """Numbers of a table's dtype in a vector register; a constant of the compiled code.
+
+    Parameters
+    ----------
+    table : float32 or float64 ndarray
+
+    Returns
+    -------
+    int64
+    """
+    return LINE_BYTES // table.itemsize
+
+
+@compiled_form(vector_lanes)
+def _vector_lanes(typing, table):
+    def codegen(context, builder, signature, args):
+        n_bytes = vector_bytes(context.codegen()._tm_features)
+        return PLACE(8 * n_bytes // signature.args[0].dtype.bitwidth)
+
+    return nb.int64(table), codegen

@@ -12,9 +12,8 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
-from streamkm.kernels.intrinsics import vectors
-from streamkm.kernels.intrinsics.forms import compiled_form
-from streamkm.kernels.intrinsics.vectors import NUMBER, PLACE, spread, vector_at, vector_lanes
+from streamkm.kernels.intrinsics import forms
+from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, compiled_form, spread, vector_at, vector_lanes
 
 
 def lower(totals, n_rows, bias, column, n_columns, state, last, first, labels, scores, second_scores):
@@ -73,7 +72,7 @@ def _lower(typing, totals, n_rows, bias, column, n_columns, state, last, first, 
         ]
         n_rows, column, n_columns, last, first = args[1], args[3], args[4], args[6], args[7]
         align = signature.args[0].dtype.bitwidth // 8
-        lanes = vectors.vector_bytes(context.codegen()._tm_features) // align
+        lanes = forms.vector_bytes(context.codegen()._tm_features) // align
         kind = ir.VectorType(ir.FloatType() if align == 4 else ir.DoubleType(), lanes)
         numbers = ir.VectorType(NUMBER, lanes)
         kinds, aligns = (kind, kind, numbers), (align, align, 4)

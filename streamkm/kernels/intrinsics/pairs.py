@@ -12,10 +12,9 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
-from streamkm.kernels.intrinsics import vectors
-from streamkm.kernels.intrinsics.forms import compiled_form
+from streamkm.kernels.intrinsics import forms
+from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, compiled_form, multiply_adds, vector_at
 from streamkm.kernels.intrinsics.products import DEPTH
-from streamkm.kernels.intrinsics.vectors import NUMBER, PLACE, multiply_adds, vector_at
 
 CHAINS = 8
 """Products that are computed side by side: a chain alone waits for its own sums."""
@@ -44,7 +43,7 @@ def _rough_product(typing, a, first, b, other, n):
     def codegen(context, builder, signature, args):
         a_, b_ = (make_array(signature.args[q])(context, builder, args[q]) for q in (0, 2))
         features = context.codegen()._tm_features
-        lanes = vectors.vector_bytes(features) // 4
+        lanes = forms.vector_bytes(features) // 4
         kind = ir.VectorType(ir.FloatType(), lanes)
         fma = multiply_adds(builder, kind, features)
         sums = [ir.Constant(kind, [0.0] * lanes)] * 2

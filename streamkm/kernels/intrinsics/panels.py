@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.matrix import aligned_empty
-from streamkm.kernels.intrinsics.prefetching import LINE_BYTES
+from streamkm.kernels.intrinsics.forms import LINE_BYTES
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS, multiply, panel_stop
 
 NONE = np.empty(0)

@@ -6,7 +6,7 @@ vectors of any width; a BLAS promises none of that. A table of shape (m, k) is l
 feature, one (m, width) after the other, the last of what is left (see `panel_stop`), so that a panel stays in the
 cache while `BLOCK_ROWS` rows pass it. What is done to a tile is a plain Python function (what it means, and what runs
 under ``NUMBA_DISABLE_JIT=1``) with an LLVM form that compiled callers get instead. Nothing is bounds-checked. May
-import core, forms, prefetching, vectors, numba and numpy only.
+import core, forms, numba and numpy only.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ from numba.np.arrayobj import make_array
 
 from streamkm.core.matrix import aligned_empty
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics import vectors
-from streamkm.kernels.intrinsics.forms import compiled_form
-from streamkm.kernels.intrinsics.prefetching import LINE_BYTES
-from streamkm.kernels.intrinsics.vectors import PLACE, multiply_adds, spread, vector_at, vector_lanes
+from streamkm.kernels.intrinsics import forms
+from streamkm.kernels.intrinsics.forms import (
+    LINE_BYTES,
+    PLACE,
+    compiled_form,
+    multiply_adds,
+    spread,
+    vector_at,
+    vector_lanes,
+)
 
 PANEL_BYTES = 3 * LINE_BYTES
 """Of a feature in a panel: three vectors of 64 bytes, or twice three of 32."""
@@ -121,7 +127,7 @@ def _multiply_columns(
             signature.args[1].dtype,
             max(1, n_vectors),
             features,
-            vectors.vector_bytes(features) if n_vectors else NARROW_BYTES,
+            forms.vector_bytes(features) if n_vectors else NARROW_BYTES,
             _arrays(context, builder, signature, args, 3),
             args[3:-1],
         )

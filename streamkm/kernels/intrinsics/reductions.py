@@ -17,8 +17,7 @@ from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import compiled_form
-from streamkm.kernels.intrinsics.vectors import NUMBER, PLACE, multiply_adds
+from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, compiled_form, multiply_adds
 
 N_LANES = 16
 _TINY = float(np.finfo(np.float32).tiny)

@@ -16,9 +16,8 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
-from streamkm.kernels.intrinsics import vectors
-from streamkm.kernels.intrinsics.forms import compiled_form
-from streamkm.kernels.intrinsics.vectors import NUMBER, PLACE, multiply_adds, spread, vector_at
+from streamkm.kernels.intrinsics import forms
+from streamkm.kernels.intrinsics.forms import NUMBER, PLACE, compiled_form, multiply_adds, spread, vector_at
 
 PANEL_COLUMNS = 48
 """Columns of a panel: three vectors of 64 bytes, or three times two of 32; six bytes of marks."""
@@ -86,7 +85,7 @@ def _mark_columns(typing, X, first, n_rows, table, place, units, bias, column, r
         )
         first, n_rows, place, column, at = (args[q] for q in (1, 2, 4, 7, 11))
         features = context.codegen()._tm_features
-        n_bytes = vectors.vector_bytes(features)
+        n_bytes = forms.vector_bytes(features)
         lanes, (height, n_vectors) = n_bytes // STEP, TILE[n_bytes]
         kind, words = ir.VectorType(ir.FloatType(), lanes), ir.VectorType(NUMBER, lanes)
         bytes_, bits = ir.VectorType(BYTE, n_bytes), ir.IntType(lanes)

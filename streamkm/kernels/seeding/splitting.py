@@ -10,9 +10,8 @@ import numpy as np
 
 from streamkm.kernels import FUSED
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.prefetching import LINE_BYTES, prefetch
+from streamkm.kernels.intrinsics.forms import LINE_BYTES, prefetch, unfilled
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
-from streamkm.kernels.intrinsics.unfilled import unfilled
 
 
 @kernel(fastmath=FUSED)

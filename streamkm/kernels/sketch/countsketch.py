@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics.forms import unfilled
 from streamkm.kernels.intrinsics.hashing import bucket_of, mix
-from streamkm.kernels.intrinsics.unfilled import unfilled
 from streamkm.kernels.sketch.scattering import scatter_columns
 
 _ONE = np.uint64(1)

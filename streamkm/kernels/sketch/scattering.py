@@ -16,8 +16,7 @@ from llvmlite import ir
 from numba.np.arrayobj import make_array
 
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import compiled_form
-from streamkm.kernels.intrinsics.prefetching import prefetch
+from streamkm.kernels.intrinsics.forms import compiled_form, prefetch
 
 VECTOR_BYTES = 64
 
