@@ -139,15 +139,6 @@ def test_joined_sums_means_carried_on_and_the_mean_row():
     np.testing.assert_array_equal(mean, first.mean(axis=0))
 
 
-@given(st.lists(st.floats(0, np.inf), max_size=200), st.integers(0, 3))
-@settings(deadline=None)
-def test_radix_order_is_a_stable_sort(values, copies):
-    keys = np.array(values * (1 + copies) + [0.0, 1.0, 1.0, 5e-324, np.inf])
-    order, other = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    rows.lowest_first((keys + 0.0).view(np.uint64), order, other)
-    np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
-
-
 def test_picked_rows():
     X = sp.random_array((20, 30), density=0.2, format="csr", rng=RNG)
     picked = np.array([3, 3, 19, 0])

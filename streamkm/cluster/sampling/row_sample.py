@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms, rows_by_label
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.engine import Executor
-from streamkm.kernels.cluster.rows import lowest_first, place_dense_rows, place_lengths, place_rows
+from streamkm.kernels.cluster.rows import place_dense_rows, place_rows
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.hashing import hash_places, lowest_places
 from streamkm.kernels.sketch.countsketch import merged_d2norms
@@ -276,18 +276,11 @@ class SampleCollector:
         """The candidates of the lowest keys, in their order, and the lowest key that is left out, if one is."""
         keys = np.concatenate([candidates.keys for candidates in self._kept])
         rows = np.concatenate([candidates.rows for candidates in self._kept])
-        order = _ascending(keys)
+        order = np.argsort(keys, kind="stable")
         left_out = float(keys[order[n_rows]]) if len(order) > n_rows else None
         order = order[:n_rows]
         X = _taken([candidates.X for candidates in self._kept], order, n_features)
         return Candidates(X, keys[order], rows[order]), left_out
-
-
-def _ascending(keys: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Positions in the order of their keys, which are not negative; equal keys keep theirs."""
-    order, other = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    lowest_first(np.ascontiguousarray(keys).view(np.uint64), order, other)
-    return order
 
 
 def _norms_of_slice(piece: slice, sketched: Matrix) -> NDArray[np.float64]:
@@ -370,7 +363,7 @@ def _taken(parts: Sequence[Matrix], order: NDArray[np.intp], n_features: int | N
         return out
     indptr = np.zeros(len(order) + 1, np.int64)
     for part, rows, places in homes:
-        place_lengths(part.indptr, rows, places, indptr[1:])
+        indptr[1:][places] = part.indptr[rows + 1] - part.indptr[rows]
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], np.result_type(*{part.indices.dtype for part, _, _ in homes}))
     data = np.empty(indptr[-1], np.result_type(*{part.data.dtype for part, _, _ in homes}))
