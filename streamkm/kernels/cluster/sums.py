@@ -10,7 +10,6 @@ import numpy as np
 from streamkm.kernels import FUSED
 from streamkm.kernels.cluster.distances import entries_d2
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import LINE_BYTES, prefetch
 
 
 @kernel
@@ -68,7 +67,6 @@ def add_csr(indptr, indices, data, weights, order, starts, first, fresh, centers
         Written for the rows added, unless empty: their squared distances to the centers, without weights.
     """
     weighted, with_d2 = weights.shape[0] > 0, d2.shape[0] > 0
-    per_line = LINE_BYTES // data.itemsize
     for c in range(starts.shape[0] - 1):
         row = sums[first + c]
         if fresh:
@@ -76,11 +74,6 @@ def add_csr(indptr, indices, data, weights, order, starts, first, fresh, centers
         count = 0.0
         for q in range(starts[c], starts[c + 1]):
             i = order[q]
-            if q + 2 < starts[c + 1]:  # rows of a cluster lie apart
-                ahead = order[q + 2]
-                for t in range(indptr[ahead], indptr[ahead + 1], per_line):
-                    prefetch(indices, t)
-                    prefetch(data, t)
             weight = weights[i] if weighted else 1.0
             count += weight
             for t in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):  # unsigned: no look at negative indices

@@ -10,7 +10,7 @@ import numpy as np
 
 from streamkm.kernels import FUSED
 from streamkm.kernels.compiling import kernel
-from streamkm.kernels.intrinsics.forms import LINE_BYTES, prefetch, unfilled
+from streamkm.kernels.intrinsics.forms import unfilled
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 
@@ -44,7 +44,6 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
     counts = unfilled(2, np.float64)
     weighted = weights.shape[0] > 0
     bias = unfilled(2, np.float64)
-    per_line = LINE_BYTES // data.itemsize
     for half in range(2):
         i = rows[seeds[half]]
         for t in range(indptr[i], indptr[i + 1]):
@@ -60,11 +59,6 @@ def split_csr(indptr, indices, data, weights, rows, seeds, n_steps, halves):
         counts[:] = 0.0
         for r in range(rows.shape[0]):
             i = rows[r]
-            if r + 2 < rows.shape[0]:  # rows of a cluster lie apart
-                ahead = rows[r + 2]
-                for t in range(indptr[ahead], indptr[ahead + 1], per_line):
-                    prefetch(indices, t)
-                    prefetch(data, t)
             half = 1 if _nearer(indices, data, indptr[i], indptr[i + 1], away) > limit else 0
             weight = weights[i] if weighted else 1.0
             counts[half] += weight
