@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from streamkm.fitting.kernel.objective import kernel_objective
+from streamkm.fitting.kernel.maps import kernel_objective
 from streamkm.sketches.kernel_map import inverse_root
 
 POWER_STEPS = 2

@@ -33,7 +33,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from sklearn.metrics.pairwise import rbf_kernel
 
 from streamkm import StreamKernelKMeans
-from streamkm.fitting.kernel.objective import exact_objective
+from streamkm.fitting.kernel.maps import exact_objective
 from streamkm.sketches import Kernel
 
 MOST_PAIRS, MOST_JUDGED, EXACT_STARTS, SEEDS, QUICK_ROWS = 16_384, 4096, 5, 5, 2000

@@ -21,7 +21,7 @@ from streamkm.core.marks import check_ours
 from streamkm.estimators.continued import unfitted_incremental
 from streamkm.estimators.incremental import IncrementalKMeans
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.estimators.registry import load_estimator
+from streamkm.estimators.model_files import load_estimator
 from streamkm.sources.fingerprints import fingerprint
 
 if TYPE_CHECKING:

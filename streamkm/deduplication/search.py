@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.memory import memory_limit_bytes, trim_heap, with_process_memory
 from streamkm.core.progress import Progress
-from streamkm.deduplication.borders import BorderRows, invited
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import Compared, Comparison, compare_bucket
-from streamkm.deduplication.plan import GatherPlan, plan_run
+from streamkm.deduplication.plan import BorderRows, GatherPlan, invited, plan_run
 from streamkm.deduplication.result import Deduplicated
 from streamkm.engine import Executor, local_executor, open_executor, under_limit
 from streamkm.engine.saving import CheckpointWriter

@@ -27,10 +27,9 @@ from streamkm.core.exceptions import ClusterError
 from streamkm.engine import dask_tasks as calls
 from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs, Waiting
 from streamkm.engine.dask_handles import Call, Held, HeldParts, HeldValues, Pair, encode, values_in
-from streamkm.engine.dask_shards import Shard, count_shards, future_of, held_blocks, shards_of
+from streamkm.engine.dask_shards import Reading, Shard, Turns, count_shards, future_of, held_blocks, shards_of
 from streamkm.engine.dask_workers import MOST_FILES, check_readable, check_workers, out_of_reach
 from streamkm.engine.reduction import RUNS, JoinTree, run_lengths, runs_of, shard_stop, subtree_levels
-from streamkm.engine.turns import Reading, Turns
 from streamkm.sources.base import GraphSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk
 

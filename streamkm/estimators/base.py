@@ -6,7 +6,7 @@ Each method checks what it is given and calls the module that does the work.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Self
@@ -17,11 +17,11 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Model
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.marks import Overwrite
 from streamkm.estimators.centers import held_centers, wide_centers
 from streamkm.estimators.fitted_attributes import gather_labels
 from streamkm.estimators.input_rows import open_rows
-from streamkm.estimators.label_columns import with_labels
 from streamkm.estimators.labelling import Labelling, label_places, row_values, write_label_table
 from streamkm.estimators.model_files import load_model, save_model
 from streamkm.estimators.validation import check_weights
@@ -29,6 +29,44 @@ from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
 from streamkm.passes.reader import Invalid
+
+Predict = Callable[[Any], Any]
+
+
+def with_labels(X: Any, column: str, predict: Predict, features: Sequence[str], *, overwrite: bool = False) -> Any:
+    """See `BaseKMeans.with_labels`. `predict`: labels of rows, lazy for Dask's. `features`: names of the fit's."""
+    if hasattr(X, "obs") and hasattr(X, "n_obs"):
+        _refuse_twice(column, X.obs.columns, overwrite=overwrite)
+        X.obs[column] = _categories(predict(X))
+        return X
+    # lazy frames of polars say their columns no other way without a warning
+    columns = X.collect_schema().names() if hasattr(X, "collect_schema") else getattr(X, "columns", None)
+    if columns is None:
+        raise InvalidInputError(
+            f"{type(X).__name__} takes no column of labels; pass a frame of pandas, polars or Dask or an AnnData "
+            f"object, or use predict"
+        )
+    _refuse_twice(column, columns, overwrite=overwrite)
+    named = len(features) > 0 and set(features) <= set(columns)
+    chosen = list(features) if named else [name for name in columns if name != column]
+    if hasattr(X, "with_columns"):
+        import polars as pl
+
+        return X.with_columns(pl.Series(column, predict(X.select(chosen)), dtype=pl.Int32))
+    return X.assign(**{column: predict(X[chosen])})
+
+
+def _refuse_twice(column: str, columns: Any, *, overwrite: bool) -> None:
+    if column in list(columns) and not overwrite:
+        raise InvalidInputError(f"there is a column {column!r} already; choose another, or allow to overwrite")
+
+
+def _categories(labels: NDArray[np.int32]) -> Any:
+    """Labels as categories named by number, nothing for -1."""
+    import pandas as pd
+
+    n_categories = int(labels.max(initial=-1)) + 1
+    return pd.Categorical.from_codes(labels, categories=[str(label) for label in range(n_categories)])
 
 
 class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.cluster.tracking.clusters import TrackedClusters
-from streamkm.cluster.tracking.events import Event, UpdateRows
+from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.centers import rounded_centers
 from streamkm.estimators.describe import DescribedKMeans

@@ -35,11 +35,10 @@ from streamkm.estimators.validation import (
     parameters_of,
     random_streams,
 )
-from streamkm.fitting.centers import check_clusters
+from streamkm.fitting.context import check_clusters
 from streamkm.fitting.kernel.fit import KernelContext, KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
-from streamkm.fitting.kernel.maps import MapRule
-from streamkm.fitting.kernel.objective import exact_objective, kernel_objective
+from streamkm.fitting.kernel.maps import MapRule, exact_objective, kernel_objective
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import plan_kernel_fit

@@ -33,14 +33,13 @@ from streamkm.estimators.kmeans_fit import (
 )
 from streamkm.estimators.labelling import label_places, write_label_table
 from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, is_sketch, parameters_of
-from streamkm.fitting.centers import check_clusters
+from streamkm.fitting.context import check_clusters
 from streamkm.passes.label_tables import TableLabels
 from streamkm.passes.labels import check_seen
 from streamkm.passes.reader import Invalid
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.plan import Plan
-from streamkm.planning.request import FitParameters
-from streamkm.planning.row_bytes import STORED_ENTRY_BYTES, is_dense
+from streamkm.planning.request import STORED_ENTRY_BYTES, FitParameters, is_dense
 from streamkm.sketches import Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_class
 from streamkm.sources.base import RowSource

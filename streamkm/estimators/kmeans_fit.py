@@ -15,9 +15,8 @@ from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.fitted_attributes import set_fitted
 from streamkm.estimators.input_rows import read_invalid
 from streamkm.estimators.validation import Weights, drawn_seed, given_start, parameters_of, random_streams, row_metric
-from streamkm.fitting.context import FitContext
+from streamkm.fitting.context import FitContext, Settings
 from streamkm.fitting.kmeans import run_fit
-from streamkm.fitting.settings import Settings
 from streamkm.passes.context import PassContext
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import RowReader

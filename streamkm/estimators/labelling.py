@@ -25,7 +25,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import N_VALUES, RowIds, RowNumbers, Written, write_table
 from streamkm.passes.labels import check_labels_place, check_seen, label_pass, n_writes, write_labels
 from streamkm.passes.observe import UpdateSizes
-from streamkm.passes.predict import map_rows
+from streamkm.passes.predict import lazy_map, map_rows
 from streamkm.passes.reader import RowReader
 from streamkm.passes.table_formats import RowNames
 from streamkm.passes.table_places import SUFFIXES, TablePlace, check_table_place
@@ -119,7 +119,6 @@ def row_values(
     check_is_fitted(estimator, "model_")
     source = open_rows(estimator, X, reset=False)
     if is_collection(X):
-        from streamkm.passes.lazy import lazy_map
         from streamkm.sources.dask.arrays import DaskSource
 
         if isinstance(source, DaskSource):

@@ -18,8 +18,8 @@ from streamkm.cluster.rows import row_d2
 from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.tracking.clusters import TrackedClusters
-from streamkm.cluster.tracking.events import Event, UpdateRows
 from streamkm.cluster.tracking.followed import NO_PLACES, ClusterState, Followed, Ground, idle_clusters, without
+from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
 from streamkm.engine.checkpoint import Checkpoint

@@ -6,6 +6,7 @@ Reads no source.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,22 +22,62 @@ from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, 
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix
-from streamkm.cluster.seeding.search_set import Pool, search_rows
+from streamkm.cluster.seeding.init import Streams, drawn_by, start_centers
+from streamkm.cluster.seeding.search_set import SAMPLED, Pool, search_rows
 from streamkm.cluster.spherical import on_sphere, placed_in, spherical_lloyd
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.memory import trim_heap
+from streamkm.engine import Executor
 from streamkm.fitting.clustering import Clustering, SampleView
-from streamkm.fitting.context import FitContext
-from streamkm.fitting.iterations import iterated, noted
-from streamkm.fitting.normalize import NormalizedRows
-from streamkm.fitting.starts import search_centers
-from streamkm.fitting.step_checkpoint import StepCheckpoint
+from streamkm.fitting.context import FitContext, Settings
+from streamkm.fitting.iterations import StepCheckpoint, iterated, noted
+from streamkm.fitting.reading import NormalizedRows
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.plan import Plan
 from streamkm.planning.plan_parts import SEARCH
 from streamkm.planning.schedule import MUCH_ROOM, Clustered, EpochRoom, stored_share
 from streamkm.sketches import Sketch
+
+
+def search_centers(
+    executor: Executor,
+    sampled: Block,
+    settings: Settings,
+    n_clusters: int,
+    original_rows: Callable[[], Matrix],
+    placed: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    *,
+    pool: Pool = SAMPLED,
+) -> NDArray[np.float64]:
+    """Centers to start from, looked for among sampled rows or given by the function that is the settings' `init`.
+
+    Parameters
+    ----------
+    executor, sampled, n_clusters, pool
+        As of `start_centers`.
+    settings : Settings
+        With an `init` that is no array.
+    original_rows : callable
+        Gives the sampled rows as the data have them, for such a function.
+    placed : callable
+        Takes centers among original rows to the space of `sampled`.
+
+    Returns
+    -------
+    float64 (n_clusters, m)
+    """
+    init: Any = settings.init
+    return start_centers(
+        executor,
+        sampled,
+        n_clusters,
+        init=drawn_by(init, original_rows(), n_clusters, placed) if callable(init) else init,
+        n_init=settings.n_init,
+        streams=Streams(settings.generator("seeding"), settings.generator("search")),
+        pool=pool,
+    )
+
 
 logger = logging.getLogger(__name__)
 
@@ -154,12 +195,6 @@ def _on_sphere(
         return spherical_lloyd(
             rows, result.centers, placed_in(frame), max_iter=max_iter, tol=tol, on_step=steps.step, begun=steps.begun
         )
-
-
-def check_clusters(n_clusters: int, n_rows: int) -> None:
-    """Refuse more clusters than rows."""
-    if n_clusters > n_rows:
-        raise InvalidInputError(f"n_samples={n_rows} should be >= n_clusters={n_clusters}; use fewer clusters")
 
 
 def seeded(

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,31 @@ from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.open import alone
 from streamkm.engine.passes import run
+from streamkm.engine.saving import CheckpointWriter
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.step_checkpoint import EPOCHS, StepCheckpoint
+
+EPOCHS = "epochs"  # the record of epochs of moving averages
+Result = TypeVar("Result", LloydResult, EpochsResult)
+
+
+class StepCheckpoint(Generic[Result]):
+    """Steps, or batches of epochs, each of which may advance a stage and be saved; `begun` is an earlier run's last."""
+
+    def __init__(self, writer: CheckpointWriter, name: str, stage: Stage, kind: type[Result]):
+        self._writer, self._name, self._stage = writer, name, stage
+        self.begun: Result | None = writer.load(name, kind)
+
+    def step(self, result: Result) -> None:
+        """Take note of a step, or of a batch, which may end an epoch."""
+        if not getattr(result, "n_batches", 0):
+            self._stage.advance()
+        self._writer.save_if_due(self._name, lambda: replace(result, labels=None))  # workers may hold them
+
+    def end(self, result: Result) -> None:
+        """Save what all epochs found, so that a run that was killed in the steps behind them need not repeat any."""
+        if self.begun is None or self.begun.n_iter < result.n_iter:
+            self._writer.save(self._name, result)
+
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,7 @@ from streamkm.core.memory import human_bytes, trim_heap
 from streamkm.fitting.centers import find_centers
 from streamkm.fitting.clustering import Clustering, SampleView
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.labelling.distortion import distortion_of
-from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate
+from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate, distortion_of
 from streamkm.fitting.labelling.rounds import Labelled, assign_found, warn_of_gain, write_held
 from streamkm.fitting.reading import read_once, read_rows
 from streamkm.passes.assign import assign_blocks
@@ -53,7 +52,7 @@ class Fit:
     totals : Totals
         Exact sums, counts and objective of the final clusters.
     distortion : float or None
-        See `fitting.labelling.distortion`.
+        See `fitting.labelling.inertia_estimate`.
     lloyd : LloydResult
         Of the stage that ended the iterations.
     history : tuple of dict

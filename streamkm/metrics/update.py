@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamkm.cluster.tracking.events import Event
+from streamkm.cluster.tracking.transition import Event
 from streamkm.core.text_table import Lines
 from streamkm.metrics.cluster_summary import number_text
 from streamkm.metrics.drift_report import MANY_BEYOND, Drift, Moved, plain, table_html, table_text, weight_text

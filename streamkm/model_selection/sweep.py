@@ -37,7 +37,7 @@ from streamkm.core.progress import Progress
 from streamkm.core.text_table import Lines
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.estimators.validation import check_choice, drawn_seed
-from streamkm.fitting.centers import check_clusters
+from streamkm.fitting.context import check_clusters
 from streamkm.metrics.silhouette import mean_silhouette
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered

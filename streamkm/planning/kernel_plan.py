@@ -14,10 +14,17 @@ import numpy as np
 from streamkm.cluster.seeding.draws import draw_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.passes.sizes import FitSizes, RowSizes, Sizes
-from streamkm.planning.cached_rows import with_cached_rows
-from streamkm.planning.fit_plan import MOST_ROUNDS
-from streamkm.planning.kernel_memory import LIBRARY_MORE, KernelMemoryModel, MapSizes
-from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, MOST_EVALUATIONS, KernelSizes
+from streamkm.planning.fit_plan import MOST_ROUNDS, with_cached_rows
+from streamkm.planning.kernel_sizes import (
+    COLUMN_SKETCHES,
+    LANDMARK_SKETCHES,
+    LIBRARY_MORE,
+    METHODS,
+    MOST_EVALUATIONS,
+    KernelMemoryModel,
+    KernelSizes,
+    MapSizes,
+)
 from streamkm.planning.memory_budget import (
     FEWEST_DRAWN,
     MemoryBudget,

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from streamkm.cluster.memory import PLACED_ROW_BYTES
 from streamkm.cluster.model import Space
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
-from streamkm.engine.dask_shards import count_shards
+from streamkm.engine.dask_shards import Reading, count_shards
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import READ_BYTES
 from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, count_runs, run_length
-from streamkm.engine.turns import Reading
 from streamkm.passes.assign import DRAWN_SLACK, LABEL_BYTES
 from streamkm.passes.gathered import PICKED_ROW_BYTES, node_rows
 from streamkm.passes.sizes import ClusterOn, FitSizes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.tracking.events import Event, UpdateRows
+from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.reports.drawing import COLOURS, FAINT, INK, TITLE, new_figure
 

@@ -11,21 +11,18 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.sketches.base import Sketch, SketchAnswers, SketchFit
-from streamkm.sketches.countsketch import CountSketch
+from streamkm.sketches.countsketch import CountSketch, SparseJL
 from streamkm.sketches.fourier_map import FourierMap
 from streamkm.sketches.hadamard import HadamardCountSketch, SubsampledHadamard
 from streamkm.sketches.identity import IdentitySketch
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import GramFit, KernelMap
 from streamkm.sketches.options import OPTIONS, PCA, KernelOptions, Nystroem, SketchOptions, full_options
-from streamkm.sketches.pca import PCASketch
+from streamkm.sketches.pca import PCASketch, TruncatedSVDSketch
 from streamkm.sketches.projections import GaussianProjection, SparseProjection
-from streamkm.sketches.sampling import PreconditionedSampling
+from streamkm.sketches.sampling import FeatureSelection, LeverageSampling, PreconditionedSampling
 from streamkm.sketches.seeded import SeededSketch
-from streamkm.sketches.selection import FeatureSelection, LeverageSampling
 from streamkm.sketches.signs import SignProjection
-from streamkm.sketches.sparse_jl import SparseJL
-from streamkm.sketches.svd import TruncatedSVDSketch
 
 SKETCHES: dict[str, type[Any]] = {
     sketch.kind: sketch

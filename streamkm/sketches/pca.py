@@ -1,9 +1,4 @@
-"""Projection on the principal directions of a row sample: the sketch for wide dense rows.
-
-Few directions hold most of what distinguishes clusters of images and embeddings, so Lloyd costs a tenth there. Found by
-scikit-learn's randomized SVD on the sample that pass 1 keeps: no pass of its own. `first_round` finds those of all
-rows, in one more: ``StreamKMeans(sketch=PCA(fit_on="all"))``.
-"""
+"""Sketches on principal directions: PCA, and SVD without a center."""
 
 from __future__ import annotations
 
@@ -13,12 +8,109 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
+from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.panels import Panels
+from streamkm.kernels.sketch import subspace as kernels
 from streamkm.sketches.base import SketchAnswers, SketchFit
+from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
 from streamkm.sketches.subspace import POWER_STEPS as POWER_ROUNDS
-from streamkm.sketches.subspace import Subspace, subspace_fit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TruncatedSVDSketch(SketchAnswers):
+    """``apply(X) = X @ directions``.
+
+    ``m = ceil(k / eps)`` directions keep the cost of every clustering into k clusters within 1 + eps, up to a constant
+    that is the same for all clusterings (Cohen et al.); so many as O(k / eps^2) keep, with that constant added, the
+    cost for every set of k centers too (Feldman, Schmidt and Sohler). Both suppose the exact singular vectors; those
+    of `subspace.RangeFit` lose a little more than the best directions of the same number.
+
+    Attributes
+    ----------
+    directions : float32 or float64 (d, m)
+        Orthonormal columns.
+
+    References
+    ----------
+    Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for k-means clustering and low rank approximation",
+    STOC 2015; Feldman, Schmidt and Sohler, "Turning big data into tiny data: constant-size coresets for
+    k-means, PCA and projective clustering", SODA 2013.
+    """
+
+    directions: NDArray[Any]
+    kind: ClassVar[str] = "svd"
+    passes_to_fit: ClassVar[int] = 1
+    is_projection: ClassVar[bool] = True
+    moves_with_rows: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.directions.ndim != 2 or self.directions.dtype not in (np.float32, np.float64):
+            described = f"{self.directions.dtype} {self.directions.shape}"
+            raise InvalidParameterError(f"directions are {described}; needed: floats (d, m)")
+
+    @classmethod
+    def first_round(cls, n_components: int, *, n_features: int, seed: int, power_steps: int = POWER_STEPS) -> SketchFit:
+        """Begin to find the directions of all rows; the parameters are those of `subspace.subspace_fit`."""
+        return subspace_fit(n_components, cls.of_subspace, n_features=n_features, seed=seed, power_steps=power_steps)
+
+    @classmethod
+    def of_subspace(cls, subspace: Subspace) -> TruncatedSVDSketch:
+        """Project on this subspace."""
+        return cls(subspace.vectors.astype(subspace.dtype))
+
+    @property
+    def n_components(self) -> int:
+        """Directions, m."""
+        return int(self.directions.shape[1])
+
+    def apply(self, X: Matrix) -> Matrix:
+        """Project rows.
+
+        O(nnz * m).
+
+        Parameters
+        ----------
+        X : ndarray (n, d) of any real dtype, or csr_array (n, at most d)
+
+        Returns
+        -------
+        ndarray (n, m), in the dtype of the directions
+
+        Raises
+        ------
+        InvalidInputError
+            If the rows have other features than the directions.
+        """
+        d, dense = len(self.directions), isinstance(X, np.ndarray)
+        if X.shape[1] > d or (dense and X.shape[1] < d):
+            raise InvalidInputError(f"rows with {X.shape[1]:,} features; the directions have {d:,}")
+        return Panels.of(self.directions).product(X) if dense else self._apply_csr(X)
+
+    def fits_features(self, n_features: int) -> bool:
+        return len(self.directions) == n_features
+
+    @property
+    def basis(self) -> NDArray[Any]:
+        """The directions."""
+        return self.directions
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": self.kind}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"directions": self.directions}
+
+    def _apply_csr(self, X: Any) -> NDArray[Any]:
+        table, m = self.directions, self.n_components
+        if m % LANES or not table.flags.c_contiguous:
+            table = np.zeros((len(table), -(-m // LANES) * LANES), table.dtype)
+            table[:, :m] = self.directions
+        out = np.empty((X.shape[0], table.shape[1]), table.dtype)
+        kernels.project_csr(X.indptr, X.indices, X.data.astype(table.dtype, copy=False), table, out)
+        return np.ascontiguousarray(out[:, :m])
+
 
 POWER_STEPS = 2
 CENTERED_ROWS = 256  # at a time

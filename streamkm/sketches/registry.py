@@ -16,9 +16,9 @@ from streamkm.sketches import (
     SparseJL,
 )
 from streamkm.sketches.base import SketchAnswers, SketchFit
-from streamkm.sketches.sparse_jl import USUAL_PER_FEATURE
+from streamkm.sketches.countsketch import USUAL_PER_FEATURE
+from streamkm.sketches.pca import TruncatedSVDSketch
 from streamkm.sketches.subspace import fit_rows
-from streamkm.sketches.svd import TruncatedSVDSketch
 
 DATA_DEPENDENT = ("pca", "svd", "leverage")
 """Sketches that depend on the data: found on sampled rows, or on all rows in a pass of their own."""

@@ -19,11 +19,11 @@ from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.polish import original_centers, polish
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
 from streamkm.cluster.sampling.row_sample import Sample, SampleCollector, SampleRule
-from streamkm.cluster.search.recombine import merged_to, recombined
 from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding import init
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows, seedings
+from streamkm.cluster.seeding.local_search import merged_to, recombined
 from streamkm.cluster.seeding.search_set import SAMPLED
 from streamkm.cluster.totals import Totals, absorb_totals
 from streamkm.core.matrix import matrix_bytes

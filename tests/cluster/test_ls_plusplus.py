@@ -14,7 +14,7 @@ from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding import init as starting
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows
-from streamkm.cluster.seeding.ls_plusplus import TRIALS, ls_plusplus
+from streamkm.cluster.seeding.local_search import TRIALS, ls_plusplus
 from tests import naive
 from tests.tables import cases
 

@@ -12,8 +12,8 @@ from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding.init import Streams, start_centers
-from streamkm.cluster.seeding.portions import COARSE_ROWS, portions_of, search_portions
 from streamkm.cluster.seeding.search_set import Pool
+from streamkm.cluster.seeding.two_level import SAMPLED, portions_of, search_portions
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.engine import open_executor
@@ -81,7 +81,7 @@ def test_rows_and_centers_of_a_portion_are_no_more_than_there_is_room_for():
     assert len(centers) == K
     (n_rows, n_coarse), *drawn = seen
     assert n_rows == 3000
-    assert n_coarse <= 3000 // COARSE_ROWS
+    assert n_coarse <= 3000 // SAMPLED
     assert len(drawn) >= 4
     most = -(-K // 4)
     for n_rows, n_wanted in drawn:

@@ -20,9 +20,9 @@ from streamkm.core.exceptions import CheckpointError, InvalidInputError, Invalid
 from streamkm.deduplication import compare
 from streamkm.deduplication import plan as gather_plan
 from streamkm.deduplication import search as duplicates
-from streamkm.deduplication.borders import BorderRows
 from streamkm.deduplication.buckets import Buckets, Members
-from streamkm.deduplication.pairs import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
+from streamkm.deduplication.compare import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
+from streamkm.deduplication.plan import BorderRows
 from streamkm.engine import saving
 from streamkm.passes.reader import ValidRows
 from streamkm.planning.memory_budget import MemoryBudget

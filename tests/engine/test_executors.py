@@ -311,7 +311,7 @@ def test_few_large_results_are_on_workers(client, monkeypatch, chunks):
     source = open_source(np.zeros((60_000, 4), np.float32))
     monkeypatch.setattr(source, "in_process", False)
     source.shared_bytes, n_bytes = 16_000, 8 * 200_000
-    monkeypatch.setattr("streamkm.engine.turns.LARGE_BYTES", 64_000)
+    monkeypatch.setattr("streamkm.engine.dask_shards.LARGE_BYTES", 64_000)
     with open_executor(client) as workers:
         items = (chunk for chunk, _ in workers.items(source, 16_000)) if chunks else range(60)
         before, most, count = client.run_on_scheduler(held_bytes), 0, 0

@@ -23,7 +23,7 @@ from streamkm import KernelOptions, Nystroem, StreamKernelKMeans, StreamKMeans, 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, ModelFileError
 from streamkm.estimators.fit_summary import summarize
 from streamkm.estimators.validation import plain
-from streamkm.fitting.kernel.objective import kernel_objective
+from streamkm.fitting.kernel.maps import kernel_objective
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, METHODS
 from tests.dask_processes import assert_same_bits
 from tests.estimators.test_estimators import EXPECTED_FAILURES

@@ -14,7 +14,7 @@ from streamkm.cluster.moving_averages import EpochsResult, Schedule
 from streamkm.engine.checkpoint import load_record
 from streamkm.engine.records import unpack
 from streamkm.fitting import iterations
-from streamkm.fitting.step_checkpoint import EPOCHS
+from streamkm.fitting.iterations import EPOCHS
 from streamkm.kernels.cluster import totals
 from tests.children import assert_same_fit, fit_killed_within_epochs, outcome
 from tests.programs import forking

@@ -26,8 +26,7 @@ from streamkm.fitting.kernel.landmarks import (
     rank_leverage_scores,
     ridge_leverage_scores,
 )
-from streamkm.fitting.kernel.maps import landmark_sketch
-from streamkm.fitting.kernel.objective import kernel_objective
+from streamkm.fitting.kernel.maps import kernel_objective, landmark_sketch
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
 from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
 from streamkm.sketches.kernel_columns import KERNELS

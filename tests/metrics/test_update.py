@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from math import nan
 
-from streamkm.cluster.tracking.events import Event
+from streamkm.cluster.tracking.transition import Event
 from streamkm.metrics.drift_report import ClusterDrift, Drift, Figure, Moved, weight_text
 from streamkm.metrics.update import MOST_SHOWN, Update, event_text
 

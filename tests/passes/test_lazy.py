@@ -11,8 +11,7 @@ import scipy.sparse as sp
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.passes.lazy import lazy_map
-from streamkm.passes.predict import distances, nearest_d2, nearest_labels
+from streamkm.passes.predict import distances, lazy_map, nearest_d2, nearest_labels
 from streamkm.sources import open_source
 from tests.dask_processes import ROOT
 from tests.sources.matrices import dense_matrix, sparse_matrix

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamkm import IncrementalKMeans
-from streamkm.cluster.tracking.events import Event, UpdateRows
+from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.reports.river import MOST_BANDS, REST, band_shares, plot_river
 

@@ -7,7 +7,7 @@ from math import nan
 
 import pytest
 
-from streamkm.cluster.tracking.events import Event
+from streamkm.cluster.tracking.transition import Event
 from streamkm.reports.page import TITLE
 from streamkm.reports.update_page import MOST_BARS, plot_shares, update_page
 from tests.metrics.test_update import CLUSTERS, DRIFT, UPDATE

@@ -20,11 +20,9 @@ from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, filled, lloyd
 from streamkm.cluster.rows import Block
 from streamkm.cluster.search.nearby_search import PROMISED, search_nearby
-from streamkm.cluster.search.recombine import recombined
 from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows, seedings
-from streamkm.cluster.seeding.ls_plusplus import ls_plusplus
-from streamkm.cluster.seeding.portions import search_portions
+from streamkm.cluster.seeding.local_search import ls_plusplus, recombined
 from streamkm.cluster.seeding.search_set import (
     FEWEST_ROWS_PER_CLUSTER,
     SAMPLED,
@@ -37,7 +35,7 @@ from streamkm.cluster.seeding.search_set import (
     search_rows,
     search_set,
 )
-from streamkm.cluster.seeding.two_level import two_level_plusplus
+from streamkm.cluster.seeding.two_level import search_portions, two_level_plusplus
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor

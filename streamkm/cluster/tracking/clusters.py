@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import add_rows, row_d2
-from streamkm.cluster.tracking.transition import Transition, family
-from streamkm.cluster.tracking.ward import joined_means
+from streamkm.cluster.tracking.transition import Transition, family, joined_means
 from streamkm.core.matrix import Matrix
 
 

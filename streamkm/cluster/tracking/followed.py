@@ -14,8 +14,7 @@ from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.cluster.totals import Totals
 from streamkm.cluster.tracking.clusters import TrackedClusters
-from streamkm.cluster.tracking.events import Event, UpdateRows
-from streamkm.cluster.tracking.ward import join_costs
+from streamkm.cluster.tracking.transition import Event, UpdateRows, join_costs
 from streamkm.core.matrix import Matrix
 
 NO_PLACES = np.empty(0, np.int64)

@@ -22,9 +22,9 @@ from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import trim_heap
 from streamkm.engine import Executor
-from streamkm.fitting.centers import check_clusters, epoch_room, pool_of, seeded
+from streamkm.fitting.centers import epoch_room, pool_of, seeded
 from streamkm.fitting.clustering import Clustering, SampleView
-from streamkm.fitting.context import FitContext
+from streamkm.fitting.context import FitContext, Settings, check_clusters
 from streamkm.fitting.iterations import iterated
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
@@ -32,12 +32,10 @@ from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
 from streamkm.fitting.kernel.records import KernelRule, Mapping, SavedMapping, given_back
 from streamkm.fitting.kmeans import Fit
 from streamkm.fitting.labelling.rounds import assign_found, warn_of_gain
-from streamkm.fitting.settings import Settings
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.sizes import ClusterOn
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
-from streamkm.planning.kernel_memory import VIEW_ROWS
-from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES
+from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, VIEW_ROWS
 from streamkm.planning.schedule import Clustered
 from streamkm.sketches import GramFit, Kernel, Sketch
 

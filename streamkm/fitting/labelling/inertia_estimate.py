@@ -7,14 +7,48 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.in_memory import nearest_in
+from streamkm.cluster.in_memory import label_sums, nearest_in
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import row_d2
 from streamkm.cluster.sampling.row_sample import Sample
+from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import rows_between
 from streamkm.engine import Executor
+from streamkm.fitting.clustering import SampleView
 from streamkm.fitting.labelling.gain_estimate import CERTAINTY
 from streamkm.kernels.cluster.totals import weighted_sum
+
+
+def distortion_of(
+    here: Executor, look: SampleView, model: Model, totals: Totals, labels: NDArray[np.int32]
+) -> float | None:
+    """``(J' + c) / J`` of the final clusters: J' their objective in the sketch, J that in the original space.
+
+    c is what all clusterings lose alike by a projection on principal directions or singular vectors, the squared
+    lengths that it cuts off, from the mean of all rows or from the origin; 0 for other sketches. With it the ratio is
+    1 and what is cut off of the clusters' means over J, which needs no rows; else both objectives are the row sample's.
+    """
+    if model.space == "sketch" or model.sketch.inflates_lengths:
+        return None  # a sample of a row's entries does not keep lengths, only what is nearer
+    directions = model.sketch.basis
+    if directions is not None:
+        filled = totals.counts > 0
+        counts, centers = totals.counts[filled], model.centers[filled]
+        means = totals.sums[filled] / counts[:, None]
+        original = totals.d2 - float(counts @ np.einsum("ij,ij->i", means - centers, means - centers))
+        if original <= 0:
+            return 1.0
+        between = means - counts @ means / counts.sum() if model.sketch.center is not None else means
+        lost = between - (between @ directions) @ directions.T
+        return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
+    n_clusters, sample = len(model.centers), replace(look.sample, X=model.place(look.sample.X))
+    within = [
+        # squared distances to the means of their clusters
+        block.total_d2norm() - label_sums(here, block.X, block.weights, labels[: block.n_rows], n_clusters).explained()
+        for block in (sample.original_block(), look.sketched)
+    ]
+    return within[1] / within[0] if within[0] > 0 else 1.0
+
 
 FEW_PROMISE_ROWS, PROMISE_ROWS = 2500, 10_000  # of the sample, whose objective is what it promises; more if unsure
 SURE = 0.005  # share of a promised objective that its error may be, where it is trusted,

@@ -20,8 +20,8 @@ from streamkm.cluster.seeding.search_set import Pool
 from streamkm.cluster.totals import inertia_of
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import local_executor, open_executor
-from streamkm.fitting.settings import Settings
-from streamkm.fitting.starts import search_centers
+from streamkm.fitting.centers import search_centers
+from streamkm.fitting.context import Settings
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.sketch_choice import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch

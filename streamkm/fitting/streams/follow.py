@@ -18,7 +18,7 @@ from streamkm.cluster.rows import Block, row_d2
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.search.split_merge import LLOYD_STEPS, Splits, split_gains, split_merge
-from streamkm.cluster.tracking.ward import join_costs
+from streamkm.cluster.tracking.transition import join_costs
 from streamkm.engine import Executor
 
 MARGIN = 0.2

@@ -14,10 +14,8 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.tracking.clusters import Parts, TrackedClusters, carry_over, origins_of, weighted_quantiles
-from streamkm.cluster.tracking.events import Event, Kind
 from streamkm.cluster.tracking.followed import NO_PLACES, Followed, Ground
-from streamkm.cluster.tracking.transition import Transition, family, find_transition
-from streamkm.cluster.tracking.ward import join_cost, join_costs
+from streamkm.cluster.tracking.transition import Event, Kind, Transition, family, find_transition, join_cost, join_costs
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
 from streamkm.fitting.streams.follow import FollowSettings, follow

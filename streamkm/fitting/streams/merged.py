@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.cluster.tracking.clusters import TrackedClusters
-from streamkm.cluster.tracking.events import Event, UpdateRows
 from streamkm.cluster.tracking.followed import Followed
-from streamkm.cluster.tracking.ward import joined_means
+from streamkm.cluster.tracking.transition import Event, UpdateRows, joined_means
 from streamkm.fitting.streams.followed import reaching
 
 
