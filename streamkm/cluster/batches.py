@@ -23,19 +23,12 @@ GOLDEN = 0.618033988749895  # about which share of a block two rows that follow 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One of the batches of an epoch; each row is in one of them.
-
-    Attributes
-    ----------
-    number, n_batches, epoch : int
-    seed : int
-        Below 2^64.
-    """
+    """One of the batches of an epoch; each row is in one of them."""
 
     number: int
     n_batches: int
     epoch: int
-    seed: int
+    seed: int  # below 2^64
 
     def rows(self, place: int, n_rows: int) -> NDArray[np.int64]:
         """Rows of a block in the batch, ascending.
@@ -43,12 +36,7 @@ class Batch:
         Rows that follow each other may be alike, so a batch takes them far apart: row ``a i + c`` modulo n is the i-th
         of an epoch, with c drawn by the seed, and a near the golden section of n, drawn too, without a common divisor.
 
-        Parameters
-        ----------
-        place : int
-            Of the block's first row.
-        n_rows : int
-            Of the block.
+        `place`: of the block's first row. `n_rows`: of the block.
         """
         first, last = (n_rows * bound // self.n_batches for bound in (self.number, self.number + 1))
         if last <= first:
@@ -116,10 +104,7 @@ def joined(parts: Sequence[Block]) -> Block:
 def add_batch(state: Totals | None, held: HeldBlock, table: NearestCenters, batch: Batch) -> Totals:
     """Add the rows of a block that belong to a batch to the sums of their nearest centers.
 
-    Parameters
-    ----------
-    held : HeldBlock
-        With a place. If it has likely labels, those of the batch are written.
+    `held`: with a place. If it has likely labels, those of the batch are written.
     """
     block = held.block
     rows = batch.rows(held.place, block.n_rows)
@@ -136,11 +121,8 @@ def labelled(
 ) -> Iterator[tuple[Block, NDArray[np.int32]]]:
     """Some rows of a block, a few at a time, and their nearest centers.
 
-    Parameters
-    ----------
-    likely : int32 (n,), optional
-        Likely labels of all rows, by which an index finds those of these, where the table knows the parts of one;
-        those of these are written.
+    `likely`: int32 (n,), likely labels of all rows, by which an index finds those of these, where the table knows the
+    parts of one; those of these are written.
     """
     if likely is not None and table.known is not None:
         table.index()

@@ -44,21 +44,9 @@ def assigned(
 ) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
     """Find the nearest centers of rows and add the rows to the sums of their clusters, in the memory of `totals`.
 
-    Parameters
-    ----------
-    totals : Totals or None
-        None: sums begin with these rows.
-    with_d2 : bool
-        Squared distances are wanted, and labels that are the nearest centers in truth.
-    gaps : float64 (n,), optional
-        Written, where such labels are wanted; see `NearestCenters.labels`.
-
-    Returns
-    -------
-    labels : int32 (n,)
-    totals : Totals
-    d2 : float64 (n,), or (0,) unless asked for
-        Squared distances to the nearest centers.
+    `totals`: None: sums begin with these rows. `with_d2`: squared distances are wanted, and labels that are the nearest
+    centers in truth. `gaps`: float64 (n,), written, where such labels are wanted; see `NearestCenters.labels`. Returns
+    labels int32 (n,); totals; d2 float64 (n,), or (0,) unless asked for: squared distances to the nearest centers.
     """
     fresh, totals = totals is None, totals or Totals.unwritten(table)
     labels = table.labels(X, gaps=gaps) if with_d2 else step_labels(X, table)
@@ -76,19 +64,9 @@ def assigned_far(
 ) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
     """As `assigned`, of CSR rows far from all centers: labels that are right in truth, but no exact distances.
 
-    Parameters
-    ----------
-    d2norms : float64 (n,)
-        Squared norms of the rows.
-    told : two of float64 (n,)
-        Written: gaps and squared distances, as `NearestCenters.labels_and_lifted` tells them.
-
-    Returns
-    -------
-    labels : int32 (n,)
-    totals : Totals
-    lifted : float64 (n,)
-        As of `labels_and_lifted`.
+    `d2norms`: float64 (n,), squared norms of the rows. `told`: two of float64 (n,), written: gaps and squared
+    distances, as `NearestCenters.labels_and_lifted` tells them. Returns labels int32 (n,); totals; lifted float64 (n,):
+    as of `labels_and_lifted`.
     """
     fresh, totals = totals is None, totals or Totals.unwritten(table)
     labels, lifted = table.labels_and_lifted(X, d2norms, *told)
@@ -98,32 +76,17 @@ def assigned_far(
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Blocks in order, held by an executor.
-
-    Attributes
-    ----------
-    handles : sequence
-        Blocks, where blocks were written, or futures of blocks.
-    n_rows, total_weight, total_d2norm : numbers
-        Over all blocks; `total_d2norm` is the weighted sum of squared norms.
-    largest_d2norm : float
-        Largest squared norm of a row.
-    n_components : int
-    dtype : dtype
-        Of the products with centers: float32 or float64.
-    dense : bool
-        Whether rows are dense.
-    """
+    """Blocks in order, held by an executor."""
 
     executor: Executor
-    handles: Sequence[Any]
-    n_rows: int
+    handles: Sequence[Any]  # blocks, where blocks were written, or futures of blocks
+    n_rows: int  # over all blocks; `total_d2norm` is the weighted sum of squared norms
     n_components: int
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # of the products with centers: float32 or float64
     total_weight: float
     total_d2norm: float
-    largest_d2norm: float
-    dense: bool
+    largest_d2norm: float  # largest squared norm of a row
+    dense: bool  # whether rows are dense
 
     def table(self, centers: NDArray[np.float64]) -> NearestCenters:
         """Lay out centers (k, m) for these blocks."""
@@ -138,18 +101,9 @@ class Blocks:
     ) -> tuple[Totals, BlockLabels | None]:
         """As `totals`; of many centers, with the labels that were found.
 
-        Parameters
-        ----------
-        centers : float64 (k, m)
-        likely : BlockLabels or None
-            Labels that are likely right, as of the last step. They only save time, and new ones take their places, as
-            both would take twice the memory.
-
-        Returns
-        -------
-        totals : Totals
-        labels : BlockLabels or None
-            None where there are few centers, or rows are sparse or of float64.
+        `centers`: float64 (k, m). `likely`: labels that are likely right, as of the last step. They only save time, and
+        new ones take their places, as both would take twice the memory. Returns totals; labels: None where there are
+        few centers, or rows are sparse or of float64.
         """
         if len(centers) < FEWEST_CENTERS or not self.dense or self.dtype == np.float64:
             return self.totals(centers, stage), None
@@ -162,10 +116,7 @@ class Blocks:
     def batch(self, table: NearestCenters, batch: Batch, stage: str, likely: BlockLabels | None = None) -> Totals:
         """Sums and counts of the rows of a batch, by their nearest centers; `d2` is the sum of their squared norms.
 
-        Parameters
-        ----------
-        likely : BlockLabels, optional
-            Labels that are likely right; those of the batch are written. They only save time.
+        `likely`: labels that are likely right; those of the batch are written. They only save time.
         """
         large: Large = "state" if 8 * table.centers.size * batch.n_batches > self._block_bytes else None
         rows = self.placed(None if likely is None else likely.handles, large)
@@ -181,12 +132,8 @@ class Blocks:
 
         Neither places nor cuts depend on threads. Places are distinct, and those of a block are consecutive.
 
-        Parameters
-        ----------
-        labels : sequence of integers (n,) or None, optional
-            For the rows of each block; see `HeldRows`.
-        takes_memory : "state", "items" or None
-            See `Executor.fold`.
+        `labels`: sequence of integers (n,) or None, for the rows of each block; see `HeldRows`. `takes_memory`:
+        "state", "items" or None, see `Executor.fold`.
         """
         places = range(0, len(self.handles) << BLOCK_PLACES, 1 << BLOCK_PLACES)
         return HeldRows(self.handles, places, labels, takes_memory)
@@ -199,12 +146,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class BlockPass(Pass[Totals | None, Any, Totals]):
-    """What is gathered of blocks by their nearest centers.
-
-    Attributes
-    ----------
-    table : NearestCenters
-    """
+    """What is gathered of blocks by their nearest centers."""
 
     table: NearestCenters
 
@@ -254,12 +196,8 @@ class BatchStep(BlockPass):
 class BlockLabels:
     """A sink of the labels of each block, which stay where they were found and take the places of the likely ones.
 
-    Attributes
-    ----------
-    handles : list
-        Of int32 labels of each block, or None before they are found.
-    n_steps : int
-        Steps that led to them, each from the labels of the last one.
+    `handles`: of int32 labels of each block, or None before they are found. `n_steps`: steps that led to them, each
+    from the labels of the last one.
     """
 
     held: ClassVar[bool] = True

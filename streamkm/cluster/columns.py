@@ -38,14 +38,9 @@ def _seen(X: sp.csr_array) -> NDArray[np.bool_]:
 
 @dataclass(slots=True, eq=False)
 class Occurring:
-    """The features that occur in the chunks of a pass; chunks may be narrower than others.
+    """The features that occur in the chunks of a pass; chunks may be narrower than others."""
 
-    Attributes
-    ----------
-    bits : uint8 or None
-        A bit for each feature. None: not known, as where a chunk was not read whole.
-    """
-
+    # uint8 or None, a bit for each feature. None: not known, as where a chunk was not read whole
     bits: NDArray[np.uint8] | None = field(default_factory=lambda: np.zeros(0, np.uint8))
 
     def add(self, bits: NDArray[np.uint8] | None) -> None:
@@ -69,17 +64,10 @@ class Columns:
     """The features that occur in rows, and one column more, the last, for what a row has among all others.
 
     A row has there the length of that part of it, and centers have 0: distances and labels stay the same.
-
-    Attributes
-    ----------
-    occurring : int64 (u,)
-        Features, ascending.
-    n_features : int
-        d.
     """
 
-    occurring: NDArray[np.int64]
-    n_features: int
+    occurring: NDArray[np.int64]  # (u,): features, ascending
+    n_features: int  # d
 
     @classmethod
     def of(cls, X: Matrix) -> Columns | None:

@@ -20,17 +20,9 @@ def euclidean_distances(X: Matrix, Y: Matrix | None = None) -> NDArray[np.float6
 
     Rows that lie far from the origin are moved to it first, as products and norms would lose what tells them apart.
 
-    Parameters
-    ----------
-    X : ndarray or csr_array (n, d)
-        CSR entries must not repeat an index.
-    Y : ndarray or csr_array (m, d), optional
-        None: X, and rows have no distance from themselves.
-
-    Returns
-    -------
-    float64 ndarray (n, m)
-        O(n m d) time; X and Y are copied where they are no float64.
+    `X`: ndarray or csr_array (n, d), CSR entries must not repeat an index. `Y`: ndarray or csr_array (m, d), None: X,
+    and rows have no distance from themselves. Returns float64 ndarray (n, m): O(n m d) time; X and Y are copied where
+    they are no float64.
     """
     others = X if Y is None else Y
     # sparse rows cannot be moved as far as dense ones
@@ -57,17 +49,8 @@ def distance_histogram(
 ) -> NDArray[np.float64]:
     """Weights of rows by distance over reach: `BINS` equal bins from 0 to 1, and one for rows beyond.
 
-    Parameters
-    ----------
-    distances : float64 (n,)
-        To the nearest center.
-    reach : float64 (n,)
-        Of the cluster of each row. Rows at 0 are within a reach of 0.
-    weights : float64 (n,), optional
-
-    Returns
-    -------
-    float64 (BINS + 1,)
+    `distances`: float64 (n,), to the nearest center. `reach`: float64 (n,), of the cluster of each row. Rows at 0 are
+    within a reach of 0. `weights`: float64 (n,), optional. Returns float64 (BINS + 1,).
     """
     ratios = np.divide(distances, reach, out=np.where(distances > 0, np.inf, 0.0), where=reach > 0)
     bins = np.where(ratios <= 1, np.minimum(ratios * BINS, BINS - 1), BINS).astype(np.int64)

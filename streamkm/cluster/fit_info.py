@@ -31,48 +31,23 @@ _AS_ARRAYS = frozenset({"profile", "deviations", "words", "tfidf"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitInfo:
-    """What a model file says of the fit, beside the model; None for what it does not say.
+    """What a model file says of the fit, beside the model; None for what it does not say."""
 
-    Attributes
-    ----------
-    estimator : str
-        Name of the class whose fit it was.
-    feature_names : list of str
-        d of them.
-    counts : list of float
-        Rows of each cluster, or their weight.
-    inertia, distortion : float
-    n_samples, n_iter, n_passes : int
-    converged : bool
-    seed : int
-        As `random_state` it gives the same fit again.
-    source : dict
-        Of the rows, as JSON values.
-    profile : Profile
-        How rows lie about the centers.
-    deviations : float64 (d,)
-        Of the features; as float32 in the file.
-    words : WordTable
-        Behind hashed features.
-    tfidf : TfIdf
-        The document frequencies that rows are weighted by.
-    """
-
-    estimator: str | None = None
-    feature_names: list[str] | None = None
-    counts: list[float] | None = None
+    estimator: str | None = None  # name of the class whose fit it was
+    feature_names: list[str] | None = None  # d of them
+    counts: list[float] | None = None  # list of float, rows of each cluster, or their weight
     inertia: float | None = None
     distortion: float | None = None
     n_samples: int | None = None
     n_iter: int | None = None
     n_passes: int | None = None
     converged: bool | None = None
-    seed: int | None = None
-    source: dict[str, Any] | None = None
-    profile: Profile | None = None
-    deviations: NDArray[np.float64] | None = None
-    words: WordTable | None = None
-    tfidf: TfIdf | None = None
+    seed: int | None = None  # as `random_state` it gives the same fit again
+    source: dict[str, Any] | None = None  # of the rows, as JSON values
+    profile: Profile | None = None  # how rows lie about the centers
+    deviations: NDArray[np.float64] | None = None  # (d,): of the features; as float32 in the file
+    words: WordTable | None = None  # behind hashed features
+    tfidf: TfIdf | None = None  # the document frequencies that rows are weighted by
 
     def values(self) -> dict[str, Any]:
         """Known facts as JSON values."""
@@ -98,10 +73,7 @@ class FitInfo:
     def load(cls, path: str | os.PathLike[str]) -> FitInfo:
         """Read what `Model.save` wrote; files of earlier releases say nothing.
 
-        Raises
-        ------
-        ModelFileError
-            As `Model.load`.
+        Raises ModelFileError: as `Model.load`.
         """
         header, arrays = read_arrays(path, lambda name: name.startswith(PREFIX) or name in ("centers", "center_counts"))
         try:
@@ -118,10 +90,7 @@ def read_arrays(
 ) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Header and arrays of a model file, those that are wanted by name; nothing is checked.
 
-    Raises
-    ------
-    ModelFileError
-        If the file is no archive of arrays, or damaged.
+    Raises ModelFileError: if the file is no archive of arrays, or damaged.
     """
     name = os.fspath(path)
     with open(path, "rb") as file:  # what it raises tells of the path, not of what is stored there

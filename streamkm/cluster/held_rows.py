@@ -19,20 +19,11 @@ from streamkm.engine.passes import Readable
 
 @dataclass(frozen=True, slots=True)
 class HeldBlock:
-    """A held block as a pass gets it.
-
-    Attributes
-    ----------
-    block : Block
-    place : int
-        Of its first row, where places were asked for.
-    labels : integers (n,) or None
-        What an earlier pass found for its rows.
-    """
+    """A held block as a pass gets it."""
 
     block: Block
-    place: int = 0
-    labels: NDArray[Any] | None = None
+    place: int = 0  # of its first row, where places were asked for
+    labels: NDArray[Any] | None = None  # integers (n,) or None, what an earlier pass found for its rows
 
 
 class HeldReader:
@@ -46,24 +37,14 @@ class HeldReader:
 
 @dataclass(frozen=True, slots=True)
 class HeldRows(Readable):
-    """Held blocks as `engine.passes` reads them: each as a `HeldBlock`.
+    """Held blocks as `engine.passes` reads them: each as a `HeldBlock`."""
 
-    Attributes
-    ----------
-    handles : sequence
-        Blocks, where they were written, or futures.
-    places : sequence of int, optional
-        Of the first row of each block.
-    labels : sequence of integers (n,), their handles, or None, optional
-        For the rows of each block; each entry is looked up only when its block is next. Requires `places`.
-    takes_memory : "state", "items" or None
-        See `Executor.fold`.
-    """
-
-    handles: Sequence[Any]
-    places: Sequence[int] | None = None
+    handles: Sequence[Any]  # blocks, where they were written, or futures
+    places: Sequence[int] | None = None  # sequence of int, optional, of the first row of each block
+    # sequence of integers (n,), their handles, or None, optional, for the rows of each block; each entry is looked up
+    # only when its block is next. Requires `places`
     labels: Sequence[Any] | None = None
-    takes_memory: Large = None
+    takes_memory: Large = None  # "state", "items" or None, see `Executor.fold`
 
     @property
     def n_items(self) -> int:

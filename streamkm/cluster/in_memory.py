@@ -35,12 +35,7 @@ PIECE_ENTRIES = 1 << 15  # at least: handing less to another thread takes longer
 
 @dataclass(frozen=True, slots=True)
 class LocalBlocks(Blocks):
-    """Blocks that are pieces of one, as many as its executor's threads want.
-
-    Attributes
-    ----------
-    whole : Block
-    """
+    """Blocks that are pieces of one, as many as its executor's threads want."""
 
     whole: Block
 
@@ -134,10 +129,7 @@ def nearest_in(
 ) -> NDArray[np.int32]:
     """Nearest centers of all rows (n,) in truth, by threads of this process.
 
-    Parameters
-    ----------
-    gaps : float64 (n,), optional
-        Written; see `NearestCenters.labels`.
+    `gaps`: float64 (n,), written; see `NearestCenters.labels`.
     """
     cuts = np.unique(np.linspace(0, X.shape[0], count_pieces(executor, X, ROW_PIECES) + 1).astype(int))
     pieces = [
@@ -157,13 +149,8 @@ def label_sums(
 ) -> Totals:
     """Sums and counts of the rows of each label, by threads of this process.
 
-    Parameters
-    ----------
-    X : ndarray (n, m) of any real dtype, or csr_array (n, m)
-    weights : float64 (n,) or (0,)
-    labels : int32 (n,)
-    to : (NearestCenters, float64 (n,)), optional
-        Where squared distances are wanted too: to what, and where they are written.
+    `X`: ndarray (n, m) of any real dtype, or csr_array (n, m). `weights`: float64 (n,) or (0,). `labels`: int32 (n,).
+    `to`: (NearestCenters, float64 (n,)), where squared distances are wanted too: to what, and where they are written.
     """
     return member_sums(executor, X, weights, rows_by_label(labels, n_clusters), stage, to)
 

@@ -23,33 +23,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LloydResult:
-    """Where Lloyd's algorithm stopped.
+    """Where Lloyd's algorithm stopped."""
 
-    Attributes
-    ----------
-    centers : float64 (k, m)
-    inertia : float
-        Sum of squared distances of the last step's assignment to the centers that made it.
-    n_iter : int
-    converged : bool
-        Whether the stopping rule ended it, not `max_iter`.
-    history : tuple of float
-        Inertia before each update; of an accelerated run, the lowest so far, about the clusters' own means.
-    means : float64 (k, m) or None
-        Of an accelerated run that may go on: the means that the best step left; `centers` are ahead of them.
-    pace : int
-        Steps since the acceleration began anew.
-    labels : BlockLabels or None
-        Of an accelerated run with many centers: those that the last step found. The next step takes them over.
-    """
-
-    centers: NDArray[np.float64]
-    inertia: float
+    centers: NDArray[np.float64]  # (k, m)
+    inertia: float  # sum of squared distances of the last step's assignment to the centers that made it
     n_iter: int
-    converged: bool
+    converged: bool  # whether the stopping rule ended it, not `max_iter`
+    # tuple of float, inertia before each update; of an accelerated run, the lowest so far, about the clusters' own
+    # means
     history: tuple[float, ...]
+    # (k, m): of an accelerated run that may go on: the means that the best step left; `centers` are ahead of them
     means: NDArray[np.float64] | None = None
-    pace: int = 0
+    pace: int = 0  # steps since the acceleration began anew
+    # of an accelerated run with many centers: those that the last step found. The next step takes them over
     labels: BlockLabels | None = None
 
 
@@ -86,31 +72,13 @@ def lloyd(
     those of Lloyd's algorithm. It is where Lloyd's ends after about half the steps, and goes on to lower inertias. It
     holds two more arrays of centers.
 
-    Parameters
-    ----------
-    blocks : Blocks
-    centers : float64 (k, m)
-        Where to start.
-    max_iter : int
-        Steps at most.
-    tol : float
-        Stop when a step (of an accelerated run: `WINDOW` steps) lowers the inertia by no more than this share of it.
-        0: stop at the fixed point.
-    on_step : callable, optional
-        Gets where the algorithm is after every step.
-    begun : LloydResult, optional
-        Where to go on, in place of `centers`.
-    accelerated : bool
+    `centers`: float64 (k, m), where to start. `max_iter`: steps at most. `tol`: stop when a step (of an accelerated
+    run: `WINDOW` steps) lowers the inertia by no more than this share of it. 0: stop at the fixed point. `on_step`:
+    gets where the algorithm is after every step. `begun`: where to go on, in place of `centers`. Returns LloydResult:
+    `centers` may have fewer than k rows if the data have fewer distinct rows.
 
-    Returns
-    -------
-    LloydResult
-        `centers` may have fewer than k rows if the data have fewer distinct rows.
-
-    References
-    ----------
-    Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982). O'Donoghue and Candès, "Adaptive
-    restart for accelerated gradient schemes", Found. Comput. Math. 15 (2015), section 3.2.
+    References: Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982). O'Donoghue and Candès,
+    "Adaptive restart for accelerated gradient schemes", Found. Comput. Math. 15 (2015), section 3.2.
     """
     if accelerated:
         return _accelerated(blocks, centers, max_iter, tol, on_step, begun)
@@ -206,17 +174,10 @@ def _farthest_distinct(
 
 @dataclass(frozen=True, slots=True)
 class FarthestRows(Map[tuple[NDArray[np.float64], NDArray[np.float64]]]):
-    """The distinct rows of each block farthest from their centers, densely, with their squared distances.
-
-    Attributes
-    ----------
-    table : NearestCenters
-    n_wanted : int
-        Rows of each block, at most.
-    """
+    """The distinct rows of each block farthest from their centers, densely, with their squared distances."""
 
     table: NearestCenters
-    n_wanted: int
+    n_wanted: int  # rows of each block, at most
 
     def output(self, rows: HeldBlock) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Squared distances, and rows, the farthest first."""

@@ -25,24 +25,13 @@ LAYOUT_ROWS = 3  # of float64, while centers are laid out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CenterSizes:
-    """Sizes that the memory of centers follows from.
+    """Sizes that the memory of centers follows from."""
 
-    Attributes
-    ----------
-    n_clusters, width : int
-        k, and features of a center.
-    itemsize : int
-        Bytes of a number in products of rows and centers.
-    n_threads : int
-    dense : bool
-        Whether rows are dense: many centers of such rows have an index and neighbours.
-    """
-
-    n_clusters: int
+    n_clusters: int  # k, and features of a center
     width: int
-    itemsize: int
+    itemsize: int  # bytes of a number in products of rows and centers
     n_threads: int
-    dense: bool
+    dense: bool  # whether rows are dense: many centers of such rows have an index and neighbours
 
     @property
     def many(self) -> bool:
@@ -80,21 +69,11 @@ class CenterSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSizes:
-    """Sizes that the memory of a search for centers follows from.
+    """Sizes that the memory of a search for centers follows from."""
 
-    Attributes
-    ----------
-    drawn_rows : int
-        Rows that starts are searched on, where these are drawn from all that are held.
-    n_portions : int
-        Of these rows, searched one after the other.
-    row_bytes : int
-        Of a row.
-    """
-
-    drawn_rows: int
-    n_portions: int
-    row_bytes: int
+    drawn_rows: int  # rows that starts are searched on, where these are drawn from all that are held
+    n_portions: int  # of these rows, searched one after the other
+    row_bytes: int  # of a row
 
     def bytes(self, centers: CenterSizes, n_rows: int) -> int:
         """Of a search on so many rows: rows drawn from those held, halves of clusters, of two rounds, and centers."""

@@ -48,45 +48,25 @@ Space = Literal["original", "sketch"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Centers and the map that brings rows into their space.
+    """Centers and the map that brings rows into their space."""
 
-    Attributes
-    ----------
-    centers : float64 (k, d), (k, m) in the sketch's space, or (k, u + 1) of `columns`
-    n_features : int
-        d.
-    metric : "euclidean" or "cosine"
-        "cosine": rows are scaled to unit length first.
-    space : "original" or "sketch"
-    sketch : Sketch
-    far : bool
-        Whether sparse rows lie so far from these centers, by a sample, that sums and squared norms tell the objective.
-        Of a fit; it is not saved.
-    preparation : Preparation or None
-        How original rows are prepared, before anything else.
-    index : tuple of float32 (m, u) and int32 (k,), or None
-        Directions and groups of an index of the centers, where there is one; see `centers.index`.
-    laid_out : NearestCenters or None
-        The table of these centers, where it is kept; see `with_table`.
-    columns : Columns or None
-        The features that centers have, where they are few of all.
-    ids : int64 (k,) or None
-        What labels are; None: the numbers of the centers.
-    means : float64, of the shape of `centers`, or None
-        Exact means of the clusters of a fit, for its file, where centers are other points by construction.
-    """
-
-    centers: NDArray[np.float64]
-    n_features: int
-    metric: Metric
-    space: Space
+    centers: NDArray[np.float64]  # (k, d): (k, m) in the sketch's space, or (k, u + 1) of `columns`
+    n_features: int  # d
+    metric: Metric  # "euclidean" or "cosine", "cosine": rows are scaled to unit length first
+    space: Space  # "original" or "sketch"
     sketch: Sketch
+    # whether sparse rows lie so far from these centers, by a sample, that sums and squared norms tell the objective. Of
+    # a fit; it is not saved
     far: bool = False
-    preparation: Preparation | None = None
+    preparation: Preparation | None = None  # how original rows are prepared, before anything else
+    # tuple of float32 (m, u) and int32 (k,), or None, directions and groups of an index of the centers, where there is
+    # one; see `centers.index`
     index: IndexParts | None = None
-    laid_out: NearestCenters | None = None
-    columns: Columns | None = None
-    ids: NDArray[np.int64] | None = None
+    laid_out: NearestCenters | None = None  # the table of these centers, where it is kept; see `with_table`
+    columns: Columns | None = None  # the features that centers have, where they are few of all
+    ids: NDArray[np.int64] | None = None  # (k,): what labels are; None: the numbers of the centers
+    # float64, of the shape of `centers`, or None, exact means of the clusters of a fit, for its file, where centers are
+    # other points by construction
     means: NDArray[np.float64] | None = None
 
     def names(self, numbers: NDArray[Any]) -> NDArray[Any]:
@@ -102,15 +82,8 @@ class Model:
     def place(self, X: Matrix) -> Matrix:
         """Bring rows into the space of the centers; `X` is not changed.
 
-        Parameters
-        ----------
-        X : ndarray or csr_array (n, d)
-            As a walk gives them: of unit length already under the cosine metric.
-
-        Raises
-        ------
-        InvalidInputError
-            If the rows have another number of features.
+        `X`: ndarray or csr_array (n, d), as a walk gives them: of unit length already under the cosine metric. Raises
+        InvalidInputError: if the rows have another number of features.
         """
         too_wide = X.shape[1] > self.n_features
         if too_wide or (isinstance(X, np.ndarray) and X.shape[1] < self.n_features):
@@ -146,21 +119,9 @@ class Model:
     ) -> None:
         """Write the model as .npz of plain arrays with a JSON header; readers see the old file or the whole new one.
 
-        Parameters
-        ----------
-        path : path
-            Written under this very name.
-        parameters : dict
-            JSON values kept beside the model, given back by `load`.
-        fit : FitInfo, optional
-            Kept too, given back by `FitInfo.load`.
-        stream : tuple of dicts, optional
-            Arrays and JSON values of a stream's state, kept too, given back by `read_stream`.
-
-        Raises
-        ------
-        DiskFullError, OutputError
-            The old file is as it was.
+        `path`: written under this very name. `parameters`: JSON values kept beside the model, given back by `load`.
+        `fit`: kept too, given back by `FitInfo.load`. `stream`: tuple of dicts, arrays and JSON values of a stream's
+        state, kept too, given back by `read_stream`. Raises DiskFullError, OutputError: the old file is as it was.
         """
         header: dict[str, Any] = {
             "n_features": self.n_features,
@@ -199,12 +160,8 @@ class Model:
     def load(cls, path: str | os.PathLike[str]) -> tuple[Model, dict[str, Any]]:
         """Read a model and the parameters saved with it; nothing in the file is executed.
 
-        Raises
-        ------
-        FileNotFoundError
-            If there is no such file.
-        ModelFileError
-            If the file is no saved model, damaged, or of a later format.
+        Raises FileNotFoundError: if there is no such file; ModelFileError: if the file is no saved model, damaged, or
+        of a later format.
         """
         header, arrays = read_arrays(path, lambda name: not name.startswith(STREAM_PREFIX))
         try:
@@ -216,10 +173,7 @@ class Model:
 def read_stream(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:
     """Arrays and JSON values of the stream that a model file keeps, if any; nothing in them is checked.
 
-    Raises
-    ------
-    ModelFileError
-        As `Model.load`.
+    Raises ModelFileError: as `Model.load`.
     """
     header, arrays = read_arrays(path, lambda name: name.startswith(STREAM_PREFIX))
     if "stream" not in header:

@@ -48,48 +48,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EpochsResult(LloydResult):
-    """Where epochs stopped.
+    """Where epochs stopped."""
 
-    Attributes
-    ----------
-    n_batches : int
-        Batches done of the epoch that comes next.
-    partial : float
-        Inertia of these batches.
-    """
-
-    n_batches: int = 0
-    partial: float = 0.0
+    n_batches: int = 0  # batches done of the epoch that comes next
+    partial: float = 0.0  # inertia of these batches
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How epochs are run.
-
-    Attributes
-    ----------
-    n_epochs : int
-    n_batches : int
-        Of an epoch.
-    n_steps : int
-        Steps of Lloyd's algorithm behind the epochs, at most.
-    sparse : bool
-        Whether all rows are CSR rows.
-    rate : float
-        Of the first batch: the share of the way to the mean of its rows that a center moves.
-    n_drawn : int or None
-        Rows that epochs look at, about, which are drawn evenly from all; None: all.
-    place : str
-        Where epochs run on rows that workers hold: "worker": in one of them; "client": in this process. "": where all
-        rows are held.
-    """
+    """How epochs are run."""
 
     n_epochs: int
-    n_batches: int
-    n_steps: int
-    sparse: bool = False
-    rate: float = RATE
-    n_drawn: int | None = None
+    n_batches: int  # of an epoch
+    n_steps: int  # steps of Lloyd's algorithm behind the epochs, at most
+    sparse: bool = False  # whether all rows are CSR rows
+    rate: float = RATE  # of the first batch: the share of the way to the mean of its rows that a center moves
+    n_drawn: int | None = None  # rows that epochs look at, about, which are drawn evenly from all; None: all
+    # where epochs run on rows that workers hold: "worker": in one of them; "client": in this process. "": where all
+    # rows are held
     place: str = ""
 
     @classmethod
@@ -98,14 +74,8 @@ class Schedule:
     ) -> Schedule | None:
         """The schedule for so many rows; None where Lloyd's algorithm alone is as good.
 
-        Parameters
-        ----------
-        max_iter : int
-            Epochs and steps at most.
-        stored : float, optional
-            Share of the rows' entries that are stored; None: some rows are dense.
-        n_drawn : int, optional
-            Rows that are drawn for epochs, if not all serve.
+        `max_iter`: epochs and steps at most. `stored`: share of the rows' entries that are stored; None: some rows are
+        dense. `n_drawn`: rows that are drawn for epochs, if not all serve.
 
         Notes
         -----
@@ -158,30 +128,14 @@ def moving_averages(
     The same bits for any threads and workers: the seed, the epoch and the places of rows decide which batch a row is
     in, and sums are gathered in the fixed tree of a step of Lloyd's algorithm.
 
-    Parameters
-    ----------
-    blocks : Blocks
-    centers : float64 (k, m)
-        Where to start.
-    schedule : Schedule
-    seed : int
-        Of the order of rows; below 2^64.
-    likely : BlockLabels, optional
-        Labels that are likely right, as a step with many centers leaves them: written, to save time.
-    on_batch : callable, optional
-        Gets where the algorithm is after every batch of dense rows, and after every epoch; the next batch overwrites
-        the centers.
-    begun : EpochsResult, optional
-        Where to go on, in place of `centers`.
+    `centers`: float64 (k, m), where to start. `seed`: of the order of rows; below 2^64. `likely`: labels that are
+    likely right, as a step with many centers leaves them: written, to save time. `on_batch`: gets where the algorithm
+    is after every batch of dense rows, and after every epoch; the next batch overwrites the centers. `begun`: where to
+    go on, in place of `centers`. Returns EpochsResult: `history` is the inertia of each epoch: of every batch about the
+    centers that it met.
 
-    Returns
-    -------
-    EpochsResult
-        `history` is the inertia of each epoch: of every batch about the centers that it met.
-
-    References
-    ----------
-    "e-means", arXiv 2611.09501 (2026): moving averages of mini-batches, with a rate that falls along a half cosine.
+    References: "e-means", arXiv 2611.09501 (2026): moving averages of mini-batches, with a rate that falls along a half
+    cosine.
     """
     state = EpochsResult(centers, float("nan"), 0, False, ()) if begun is None else begun
     moved = state.centers.copy()

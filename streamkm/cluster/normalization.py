@@ -27,29 +27,18 @@ LOOKED_AT = 1000  # rows that tell where data lie: far is far by any of them
 
 @dataclass(frozen=True, slots=True)
 class Normalization:
-    """Where data lie and how large they are.
+    """Where data lie and how large they are."""
 
-    Attributes
-    ----------
-    origin : float64 (d,) or (0,)
-        Taken from rows; empty: nothing is.
-    scale : float
-        A power of two that rows are multiplied with afterwards.
-    """
-
-    origin: NDArray[np.float64]
-    scale: float
+    origin: NDArray[np.float64]  # (d,) or (0,), taken from rows; empty: nothing is
+    scale: float  # a power of two that rows are multiplied with afterwards
 
     @classmethod
     def of(cls, X: Matrix, *, moves: bool) -> Normalization:
         """The frame of rows, by the first of them. O(rows looked at * d).
 
-        Parameters
-        ----------
-        X : ndarray or csr_array (s, d) in random order, with distinct indices in a row
-        moves : bool
-            Whether an offset may be taken out: of dense rows the mean, if it lies far from the origin; of sparse rows
-            that of the features in which it does.
+        `X`: ndarray or csr_array (s, d) in random order, with distinct indices in a row. `moves`: whether an offset may
+        be taken out: of dense rows the mean, if it lies far from the origin; of sparse rows that of the features in
+        which it does.
         """
         X = rows_between(X, 0, LOOKED_AT)
         n_rows, n_features = X.shape

@@ -24,20 +24,10 @@ def original_centers(
 ) -> tuple[NDArray[np.float64], float]:
     """Means of the sampled original rows under the sketch's labels, and what they explain.
 
-    Parameters
-    ----------
-    sample : Sample of s rows (s, d)
-    block : Block
-        The same rows, sketched (s, m).
-    centers : float64 (k, m)
-        In the sketch's space.
-
-    Returns
-    -------
-    means : float64 (k, d)
-        A center that no sampled row is nearest to becomes the row nearest to it.
-    explained : float
-        The weighted sum of the means' squared norms: the rows' own less their squared distances to the means.
+    `sample`: Sample of s rows (s, d). `block`: the same rows, sketched (s, m). `centers`: float64 (k, m), in the
+    sketch's space. Returns means float64 (k, d): a center that no sampled row is nearest to becomes the row nearest to
+    it; explained: the weighted sum of the means' squared norms: the rows' own less their squared distances to the
+    means.
     """
     labels = LocalBlocks.of(executor, block).labels(centers, "polish")
     totals = label_sums(executor, sample.X, sample.weights, labels, len(centers), "polish")
@@ -65,11 +55,8 @@ def polish(
 
     A sample that holds all rows gets the whole algorithm, `max_iter` steps to `tol`; a part gets a few steps only.
 
-    Parameters
-    ----------
-    centers : float64 (k, d)
-    begun : LloydResult or float, optional
-        Where an earlier run got to; or what `centers` explain as means of these rows: labelling was the first step.
+    `centers`: float64 (k, d). `begun`: LloydResult or float, where an earlier run got to; or what `centers` explain as
+    means of these rows: labelling was the first step.
     """
     blocks = LocalBlocks.of(executor, sample.original_block())
     if isinstance(begun, float):

@@ -27,36 +27,22 @@ BATCH_ENTRIES = 1 << 17  # of rows that are in float64 at a time
 class Profile:
     """Statistics of the rows of each cluster, with r examples of each kind.
 
-    Attributes
-    ----------
-    sums : float64 (k, 2)
-        Weighted sums of the rows' distances to their center, and of their simplified silhouettes.
-    near_d2 : float64 (k, r)
-        Squared distances of the rows nearest to their center, ascending; infinite where there are fewer.
-    near_rows : int64 (k, r)
-        Their numbers; -1 where there are fewer.
-    far_d2 : float64 (k, r)
-        Squared distances of the rows farthest from their center, negative, ascending; infinite where there are fewer.
-    far_rows : int64 (k, r)
-        Their numbers; -1 where there are fewer.
-    n_blank : int64 (k,)
-        Rows without any stored value, of sparse data: documents without a word.
-    blank_d2 : float64 (k,)
-        The largest squared distance of such rows, which are in no list; 0 where there are none, NaN where it is not
-        known.
-
-    References
-    ----------
-    Vendramin, Campello and Hruschka, "Relative clustering validity criteria", Stat. Anal. Data Min. 3 (2010), section
-    2.1.7: the simplified silhouette, with distances to centers in place of mean distances to rows.
+    References: Vendramin, Campello and Hruschka, "Relative clustering validity criteria", Stat. Anal. Data Min. 3
+    (2010), section 2.1.7: the simplified silhouette, with distances to centers in place of mean distances to rows.
     """
 
+    # (k, 2): weighted sums of the rows' distances to their center, and of their simplified silhouettes
     sums: NDArray[np.float64]
+    # (k, r): squared distances of the rows nearest to their center, ascending; infinite where there are fewer
     near_d2: NDArray[np.float64]
-    near_rows: NDArray[np.int64]
+    near_rows: NDArray[np.int64]  # (k, r): their numbers; -1 where there are fewer
+    # (k, r): squared distances of the rows farthest from their center, negative, ascending; infinite where there are
+    # fewer
     far_d2: NDArray[np.float64]
-    far_rows: NDArray[np.int64]
-    n_blank: NDArray[np.int64]
+    far_rows: NDArray[np.int64]  # (k, r): their numbers; -1 where there are fewer
+    n_blank: NDArray[np.int64]  # (k,): rows without any stored value, of sparse data: documents without a word
+    # (k,): the largest squared distance of such rows, which are in no list; 0 where there are none, NaN where it is not
+    # known
     blank_d2: NDArray[np.float64]
 
     @classmethod
@@ -80,20 +66,11 @@ class Profile:
     ) -> None:
         """Add rows, in place.
 
-        Parameters
-        ----------
-        labels : int32 (n,)
-        d2 : float64 (n,)
-            Squared distances to the centers of the labels.
-        gaps : float64 (n,)
-            How much larger those to the second nearest centers are; infinite where there are none.
-        weights : float64 (n,) or (0,)
-        first_row : int
-            Number of the first row of the chunk.
-        kept : int64 (n,), optional
-            Which rows of the chunk these are; None: all.
-        X : ndarray or csr_array (n, d), optional
-            The rows, as they are; of sparse ones those without values are counted, and are no examples.
+        `labels`: int32 (n,). `d2`: float64 (n,), squared distances to the centers of the labels. `gaps`: float64 (n,),
+        how much larger those to the second nearest centers are; infinite where there are none. `weights`: float64 (n,)
+        or (0,). `first_row`: number of the first row of the chunk. `kept`: int64 (n,), which rows of the chunk these
+        are; None: all. `X`: ndarray or csr_array (n, d), the rows, as they are; of sparse ones those without values are
+        counted, and are no examples.
         """
         kept = NO_ROWS if kept is None else kept
         lists = (self.near_d2, self.near_rows, self.far_d2, self.far_rows)
@@ -146,9 +123,7 @@ def absorb_profile(first: Profile, second: Profile) -> Profile:
 def feature_deviations(X: Matrix) -> NDArray[np.float64]:
     """Standard deviations of features over rows (d,), in float64. O(n * d), or O(nnz + d).
 
-    Parameters
-    ----------
-    X : ndarray or csr_array (n, d)
+    `X`: ndarray or csr_array (n, d).
     """
     n_rows, width = X.shape
     if isinstance(X, np.ndarray):

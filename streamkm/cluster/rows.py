@@ -37,20 +37,11 @@ class Centers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Sketched rows.
+    """Sketched rows."""
 
-    Attributes
-    ----------
-    X : float32 or float64 ndarray (n, m), or csr_array (n, m) whose entries may repeat an index
-    d2norms : float64 (n,)
-        Squared norms of the rows.
-    weights : float64 (n,) or (0,)
-        Sample weights; empty where every row weighs 1.
-    """
-
-    X: Matrix
-    d2norms: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    X: Matrix  # float32 or float64 ndarray (n, m), or csr_array (n, m) whose entries may repeat an index
+    d2norms: NDArray[np.float64]  # (n,): squared norms of the rows
+    weights: NDArray[np.float64]  # (n,) or (0,), sample weights; empty where every row weighs 1
 
     @property
     def n_rows(self) -> int:
@@ -109,10 +100,7 @@ def row_d2norms(X: Matrix) -> NDArray[np.float64]:
 def row_d2(X: Matrix, labels: NDArray[np.int32], table: Centers) -> NDArray[np.float64]:
     """Squared distance of every row to the center of its label, in float64; 0 for label -1.
 
-    Parameters
-    ----------
-    X : ndarray (n, m), or csr_array (n, at most m) with distinct indices in a row
-    labels : int32 (n,)
+    `X`: ndarray (n, m), or csr_array (n, at most m) with distinct indices in a row. `labels`: int32 (n,).
     """
     out = np.empty(X.shape[0], np.float64)
     if isinstance(X, np.ndarray):
@@ -137,16 +125,8 @@ def add_rows(
 ) -> NDArray[np.float64]:
     """Add rows to their clusters' `sums` (k, m) and `counts` (k,), both written; label -1 is left out.
 
-    Parameters
-    ----------
-    fresh : bool
-        The sums begin here, whatever is in their memory.
-    to : Centers, optional
-        Where squared distances are wanted too; every row has a label then.
-
-    Returns
-    -------
-    d2 : float64 (n,), or (0,) unless asked for
+    `fresh`: the sums begin here, whatever is in their memory. `to`: where squared distances are wanted too; every row
+    has a label then. Returns d2 float64 (n,), or (0,) unless asked for.
     """
     d2 = np.empty(X.shape[0] if to is not None else 0)
     if isinstance(X, np.ndarray):

@@ -49,33 +49,14 @@ def spherical_lloyd(
 
     Each step raises the sum of the cosines. O(n * m * k) a step.
 
-    Parameters
-    ----------
-    blocks : Blocks
-        Of rows of unit length, in a frame.
-    centers : float64 (k, m)
-        Where to start.
-    placed : callable
-        As of `placed_in` that frame.
-    max_iter : int
-        Steps at most.
-    tol : float
-        Stop when a step lowers the inertia, twice the rows' number less the sum of their cosines, by no more than this
-        share of it. 0: at the fixed point.
-    on_step : callable, optional
-        Gets where the algorithm is after every step.
-    begun : LloydResult, optional
-        Where to go on, in place of `centers`.
+    `blocks`: of rows of unit length, in a frame. `centers`: float64 (k, m), where to start. `placed`: as of `placed_in`
+    that frame. `max_iter`: steps at most. `tol`: stop when a step lowers the inertia, twice the rows' number less the
+    sum of their cosines, by no more than this share of it. 0: at the fixed point. `on_step`: gets where the algorithm
+    is after every step. `begun`: where to go on, in place of `centers`. Returns LloydResult: the same number of
+    centers: one that no row is nearest to stays where it was.
 
-    Returns
-    -------
-    LloydResult
-        The same number of centers: one that no row is nearest to stays where it was.
-
-    References
-    ----------
-    Dhillon and Modha, "Concept decompositions for large sparse text data using clustering", Mach. Learn. 42 (2001),
-    section 3.
+    References: Dhillon and Modha, "Concept decompositions for large sparse text data using clustering", Mach. Learn. 42
+    (2001), section 3.
     """
     history: list[float] = []
     converged = False

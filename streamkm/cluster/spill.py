@@ -46,17 +46,8 @@ def loaded(held: Held) -> Block:
 class Spill:
     """Keeps blocks in memory as long as there is room, and the others in a file; a checkpoint keeps those of a pass.
 
-    Parameters
-    ----------
-    room_bytes : float
-        That blocks may take in memory.
-    checkpoint : Checkpoint, optional
-        Its directory holds the file; else a temporary folder does.
-
-    Attributes
-    ----------
-    file : file or None
-        None as long as all blocks are in memory alone.
+    `room_bytes`: that blocks may take in memory. `checkpoint`: its directory holds the file; else a temporary folder
+    does. `file`: None as long as all blocks are in memory alone.
     """
 
     def __init__(self, room_bytes: float, checkpoint: Checkpoint | None = None):
@@ -101,10 +92,7 @@ class Spill:
     def keep(self, block: Block) -> Held:
         """The block, or where it was written.
 
-        Raises
-        ------
-        DiskFullError, OutputError
-            It cannot be written.
+        Raises DiskFullError, OutputError: it cannot be written.
         """
         if not self._fits(block):
             self._write_behind()

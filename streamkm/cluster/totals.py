@@ -13,21 +13,11 @@ from streamkm.kernels.cluster import totals as kernels
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The sums of a step over rows: one addend of the reduction.
+    """The sums of a step over rows: one addend of the reduction."""
 
-    Attributes
-    ----------
-    sums : float64 (k, m)
-        Weighted sums of the rows of each cluster.
-    counts : float64 (k,)
-        Their total weight.
-    d2 : float64
-        Weighted sum of squared distances to the centers, where the step computes it.
-    """
-
-    sums: NDArray[np.float64]
-    counts: NDArray[np.float64]
-    d2: float = 0.0
+    sums: NDArray[np.float64]  # (k, m): weighted sums of the rows of each cluster
+    counts: NDArray[np.float64]  # (k,): their total weight
+    d2: float = 0.0  # float64, weighted sum of squared distances to the centers, where the step computes it
 
     @classmethod
     def zeros(cls, n_clusters: int, n_components: int) -> Totals:

@@ -27,23 +27,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Rows of some clusters.
+    """Rows of some clusters."""
 
-    Attributes
-    ----------
-    X : ndarray or csr_array (r, d)
-    rows : int64 (r,)
-        Their numbers.
-    labels : int32 (r,)
-        Their clusters.
-    others : int32 (r,)
-        Clusters that they are guests of; -1 for most.
-    """
-
-    X: Matrix
-    rows: NDArray[np.int64]
-    labels: NDArray[np.int32]
-    others: NDArray[np.int32]
+    X: Matrix  # ndarray or csr_array (r, d)
+    rows: NDArray[np.int64]  # (r,): their numbers
+    labels: NDArray[np.int32]  # (r,): their clusters
+    others: NDArray[np.int32]  # (r,): clusters that they are guests of; -1 for most
 
     @property
     def n_bytes(self) -> int:
@@ -68,14 +57,7 @@ class Members:
 class Buckets:
     """Members of clusters, which share a number of buckets.
 
-    Parameters
-    ----------
-    n_buckets : int
-    n_features : int
-    room_bytes : int
-        That members may take in memory.
-    piece_bytes : int
-        Of a file, at most.
+    `room_bytes`: that members may take in memory. `piece_bytes`: of a file, at most.
     """
 
     def __init__(self, n_buckets: int, n_features: int, room_bytes: int, piece_bytes: int):
@@ -89,10 +71,7 @@ class Buckets:
     def add(self, bucket: int, members: Members) -> None:
         """Put members to those of a bucket; write the largest buckets to the disk where there is no room.
 
-        Raises
-        ------
-        DiskFullError, OutputError
-            It cannot be written.
+        Raises DiskFullError, OutputError: it cannot be written.
         """
         self._parts[bucket].append(members)
         self._held[bucket] += members.n_bytes

@@ -30,19 +30,9 @@ def kept_rows(X: Matrix, threshold: float) -> tuple[NDArray[np.bool_], NDArray[n
     within itself. O(s * r * d) for s rows of which r are kept; holds a copy of the rows, and `BLOCK_ROWS` x
     `PANEL_ROWS` products.
 
-    Parameters
-    ----------
-    X : ndarray or csr_array (s, d)
-        Of unit length, in the order of preference.
-    threshold : float
-        Between -1 and 1.
-
-    Returns
-    -------
-    kept : bool (s,)
-        Depends on the rows alone: what products leave in doubt is found in float64, in a fixed order of sums.
-    nearby : int64 (s,)
-        A row that is kept, for each: the first one near it, or itself.
+    `X`: ndarray or csr_array (s, d), of unit length, in the order of preference. `threshold`: between -1 and 1. Returns
+    kept bool (s,): depends on the rows alone: what products leave in doubt is found in float64, in a fixed order of
+    sums; nearby int64 (s,): a row that is kept, for each: the first one near it, or itself.
     """
     n_rows = X.shape[0]
     kept, nearby = np.ones(n_rows, np.bool_), np.arange(n_rows)
@@ -94,10 +84,8 @@ def near_pairs(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.int64]:
 def near(X: Matrix, Y: Matrix, threshold: float) -> NDArray[np.bool_]:
     """Which rows of X have a cosine to which rows of Y of at least the threshold (a, b). O(a * b * d).
 
-    Parameters
-    ----------
-    X, Y : ndarray or csr_array (a, d), (b, d)
-        Of unit length, or of zeros, whose cosine to anything is 0; both of one kind.
+    `X`, `Y`: ndarray or csr_array (a, d), (b, d), of unit length, or of zeros, whose cosine to anything is 0; both of
+    one kind.
     """
     products = _products(X, Y)
     doubt = _doubt(X)

@@ -86,14 +86,8 @@ def invited(
 ) -> NDArray[np.int32]:
     """Clusters that the next rows are guests of, or -1 (n,).
 
-    Parameters
-    ----------
-    own : int32 (n,)
-        Their clusters: the nearest, or another one where that was full.
-    nearest, second : int32 (n,)
-        As of `BorderRows.output`.
-    room : int64 (k,)
-        Guests that each cluster may still have; lowered.
+    `own`: int32 (n,), their clusters: the nearest, or another one where that was full. `nearest`, `second`: int32 (n,),
+    as of `BorderRows.output`. `room`: int64 (k,), guests that each cluster may still have; lowered.
     """
     others = np.where(nearest == own, second, nearest).astype(np.int32)
     others[others == own] = -1
@@ -117,27 +111,13 @@ ORDER_BYTES = 40  # of a row of a cluster that is compared: its distance and pla
 
 @dataclass(frozen=True, slots=True)
 class GatherPlan:
-    """How clusters share buckets.
+    """How clusters share buckets."""
 
-    Attributes
-    ----------
-    bucket_of : int64 (k,)
-    n_buckets : int
-    most_guests : int64 (k,)
-        Rows of other clusters that those of each are compared with, too.
-    room_bytes : int
-        That rows may take before they go to the disk.
-    piece_bytes : int
-        Of rows that are compared at a time, at most; larger clusters are compared piece by piece.
-    n_threads : int
-    chunk_bytes : int
-    """
-
-    bucket_of: NDArray[np.int64]
+    bucket_of: NDArray[np.int64]  # (k,)
     n_buckets: int
-    most_guests: NDArray[np.int64]
-    room_bytes: int
-    piece_bytes: int
+    most_guests: NDArray[np.int64]  # (k,): rows of other clusters that those of each are compared with, too
+    room_bytes: int  # that rows may take before they go to the disk
+    piece_bytes: int  # of rows that are compared at a time, at most; larger clusters are compared piece by piece
     n_threads: int
     chunk_bytes: int
 
@@ -168,9 +148,7 @@ class GatherPlan:
 def plan_run(estimator: StreamKMeans, source: RowSource, memory_limit: Any) -> Plan:
     """The plan of the fit, if gathering and comparing have room below the limit, too, whatever clusters there are.
 
-    Raises
-    ------
-    MemoryLimitError
+    Raises MemoryLimitError.
     """
     plan = estimator.plan_for(source, memory_limit=memory_limit)
     reading = reading_of(source, 1, largest_chunk(source, plan.chunk_bytes))

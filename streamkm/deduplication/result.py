@@ -13,39 +13,19 @@ from streamkm.core.text_table import Lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deduplicated(Lines):
-    """Which rows are kept.
+    """Which rows are kept."""
 
-    Attributes
-    ----------
-    rows : int64 (r,)
-        Numbers of the rows that are kept, ascending, counted from 0.
-    n_rows : int
-        Of the data.
-    n_skipped : int
-        Of them with NaN or infinity, which are not kept.
-    n_clusters : int
-        Within which rows were compared.
-    largest_cluster : int
-        Rows of the largest.
-    n_compared : int
-        Pairs of rows: each with those of its cluster that were kept before it, and guests with those that were kept.
-    recall : float or None
-        Share of the pairs at the threshold or above that have both rows in one cluster or one as its guest, by
-    recall_pairs : int
-        pairs of a few rows with all others; None where there are no such pairs.
-    stages : tuple of Stage
-        Seconds, rows and bytes read of each stage.
-    """
-
-    rows: NDArray[np.int64]
-    n_rows: int
-    n_skipped: int
-    n_clusters: int
-    largest_cluster: int
+    rows: NDArray[np.int64]  # (r,): numbers of the rows that are kept, ascending, counted from 0
+    n_rows: int  # of the data
+    n_skipped: int  # of them with NaN or infinity, which are not kept
+    n_clusters: int  # within which rows were compared
+    largest_cluster: int  # rows of the largest
+    # pairs of rows: each with those of its cluster that were kept before it, and guests with those that were kept
     n_compared: int
+    # share of the pairs at the threshold or above that have both rows in one cluster or one as its guest
     recall: float | None
-    recall_pairs: int
-    stages: tuple[Stage, ...] = ()
+    recall_pairs: int  # by how many pairs of a few rows with all others; None where there are no such pairs
+    stages: tuple[Stage, ...] = ()  # seconds, rows and bytes read of each stage
 
     @property
     def n_removed(self) -> int:

@@ -151,10 +151,7 @@ def check_options(threshold: Any, keep: Any, invalid: Any) -> None:
 def default_clusters(source: RowSource) -> int:
     """A quarter of the square root of the number of rows: comparing then costs about what clustering does.
 
-    Raises
-    ------
-    InvalidInputError
-        Nothing says how many rows there are.
+    Raises InvalidInputError: nothing says how many rows there are.
     """
     n_rows = source.estimated_rows
     if n_rows is None:

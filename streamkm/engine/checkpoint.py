@@ -54,11 +54,7 @@ class KeptDirectory(str):
 class Checkpoint:
     """The state of one run, held by one process; made by `Checkpoint.open`.
 
-    Attributes
-    ----------
-    directory : Path
-    resumed : bool
-        Whether there was a state of this run.
+    `resumed`: whether there was a state of this run.
     """
 
     def __init__(self, owned: Owned, lock: Lock, *, stays: bool):
@@ -84,32 +80,14 @@ class Checkpoint:
     ) -> Iterator[Checkpoint]:
         """Begin a run in a directory, or continue the run that was begun there.
 
-        Parameters
-        ----------
-        directory : path
-            Made where it is missing. Empty, or a checkpoint: nothing else is touched.
-        fingerprint : mapping of str to JSON values
-            What makes it the same run, in sections: ``{"source": ..., "settings": ...}``.
-        restart : bool
-            Discard the earlier state, whatever run it belongs to.
-        expires : collection of str
-            Sections whose difference makes the earlier state worthless: it is discarded instead of refused.
-
-        Yields
-        ------
-        Checkpoint
-            Its lock is released at the end; the state stays unless it was discarded. Other files in the directory
-            are never changed or removed.
-
-        Raises
-        ------
-        InUseError
-            Another process uses the directory.
-        CheckpointError
-            The state belongs to another run; the message says what differs. Or, whatever `restart` says: the directory
-            is not empty and no checkpoint, its version is unknown, or its marker is damaged.
-        DiskFullError, OutputError
-            It cannot be written, or is a URL.
+        `directory`: made where it is missing. Empty, or a checkpoint: nothing else is touched. `fingerprint`: what
+        makes it the same run, in sections: ``{"source": .., "settings": ...}``. `restart`: discard the earlier state,
+        whatever run it belongs to. `expires`: sections whose difference makes the earlier state worthless: it is
+        discarded instead of refused. Yields Checkpoint: its lock is released at the end; the state stays unless it was
+        discarded. Other files in the directory are never changed or removed. Raises InUseError: another process uses
+        the directory; CheckpointError: the state belongs to another run; the message says what differs. Or, whatever
+        `restart` says: the directory is not empty and no checkpoint, its version is unknown, or its marker is damaged;
+        DiskFullError, OutputError: it cannot be written, or is a URL.
         """
         check_local(directory)
         place = Path(directory)
@@ -154,18 +132,8 @@ class Checkpoint:
     def save(self, name: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
         """Write a record; it replaces the one of that name when it is complete and on disk.
 
-        Parameters
-        ----------
-        name : str
-            Lower-case letters, digits and hyphens.
-        arrays : mapping of str to ndarray
-            Of numbers or bool.
-        meta : mapping of JSON values
-
-        Raises
-        ------
-        DiskFullError, OutputError
-            The earlier record is as it was.
+        `name`: lower-case letters, digits and hyphens. `arrays`: mapping of str to ndarray, of numbers or bool. Raises
+        DiskFullError, OutputError: the earlier record is as it was.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} names no record; needed: lower-case letters, digits and hyphens")
@@ -225,10 +193,7 @@ def forget(directory: str | os.PathLike[str]) -> None:
 def records(directory: str | os.PathLike[str]) -> set[str]:
     """Names of the records that the marker of a checkpoint lists; empty without a checkpoint.
 
-    Raises
-    ------
-    CheckpointError
-        The directory holds something else; as `Checkpoint.open`.
+    Raises CheckpointError: the directory holds something else; as `Checkpoint.open`.
     """
     owned = _claimable(Path(directory))
     if owned is None or owned.facts.get("fingerprint") is None:
@@ -255,13 +220,7 @@ def load_record(directory: Path, name: str) -> tuple[dict[str, NDArray[Any]], di
 
 
 class LabelsFile(AbstractContextManager["LabelsFile"]):
-    """Labels of known number, written chunk by chunk into a .npy file; opened by `Checkpoint.labels`.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-    n_rows : int
-    """
+    """Labels of known number, written chunk by chunk into a .npy file; opened by `Checkpoint.labels`."""
 
     def __init__(self, checkpoint: Checkpoint, n_rows: int):
         self.path = checkpoint.directory / LABELS
@@ -300,12 +259,8 @@ class LabelsFile(AbstractContextManager["LabelsFile"]):
 class Throttle:
     """When to save: at most once per interval, and for at most a share of the time.
 
-    Parameters
-    ----------
-    interval_s : float
-        Seconds between saves, at least.
-    share : float
-        Of the time, at most, that saving may take: after a save of c seconds, the next waits c (1 / share - 1).
+    `interval_s`: seconds between saves, at least. `share`: of the time, at most, that saving may take: after a save of
+    c seconds, the next waits c (1 / share - 1).
     """
 
     def __init__(self, interval_s: float = 10.0, share: float = 0.05):
@@ -336,10 +291,7 @@ def _fits(path: Path, n_rows: int) -> bool:
 def _claimable(directory: Path) -> Owned | None:
     """The marker of the checkpoint in a directory; None if the directory is missing or empty.
 
-    Raises
-    ------
-    CheckpointError
-        The directory holds other files, or a state that this release cannot continue.
+    Raises CheckpointError: the directory holds other files, or a state that this release cannot continue.
     """
     owned = Owned.read(directory, KIND, CheckpointError)
     if owned is None:

@@ -45,10 +45,6 @@ NO_WORKERS_SECONDS = 600.0  # without any worker before a fit is given up, unles
 class DaskCluster(Executor):
     """Workers of a `distributed.Client`; held blocks stay on them.
 
-    Parameters
-    ----------
-    client : distributed.Client
-
     Notes
     -----
     A pass takes some three calls a thread, at least twelve, each with one or two more that return the small part of its
@@ -105,10 +101,7 @@ class DaskCluster(Executor):
     def _sent(self, rows: Rows) -> Any:
         """Send rows to a worker as data, to another one if it dies; in a task graph they would stay on the scheduler.
 
-        Raises
-        ------
-        ClusterError
-            As `_look`; or the scheduler answers, but no worker takes the rows.
+        Raises ClusterError: as `_look`; or the scheduler answers, but no worker takes the rows.
         """
         key = (f"rows-{self._token}", next(self._ids))  # one for all tries: two that arrive are the same rows
         seconds = SEND_SECONDS
@@ -315,10 +308,7 @@ class DaskCluster(Executor):
     def values(self, handles: Iterable[Any]) -> Iterator[Any]:
         """See `Executor.values`.
 
-        Raises
-        ------
-        ClusterError
-            The client is closed, and with it went what workers held; or as any call.
+        Raises ClusterError: the client is closed, and with it went what workers held; or as any call.
         """
         for _, group in itertools.groupby(handles, lambda handle: id(handle.future)):
             held = list(group)
@@ -381,11 +371,8 @@ class DaskCluster(Executor):
     def _look(self) -> None:
         """List the workers, check those that are new; fail if there have been none for long.
 
-        Raises
-        ------
-        ClusterError
-            The scheduler does not answer; or there was no worker for as long as Dask's setting
-            ``distributed.scheduler.no-workers-timeout`` says, else for ten minutes; or see `check_workers`.
+        Raises ClusterError: the scheduler does not answer; or there was no worker for as long as Dask's setting
+        ``distributed.scheduler.no-workers-timeout`` says, else for ten minutes; or see `check_workers`.
         """
         try:
             self._n_threads = dict(self._client.nthreads())

@@ -15,44 +15,22 @@ LARGE_BYTES = 64 << 20  # of the chunks of a stretch whose results are as large 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Chunks that workers read.
-
-    Attributes
-    ----------
-    n_chunks : int
-    largest_chunk : int
-        Decoded bytes of the largest.
-    shared_bytes : int
-        Of the source.
-    by_source : bool
-        Whether workers read them by the source alone; else each comes with a graph of Dask tasks, or its results.
-    n_rows : int
-        Of all chunks, about; 0 if that is not known.
-    """
+    """Chunks that workers read."""
 
     n_chunks: int
-    largest_chunk: int
-    shared_bytes: int
+    largest_chunk: int  # decoded bytes of the largest
+    shared_bytes: int  # of the source
+    # whether workers read them by the source alone; else each comes with a graph of Dask tasks, or its results
     by_source: bool = True
-    n_rows: int = 0
+    n_rows: int = 0  # of all chunks, about; 0 if that is not known
 
     def stretch(self, n_calls: int, n_workers: int, *, large: bool = False) -> int:
         """Consecutive calls that one worker gets.
 
-        Parameters
-        ----------
-        n_calls : int
-            That read the chunks, about equally many each.
-        n_workers : int
-            Processes.
-        large : bool
-            Whether results are as large as chunks: stretches are shorter then, where storage chunks are large.
-
-        Returns
-        -------
-        int
-            1 if chunks share no storage. Else the length with which workers finish together, from the shortest that
-            reads little twice to twice that length.
+        `n_calls`: that read the chunks, about equally many each. `n_workers`: processes. `large`: whether results are
+        as large as chunks: stretches are shorter then, where storage chunks are large. Returns int: 1 if chunks share
+        no storage. Else the length with which workers finish together, from the shortest that reads little twice to
+        twice that length.
         """
         fewest = -(-SHARE * self.shared_bytes // max(1, self.largest_chunk))
         if large:
@@ -76,10 +54,7 @@ def _last(n_calls: int, n_workers: int, length: int) -> int:
 class Turns:
     """Assigns each stretch of calls to the worker with the fewest items per thread.
 
-    Parameters
-    ----------
-    stretch : int
-        Consecutive calls.
+    `stretch`: consecutive calls.
     """
 
     def __init__(self, stretch: int = 1) -> None:
@@ -91,12 +66,7 @@ class Turns:
     def place(self, n_threads: Mapping[str, int], n_items: int) -> str:
         """Worker for the next call, among those that are there now.
 
-        Parameters
-        ----------
-        n_threads : mapping of str to int
-            Of each worker; at least one.
-        n_items : int
-            Of the call.
+        `n_threads`: of each worker; at least one. `n_items`: of the call.
         """
         if not self._left or self._place not in n_threads:
             self._place = min(n_threads, key=lambda worker: self._given[worker] / n_threads[worker])
@@ -136,15 +106,9 @@ def shards_of(
 ) -> Iterator[Shard]:
     """Cut runs into shards, one at a time, as they come.
 
-    Parameters
-    ----------
-    runs : iterable of list
-        Items of each run, from run `first` on.
-    stop : callable
-        Where a shard ends at the latest, by its first run.
-    may_read : bool
-        Whether items are chunks that workers read. Else runs are put together if their blocks lie in one future; any
-        other run is a shard.
+    `runs`: items of each run, from run `first` on. `stop`: where a shard ends at the latest, by its first run.
+    `may_read`: whether items are chunks that workers read. Else runs are put together if their blocks lie in one
+    future; any other run is a shard.
     """
     shard: list[list[Any]] = []
     place: Any = None

@@ -29,29 +29,17 @@ MACHINE = f"__import__({total_memory.__module__!r}, fromlist=['*']).{total_memor
 
 @dataclass(frozen=True, slots=True)
 class WorkerMemory:
-    """What the scheduler knows of a worker's memory.
-
-    Attributes
-    ----------
-    n_threads : int
-    limit_bytes : int
-        Dask's limit of the worker; of a worker without one, its share of its machine's memory.
-    held_bytes : int
-        Resident bytes when the worker was last heard of; 0 if it has not said so yet.
-    """
+    """What the scheduler knows of a worker's memory."""
 
     n_threads: int
-    limit_bytes: int
-    held_bytes: int
+    limit_bytes: int  # Dask's limit of the worker; of a worker without one, its share of its machine's memory
+    held_bytes: int  # resident bytes when the worker was last heard of; 0 if it has not said so yet
 
 
 def worker_memory(client: Any) -> tuple[WorkerMemory, ...]:
     """The memory of all workers that are connected, as the scheduler knows it.
 
-    Raises
-    ------
-    ClusterError
-        The scheduler does not answer.
+    Raises ClusterError: the scheduler does not answer.
     """
     try:
         found = client.scheduler_info(n_workers=-1)["workers"]
@@ -99,10 +87,7 @@ def check_workers(client: Any, addresses: Iterable[str]) -> None:
 
     Workers are asked at the same time, by the public API of `distributed.Client` alone.
 
-    Raises
-    ------
-    ClusterError
-        Names the workers and the remedy.
+    Raises ClusterError: names the workers and the remedy.
     """
     here, asked = environment(), sorted(addresses)
     unlike: dict[str, list[str]] = defaultdict(list)

@@ -24,70 +24,35 @@ def waiting_calls(n_threads: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassMemory:
-    """Bytes that a pass takes beside the rows that its calls read.
+    """Bytes that a pass takes beside the rows that its calls read."""
 
-    Attributes
-    ----------
-    kept : int
-        Held from the beginning to the end of the pass: tables that it needs, and outputs of it and of earlier passes.
-    state : int
-        Of a state of a fold.
-    n_states : int or None
-        States that exist at a time; None: one for each call in flight, and those that wait to be joined.
-    call : int
-        Of a call, beside its chunk.
-    output : int
-        Of a call's output, which waits to be taken.
-    told : float
-        Of the message that a call on a cluster sends to the client.
-    end : int
-        While a state is finished, when no rows are read.
-    reads : bool
-        Whether the pass reads rows of the source; else it runs over held blocks.
-    """
-
+    # held from the beginning to the end of the pass: tables that it needs, and outputs of it and of earlier passes
     kept: int = 0
-    state: int = 0
+    state: int = 0  # of a state of a fold
+    # states that exist at a time; None: one for each call in flight, and those that wait to be joined
     n_states: int | None = None
-    call: int = 0
-    output: int = 0
-    told: float = 0.0
-    end: int = 0
-    reads: bool = True
+    call: int = 0  # of a call, beside its chunk
+    output: int = 0  # of a call's output, which waits to be taken
+    told: float = 0.0  # of the message that a call on a cluster sends to the client
+    end: int = 0  # while a state is finished, when no rows are read
+    reads: bool = True  # whether the pass reads rows of the source; else it runs over held blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingMemory:
-    """Sizes by which reading takes memory; see `RowSource` for those of the source.
-
-    Attributes
-    ----------
-    n_threads : int
-    read_factor : float
-        Bytes that reading takes for each byte of a chunk.
-    largest_chunk : int
-        Decoded bytes of the largest chunk.
-    n_chunks : int
-    producer_bytes, shared_bytes : int
-        Of the source.
-    streams, sequential : bool
-        Of the source. Pieces of one that streams wait in memory for threads.
-    on_cluster : bool
-        Whether the work is done by workers of a Dask cluster, which send their results to this process.
-    sent : bool
-        Whether this process reads the rows and sends them to workers, as they cannot read the source.
-    """
+    """Sizes by which reading takes memory; see `RowSource` for those of the source."""
 
     n_threads: int
-    read_factor: float
-    largest_chunk: int
+    read_factor: float  # bytes that reading takes for each byte of a chunk
+    largest_chunk: int  # decoded bytes of the largest chunk
     n_chunks: int = 1
-    producer_bytes: int = 0
+    producer_bytes: int = 0  # of the source
     shared_bytes: int = 0
-    streams: bool = False
+    streams: bool = False  # of the source. Pieces of one that streams wait in memory for threads
     sequential: bool = False
+    # whether the work is done by workers of a Dask cluster, which send their results to this process
     on_cluster: bool = False
-    sent: bool = False
+    sent: bool = False  # whether this process reads the rows and sends them to workers, as they cannot read the source
 
     @property
     def resident_bytes(self) -> int:

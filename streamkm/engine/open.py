@@ -34,20 +34,12 @@ logger = logging.getLogger(__name__)
 def open_executor(executor: Any = "auto", most_threads: int | None = None) -> Iterator[Executor]:
     """Yield the executor that a parameter names; BLAS has one thread while blocks run in parallel.
 
-    Parameters
-    ----------
-    executor : "auto", int, or distributed.Client
-        "auto": the active Dask client if there is one, else threads of this process: as many as Dask's setting
-        ``num_workers`` says, if there is one, or as this process may use processors. In a task of a Dask worker it is
-        one thread, as other tasks have the rest. An int: so many threads. A client in a task: the task leaves its
-        worker's thread to other calls meanwhile, which might wait for it for ever.
-    most_threads : int, optional
-        Threads of this process at most.
-
-    Raises
-    ------
-    InvalidParameterError
-        For anything else, and for a client that is closed, or whose calls must be awaited.
+    `executor`: "auto", int, or distributed.Client, "auto": the active Dask client if there is one, else threads of this
+    process: as many as Dask's setting ``num_workers`` says, if there is one, or as this process may use processors. In
+    a task of a Dask worker it is one thread, as other tasks have the rest. An int: so many threads. A client in a task:
+    the task leaves its worker's thread to other calls meanwhile, which might wait for it for ever. `most_threads`:
+    threads of this process at most. Raises InvalidParameterError: for anything else, and for a client that is closed,
+    or whose calls must be awaited.
     """
     client = _active_client() if executor == "auto" else executor
     with ONE_BLAS_THREAD:
@@ -133,32 +125,18 @@ def _open_cluster_executor(client: Any) -> Iterator[Executor]:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """The Dask cluster to use: one that runs already, or processes to start on this machine.
+    """The Dask cluster to use: one that runs already, or processes to start on this machine."""
 
-    Attributes
-    ----------
-    scheduler : str or None
-        Address of one that runs: ``tcp://host:8786``, or ``tls://host:8786`` with the three files below.
-    tls_ca_file, tls_cert, tls_key : str or None
-        PEM files: the authority that signed the cluster's certificates, this client's certificate and its key.
-    workers : int or None
-        Processes to start here; None with `scheduler`.
-    threads : int
-        Of each process.
-    memory_limit : str or int
-        Of each process, as ``4GB`` or in bytes; "auto": its share of the machine's.
-    report : str or None
-        File for Dask's performance report, an HTML page; needs bokeh.
-    """
-
+    # address of one that runs: ``tcp://host:8786``, or ``tls://host:8786`` with the three files below
     scheduler: str | None = None
+    # PEM files: the authority that signed the cluster's certificates, this client's certificate and its key
     tls_ca_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
-    workers: int | None = None
-    threads: int = 1
-    memory_limit: str | int = "auto"
-    report: str | None = None
+    workers: int | None = None  # processes to start here; None with `scheduler`
+    threads: int = 1  # of each process
+    memory_limit: str | int = "auto"  # of each process, as ``4GB`` or in bytes; "auto": its share of the machine's
+    report: str | None = None  # file for Dask's performance report, an HTML page; needs bokeh
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
@@ -198,17 +176,9 @@ class ClusterSettings:
 def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
     """Connect to a cluster, or start one; yield its client, for `open_executor`. A started cluster ends with it.
 
-    Yields
-    ------
-    distributed.Client
-        The active client inside the context, not the default one of this process; ``executor="auto"`` finds it.
-
-    Raises
-    ------
-    ClusterError
-        The scheduler does not answer.
-    MissingDependencyError
-        A report without bokeh.
+    Yields distributed.Client: the active client inside the context, not the default one of this process;
+    ``executor="auto"`` finds it. Raises ClusterError: the scheduler does not answer; MissingDependencyError: a report
+    without bokeh.
     """
     from distributed import Client, LocalCluster, Security
 

@@ -46,15 +46,9 @@ class Readable(Protocol):
 
 
 class Map(ABC, Generic[Output]):
-    """A function of the rows of each item by itself. Sent to workers once, before the first item.
+    """A function of the rows of each item by itself. Sent to workers once, before the first item."""
 
-    Attributes
-    ----------
-    large : bool
-        Whether outputs are as large as the rows, so that few may wait.
-    """
-
-    large: ClassVar[bool] = False
+    large: ClassVar[bool] = False  # whether outputs are as large as the rows, so that few may wait
 
     @abstractmethod
     def output(self, rows: Any) -> Output:
@@ -74,15 +68,9 @@ class HeldMap(Map[tuple[Any, Output]]):
 
 
 class Pass(ABC, Generic[State, Output, Result]):
-    """A state that is gathered while all rows are read once. Sent to workers once, before the first item.
+    """A state that is gathered while all rows are read once. Sent to workers once, before the first item."""
 
-    Attributes
-    ----------
-    saved_as : type
-        Type of a state, for checkpoints.
-    """
-
-    saved_as: ClassVar[Any] = Any
+    saved_as: ClassVar[Any] = Any  # type of a state, for checkpoints
 
     @property
     def state_bytes(self) -> float:
@@ -111,15 +99,9 @@ class Pass(ABC, Generic[State, Output, Result]):
 
 
 class Sink(Protocol[Taken_contra]):
-    """Takes outputs in the order of the rows.
+    """Takes outputs in the order of the rows."""
 
-    Attributes
-    ----------
-    held : bool
-        Whether outputs stay where they were made, and the sink takes their handles.
-    """
-
-    held: ClassVar[bool]
+    held: ClassVar[bool]  # whether outputs stay where they were made, and the sink takes their handles
 
     def take(self, output: Taken_contra) -> None:
         """Take the next output, or its handle."""
@@ -152,17 +134,8 @@ def run(
 
     The state has the same bits for any number of threads and workers, and after an interruption.
 
-    Parameters
-    ----------
-    pass_ : Pass
-    rows : Readable
-    executor : Executor
-    stage : Stage
-        Advances by one for each item.
-    sink : Sink, optional
-        Takes the outputs; without one they are dropped.
-    saved : Saved, optional
-        None: nothing is saved.
+    `stage`: advances by one for each item. `sink`: takes the outputs; without one they are dropped. `saved`: None:
+    nothing is saved.
     """
     shared = executor.share((rows.reader(executor), pass_))
     begun = None if saved is None else _begun(pass_, sink, saved)

@@ -31,10 +31,7 @@ NAMES = {"sp": sp, "NDArray": NDArray, "Any": Any}  # by which the annotation `M
 def pack(value: Any) -> Record:
     """A value as named arrays and a JSON value; an array that occurs twice is held once.
 
-    Raises
-    ------
-    TypeError
-        For a value of a kind that records do not hold; names it.
+    Raises TypeError: for a value of a kind that records do not hold; names it.
     """
     arrays: dict[str, NDArray[Any]] = {}
     return arrays, {"value": _packed(value, "value", arrays, {})}
@@ -43,15 +40,8 @@ def pack(value: Any) -> Record:
 def unpack(kind: type[T], record: Record) -> T:
     """The inverse of `pack`.
 
-    Parameters
-    ----------
-    kind : type
-        Of the value that was packed, with its parameters if it is generic: ``Folded[Passed]``.
-
-    Raises
-    ------
-    TypeError, KeyError
-        If the record holds another kind of value.
+    `kind`: of the value that was packed, with its parameters if it is generic: ``Folded[Passed]``. Raises TypeError,
+    KeyError: if the record holds another kind of value.
     """
     arrays, meta = record
     return typing.cast(T, _unpacked(meta["value"], kind, arrays))

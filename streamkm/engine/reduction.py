@@ -114,13 +114,8 @@ def fold_shard(
 class JoinTree:
     """Joins states as they come, eight neighbours at a time, in a shape that depends on their number alone.
 
-    Parameters
-    ----------
-    join : callable
-        Of a list of states.
-    eager : bool
-        Whether to join neighbours one by one, as soon as there are two, instead of eight at once: the same sums in the
-        same order, while others still work.
+    `join`: of a list of states. `eager`: whether to join neighbours one by one, as soon as there are two, instead of
+    eight at once: the same sums in the same order, while others still work.
     """
 
     def __init__(self, join: Callable[[list[Any]], Any], *, eager: bool):

@@ -22,10 +22,7 @@ SHARE = 0.05  # of the time, at most, that saving may take
 class CheckpointWriter:
     """Saves progress at intervals, and restores it.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint or None
-        None: nothing is saved or restored.
+    `checkpoint`: None: nothing is saved or restored.
     """
 
     def __init__(self, checkpoint: Checkpoint | None = None):

@@ -52,31 +52,17 @@ N_TRAITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """What an update found.
-
-    Attributes
-    ----------
-    followed : Followed
-    labels : int32 (n,) or HeldLabels
-        Ids of the new rows; held where workers of a cluster made or wrote them.
-    drift : Drift or None
-        New rows about the centers of before; None in the first update.
-    events : tuple of Event
-    new : tuple of NewCluster
-    n_read, n_valid : int
-        New rows, with and without invalid ones.
-    first_new : int
-        Number of the first.
-    """
+    """What an update found."""
 
     followed: Followed
+    # (n,) or HeldLabels, ids of the new rows; held where workers of a cluster made or wrote them
     labels: NDArray[np.int32] | HeldLabels
-    drift: Drift | None
+    drift: Drift | None  # new rows about the centers of before; None in the first update
     events: tuple[Event, ...]
     new: tuple[NewCluster, ...]
-    n_read: int
+    n_read: int  # new rows, with and without invalid ones
     n_valid: int
-    first_new: int
+    first_new: int  # number of the first
 
 
 def observe_rows(labelling: Labelling, clusters: TrackedClusters, weights: Weights) -> Observed:

@@ -52,20 +52,9 @@ def search_centers(
 ) -> NDArray[np.float64]:
     """Centers to start from, looked for among sampled rows or given by the function that is the settings' `init`.
 
-    Parameters
-    ----------
-    executor, sampled, n_clusters, pool
-        As of `start_centers`.
-    settings : Settings
-        With an `init` that is no array.
-    original_rows : callable
-        Gives the sampled rows as the data have them, for such a function.
-    placed : callable
-        Takes centers among original rows to the space of `sampled`.
-
-    Returns
-    -------
-    float64 (n_clusters, m)
+    `executor`, `sampled`, `n_clusters`, `pool`: as of `start_centers`. `settings`: with an `init` that is no array.
+    `original_rows`: gives the sampled rows as the data have them, for such a function. `placed`: takes centers among
+    original rows to the space of `sampled`. Returns float64 (n_clusters, m).
     """
     init: Any = settings.init
     return start_centers(
@@ -182,10 +171,7 @@ def _on_sphere(
 ) -> LloydResult:
     """Spherical k-means from the centers that were found, on the rows that were clustered last.
 
-    Parameters
-    ----------
-    whole : bool
-        Whether these are all rows; of a sample, more steps than polishing makes would fit the sample.
+    `whole`: whether these are all rows; of a sample, more steps than polishing makes would fit the sample.
     """
     max_iter, tol = context.settings.max_iter, context.settings.tol
     if not whole:
@@ -204,11 +190,7 @@ def seeded(
 
     They are given, or a function gives them, or they are looked for among the sampled rows.
 
-    Parameters
-    ----------
-    sampled : Block (s, m)
-    rows : ndarray or csr_array (r, d)
-        Sampled rows in their frame.
+    `sampled`: Block (s, m). `rows`: ndarray or csr_array (r, d), sampled rows in their frame.
     """
     begun = context.writer.load("seed", np.ndarray)
     if begun is not None:

@@ -24,31 +24,16 @@ FAR_SHARE = 0.01  # of squared norms that squared distances are, where centers a
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """What clustering found, before any row is assigned.
+    """What clustering found, before any row is assigned."""
 
-    Attributes
-    ----------
-    result : LloydResult
-        Of the stage that ended the iterations; its centers are in `space`.
-    space : "original" or "sketch"
-        Where rows will be assigned.
-    sketch : Sketch
-    history : tuple of dict
-    look : SampleView
-    n_features : int
-    chunk_rows : int64 (chunks,)
-    columns : Columns or None
-        The features that centers have, where they are few of all.
-    """
-
-    result: LloydResult
-    space: Space
+    result: LloydResult  # of the stage that ended the iterations; its centers are in `space`
+    space: Space  # "original" or "sketch", where rows will be assigned
     sketch: Sketch
     history: tuple[dict[str, Any], ...]
     look: SampleView
     n_features: int
-    chunk_rows: NDArray[np.int64]
-    columns: Columns | None = None
+    chunk_rows: NDArray[np.int64]  # (chunks,)
+    columns: Columns | None = None  # the features that centers have, where they are few of all
 
     def model(self, metric: Metric) -> Model:
         """What assigns rows."""
@@ -62,21 +47,12 @@ class Clustering:
 
 @dataclass(frozen=True, slots=True)
 class SampleView:
-    """The first sampled rows, in original features and sketched: kept to be looked at when the labels are known.
+    """The first sampled rows, in original features and sketched: kept to be looked at when the labels are known."""
 
-    Attributes
-    ----------
-    sample, sketched : Sample, Block
-        Of the same rows, in a
-    frame : Normalization
-    whole : Sample, optional
-        All sampled rows, in the frame, where there may be another round and these are more.
-    """
-
-    sample: Sample
+    sample: Sample  # of the same rows, in a
     sketched: Block
     frame: Normalization
-    whole: Sample | None = None
+    whole: Sample | None = None  # all sampled rows, in the frame, where there may be another round and these are more
 
     @classmethod
     def of(

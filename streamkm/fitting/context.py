@@ -29,32 +29,18 @@ from streamkm.sketches import Sketch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to cluster, validated.
-
-    Attributes
-    ----------
-    n_clusters, max_iter : int
-    n_init : int, "auto" or Starts
-    refine : int or "auto"
-    tol : float
-    init : "k-means++", "k-means||", "ls++", "random", float64 (k, d), or a function that gives centers
-    seeds : SeedSequence
-        Source of the named random streams.
-    sketch : Sketch or None
-        Where it was made already.
-    spherical : bool
-        Whether centers are kept at unit length.
-    """
+    """How to cluster, validated."""
 
     n_clusters: int
+    # "k-means++", "k-means||", "ls++", "random", float64 (k, d), or a function that gives centers
     init: str | NDArray[np.float64] | Callable[..., Any]
-    n_init: int | str | Starts
+    n_init: int | str | Starts  # int, "auto" or Starts
     max_iter: int
     tol: float
-    refine: int | str
-    seeds: np.random.SeedSequence
-    sketch: Sketch | None = None
-    spherical: bool = False
+    refine: int | str  # int or "auto"
+    seeds: np.random.SeedSequence  # source of the named random streams
+    sketch: Sketch | None = None  # where it was made already
+    spherical: bool = False  # whether centers are kept at unit length
     # a name's position sets its seed, so the empty one keeps the results of earlier fits
     streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws", "", "epochs")
 
@@ -84,27 +70,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitContext(PassContext):
-    """What every stage of a fit works with.
+    """What every stage of a fit works with."""
 
-    Attributes
-    ----------
-    here : Executor
-        Threads of this process, for what is in its memory; `executor` where that runs in this process.
-    plan : Plan
-    settings : Settings
-    progress : Progress
-    labels_to : path, optional
-        Zarr array that calls write the labels to, or table that a later pass does.
-    labels_stay : bool
-        Whether labels stay on the workers of a cluster; else they are gathered, or written.
-    """
-
-    here: Executor
+    here: Executor  # threads of this process, for what is in its memory; `executor` where that runs in this process
     plan: Plan
     settings: Settings
     progress: Progress
-    labels_to: Path | None = None
-    labels_stay: bool = False
+    labels_to: Path | None = None  # Zarr array that calls write the labels to, or table that a later pass does
+    labels_stay: bool = False  # whether labels stay on the workers of a cluster; else they are gathered, or written
 
     def label_sink(self, chunk_rows: NDArray[np.int64]) -> GatheredLabels | HeldLabels:
         """Where the labels of a pass go."""
@@ -137,11 +110,8 @@ class FitContext(PassContext):
     ) -> Iterator[Self]:
         """Open the executors of a fit, and the disk where its plan says so; close them at the end.
 
-        Parameters
-        ----------
-        executor : "auto", int, or a Dask client
-        reader, plan, settings, weights, writer, progress
-            As the attributes.
+        `executor`: "auto", int, or a Dask client. `reader`, `plan`, `settings`, `weights`, `writer`, `progress`: as the
+        attributes.
         """
         remove_dead_folders()
         with ExitStack() as stack:

@@ -150,10 +150,7 @@ def count_and_weight(
 ) -> TfIdfRows:
     """Weight the rows of a source by their own document frequencies; see `fit_idf` for parameters and errors.
 
-    Returns
-    -------
-    TfIdfRows
-        Tells of the pass that counted, as one of its `stages_before`.
+    Returns TfIdfRows: tells of the pass that counted, as one of its `stages_before`.
     """
     held = resident_bytes()
     tfidf, stage = _counted(source, executor, IdfFit() if fit is None else fit, memory_limit)
@@ -233,12 +230,8 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
 def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
     """Weight the rows of a source as they are read, by frequencies that were counted before.
 
-    Raises
-    ------
-    InvalidInputError
-        If the source is dense.
-    InvalidParameterError
-        ``sublinear_tf`` for rows that hashing scales to a norm.
+    Raises InvalidInputError: if the source is dense; InvalidParameterError: ``sublinear_tf`` for rows that hashing
+    scales to a norm.
     """
     _check_sublinear(source, tfidf.sublinear_tf)
     return weighted(source, tfidf)

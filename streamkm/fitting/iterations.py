@@ -135,18 +135,8 @@ def _steps_behind(
 
     The first step behind epochs tells the objective that these ended with.
 
-    Parameters
-    ----------
-    first : LloydResult
-        The step before; its labels, where it has some, are those of the epochs.
-    moved : LloydResult
-        Where epochs ended.
-
-    Returns
-    -------
-    result : LloydResult
-    n_steps : int
-        Steps in all, before epochs and behind.
+    `first`: the step before; its labels, where it has some, are those of the epochs. `moved`: where epochs ended.
+    Returns result; n_steps: steps in all, before epochs and behind.
     """
     options: dict[str, Any] = {"tol": context.settings.tol, "accelerated": True}
     kept = StepCheckpoint(context.writer, "lloyd", stage, LloydResult)

@@ -39,53 +39,25 @@ VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The result of a fit.
+    """The result of a fit."""
 
-    Attributes
-    ----------
-    model : Model
-        Its centers made the labels.
-    labels : int32 (n,)
-        An array, the Zarr array that they were written to, or `HeldLabels` that stay on workers.
-    chunk_rows : int64 (chunks,)
-        Rows of each chunk.
-    totals : Totals
-        Exact sums, counts and objective of the final clusters.
-    distortion : float or None
-        See `fitting.labelling.inertia_estimate`.
-    lloyd : LloydResult
-        Of the stage that ended the iterations.
-    history : tuple of dict
-        ``{"stage", "iteration", "inertia"}``. Stages are "epochs", "lloyd", "polish", "sphere" and "refine"; each has
-        rows and a space of its own.
-    view : ndarray or csr_array (at most 5000, m)
-        Sketched rows of the sample, and
-    view_labels : int32
-        their clusters.
-    promise : InertiaEstimate or None
-    gain : float or None
-    n_rounds : int
-        As of `rounds.Labelled`.
-    deviations : float64 (d,) or None
-        Standard deviations of the features over some sampled rows; None where rows were assigned in the sketch.
-    profile : Profile or None
-        How the rows lie about the centers; None for rows that can be walked once only.
-    """
-
-    model: Model
-    labels: Any
-    chunk_rows: NDArray[np.int64]
-    totals: Totals
-    distortion: float | None
-    lloyd: LloydResult
+    model: Model  # its centers made the labels
+    labels: Any  # (n,): an array, the Zarr array that they were written to, or `HeldLabels` that stay on workers
+    chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk
+    totals: Totals  # exact sums, counts and objective of the final clusters
+    distortion: float | None  # see `fitting.labelling.inertia_estimate`
+    lloyd: LloydResult  # of the stage that ended the iterations
+    # ``{"stage", "iteration", "inertia"}``. Stages are "epochs", "lloyd", "polish", "sphere" and "refine"; each has
+    # rows and a space of its own
     history: tuple[dict[str, Any], ...]
-    view: Any
-    view_labels: NDArray[np.int32]
+    view: Any  # ndarray or csr_array (at most 5000, m), sketched rows of the sample
+    view_labels: NDArray[np.int32]  # int32, their clusters
     promise: InertiaEstimate | None = None
     gain: float | None = None
-    n_rounds: int = 0
+    n_rounds: int = 0  # as of `rounds.Labelled`
+    # (d,): standard deviations of the features over some sampled rows; None where rows were assigned in the sketch
     deviations: NDArray[np.float64] | None = None
-    profile: Profile | None = None
+    profile: Profile | None = None  # how the rows lie about the centers; None for rows that can be walked once only
 
 
 def run_fit(context: FitContext) -> Fit:

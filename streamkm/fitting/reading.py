@@ -30,19 +30,10 @@ from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, first_round,
 
 @dataclass(frozen=True, slots=True)
 class NormalizedRows:
-    """What clusters are looked for in.
+    """What clusters are looked for in."""
 
-    Attributes
-    ----------
-    sketched : Sketched
-        Its sample is in the frame.
-    sketch : Sketch
-        Of rows in the frame.
-    frame : Normalization
-    """
-
-    sketched: Sketched
-    sketch: Sketch
+    sketched: Sketched  # its sample is in the frame
+    sketch: Sketch  # of rows in the frame
     frame: Normalization
 
 

@@ -23,22 +23,12 @@ _STYLE = "max-width:40em;text-align:left"
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """A feature that sets a cluster apart.
+    """A feature that sets a cluster apart."""
 
-    Attributes
-    ----------
-    feature : str
-        Its name, its word, or its number.
-    mean, mean_of_all : float
-        Of the cluster's rows, and of all rows.
-    deviations : float
-        The difference of both in standard deviations of all rows.
-    """
-
-    feature: str
-    mean: float
+    feature: str  # its name, its word, or its number
+    mean: float  # of the cluster's rows, and of all rows
     mean_of_all: float
-    deviations: float
+    deviations: float  # the difference of both in standard deviations of all rows
 
     def __str__(self) -> str:
         mean = f"{self.mean:,.0f}" if 1e4 <= abs(self.mean) < 1e9 else f"{self.mean:.4g}"  # incomes, days
@@ -47,24 +37,12 @@ class Trait:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A row of a cluster.
+    """A row of a cluster."""
 
-    Attributes
-    ----------
-    row : int
-        Its number, from 0.
-    distance : float
-        To the center.
-    id : str or None
-        What the data call it, where they have an id column.
-    text : str or None
-        The row as it stands in the data, cut short, where that was asked for.
-    """
-
-    row: int
-    distance: float
-    id: str | None = None
-    text: str | None = None
+    row: int  # its number, from 0
+    distance: float  # to the center
+    id: str | None = None  # what the data call it, where they have an id column
+    text: str | None = None  # the row as it stands in the data, cut short, where that was asked for
 
     def __str__(self) -> str:
         return str(self.row) if self.id is None else self.id
@@ -72,65 +50,33 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRow:
-    """One cluster.
+    """One cluster."""
 
-    Attributes
-    ----------
-    cluster : int
-        Its label.
-    size : float
-        Rows, or their weight.
-    share : float
-        Of all rows.
-    nearest : int
-        The cluster whose mean lies nearest; -1 where there is no other.
-    distance : float
-        Between the two means.
-    traits : tuple of Trait
-        Those that set it apart most, first.
-    mean_distance, largest_distance : float or None
-        Of its rows to the center; None where no pass measured them, and for clusters without rows.
-    simplified_silhouette : float or None
-        Mean simplified silhouette of its rows, ``1 - a / b`` with a the distance to the center and b that to the second
-        nearest: 1 far from all others, 0 on the border. None also where there is one cluster, and for dense rows and
-        more than 4,096 clusters, where second nearest centers are not looked for; the table then says so.
-    typical, outlying : tuple of Example
-        Rows nearest to the center, and farthest from it.
-    n_blank : int
-        Rows without any value, of sparse data: documents without a word.
-    """
-
-    cluster: int
-    size: float
-    share: float
-    nearest: int
-    distance: float
-    traits: tuple[Trait, ...]
+    cluster: int  # its label
+    size: float  # rows, or their weight
+    share: float  # of all rows
+    nearest: int  # the cluster whose mean lies nearest; -1 where there is no other
+    distance: float  # between the two means
+    traits: tuple[Trait, ...]  # those that set it apart most, first
+    # of its rows to the center; None where no pass measured them, and for clusters without rows
     mean_distance: float | None = None
     largest_distance: float | None = None
+    # mean simplified silhouette of its rows, ``1 - a / b`` with a the distance to the center and b that to the second
+    # nearest: 1 far from all others, 0 on the border. None also where there is one cluster, and for dense rows and more
+    # than 4,096 clusters, where second nearest centers are not looked for; the table then says so
     simplified_silhouette: float | None = None
-    typical: tuple[Example, ...] = ()
+    typical: tuple[Example, ...] = ()  # rows nearest to the center, and farthest from it
     outlying: tuple[Example, ...] = ()
-    n_blank: int = 0
+    n_blank: int = 0  # rows without any value, of sparse data: documents without a word
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Values that were missing.
+    """Values that were missing."""
 
-    Attributes
-    ----------
-    share : float
-        Of all values.
-    feature : str
-        The name, or number, of the feature that lacks most.
-    most : float
-        Share of its values.
-    """
-
-    share: float
-    feature: str
-    most: float
+    share: float  # of all values
+    feature: str  # the name, or number, of the feature that lacks most
+    most: float  # share of its values
 
     @classmethod
     def of(cls, shares: NDArray[np.float64], name: Callable[[int], str]) -> Missing:
@@ -144,23 +90,12 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """All clusters, the largest first. Prints as a table; notebooks show it as one.
-
-    Attributes
-    ----------
-    rows : tuple of ClusterRow
-    by_words : bool
-        Whether traits are words.
-    missing : Missing or None
-        Values that were missing and filled.
-    cautions : tuple of str
-        Where the result is poor, and what to look at.
-    """
+    """All clusters, the largest first. Prints as a table; notebooks show it as one."""
 
     rows: tuple[ClusterRow, ...]
-    by_words: bool = False
-    missing: Missing | None = None
-    cautions: tuple[str, ...] = ()
+    by_words: bool = False  # whether traits are words
+    missing: Missing | None = None  # values that were missing and filled
+    cautions: tuple[str, ...] = ()  # where the result is poor, and what to look at
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -22,23 +22,15 @@ RARE_QUANTILE = 0.9  # of the deviations of sparse features, which is added to e
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """What is told of the features that set clusters apart.
+    """What is told of the features that set clusters apart."""
 
-    Attributes
-    ----------
-    name : callable
-        Of a feature's number.
-    n_traits : int
-        Features for each cluster, at most.
-    words : int64 (v,), optional
-        Features that are words: these name a cluster, as far as they are more frequent in it. None: none are words.
-    means : float64 (k + 1, d), optional
-        The clusters' means and, last, that of all rows, in the units to tell; by default those that are compared.
-    """
-
-    name: Callable[[int], str]
-    n_traits: int
+    name: Callable[[int], str]  # of a feature's number
+    n_traits: int  # features for each cluster, at most
+    # (v,): optional, features that are words: these name a cluster, as far as they are more frequent in it. None: none
+    # are words
     words: NDArray[np.int64] | None = None
+    # (k + 1, d): optional, the clusters' means and, last, that of all rows, in the units to tell; by default those that
+    # are compared
     means: NDArray[np.float64] | None = None
 
     def narrowed(self, columns: Columns) -> Wording:
@@ -61,15 +53,8 @@ def describe_clusters(
 ) -> ClusterSummary:
     """Say what is in each cluster. O(k^2 * d).
 
-    Parameters
-    ----------
-    means : float64 (k, d)
-    counts : float64 (k,)
-    deviations : float64 (d,)
-        Standard deviations of the features; those of 0 set nothing apart.
-    told : Wording
-    profile : Profile, optional
-        How rows lie about the centers.
+    `means`: float64 (k, d). `counts`: float64 (k,). `deviations`: float64 (d,), standard deviations of the features;
+    those of 0 set nothing apart. `profile`: how rows lie about the centers.
     """
     total, (others, far) = float(counts.sum()), nearest_means(means)
     everywhere, varies, by_words = counts @ means / total, deviations > 0, told.words is not None
@@ -131,10 +116,8 @@ def steadied(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
     Most features of text occur in one sampled row or none, so that their deviations say little. A quantile of all is
     added to each, as is done for the expressions of thousands of genes.
 
-    References
-    ----------
-    Tusher, Tibshirani and Chu, "Significance analysis of microarrays applied to the ionizing radiation response", PNAS
-    98 (2001), equation 1.
+    References: Tusher, Tibshirani and Chu, "Significance analysis of microarrays applied to the ionizing radiation
+    response", PNAS 98 (2001), equation 1.
     """
     seen = deviations[deviations > 0]
     return deviations + float(np.quantile(seen, RARE_QUANTILE)) if len(seen) else deviations

@@ -43,24 +43,15 @@ def compare(
     above the median of its earlier values (the mean distance: above or below). A deviation is the median absolute
     one, and at least the standard error by chance.
 
-    Parameters
-    ----------
-    before, now : ClusterState
-        Of the same clusters, about the same centers.
-    novel : float64 (k,)
-        Weights of new rows beyond the reach of their clusters.
-    earlier : float64 (u, 8)
-        `Drift.row` of the updates before, the oldest first.
-    wording : Wording
-        Names of features, which of them are words, and how many to tell.
+    `before`, `now`: of the same clusters, about the same centers. `novel`: float64 (k,), weights of new rows beyond the
+    reach of their clusters. `earlier`: float64 (u, 8), `Drift.row` of the updates before, the oldest first. `wording`:
+    names of features, which of them are words, and how many to tell.
 
-    References
-    ----------
-    Anscombe, "The transformation of Poisson, binomial and negative-binomial data", Biometrika 35 (1948): arcsines of
-    shares. Sidak, "Rectangular confidence regions for the means of multivariate normal distributions", JASA 62 (1967):
-    the largest of k. Leys, Ley, Klein, Bernard and Licata, "Detecting outliers: do not use standard deviation around
-    the mean, use absolute deviation around the median", Journal
-    of Experimental Social Psychology 49 (2013): median absolute deviations.
+    References: Anscombe, "The transformation of Poisson, binomial and negative-binomial data", Biometrika 35 (1948):
+    arcsines of shares. Sidak, "Rectangular confidence regions for the means of multivariate normal distributions", JASA
+    62 (1967): the largest of k. Leys, Ley, Klein, Bernard and Licata, "Detecting outliers: do not use standard
+    deviation around the mean, use absolute deviation around the median", Journal of Experimental Social Psychology 49
+    (2013): median absolute deviations.
     """
     changes, shifts = _share_changes(before, now), _shifts(before, now)
     shares_of = before.shares(), now.shares()

@@ -37,111 +37,56 @@ HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of change, beside those of the updates before.
-
-    Attributes
-    ----------
-    value : float
-    units : float
-        How far it is from what rows without change give, in standard errors by chance.
-    usual : float
-        Median of the values of the updates before; NaN where there are none.
-    score : float
-        How far `units` is from its median in the updates before, in deviations.
-    """
+    """A figure of change, beside those of the updates before."""
 
     value: float
-    units: float
-    usual: float = math.nan
-    score: float = 0.0
+    units: float  # how far it is from what rows without change give, in standard errors by chance
+    usual: float = math.nan  # median of the values of the updates before; NaN where there are none
+    score: float = 0.0  # how far `units` is from its median in the updates before, in deviations
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A feature whose mean moved in a cluster.
+    """A feature whose mean moved in a cluster."""
 
-    Attributes
-    ----------
-    feature : str
-        Its name, its word, or its number.
-    before, now : float
-        Means of the rows before, and of new rows.
-    """
-
-    feature: str
-    before: float
+    feature: str  # its name, its word, or its number
+    before: float  # means of the rows before, and of new rows
     now: float
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDrift:
-    """One cluster, before and now.
-
-    Attributes
-    ----------
-    id : int
-    rows : float
-        New ones, or their weight.
-    share_before, share : float
-        Of all rows before, and of all new rows.
-    shift : float
-        Of its mean, in mean distances of the rows before; NaN where these tell no spread, or there are no new rows.
-    moved : tuple of Moved
-        Features that moved most, first.
-    distance_before, distance : float
-        Mean distance to the center; NaN where there are no rows.
-    novel : float
-        New rows beyond its reach.
-    reasons : tuple of {"share", "mean", "novel", "new"}
-        What changed most in it; empty for most clusters.
-    """
+    """One cluster, before and now."""
 
     id: int
-    rows: float
-    share_before: float
+    rows: float  # new ones, or their weight
+    share_before: float  # of all rows before, and of all new rows
     share: float
+    # of its mean, in mean distances of the rows before; NaN where these tell no spread, or there are no new rows
     shift: float
-    moved: tuple[Moved, ...]
-    distance_before: float
+    moved: tuple[Moved, ...]  # features that moved most, first
+    distance_before: float  # mean distance to the center; NaN where there are no rows
     distance: float
-    novel: float
+    novel: float  # new rows beyond its reach
+    # tuple of {"share", "mean", "novel", "new"}, what changed most in it; empty for most clusters
     reasons: tuple[Reason, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How new rows differ from those of before.
+    """How new rows differ from those of before."""
 
-    Attributes
-    ----------
-    verdict : {"too few updates", "stable", "shifted", "fit again"}
-    clusters : tuple of ClusterDrift
-        The one with the most new rows first.
-    shares : Figure
-        Of the cluster whose share changed most for the number of its rows.
-    distances : Figure
-        Mean distance to the center over the distance within which 99 % of the rows before lie, at most 1.
-    novelty : Figure
-        Share of new rows beyond this distance.
-    shift : Figure
-        Of the mean that moved most for the number of its rows, in mean distances.
-    n_updates : int
-        Updates before whose figures these are compared with.
-    far_rows : int
-        New rows, estimated, that an update has labelled and not counted: far from all clusters, and too few for one.
-    far_feature : str
-        The feature in which the farthest of them differs most from its center.
-    """
-
-    verdict: Verdict
-    clusters: tuple[ClusterDrift, ...]
-    shares: Figure
+    verdict: Verdict  # {"too few updates", "stable", "shifted", "fit again"}
+    clusters: tuple[ClusterDrift, ...]  # the one with the most new rows first
+    shares: Figure  # of the cluster whose share changed most for the number of its rows
+    # mean distance to the center over the distance within which 99 % of the rows before lie, at most 1
     distances: Figure
-    novelty: Figure
-    shift: Figure
-    n_updates: int
+    novelty: Figure  # share of new rows beyond this distance
+    shift: Figure  # of the mean that moved most for the number of its rows, in mean distances
+    n_updates: int  # updates before whose figures these are compared with
+    # new rows, estimated, that an update has labelled and not counted: far from all clusters, and too few for one
     far_rows: int = 0
-    far_feature: str = ""
+    far_feature: str = ""  # the feature in which the farthest of them differs most from its center
 
     @property
     def far_text(self) -> str:

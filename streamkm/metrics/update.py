@@ -24,53 +24,27 @@ MOST_SHOWN = 15
 
 @dataclass(frozen=True, slots=True)
 class NewCluster:
-    """What sets a cluster apart that an update has found.
-
-    Attributes
-    ----------
-    id : int
-    traits : tuple of Moved
-        Features whose mean lies farthest from that of all rows: before, of all rows; now, of the cluster.
-    """
+    """What sets a cluster apart that an update has found."""
 
     id: int
+    # features whose mean lies farthest from that of all rows: before, of all rows; now, of the cluster
     traits: tuple[Moved, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Update(Lines):
-    """What an update by new rows brought.
+    """What an update by new rows brought."""
 
-    Attributes
-    ----------
-    drift : Drift or None
-        None for the first update.
-    events : tuple of Event
-    n_rows : int
-        New rows.
-    inertia, inertia_error : float
-        Of all rows so far, and the standard error of this estimate; NaN where they are not known.
-    changed_share : float
-        Estimated share of the rows so far that would get another label than they have.
-    relabel : bool
-        Whether rows of before should be labelled anew.
-    seconds : float
-    new : tuple of NewCluster
-        Clusters that were born or split off.
-    fixed_k : int
-        Number of clusters, if it may not change; else 0.
-    """
-
-    drift: Drift | None
+    drift: Drift | None  # None for the first update
     events: tuple[Event, ...]
-    n_rows: int
-    inertia: float
+    n_rows: int  # new rows
+    inertia: float  # of all rows so far, and the standard error of this estimate; NaN where they are not known
     inertia_error: float
-    changed_share: float
-    relabel: bool
+    changed_share: float  # estimated share of the rows so far that would get another label than they have
+    relabel: bool  # whether rows of before should be labelled anew
     seconds: float
-    new: tuple[NewCluster, ...] = ()
-    fixed_k: int = 0
+    new: tuple[NewCluster, ...] = ()  # clusters that were born or split off
+    fixed_k: int = 0  # number of clusters, if it may not change; else 0
 
     def __str__(self) -> str:
         told = Lines.__str__(self)

@@ -40,63 +40,34 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The result of an assign pass.
+    """The result of an assign pass."""
 
-    Attributes
-    ----------
-    labels : int32 (n,) or HeldLabels
-        -1 for invalid rows.
-    totals : Totals
-        Exact sums and counts of the clusters, and the exact sum of squared distances to the model's centers, all in
-        the model's space.
-    drawn : Drawn or None
-        Rows drawn by their share of the objective, in the model's space, if a rule was given.
-    profile : Profile or None
-        Distances of the rows to the model's centers, by cluster; None for rows that can be read once only.
-    """
-
-    labels: Any
+    labels: Any  # (n,) or HeldLabels, -1 for invalid rows
+    # exact sums and counts of the clusters, and the exact sum of squared distances to the model's centers, all in the
+    # model's space
     totals: Totals
-    drawn: Drawn | None = None
+    drawn: Drawn | None = None  # rows drawn by their share of the objective, in the model's space, if a rule was given
+    # distances of the rows to the model's centers, by cluster; None for rows that can be read once only
     profile: Profile | None = None
     n_rows: NDArray[np.int64] | None = None  # of each cluster, where weights decay
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The state of an assign pass.
+    """The state of an assign pass."""
 
-    Attributes
-    ----------
-    totals : Totals or None
-        None before the first row.
-    profile : Profile
-    drawn : tuple of Drawn
-        Rows drawn by their share of the objective, if there is a rule.
-    n_rows : int64 (k,) or None
-        Rows of each cluster, where weights decay.
-    """
-
-    totals: Totals | None
+    totals: Totals | None  # None before the first row
     profile: Profile
-    drawn: tuple[Drawn, ...] = ()
-    n_rows: NDArray[np.int64] | None = None
+    drawn: tuple[Drawn, ...] = ()  # rows drawn by their share of the objective, if there is a rule
+    n_rows: NDArray[np.int64] | None = None  # (k,): rows of each cluster, where weights decay
 
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """Weights of rows that halve with each so many rows that come after.
+    """Weights of rows that halve with each so many rows that come after."""
 
-    Attributes
-    ----------
-    half_life : float
-        Rows; infinite: no decay.
-    last_row : int
-        Number of the newest row, which keeps its weight.
-    """
-
-    half_life: float
-    last_row: int
+    half_life: float  # rows; infinite: no decay
+    last_row: int  # number of the newest row, which keeps its weight
 
     def weights(self, given: NDArray[np.float64], numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         """Weights (v,) of rows by their own ones, (v,) or (0,), and their numbers (v,)."""
@@ -118,28 +89,15 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
-    """Label every row by its nearest center; gather exact sums, counts and the objective of the clusters.
-
-    Attributes
-    ----------
-    model : Model
-    table : NearestCenters
-        The model's.
-    rule : DrawRule, optional
-        By which rows are drawn in the same pass.
-    decay : Decay, optional
-        How weights fall with the age of rows.
-    ground : Ground, optional
-        Rows far from it are labelled, and not counted.
-    """
+    """Label every row by its nearest center; gather exact sums, counts and the objective of the clusters."""
 
     saved_as = Passed
 
     model: Model
-    table: NearestCenters
-    rule: DrawRule | None = None
-    decay: Decay | None = None
-    ground: Ground | None = None
+    table: NearestCenters  # the model's
+    rule: DrawRule | None = None  # by which rows are drawn in the same pass
+    decay: Decay | None = None  # how weights fall with the age of rows
+    ground: Ground | None = None  # rows far from it are labelled, and not counted
 
     @staticmethod
     def memory(sizes: FitSizes, space: Space) -> PassMemory:
@@ -229,16 +187,8 @@ def assign_pass(
     k * d numbers for every stored entry. Its error is some 1e-16 of the sum of squared norms, so a much smaller
     objective is computed in one more pass.
 
-    Parameters
-    ----------
-    context : PassContext
-    assign : Assign
-    chunk_rows : int64 (chunks,)
-        Rows of each chunk, from the pass before.
-    sink : LabelSink
-        Takes the labels.
-    record : str, optional
-        Name under which labels and sums are saved as they come, and restored from an earlier run.
+    `chunk_rows`: int64 (chunks,), rows of each chunk, from the pass before. `sink`: takes the labels. `record`: name
+    under which labels and sums are saved as they come, and restored from an earlier run.
     """
     model = assign.model
     found = context.run(assign, stage, chunk_rows, sink=sink, record=record)

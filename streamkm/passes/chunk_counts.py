@@ -18,29 +18,16 @@ EXACT = 2.0**53  # float64 holds all integers below
 
 @dataclass(slots=True)
 class ChunkCounts:
-    """Counts of consecutive chunks.
+    """Counts of consecutive chunks."""
 
-    Attributes
-    ----------
-    n_read : array of int64 (chunks,)
-        Rows of each chunk.
-    kept : dict of int to int64 (v,)
-        Numbers of the valid rows in each chunk with others, by the number of the chunk.
-    n_rows, n_valid, n_counted : int
-        Rows of all chunks, those of them that are valid, and those of these with a positive weight.
-    width : int
-        Features of the widest.
-    n_inexact : int
-        Chunks with integers of 64 bits that float64 may not hold.
-    """
-
-    n_read: array[int] = field(default_factory=lambda: array("q"))
+    n_read: array[int] = field(default_factory=lambda: array("q"))  # array of int64 (chunks,), rows of each chunk
+    # dict of int to int64 (v,), numbers of the valid rows in each chunk with others, by the number of the chunk
     kept: dict[int, NDArray[np.int64]] = field(default_factory=dict)
-    n_rows: int = 0
+    n_rows: int = 0  # rows of all chunks, those of them that are valid, and those of these with a positive weight
     n_valid: int = 0
     n_counted: int = 0
-    width: int = 0
-    n_inexact: int = 0
+    width: int = 0  # features of the widest
+    n_inexact: int = 0  # chunks with integers of 64 bits that float64 may not hold
 
     def __len__(self) -> int:
         return len(self.n_read)
@@ -63,25 +50,14 @@ class ChunkCounts:
 
 @dataclass(slots=True)
 class BlockTotals:
-    """Totals of the blocks of consecutive chunks; those without rows are left out.
+    """Totals of the blocks of consecutive chunks; those without rows are left out."""
 
-    Attributes
-    ----------
-    weights, d2norms : array of float64 (blocks,)
-        Weight of the rows of each, and the weighted sum of their squared norms.
-    largest_d2norm : float
-        Largest squared norm of a row.
-    dtype : dtype or None
-        That holds the rows of all blocks; None: there is none.
-    dense : bool
-        Whether all rows are dense.
-    """
-
+    # array of float64 (blocks,), weight of the rows of each, and the weighted sum of their squared norms
     weights: array[float] = field(default_factory=lambda: array("d"))
     d2norms: array[float] = field(default_factory=lambda: array("d"))
-    largest_d2norm: float = 0.0
-    dtype: np.dtype[Any] | None = None
-    dense: bool = True
+    largest_d2norm: float = 0.0  # largest squared norm of a row
+    dtype: np.dtype[Any] | None = None  # that holds the rows of all blocks; None: there is none
+    dense: bool = True  # whether all rows are dense
 
     @classmethod
     def of(cls, block: Block | None) -> BlockTotals:

@@ -26,26 +26,15 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassContext:
-    """Executor, reader, weights and checkpoint of a run, which its passes share.
+    """Executor, reader, weights and checkpoint of a run, which its passes share."""
 
-    Attributes
-    ----------
-    executor : Executor
-        Runs the calls that read rows.
-    reader : RowReader
-    weights : float64 (n,) or (0,)
-        Weights of the rows; (0,): each weighs 1.
-    writer : CheckpointWriter
-        Saves the progress of passes; by default nothing.
-    spill : Spill, optional
-        Disk space for sketched rows that do not fit in memory.
-    """
-
-    executor: Executor
+    executor: Executor  # runs the calls that read rows
     reader: RowReader
+    # (n,) or (0,), weights of the rows; (0,): each weighs 1
     weights: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)
+    # saves the progress of passes; by default nothing
     writer: CheckpointWriter = field(default_factory=CheckpointWriter)
-    spill: Spill | None = None
+    spill: Spill | None = None  # disk space for sketched rows that do not fit in memory
 
     def rows(self, chunk_rows: NDArray[np.int64] | None = None) -> SourceRows:
         """The rows, to be read once; `chunk_rows` (chunks,) are the rows of each chunk, from an earlier pass."""

@@ -41,27 +41,14 @@ class SavedRows:
 
 @dataclass(slots=True)
 class Gathered:
-    """Results of the sketch pass so far, without the sketched rows.
-
-    Attributes
-    ----------
-    rule : SampleRule
-    coreset_rule : CoresetRule or None
-        Rule of the coreset of sketched rows, if one is wanted.
-    collector : SampleCollector
-    tree : CoresetTree or None
-    counts : ChunkCounts
-        Of the chunks so far.
-    occurring : Occurring
-        Features that occur in wide sparse rows.
-    """
+    """Results of the sketch pass so far, without the sketched rows."""
 
     rule: SampleRule
-    coreset_rule: CoresetRule | None = None
+    coreset_rule: CoresetRule | None = None  # rule of the coreset of sketched rows, if one is wanted
     collector: SampleCollector = field(init=False)
     tree: CoresetTree | None = field(init=False)
-    counts: ChunkCounts = field(default_factory=ChunkCounts)
-    occurring: Occurring = field(default_factory=Occurring)
+    counts: ChunkCounts = field(default_factory=ChunkCounts)  # of the chunks so far
+    occurring: Occurring = field(default_factory=Occurring)  # features that occur in wide sparse rows
 
     def __post_init__(self) -> None:
         self.collector = SampleCollector(self.rule.size)

@@ -21,14 +21,10 @@ logger = logging.getLogger(__name__)
 class LabelSink(Sink[Any], Protocol):
     """Takes the labels of chunks, in order.
 
-    Attributes
-    ----------
-    labels : int32 (n,) or HeldLabels
-    n_taken : int
-        Chunks so far.
+    `labels`: int32 (n,) or HeldLabels.
     """
 
-    n_taken: int
+    n_taken: int  # chunks so far
 
     @property
     def labels(self) -> Any:
@@ -38,12 +34,7 @@ class LabelSink(Sink[Any], Protocol):
 class GatheredLabels:
     """Labels of all rows in memory.
 
-    Parameters
-    ----------
-    chunk_rows : int64 (chunks,)
-        Rows of each chunk.
-    writer : CheckpointWriter
-        Its checkpoint holds the labels, too, if it has one.
+    `chunk_rows`: int64 (chunks,), rows of each chunk. `writer`: its checkpoint holds the labels, too, if it has one.
     """
 
     held: ClassVar[bool] = False
@@ -83,12 +74,8 @@ class GatheredLabels:
 class ScatteredLabels:
     """Labels of the valid rows of each chunk that has some, at their places among all rows; -1 for the others.
 
-    Parameters
-    ----------
-    chunk_rows : int64 (chunks,)
-        Rows of each chunk.
-    kept : mapping of int to int64 (v,)
-        Numbers of the valid rows in each chunk that has others, by the number of the chunk.
+    `chunk_rows`: int64 (chunks,), rows of each chunk. `kept`: mapping of int to int64 (v,), numbers of the valid rows
+    in each chunk that has others, by the number of the chunk.
     """
 
     held: ClassVar[bool] = False
@@ -118,14 +105,8 @@ class ScatteredLabels:
 class HeldLabels:
     """Labels of all rows, where they were made.
 
-    Attributes
-    ----------
-    handles : sequence
-        Of int32 labels, one for each chunk that was read.
-    rows : int64 (chunks,)
-        How many labels each has.
-    n_skipped : int
-        Labels that are -1; 0 until `count` was called.
+    `handles`: of int32 labels, one for each chunk that was read. `rows`: int64 (chunks,), how many labels each has.
+    `n_skipped`: labels that are -1; 0 until `count` was called.
     """
 
     held: ClassVar[bool] = True
@@ -156,10 +137,7 @@ class HeldLabels:
     def gather(self) -> NDArray[np.int32]:
         """All labels (n,), from each worker in turn.
 
-        Raises
-        ------
-        ClusterError
-            The client is closed, or the cluster is out of reach.
+        Raises ClusterError: the client is closed, or the cluster is out of reach.
         """
         labels, start = np.empty(self.n_rows, np.int32), 0
         try:

@@ -48,11 +48,8 @@ class Written:
 def nearest_two(X: Any, table: NearestCenters) -> NDArray[np.float64]:
     """Labels and distances of rows to the nearest and the second nearest center, for `predict.Values`.
 
-    Returns
-    -------
-    float64 (v, 4)
-        Label, distance, second label and second distance; NaN for the last two where k is 1. Labels and the first
-        distance are exact; which center is second is as far as products of float32 tell.
+    Returns float64 (v, 4): label, distance, second label and second distance; NaN for the last two where k is 1. Labels
+    and the first distance are exact; which center is second is as far as products of float32 tell.
     """
     n_rows, k = X.shape[0], table.n_clusters
     out = np.full((n_rows, N_VALUES), np.nan)
@@ -90,12 +87,7 @@ class RowNumbers:
 class RowIds:
     """Ids of rows.
 
-    Parameters
-    ----------
-    column : str
-        What they are called.
-    pieces : iterable of pyarrow.ChunkedArray, or of lists of str or None
-        Of all rows, in order.
+    `column`: what they are called. `pieces`: of all rows, in order.
     """
 
     def __init__(self, column: str, pieces: Iterable[Any]) -> None:
@@ -138,23 +130,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class WritePart(Map[Part]):
-    """Write a chunk's rows of the table to a part.
+    """Write a chunk's rows of the table to a part."""
 
-    Attributes
-    ----------
-    values : Values
-        Of `nearest_two`.
-    usual : float64 (k,) or None
-        See `write_table`.
-    format : TableFormat
-    directory : str
-        Of the parts.
-    """
-
-    values: Values
-    usual: NDArray[np.float64] | None
+    values: Values  # of `nearest_two`
+    usual: NDArray[np.float64] | None  # (k,): see `write_table`
     format: TableFormat
-    directory: str
+    directory: str  # of the parts
 
     def output(self, rows: ValidRows) -> Part:
         """The part of a chunk; a call that Dask repeats writes another part, under another name."""
@@ -177,26 +158,11 @@ def write_table(
 ) -> Written:
     """Read all rows once and write a table of their labels; readers see the old file or the whole new one.
 
-    Parameters
-    ----------
-    place : TablePlace
-        All workers see its directory.
-    usual : float64 (k,), optional
-        Mean distance of each cluster's rows to the center: what distances are divided by for outlier scores, which are
-        left empty without it.
-    names : RowNames
-        Row numbers or ids.
-    overwrite : bool or "any"
-        As of `check_place`, which is asked once more at the end.
-
-    Raises
-    ------
-    InvalidInputError
-        If there are not as many ids as rows.
-    DiskFullError, OutputError
-        The old file is as it was.
-    SourceNotFoundError
-        A worker does not see the directory; nothing was read.
+    `place`: all workers see its directory. `usual`: float64 (k,), mean distance of each cluster's rows to the center:
+    what distances are divided by for outlier scores, which are left empty without it. `names`: row numbers or ids.
+    `overwrite`: bool or "any", as of `check_place`, which is asked once more at the end. Raises InvalidInputError: if
+    there are not as many ids as rows; DiskFullError, OutputError: the old file is as it was; SourceNotFoundError: a
+    worker does not see the directory; nothing was read.
     """
     path, table_format = place.path, FORMATS[place.path.suffix]
     values = Values(model, model.table(), nearest_two)
@@ -230,19 +196,11 @@ def write_table(
 
 @dataclass(frozen=True, slots=True)
 class TableLabels:
-    """Labels of a table that workers wrote, read when they are asked for: ``[:]`` gathers them, int32 (n,).
-
-    Attributes
-    ----------
-    path : Path
-    n_rows : int
-    n_skipped : int
-        Rows without a cluster.
-    """
+    """Labels of a table that workers wrote, read when they are asked for: ``[:]`` gathers them, int32 (n,)."""
 
     path: Path
     n_rows: int
-    n_skipped: int = 0
+    n_skipped: int = 0  # rows without a cluster
 
     @property
     def shape(self) -> tuple[int]:

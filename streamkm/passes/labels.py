@@ -42,11 +42,8 @@ ROWS_PER_WRITE = 1 << 20  # labels of a storage chunk: one call writes one, so n
 def check_labels_place(path: str | os.PathLike[str], *, overwrite: Overwrite = False) -> Path:
     """The path of a Zarr array of labels that may be made, or replaced.
 
-    Raises
-    ------
-    OutputError
-        A URL, another suffix than .zarr, something there and `overwrite` False, or something else there than labels
-        that streamkm wrote.
+    Raises OutputError: a URL, another suffix than .zarr, something there and `overwrite` False, or something else there
+    than labels that streamkm wrote.
     """
     check_local(path)
     target = Path(path)
@@ -63,9 +60,7 @@ def check_labels_place(path: str | os.PathLike[str], *, overwrite: Overwrite = F
 def check_labels_array(path: Path) -> None:
     """Refuse to replace what is no Zarr array of labels that streamkm wrote, or holds other files too.
 
-    Raises
-    ------
-    OutputError
+    Raises OutputError.
     """
     try:
         marked = MARK in json.loads((path / "zarr.json").read_bytes())["attributes"]
@@ -77,17 +72,10 @@ def check_labels_array(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Label(Map[tuple[NDArray[np.int32], int]]):
-    """The labels of a chunk, -1 for invalid rows, and how many rows it has.
-
-    Attributes
-    ----------
-    model : Model
-    table : NearestCenters
-        The model's.
-    """
+    """The labels of a chunk, -1 for invalid rows, and how many rows it has."""
 
     model: Model
-    table: NearestCenters
+    table: NearestCenters  # the model's
 
     def output(self, rows: ValidRows) -> tuple[NDArray[np.int32], int]:
         """Of one chunk."""
@@ -99,12 +87,8 @@ def check_seen(executor: Executor, target: Path) -> None:
 
     A directory that does not exist yet is made when labels are written: the one that it will be made in is looked at.
 
-    Raises
-    ------
-    OutputError, DiskFullError
-        This process or a worker cannot write there.
-    SourceNotFoundError
-        A worker does not see the directory; names both.
+    Raises OutputError, DiskFullError: this process or a worker cannot write there; SourceNotFoundError: a worker does
+    not see the directory; names both.
     """
     directory = next(each for each in target.absolute().parents if each.is_dir())
     with working_directory(directory / target.name) as place, named(place, target):
@@ -136,19 +120,9 @@ def write_labels(
 ) -> None:
     """Have the labels written to a Zarr array, which appears when it is complete.
 
-    Parameters
-    ----------
-    target : path
-        Visible to all workers.
-    overwrite : bool or "any"
-        Whether labels that are there may be replaced.
-
-    Raises
-    ------
-    OutputError, DiskFullError
-        It cannot be written here.
-    SourceNotFoundError
-        A worker does not see the path; names both.
+    `target`: visible to all workers. `overwrite`: bool or "any", whether labels that are there may be replaced. Raises
+    OutputError, DiskFullError: it cannot be written here; SourceNotFoundError: a worker does not see the path; names
+    both.
 
     Notes
     -----

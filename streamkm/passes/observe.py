@@ -22,21 +22,12 @@ FOLLOW_CENTERS, FOLLOW_CORESETS = 7, 11  # while clusters go on, when no rows ar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSizes:
-    """Sizes that the memory of an update follows from.
-
-    Attributes
-    ----------
-    n_clusters, n_features : int
-    coreset_bytes : int
-        Of the rows of a coreset; 0: clusters stay where they are, as when rows are only labelled.
-    held_bytes : int
-        Of the state of before, which the process holds already.
-    """
+    """Sizes that the memory of an update follows from."""
 
     n_clusters: int
     n_features: int
-    coreset_bytes: int
-    held_bytes: int
+    coreset_bytes: int  # of the rows of a coreset; 0: clusters stay where they are, as when rows are only labelled
+    held_bytes: int  # of the state of before, which the process holds already
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +44,14 @@ class ObserveState:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Rows as they lie about the present centers.
+    """Rows as they lie about the present centers."""
 
-    Attributes
-    ----------
-    gathered : Gathered
-        Exact sums, counts and objective of the clusters, and drawn rows.
-    novel : float64 (k,)
-        Weight of the rows of each cluster that lie beyond its reach.
-    histogram : float64 (b,)
-        Weights of rows by distance over reach; see `cluster.distances.distance_histogram`.
-    squares : float
-        Sum of the squares of the rows' weights.
-    chunk_rows : int64 (chunks,)
-        Rows of each chunk, invalid ones included.
-    n_valid : int
-    """
-
-    gathered: Gathered
-    novel: NDArray[np.float64]
+    gathered: Gathered  # exact sums, counts and objective of the clusters, and drawn rows
+    novel: NDArray[np.float64]  # (k,): weight of the rows of each cluster that lie beyond its reach
+    # (b,): weights of rows by distance over reach; see `cluster.distances.distance_histogram`
     histogram: NDArray[np.float64]
-    squares: float
-    chunk_rows: NDArray[np.int64]
+    squares: float  # sum of the squares of the rows' weights
+    chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk, invalid ones included
     n_valid: int
 
     @property
@@ -90,19 +67,12 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Observe(Pass[ObserveState, None, Observed]):
-    """Gather sums and profiles of rows about known centers, count those that lie far out, and draw some.
-
-    Attributes
-    ----------
-    assign : Assign
-    reach : float64 (k,)
-        Distance from each center beyond which a row is novel.
-    """
+    """Gather sums and profiles of rows about known centers, count those that lie far out, and draw some."""
 
     saved_as = ObserveState
 
     assign: Assign
-    reach: NDArray[np.float64]
+    reach: NDArray[np.float64]  # (k,): distance from each center beyond which a row is novel
 
     @classmethod
     def of(cls, model: Model, reach: NDArray[np.float64], rule: DrawRule | None) -> Observe:

@@ -24,22 +24,9 @@ MOST_SHARE = 0.05  # of the rows that are read for more places than rows are wan
 def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage) -> Matrix:
     """Read about so many rows from evenly spread chunks, each as small as its storage allows.
 
-    Parameters
-    ----------
-    context : PassContext
-        Its source has chunks, and knows its number of rows.
-    row_bytes : int
-        Bytes of a row as read.
-
-    Returns
-    -------
-    ndarray or csr_array (s, d)
-        s is smaller if chunks are small and rows are invalid.
-
-    Raises
-    ------
-    InvalidInputError
-        If one of these rows is invalid.
+    `context`: its source has chunks, and knows its number of rows. `row_bytes`: bytes of a row as read. Returns ndarray
+    or csr_array (s, d): s is smaller if chunks are small and rows are invalid. Raises InvalidInputError: if one of
+    these rows is invalid.
     """
     reader = replace(context.reader, target_bytes=max(1, n_wanted // MOST_PLACES) * row_bytes)
     chunks = reader.source.cut(reader.target_bytes)

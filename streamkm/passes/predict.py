@@ -40,24 +40,11 @@ def lazy_map(
 ) -> Any:
     """Map the rows of a Dask array to values, as `predict.map_rows` does, but lazily.
 
-    Parameters
-    ----------
-    source : DaskSource
-    function : callable
-        `predict.nearest_labels`, `predict.nearest_d2` or `predict.distances`. Takes a matrix (v, m) in the model's
-        space and a NearestCenters, and returns one value or `n_columns` values for each row.
-    invalid : "raise" or "skip"
-        "raise": computing a block with NaN or infinity raises; "skip": such rows get -1 or NaN.
-
-    Returns
-    -------
-    dask.array.Array
-        (n,) or (n, n_columns), in blocks with as many rows as those of the source, which may be unknown.
-
-    Raises
-    ------
-    InvalidInputError
-        Another number of features than the model's.
+    `function`: `predict.nearest_labels`, `predict.nearest_d2` or `predict.distances`. Takes a matrix (v, m) in the
+    model's space and a NearestCenters, and returns one value or `n_columns` values for each row. `invalid`: "raise" or
+    "skip", "raise": computing a block with NaN or infinity raises; "skip": such rows get -1 or NaN. Returns
+    dask.array.Array: (n,) or (n, n_columns), in blocks with as many rows as those of the source, which may be unknown.
+    Raises InvalidInputError: another number of features than the model's.
     """
     if source.n_features != model.n_features:
         raise InvalidInputError(
@@ -111,19 +98,11 @@ CENTER_COPIES = 3  # of a model that labels: its centers, the estimator's, those
 
 @dataclass(frozen=True, slots=True)
 class Values(Map[NDArray[Any]]):
-    """Values of a function for rows in the model's space; -1 or NaN for invalid rows.
-
-    Attributes
-    ----------
-    model : Model
-    table : NearestCenters
-        The model's.
-    function : callable
-        Takes a matrix (v, m) and a NearestCenters; returns one value, or one row of values, for each row.
-    """
+    """Values of a function for rows in the model's space; -1 or NaN for invalid rows."""
 
     model: Model
-    table: NearestCenters
+    table: NearestCenters  # the model's
+    # takes a matrix (v, m) and a NearestCenters; returns one value, or one row of values, for each row
     function: Callable[..., Any]
 
     @staticmethod
@@ -151,15 +130,7 @@ def map_rows(
 ) -> Iterator[NDArray[Any]]:
     """Read all rows once; yield ``function(X in the model's space, table)`` for each chunk, in order.
 
-    Parameters
-    ----------
-    context : PassContext
-    model : Model
-    function : callable
-        See `Values`.
-    stage : Stage
-    wide : bool
-        Whether the function returns a row of values for each row.
+    `function`: see `Values`. `wide`: whether the function returns a row of values for each row.
     """
     values = (WideValues if wide else Values)(model, model.table(), function)
     for part in context.outputs(values, stage):

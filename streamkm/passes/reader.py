@@ -36,27 +36,16 @@ SMALL = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.bool_))  # rows of t
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """A source, and how every pass of a run reads it.
-
-    Attributes
-    ----------
-    source : RowSource
-    target_bytes : int
-        Decoded bytes of a chunk, about.
-    metric : "euclidean" or "cosine"
-        "cosine": rows are scaled to unit length as they come.
-    invalid : "raise", "skip" or "mean"
-        Whether rows with NaN or infinity raise InvalidInputError or are left out. "mean": rows with NaN are read as
-        they are, for a pass that gathers means; others raise.
-    may_index : bool
-        Whether a pass that needs a few rows may leave the others unread, because another pass of the run reads and
-        checks all of them.
-    """
+    """A source, and how every pass of a run reads it."""
 
     source: RowSource
-    target_bytes: int
-    metric: Metric
+    target_bytes: int  # decoded bytes of a chunk, about
+    metric: Metric  # "euclidean" or "cosine", "cosine": rows are scaled to unit length as they come
+    # "raise", "skip" or "mean", whether rows with NaN or infinity raise InvalidInputError or are left out. "mean": rows
+    # with NaN are read as they are, for a pass that gathers means; others raise
     invalid: Invalid
+    # whether a pass that needs a few rows may leave the others unread, because another pass of the run reads and checks
+    # all of them
     may_index: bool = False
 
     def large(self, state_bytes: float) -> Large:
@@ -70,11 +59,8 @@ class RowReader:
     ) -> Iterator[ReadItem]:
         """Items that the executor's calls read, with their numbers of rows and the rows' weights.
 
-        Parameters
-        ----------
-        weights : float64 (n,) or (0,)
-        chunk_rows : int64 (chunks,) or None
-            Rows of each item, from an earlier pass; needed if there are weights and the source does not know.
+        `weights`: float64 (n,) or (0,). `chunk_rows`: int64 (chunks,) or None, rows of each item, from an earlier pass;
+        needed if there are weights and the source does not know.
         """
         first_row = 0
         for index, (item, known) in enumerate(executor.items(self.source, self.target_bytes)):
@@ -100,10 +86,8 @@ class RowReader:
     def read(self, item: ReadItem) -> ValidRows:
         """Read an item of `items`: its valid rows, with their weights.
 
-        Raises
-        ------
-        InvalidInputError
-            For NaN or infinity, unless such rows are skipped; names the row. If the number of rows has changed.
+        Raises InvalidInputError: for NaN or infinity, unless such rows are skipped; names the row. If the number of
+        rows has changed.
         """
         what, n_expected, weights, first_row, _ = item
         valid = self.read_rows(what)
@@ -152,31 +136,17 @@ class RowReader:
 
 @dataclass(frozen=True, slots=True)
 class ValidRows:
-    """Valid rows of one chunk.
+    """Valid rows of one chunk."""
 
-    Attributes
-    ----------
-    X : ndarray or csr_array (v, d)
-    places : int64 (v,)
-    n_read : int
-        Rows of the chunk, invalid ones included.
-    kept : int64 (v,), or None
-        Numbers of these rows in the chunk; None: all.
-    d2norms : float64 (v,) or None
-        Squared norms of the rows; None for dtypes whose values are always valid.
-    weights : float64 (v,) or (0,)
-        Sample weights; empty where every row weighs 1.
-    first_row : int
-        Number of rows before the chunk, if known.
-    """
-
-    X: Matrix
-    places: NDArray[np.int64]
-    n_read: int
-    kept: NDArray[np.int64] | None
+    X: Matrix  # ndarray or csr_array (v, d)
+    places: NDArray[np.int64]  # (v,)
+    n_read: int  # rows of the chunk, invalid ones included
+    kept: NDArray[np.int64] | None  # (v,): or None, numbers of these rows in the chunk; None: all
+    # (v,): squared norms of the rows; None for dtypes whose values are always valid
     d2norms: NDArray[np.float64] | None
+    # (v,) or (0,), sample weights; empty where every row weighs 1
     weights: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)
-    first_row: int = 0
+    first_row: int = 0  # number of rows before the chunk, if known
 
     @property
     def numbers(self) -> NDArray[np.int64]:
@@ -194,22 +164,12 @@ class ValidRows:
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """The rows of a source as `engine.passes.run` reads them.
-
-    Attributes
-    ----------
-    row_reader : RowReader
-    weights : float64 (n,) or (0,)
-    chunk_rows : int64 (chunks,), optional
-        Rows of each chunk, from an earlier pass.
-    n_before : int
-        Chunks to leave out, because an earlier run has processed them.
-    """
+    """The rows of a source as `engine.passes.run` reads them."""
 
     row_reader: RowReader
-    weights: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)
-    chunk_rows: NDArray[np.int64] | None = None
-    n_before: int = 0
+    weights: NDArray[np.float64] = field(default_factory=lambda: NO_WEIGHTS)  # (n,) or (0,)
+    chunk_rows: NDArray[np.int64] | None = None  # (chunks,): optional, rows of each chunk, from an earlier pass
+    n_before: int = 0  # chunks to leave out, because an earlier run has processed them
 
     @property
     def n_items(self) -> int:

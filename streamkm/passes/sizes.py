@@ -30,32 +30,17 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSizes:
-    """Sizes of the rows.
-
-    Attributes
-    ----------
-    n_rows, n_features, n_components : int
-    row_bytes, block_row_bytes : int
-        Bytes of a row as read, and as sketched.
-    sample_floats : int
-        Bytes of a sampled row of original features as floats, if it must be converted; else 0.
-    itemsize : int
-        Bytes of a value in products with centers.
-    dense : bool
-        Whether rows are dense when they are clustered and assigned.
-    n_occurring : int
-        Estimated number of features that occur, which the first pass finds; 0: any may.
-    """
+    """Sizes of the rows."""
 
     n_rows: int
     n_features: int
     n_components: int
-    row_bytes: int
+    row_bytes: int  # bytes of a row as read, and as sketched
     block_row_bytes: int
-    sample_floats: int = 0
-    itemsize: int = 4
-    dense: bool = False
-    n_occurring: int = 0
+    sample_floats: int = 0  # bytes of a sampled row of original features as floats, if it must be converted; else 0
+    itemsize: int = 4  # bytes of a value in products with centers
+    dense: bool = False  # whether rows are dense when they are clustered and assigned
+    n_occurring: int = 0  # estimated number of features that occur, which the first pass finds; 0: any may
 
     @property
     def center_features(self) -> int:
@@ -74,44 +59,20 @@ class RowSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSizes:
-    """Sizes of a fit.
-
-    Attributes
-    ----------
-    n_clusters : int
-    rows : RowSizes
-    reading : ReadingMemory
-    chosen : Sizes
-    coreset_rows : int
-        Rows of a coreset, if one is wanted.
-    fitted : bool
-        Whether the sketch is found on sampled rows.
-    n_portions : int
-        Portions of the rows on which starts are searched, one after the other.
-    directions : int
-        Singular vectors that are found in a separate pass; 0: none.
-    sums_bytes : int
-        Bytes of the sums of a preparation's pass; 0: there is no such pass.
-    once : bool
-        Whether rows can be read once only, so that held blocks of sketched rows are labelled.
-    labels : bool
-        Whether labels are gathered in this process.
-    ahead : bool
-        Whether the sketch is found on rows that are read before the first pass.
-    """
+    """Sizes of a fit."""
 
     n_clusters: int
     rows: RowSizes
     reading: ReadingMemory
     chosen: Sizes
-    coreset_rows: int
-    fitted: bool = False
-    n_portions: int = 1
-    directions: int = 0
-    sums_bytes: int = 0
-    once: bool = False
-    labels: bool = True
-    ahead: bool = False
+    coreset_rows: int  # rows of a coreset, if one is wanted
+    fitted: bool = False  # whether the sketch is found on sampled rows
+    n_portions: int = 1  # portions of the rows on which starts are searched, one after the other
+    directions: int = 0  # singular vectors that are found in a separate pass; 0: none
+    sums_bytes: int = 0  # bytes of the sums of a preparation's pass; 0: there is no such pass
+    once: bool = False  # whether rows can be read once only, so that held blocks of sketched rows are labelled
+    labels: bool = True  # whether labels are gathered in this process
+    ahead: bool = False  # whether the sketch is found on rows that are read before the first pass
 
     @property
     def kept_rows(self) -> int:

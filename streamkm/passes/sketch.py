@@ -37,35 +37,17 @@ from streamkm.sketches.base import SketchFitBytes
 
 @dataclass(frozen=True, slots=True)
 class Sketched:
-    """The result of the sketch pass.
+    """The result of the sketch pass."""
 
-    Attributes
-    ----------
-    blocks : Blocks or None
-        None if sketched rows are not held.
-    coreset : Coreset or None
-        A coreset of sketched rows, in place of blocks.
-    sample : Sample
-    chunk_rows : int64 (chunks,)
-        Rows of each chunk, invalid ones included.
-    kept : mapping of int to int64 (v,)
-        Numbers of the valid rows in each chunk that has others, by the number of the chunk.
-    n_features : int
-        d of the source, or of the widest row.
-    n_valid : int
-        Number of valid rows.
-    occurring : Occurring
-        Features that occur in wide sparse rows.
-    """
-
-    blocks: Blocks | None
-    coreset: Coreset | None
+    blocks: Blocks | None  # None if sketched rows are not held
+    coreset: Coreset | None  # a coreset of sketched rows, in place of blocks
     sample: Sample
-    chunk_rows: NDArray[np.int64]
+    chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk, invalid ones included
+    # mapping of int to int64 (v,), numbers of the valid rows in each chunk that has others, by the number of the chunk
     kept: Mapping[int, NDArray[np.int64]]
-    n_features: int
-    n_valid: int
-    occurring: Occurring
+    n_features: int  # d of the source, or of the widest row
+    n_valid: int  # number of valid rows
+    occurring: Occurring  # features that occur in wide sparse rows
 
     @property
     def columns(self) -> Columns | None:
@@ -86,25 +68,12 @@ def sketch_pass(
 ) -> Sketched:
     """Read all rows once: sketch them into blocks and keep a sample of them.
 
-    Parameters
-    ----------
-    context : PassContext
-    gathered : Gathered
-        Filled in place. Chunks that it contains already are not read again.
-    stage : Stage
-        Advances by one for each chunk.
-    sketch : Sketch, optional
-        None: only sample.
-    chunk_rows : int64 (chunks,), optional
-        Rows of each chunk, from `count_pass`; needed if there are weights and the source does not know.
-    record : str, optional
-        Name under which `gathered` and sketched rows are saved as they grow, and restored from an earlier run; rows
-        that memory holds to the end of a pass that no save was due in are not. None: nothing is saved.
-
-    Raises
-    ------
-    InvalidInputError
-        If a row is invalid, there are no rows, or `weights` has another length than the rows.
+    `gathered`: filled in place. Chunks that it contains already are not read again. `stage`: advances by one for each
+    chunk. `sketch`: None: only sample. `chunk_rows`: int64 (chunks,), rows of each chunk, from `count_pass`; needed if
+    there are weights and the source does not know. `record`: name under which `gathered` and sketched rows are saved as
+    they grow, and restored from an earlier run; rows that memory holds to the end of a pass that no save was due in are
+    not. None: nothing is saved. Raises InvalidInputError: if a row is invalid, there are no rows, or `weights` has
+    another length than the rows.
     """
     reader, weights, writer = context.reader, context.weights, context.writer
 

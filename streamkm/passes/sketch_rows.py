@@ -47,20 +47,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class SketchRows(HeldMap[Told]):
-    """Sketch the rows of each chunk, and gather its sample, coreset and features.
+    """Sketch the rows of each chunk, and gather its sample, coreset and features."""
 
-    Attributes
-    ----------
-    sketch : Sketch or None
-        None: rows are sampled only.
-    rule : SampleRule
-    coreset_rule : CoresetRule or None
-        Rule of the coreset of sketched rows, which replaces blocks.
-    """
-
-    sketch: Sketch | None
+    sketch: Sketch | None  # None: rows are sampled only
     rule: SampleRule
-    coreset_rule: CoresetRule | None
+    coreset_rule: CoresetRule | None  # rule of the coreset of sketched rows, which replaces blocks
 
     @staticmethod
     def memory(sizes: FitSizes, cluster_on: ClusterOn, room: int = 0) -> PassMemory:

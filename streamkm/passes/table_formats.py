@@ -33,15 +33,9 @@ Columns = tuple[NDArray[Any], ...]
 
 
 class RowNames(Protocol):
-    """What the rows of a table are called, in order.
+    """What the rows of a table are called, in order."""
 
-    Attributes
-    ----------
-    column : str
-        What the names are called.
-    """
-
-    column: str
+    column: str  # what the names are called
 
     def take(self, n_rows: int) -> Any:
         """Names of the next rows: int64 (n_rows,) or a pyarrow.ChunkedArray."""
@@ -174,9 +168,7 @@ FORMATS: dict[str, TableFormat] = {".csv": CsvFormat(), ".parquet": ParquetForma
 def pyarrow_parquet() -> tuple[Any, Any]:
     """The modules pyarrow and pyarrow.parquet.
 
-    Raises
-    ------
-    MissingDependencyError
+    Raises MissingDependencyError.
     """
     try:
         import pyarrow as pa

@@ -24,30 +24,17 @@ _PART = re.compile(PART_NAME.format("[0-9]{5,}").replace(".", r"\."))
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """Where a table is written.
+    """Where a table is written."""
 
-    Attributes
-    ----------
-    path : Path
-        Ends in .csv or .parquet.
-    is_folder : bool
-        Whether it becomes a folder of Parquet files.
-    """
-
-    path: Path
-    is_folder: bool = False
+    path: Path  # ends in .csv or .parquet
+    is_folder: bool = False  # whether it becomes a folder of Parquet files
 
 
 def check_table_place(path: str | os.PathLike[str], *, overwrite: Overwrite) -> TablePlace:
     """The place of a table of labels that may be made, or replaced.
 
-    Raises
-    ------
-    OutputError
-        A URL, or no directory to write to. Something is there and `overwrite` is False, or something else than a table
-        of labels. A folder of CSV.
-    MissingDependencyError
-        Parquet without pyarrow.
+    Raises OutputError: a URL, or no directory to write to. Something is there and `overwrite` is False, or something
+    else than a table of labels. A folder of CSV; MissingDependencyError: Parquet without pyarrow.
     """
     check_local(path)
     place = TablePlace(Path(path), os.fspath(path).endswith("/"))

@@ -51,14 +51,8 @@ MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
 def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources) -> Plan:
     """Decide how a fit will go, without reading rows.
 
-    Raises
-    ------
-    InvalidInputError
-        If the source cannot be walked as often as needed.
-    InvalidParameterError
-        If a parameter does not fit the data.
-    MemoryLimitError
-        If the projected memory exceeds the limit.
+    Raises InvalidInputError: if the source cannot be walked as often as needed; InvalidParameterError: if a parameter
+    does not fit the data; MemoryLimitError: if the projected memory exceeds the limit.
     """
 
     def planned(of_workers: int) -> Plan:

@@ -66,21 +66,11 @@ def _planned(
 ) -> Plan:
     """The plan of a kernel fit below one limit.
 
-    Parameters
-    ----------
-    how : one of `LANDMARKS`
-    all_rows : bool
-        Whether projection and clustering see all rows, not the row sample: 4 passes instead of 2; 3 for
-        `LANDMARK_SKETCHES`, which have no projection to find.
-    refine : int or "auto"
-        As of `plan_fit`. Clusters of the landmarks alone are left as they are.
-
-    Raises
-    ------
-    InvalidInputError
-        If the source cannot be walked as often as needed, or has too many rows for `method`.
-    MemoryLimitError
-        If the projected memory exceeds `memory_limit`; see `core.memory.memory_limit_bytes`.
+    `all_rows`: whether projection and clustering see all rows, not the row sample: 4 passes instead of 2; 3 for
+    `LANDMARK_SKETCHES`, which have no projection to find. `refine`: int or "auto", as of `plan_fit`. Clusters of the
+    landmarks alone are left as they are. Raises InvalidInputError: if the source cannot be walked as often as needed,
+    or has too many rows for `method`; MemoryLimitError: if the projected memory exceeds `memory_limit`; see
+    `core.memory.memory_limit_bytes`.
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
     budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)

@@ -29,30 +29,15 @@ COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapSizes:
-    """Sizes of a map to features.
+    """Sizes of a map to features."""
 
-    Attributes
-    ----------
-    n_columns : int
-        Landmarks, random features, or combinations of kernel columns: c.
-    n_held : int
-        Rows that the map holds: landmarks, or all rows where kernel columns are combined; 0 for random features.
-    rank : int
-        Features.
-    n_features : int
-        Of dense rows; 0 of sparse ones.
-    landmark_bytes : int
-        Of a row as a landmark, with what is laid out for kernels.
-    pool_rows : int
-        Rows that landmarks are the means of, as floats; 0 where they are sampled.
-    """
-
-    n_columns: int
+    n_columns: int  # landmarks, random features, or combinations of kernel columns: c
+    # rows that the map holds: landmarks, or all rows where kernel columns are combined; 0 for random features
     n_held: int
-    rank: int
-    n_features: int
-    landmark_bytes: int
-    pool_rows: int
+    rank: int  # features
+    n_features: int  # of dense rows; 0 of sparse ones
+    landmark_bytes: int  # of a row as a landmark, with what is laid out for kernels
+    pool_rows: int  # rows that landmarks are the means of, as floats; 0 where they are sampled
 
     @property
     def map_bytes(self) -> int:
@@ -74,23 +59,12 @@ class MapSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelMemoryModel:
-    """Sizes that the projection is made of, and the projection.
+    """Sizes that the projection is made of, and the projection."""
 
-    Attributes
-    ----------
-    read : FitSizes
-        Of rows as they are read.
-    features : FitSizes
-        Of rows as features.
-    map : MapSizes
-    all_rows : bool
-        Whether projection and clustering see all rows.
-    """
-
-    read: FitSizes
-    features: FitSizes
+    read: FitSizes  # of rows as they are read
+    features: FitSizes  # of rows as features
     map: MapSizes
-    all_rows: bool
+    all_rows: bool  # whether projection and clustering see all rows
 
     def stages(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak."""

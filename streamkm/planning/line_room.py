@@ -18,20 +18,10 @@ def with_line_room(
 
     A line has the room of a chunk, of the longest line that the plan counts, and its share of what the plan leaves.
 
-    Parameters
-    ----------
-    source : RowSource
-        As it was planned for, or what it is made of.
-    memory_limit : Any
-        As it was given.
-    peak_bytes : int
-        Projected resident bytes, with what long lines take that were seen.
-    chunk_bytes : int
-        Decoded bytes of a chunk.
-    n_threads : int
-        That read at a time where the source's pieces can be read in any order.
-    on_cluster : bool
-        Whether workers read. Their lines are in no plan, and each has the room that this process has.
+    `source`: as it was planned for, or what it is made of. `memory_limit`: as it was given. `peak_bytes`: projected
+    resident bytes, with what long lines take that were seen. `chunk_bytes`: decoded bytes of a chunk. `n_threads`: that
+    read at a time where the source's pieces can be read in any order. `on_cluster`: whether workers read. Their lines
+    are in no plan, and each has the room that this process has.
     """
     if not is_given(memory_limit):
         return source

@@ -94,28 +94,11 @@ class MemoryBudget:
     ) -> tuple[int, int, int]:
         """Sizes of a pass that gives each row's label and so many values: what is found counts as what is read does.
 
-        Parameters
-        ----------
-        asked : int or "auto"
-            Decoded bytes of a chunk.
-        n_threads : int
-            There are; the size of chunks does not depend on it.
-        centers_bytes : int
-            Of the centers, in float64.
-        n_columns : int
-            Values of a row beside its label.
-        update : UpdateSizes, optional
-            If clusters are updated.
-
-        Returns
-        -------
-        chunk_bytes, n_threads, peak_bytes : int
-            The last: projected resident bytes. Where even the smallest chunks have no room for one thread, these.
-
-        Raises
-        ------
-        MemoryLimitError
-            An update has no room in chunks of any size.
+        `asked`: int or "auto", decoded bytes of a chunk. `n_threads`: there are; the size of chunks does not depend on
+        it. `centers_bytes`: of the centers, in float64. `n_columns`: values of a row beside its label. `update`: if
+        clusters are updated. Returns chunk_bytes, n_threads, peak_bytes: the last: projected resident bytes. Where even
+        the smallest chunks have no room for one thread, these. Raises MemoryLimitError: an update has no room in chunks
+        of any size.
         """
         row_bytes, found_bytes = decoded_row_bytes(source), labelled_bytes(n_columns)
         first = self.chunk_bytes(source, asked, row_bytes)

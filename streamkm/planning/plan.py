@@ -34,50 +34,24 @@ _MAIN = ("sketch", "assignment", "passes", "bytes read", "memory", "worker memor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Lines):
-    """The plan of a fit.
-
-    Attributes
-    ----------
-    source : str
-    n_rows : int or None
-        Exact, or about; None if only reading can tell.
-    knows_rows : bool
-        Whether `n_rows` is exact.
-    n_features : int or None
-    stored_bytes : int or None
-        Read in one pass over the source.
-    sketching : PlannedSketch
-    sampling : PlannedSample
-    clustering : PlannedClustering
-    reading : PlannedReading
-    memory : dict of str to int
-        Projected resident bytes of this process in each stage: of the client, on a Dask cluster.
-    memory_model : MemoryModel or None
-        What the projection is made of; None where it is another's.
-    limit_bytes : int
-        What they may not exceed.
-    base_bytes : int
-        What the process holds beside what is planned: `process_memory`, and rows in memory.
-    process_memory : int
-        What it holds beside data, in steps of 64 MiB: measured before the fit, or given with the limit.
-    workers : PlannedWorkers or None
-        Memory of the workers of a Dask cluster, which read rows and hold those that are sketched; None without one.
-    """
+    """The plan of a fit."""
 
     source: str
-    n_rows: int | None
-    knows_rows: bool = False
+    n_rows: int | None  # exact, or about; None if only reading can tell
+    knows_rows: bool = False  # whether `n_rows` is exact
     n_features: int | None
-    stored_bytes: int | None
+    stored_bytes: int | None  # read in one pass over the source
     sketching: PlannedSketch
     sampling: PlannedSample
     clustering: PlannedClustering
     reading: PlannedReading
-    memory: dict[str, int]
-    memory_model: MemoryModel | None
-    limit_bytes: int
-    base_bytes: int
+    memory: dict[str, int]  # projected resident bytes of this process in each stage: of the client, on a Dask cluster
+    memory_model: MemoryModel | None  # what the projection is made of; None where it is another's
+    limit_bytes: int  # what they may not exceed
+    base_bytes: int  # what the process holds beside what is planned: `process_memory`, and rows in memory
+    # what it holds beside data, in steps of 64 MiB: measured before the fit, or given with the limit
     process_memory: int
+    # memory of the workers of a Dask cluster, which read rows and hold those that are sketched; None without one
     workers: PlannedWorkers | None = None
 
     @property

@@ -14,74 +14,42 @@ from streamkm.planning.worker_memory import WorkerBudget
 
 @dataclass(frozen=True, slots=True)
 class PlannedSketch:
-    """The sketch of a plan.
+    """The sketch of a plan."""
 
-    Attributes
-    ----------
-    sketch : str
-        Its kind, as in `streamkm.sketches.SKETCHES`.
-    n_components : int
-    why_sketch : str
-    nnz_per_feature : int or None
-        Components that a feature is added to, where a theorem says how many ("sparse-jl").
-    """
-
-    sketch: str
+    sketch: str  # its kind, as in `streamkm.sketches.SKETCHES`
     n_components: int
     why_sketch: str
+    # components that a feature is added to, where a theorem says how many ("sparse-jl")
     nnz_per_feature: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSample:
-    """The rows that a fit samples and draws.
+    """The rows that a fit samples and draws."""
 
-    Attributes
-    ----------
-    sample_rows : int
-        Rows of the row sample, at most.
-    drawn_rows : int
-        Rows that the last pass draws by their share of the objective, to tell what the sample missed; 0: none.
-    keeps_sample : bool
-        Whether the row sample is kept, so that a further pass begins with a search.
-    few_sampled : bool
-        Whether the limit left fewer sampled rows than serve: further passes are worth it for less.
-    """
-
-    sample_rows: int
+    sample_rows: int  # rows of the row sample, at most
+    # rows that the last pass draws by their share of the objective, to tell what the sample missed; 0: none
     drawn_rows: int = 0
-    keeps_sample: bool = False
+    keeps_sample: bool = False  # whether the row sample is kept, so that a further pass begins with a search
+    # whether the limit left fewer sampled rows than serve: further passes are worth it for less
     few_sampled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedClustering:
-    """The rows that a fit clusters, and the space in which it assigns rows.
+    """The rows that a fit clusters, and the space in which it assigns rows."""
 
-    Attributes
-    ----------
-    cluster_on : str
-        What k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept; "coreset": a
-        weighted coreset of them; "spilled": all of them, those that memory does not hold on disk.
-    why_regime : str
-    coreset : str
-        How a coreset is drawn: "sensitivity", "lightweight" or "uniform".
-    assign_space : str or None
-        "original" or "sketch"; None: decided when the number of features is known.
-    chooses_space : bool
-        Whether rows are labelled in the sketch's space where the limit has no room for the original one, and only then.
-    block_room : int or None
-        Bytes of sketched rows that are kept in memory where they are spilled; None where they are not.
-    epochs : PlannedEpochs or None
-        Of moving averages, between steps of Lloyd's algorithm; None where there are none.
-    """
-
+    # what k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept; "coreset": a weighted
+    # coreset of them; "spilled": all of them, those that memory does not hold on disk
     cluster_on: ClusterOn
     why_regime: str
-    coreset: Method
-    assign_space: Space | None
+    coreset: Method  # how a coreset is drawn: "sensitivity", "lightweight" or "uniform"
+    assign_space: Space | None  # "original" or "sketch"; None: decided when the number of features is known
+    # whether rows are labelled in the sketch's space where the limit has no room for the original one, and only then
     chooses_space: bool = False
+    # bytes of sketched rows that are kept in memory where they are spilled; None where they are not
     block_room: int | None = None
+    # of moving averages, between steps of Lloyd's algorithm; None where there are none
     epochs: PlannedEpochs | None = None
     room: EpochRoom | None = None  # for epochs of a kernel fit, where workers hold the features of all rows
 
@@ -91,15 +59,9 @@ SEARCH = "search"  # stage of the one worker that searches for starts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedWorkers(WorkerBudget):
-    """The workers of a Dask cluster in a fit: see `WorkerBudget`, and what each of them is projected to hold.
+    """The workers of a Dask cluster in a fit: see `WorkerBudget`, and what each of them is projected to hold."""
 
-    Attributes
-    ----------
-    memory : dict of str to int
-        Projected resident bytes of a worker in each stage.
-    """
-
-    memory: dict[str, int]
+    memory: dict[str, int]  # projected resident bytes of a worker in each stage
 
     @property
     def peak_bytes(self) -> int:
@@ -117,43 +79,23 @@ class PlannedWorkers(WorkerBudget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReading:
-    """The passes of a fit, and how each of them reads.
-
-    Attributes
-    ----------
-    passes : int
-    passes_before : tuple of str
-        What takes one of the passes each, in front of all others, before rows are there: "categories", "idf".
-    finding_steps : tuple of str
-        Steps that rows are prepared by which take one of the passes each, in front of the others.
-    counts_first : bool
-        Whether one of the passes comes first and only counts rows, so that weights find theirs.
-    fit_passes : int
-        How many of the passes find the sketch; 0 where it needs no rows, or the row sample's.
-    reads_ahead : bool
-        Whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows.
-    more_passes : int
-        Further passes, at most, where the sample missed something.
-    chunk_bytes : int
-        Decoded bytes of a chunk, about.
-    n_chunks : int or None
-    n_threads : int
-        Threads of this process that work on rows, at most.
-    cached_bytes : int
-        Room for rows that stay in memory once they are read, so that the passes which follow read nothing; 0: each
-        reads them.
-    """
+    """The passes of a fit, and how each of them reads."""
 
     passes: int
+    # what takes one of the passes each, in front of all others, before rows are there: "categories", "idf"
     passes_before: tuple[str, ...] = ()
+    # steps that rows are prepared by which take one of the passes each, in front of the others
     finding_steps: tuple[str, ...] = ()
-    counts_first: bool
-    fit_passes: int = 0
+    counts_first: bool  # whether one of the passes comes first and only counts rows, so that weights find theirs
+    fit_passes: int = 0  # how many of the passes find the sketch; 0 where it needs no rows, or the row sample's
+    # whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows
     reads_ahead: bool = False
-    more_passes: int = 0
-    chunk_bytes: int
+    more_passes: int = 0  # further passes, at most, where the sample missed something
+    chunk_bytes: int  # decoded bytes of a chunk, about
     n_chunks: int | None
-    n_threads: int
+    n_threads: int  # threads of this process that work on rows, at most
+    # room for rows that stay in memory once they are read, so that the passes which follow read nothing; 0: each reads
+    # them
     cached_bytes: int = 0
 
     @property

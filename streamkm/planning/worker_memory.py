@@ -31,21 +31,12 @@ HELD_SHARE = 0.7  # of a worker's limit: above it, Dask writes what the worker h
 
 @dataclass(frozen=True, slots=True)
 class WorkerModel:
-    """The projection of a worker's memory, of a fit by equal workers.
-
-    Attributes
-    ----------
-    sizes : MemoryModel
-    n_workers, n_threads : int
-        Worker processes, and threads of each.
-    n_slots : int
-        Threads of all workers.
-    """
+    """The projection of a worker's memory, of a fit by equal workers."""
 
     sizes: MemoryModel
-    n_workers: int
+    n_workers: int  # worker processes, and threads of each
     n_threads: int
-    n_slots: int
+    n_slots: int  # threads of all workers
 
     def stages(self, cluster_on: ClusterOn, space: Space, base: int) -> dict[str, int]:
         """Resident bytes stage by stage, above `base`: held rows and labels grow with the rows.
@@ -147,23 +138,14 @@ class WorkerModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerBudget:
-    """The memory that each worker of a cluster has for a fit: that of the smallest, as rows are shared out evenly.
+    """The memory that each worker of a cluster has for a fit: that of the smallest, as rows are shared out evenly."""
 
-    Attributes
-    ----------
-    n_workers, n_threads, n_slots : int
-        Worker processes, threads of the one that has most, and threads of all.
-    limit_bytes : int
-        Resident bytes that the smallest worker may take: 70 % of its memory limit. Above it, Dask writes to its disk.
-    base_bytes : int
-        What the fullest worker holds before the fit, and what kernels take, in steps of 64 MiB.
-    """
-
-    n_workers: int
+    n_workers: int  # worker processes, threads of the one that has most, and threads of all
     n_threads: int
     n_slots: int
+    # resident bytes that the smallest worker may take: 70 % of its memory limit. Above it, Dask writes to its disk
     limit_bytes: int
-    base_bytes: int
+    base_bytes: int  # what the fullest worker holds before the fit, and what kernels take, in steps of 64 MiB
 
     @classmethod
     def of(cls, workers: Sequence[WorkerMemory]) -> WorkerBudget | None:

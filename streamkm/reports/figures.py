@@ -27,15 +27,7 @@ _MOST_BARS = 40  # clusters named one by one below bars; more would overlap
 def plot_sizes(counts: ArrayLike, ids: Sequence[int] | None = None) -> Figure:
     """Draw cluster sizes from the largest to the smallest; the axis is logarithmic where they differ widely.
 
-    Parameters
-    ----------
-    counts : array of shape (k,)
-    ids : sequence of int, optional
-        What labels are; by default the numbers of the clusters.
-
-    Returns
-    -------
-    Figure
+    `counts`: array of shape (k,). `ids`: sequence of int, what labels are; by default the numbers of the clusters.
     """
     figure = empty_figure(6.0, 2.8)
     panel = figure.add_subplot()
@@ -85,20 +77,8 @@ def plot_clusters(
 ) -> Figure:
     """Draw what is known of clusters: the map, their sizes, and their silhouettes where they are known.
 
-    Parameters
-    ----------
-    places : ClusterMap
-    sizes : array (k,)
-    names : mapping of int to str
-        What clusters are called on the map; the others by their numbers.
-    silhouettes : mapping of int to float
-        Of clusters; empty where nothing is known.
-    ids : sequence of int, optional
-        As of `plot_sizes`.
-
-    Returns
-    -------
-    Figure
+    `sizes`: array (k,). `names`: what clusters are called on the map; the others by their numbers. `silhouettes`:
+    mapping of int to float, of clusters; empty where nothing is known. `ids`: sequence of int, as of `plot_sizes`.
     """
     figure = empty_figure(WIDTH_INCHES + 2, 5.6)
     grid = figure.add_gridspec(2 if silhouettes else 1, 2, width_ratios=(3, 2))
@@ -181,18 +161,8 @@ def _move_apart(panel: Axes, anchors: NDArray[np.float64], texts: Sequence[Text]
 def apart(places: NDArray[np.float64], sizes: NDArray[np.float64], frame: tuple[float, ...]) -> NDArray[np.float64]:
     """Move boxes as little as it takes, until none covers another and all are in a frame. O(n^2) a step.
 
-    Parameters
-    ----------
-    places : float64 (n, 2)
-        Middles of the boxes.
-    sizes : float64 (n, 2)
-        Widths and heights.
-    frame : tuple of float
-        Left, bottom, right and top.
-
-    Returns
-    -------
-    float64 (n, 2)
+    `places`: float64 (n, 2), middles of the boxes. `sizes`: float64 (n, 2), widths and heights. `frame`: tuple of
+    float, left, bottom, right and top. Returns float64 (n, 2).
     """
     low, high = np.array(frame[:2]) + sizes / 2, np.array(frame[2:]) - sizes / 2
     at = np.clip(places, low, np.maximum(low, high))

@@ -28,46 +28,23 @@ EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
 @dataclass(frozen=True, slots=True)
 class ClusterMap:
-    """Places in the plane.
+    """Places in the plane."""
 
-    Attributes
-    ----------
-    points : float64 (p, 2)
-    labels : int32 (p,)
-        The cluster of each.
-    of_rows : bool
-        Whether points are rows; else each is a cluster.
-    by_neighbours : bool
-        Whether points lie by their neighbours, and not by a projection.
-    """
-
-    points: NDArray[np.float64]
-    labels: NDArray[np.int32]
-    of_rows: bool
-    by_neighbours: bool
+    points: NDArray[np.float64]  # (p, 2)
+    labels: NDArray[np.int32]  # (p,): the cluster of each
+    of_rows: bool  # whether points are rows; else each is a cluster
+    by_neighbours: bool  # whether points lie by their neighbours, and not by a projection
 
 
 def cluster_map(sample: Any, labels: NDArray[np.int32], sizes: NDArray[np.float64]) -> ClusterMap:
     """Place sampled rows, or the means of their clusters, in the plane. O(p^2) for p points, at most about 500.
 
-    Parameters
-    ----------
-    sample : ndarray or csr_array (s, m)
-        Not changed.
-    labels : int32 (s,)
-        -1: left out.
-    sizes : float64 (k,)
-        Of the clusters; the largest are placed where they are many.
+    `sample`: ndarray or csr_array (s, m), not changed. `labels`: int32 (s,), -1: left out. `sizes`: float64 (k,), of
+    the clusters; the largest are placed where they are many. Returns ClusterMap: the same for the same sample, but for
+    rounding.
 
-    Returns
-    -------
-    ClusterMap
-        The same for the same sample, but for rounding.
-
-    References
-    ----------
-    van der Maaten and Hinton, "Visualizing data using t-SNE", J. Mach. Learn. Res. 9 (2008). Bohm, Berens and Kobak,
-    "Attraction-repulsion spectrum in neighbor embeddings", J. Mach. Learn. Res. 23 (2022), on exaggeration.
+    References: van der Maaten and Hinton, "Visualizing data using t-SNE", J. Mach. Learn. Res. 9 (2008). Bohm, Berens
+    and Kobak, "Attraction-repulsion spectrum in neighbor embeddings", J. Mach. Learn. Res. 23 (2022), on exaggeration.
     """
     with ONE_BLAS_THREAD:
         return _placed(sample, labels, sizes)

@@ -69,24 +69,9 @@ def _environment() -> Environment:
 def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps: str) -> str:
     """Render the report.
 
-    Parameters
-    ----------
-    facts : mapping
-        Of `streamkm.estimators.fit_summary.summarize`.
-    figures : mapping of str to SVG
-        "map" and "Sizes", above the table.
-    next_steps : str
-        Commands or lines of Python that go on from here.
-
-    Returns
-    -------
-    str
-        HTML that needs no other file.
-
-    Raises
-    ------
-    KeyError, TypeError
-        If something is missing.
+    `facts`: of `streamkm.estimators.fit_summary.summarize`. `figures`: "map" and "Sizes", above the table.
+    `next_steps`: commands or lines of Python that go on from here. Returns str: HTML that needs no other file. Raises
+    KeyError, TypeError: if something is missing.
     """
     by_words, result = bool(facts.get("by_words")), facts["result"]
     counts, distortion, ids = result["counts"], result["distortion"], result.get("ids")

@@ -19,10 +19,7 @@ _MOST_ROWS = 2  # pictures of each kind beside that of the center
 def check_image_shape(shape: Any, n_features: int) -> tuple[int, ...]:
     """A shape that rows have as pictures: height and width, and 3 for colours.
 
-    Raises
-    ------
-    InvalidParameterError
-        For anything else, or another number of pixels than features.
+    Raises InvalidParameterError: for anything else, or another number of pixels than features.
     """
     given = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else ()
     whole = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0 for size in given)
@@ -46,15 +43,8 @@ def with_pictures(
 
     Without matplotlib, whose library for images it takes, there are none.
 
-    Parameters
-    ----------
-    clusters : sequence of mappings
-        As `streamkm.estimators.fit_summary.summarize` has them.
-    centers : float64 (k, d)
-    shape : tuple of int
-        Of `check_image_shape`.
-    rows : mapping of int to ndarray (d,)
-        Example rows, by number.
+    `clusters`: as `streamkm.estimators.fit_summary.summarize` has them. `centers`: float64 (k, d). `shape`: of
+    `check_image_shape`. `rows`: mapping of int to ndarray (d,), example rows, by number.
     """
     if not has_matplotlib():
         return [dict(cluster) for cluster in clusters]
@@ -73,13 +63,8 @@ def with_pictures(
 def picture(values: NDArray[Any], shape: tuple[int, ...], span: tuple[float, float]) -> str:
     """A row of pixels as the address of an image, for HTML.
 
-    Parameters
-    ----------
-    values : ndarray (d,)
-    shape : tuple of int
-        (height, width), where large values are dark, or (height, width, 3), where they are bright.
-    span : (float, float)
-        Values that are shown lightest and darkest; those beyond are cut off.
+    `values`: ndarray (d,). `shape`: (height, width), where large values are dark, or (height, width, 3), where they are
+    bright. `span`: (float, float), values that are shown lightest and darkest; those beyond are cut off.
     """
     from PIL import Image
 

@@ -32,9 +32,7 @@ MOST_BARS = 30  # clusters whose sizes the table shows well enough
 def check_page_place(path: str | os.PathLike[str]) -> None:
     """Refuse to replace what is no report of streamkm's.
 
-    Raises
-    ------
-    OutputError
+    Raises OutputError.
     """
     if not os.path.lexists(path):
         return
@@ -49,10 +47,7 @@ def check_page_place(path: str | os.PathLike[str]) -> None:
 def write_page(path: str | os.PathLike[str], text: str) -> None:
     """Write a page; readers see the old one or the whole new one, and nothing else is replaced.
 
-    Raises
-    ------
-    DiskFullError, OutputError
-        As `check_page_place`, or it cannot be written; what was there is as it was.
+    Raises DiskFullError, OutputError: as `check_page_place`, or it cannot be written; what was there is as it was.
     """
     check_page_place(path)
     page = displayed(text).encode()
@@ -62,18 +57,8 @@ def write_page(path: str | os.PathLike[str], text: str) -> None:
 def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -> str:
     """Make the page of a report; without matplotlib it has no figures, which is logged.
 
-    Parameters
-    ----------
-    facts : mapping
-        Of `streamkm.estimators.fit_summary.summarize`.
-    places : ClusterMap
-    next_steps : str
-        Commands or lines of Python that go on from here.
-
-    Raises
-    ------
-    KeyError, TypeError
-        If something is missing in `facts`.
+    `facts`: of `streamkm.estimators.fit_summary.summarize`. `next_steps`: commands or lines of Python that go on from
+    here. Raises KeyError, TypeError: if something is missing in `facts`.
     """
     counts = facts["result"]["counts"]
     if not has_matplotlib():
@@ -117,9 +102,7 @@ def caption(places: ClusterMap) -> str:
 def check_matplotlib() -> None:
     """Refuse to draw without matplotlib.
 
-    Raises
-    ------
-    MissingDependencyError
+    Raises MissingDependencyError.
     """
     if not has_matplotlib():
         raise MissingDependencyError("figures need matplotlib; install streamkm[plot]")
@@ -138,11 +121,7 @@ def has_matplotlib() -> bool:
 def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[str]:
     """Sentences that warn of a poor result.
 
-    Parameters
-    ----------
-    rows : sequence of ClusterRow
-    result : mapping
-        ``objective``, and where known ``explained``, ``expected_inertia`` and ``expected_inertia_error``.
+    `result`: ``objective``, and where known ``explained``, ``expected_inertia`` and ``expected_inertia_error``.
     """
     objective, explained = result["objective"], result.get("explained")
     if explained is not None and explained < LITTLE_EXPLAINED:
@@ -169,10 +148,7 @@ def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[
 def counter_cautions(rows: NDArray[np.float64], n_rows: int, name: Callable[[int], str]) -> Iterator[str]:
     """Sentences on features that look like a counter or an id: another whole number in each row, up to twice `n_rows`.
 
-    Parameters
-    ----------
-    rows : float64 (n, d)
-        Sampled rows in the units of the data.
+    `rows`: float64 (n, d), sampled rows in the units of the data.
     """
     if len(rows) < FEWEST_COUNTED:
         return

@@ -33,20 +33,7 @@ _MARKS = {"born": ("o", "born"), "died": ("X", "died"), "split": ("<", "split fr
 def plot_river(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> Figure:
     """Draw the shares of clusters in the rows of each update, with births, deaths, splits and joins.
 
-    Parameters
-    ----------
-    updates : sequence of UpdateRows
-        At least two, in order.
-    lineage : sequence of Event
-
-    Returns
-    -------
-    Figure
-
-    Raises
-    ------
-    InvalidInputError
-        For fewer than two updates.
+    `updates`: at least two, in order. Raises InvalidInputError: for fewer than two updates.
     """
     if len(updates) < 2:
         raise InvalidInputError(f"{len(updates)} update so far; a figure over time needs two: call update again")

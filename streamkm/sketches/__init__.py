@@ -48,10 +48,7 @@ SKETCHES: dict[str, type[Any]] = {
 def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]], *, made: bool = True) -> Sketch:
     """Make a sketch from what its `to_dict` and `arrays` gave; unless `made`, it may lack its seed.
 
-    Raises
-    ------
-    ModelFileError
-        If the kind is not known, or what it needs is missing or wrong.
+    Raises ModelFileError: if the kind is not known, or what it needs is missing or wrong.
     """
     values = dict(described)
     kind = values.pop("kind", None)

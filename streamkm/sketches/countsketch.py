@@ -207,20 +207,13 @@ class SparseJL(CountSketch):
 
     The same map as ``CountSketch(n_components, seed, nnz_per_feature)``, bit for bit.
 
-    Parameters
-    ----------
-    n_components : int
-        m, from 1 to 2^31.
-    seed : int, optional
-        From 0 to 2^64 - 1. Buckets and signs of feature j depend on (seed, j) alone. None: as of `CountSketch`.
-    nnz_per_feature : int, default 8
-        s, from 1 to 64 and at most m. `SparseJL.for_error(eps)` takes the number of the theorem,
-        ``ln(2 k / delta) / eps``; sparse rows keep s entries for each stored one.
+    `n_components`: m, from 1 to 2^31. `seed`: from 0 to 2^64 - 1. Buckets and signs of feature j depend on (seed, j)
+    alone. None: as of `CountSketch`. `nnz_per_feature`: int, default 8, s, from 1 to 64 and at most m.
+    `SparseJL.for_error(eps)` takes the number of the theorem, ``ln(2 k / delta) / eps``; sparse rows keep s entries for
+    each stored one.
 
-    References
-    ----------
-    Kane and Nelson, "Sparser Johnson-Lindenstrauss transforms", J. ACM 61 (2014), section 1.1; Cohen, "Nearly tight
-    oblivious subspace embeddings by trace inequalities", SODA 2016.
+    References: Kane and Nelson, "Sparser Johnson-Lindenstrauss transforms", J. ACM 61 (2014), section 1.1; Cohen,
+    "Nearly tight oblivious subspace embeddings by trace inequalities", SODA 2016.
     """
 
     nnz_per_feature: int = USUAL_PER_FEATURE

@@ -25,22 +25,13 @@ from streamkm.sketches.kernel_map import projected
 class FourierMap(SketchAnswers):
     """``apply(X) = sqrt(1 / p) [cos(Y), sin(Y)] @ projection`` with ``Y = (X - shift) @ frequencies``.
 
-    Attributes
-    ----------
-    frequencies : float32 (d, p)
-    shift : float64 (d,)
-        Changes no inner product; taken away so that angles are small.
-    projection : float32 (2 p, m)
-
-    References
-    ----------
-    Rahimi and Recht, "Random features for large-scale kernel machines", NIPS 2007, algorithm 1; orthogonal
+    References: Rahimi and Recht, "Random features for large-scale kernel machines", NIPS 2007, algorithm 1; orthogonal
     frequencies: Yu, Suresh, Choromanski, Holtmann-Rice and Kumar, "Orthogonal random features", NIPS 2016, section 3.
     """
 
-    frequencies: NDArray[np.float32]
-    shift: NDArray[np.float64]
-    projection: NDArray[np.float32]
+    frequencies: NDArray[np.float32]  # (d, p)
+    shift: NDArray[np.float64]  # (d,): changes no inner product; taken away so that angles are small
+    projection: NDArray[np.float32]  # (2 p, m)
     kind: ClassVar[str] = "fourier"
     passes_to_fit: ClassVar[int] = 1
     scales_with_rows: ClassVar[bool] = False
@@ -65,12 +56,8 @@ class FourierMap(SketchAnswers):
 
         O(d * p^2) for orthogonal ones.
 
-        Parameters
-        ----------
-        n_columns : int
-            Twice the frequencies: even, from 2.
-        orthogonal : bool
-            Whether frequencies are orthogonal, in groups of up to d, with the lengths of Gaussian ones.
+        `n_columns`: twice the frequencies: even, from 2. `orthogonal`: whether frequencies are orthogonal, in groups of
+        up to d, with the lengths of Gaussian ones.
         """
         if n_columns < 2 or n_columns % 2:
             raise InvalidParameterError(f"{n_columns} random features; needed: an even number from 2")

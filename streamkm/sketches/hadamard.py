@@ -33,21 +33,12 @@ BATCH_ENTRIES = 1 << 16
 class Rotation:
     """Random signs and the Walsh-Hadamard transform of rows padded with zeros, not normalized.
 
-    Attributes
-    ----------
-    n_features : int
-        d, from 1 to 2^30.
-    seed : int
-        From 0 to 2^64 - 1. The sign of feature j depends on (seed, j) alone.
-
-    References
-    ----------
-    Ailon and Chazelle, "The fast Johnson-Lindenstrauss transform and approximate nearest neighbors", SIAM J. Comput.
-    39 (2009).
+    References: Ailon and Chazelle, "The fast Johnson-Lindenstrauss transform and approximate nearest neighbors", SIAM
+    J. Comput. 39 (2009).
     """
 
-    n_features: int
-    seed: int
+    n_features: int  # d, from 1 to 2^30
+    seed: int  # from 0 to 2^64 - 1. The sign of feature j depends on (seed, j) alone
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_features <= MAX_FEATURES:
@@ -62,22 +53,9 @@ class Rotation:
     def batches(self, X: Matrix) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Rotate rows, some at a time.
 
-        Parameters
-        ----------
-        X : ndarray (n, d) of any real dtype, or csr_array (n, d)
-            Narrower rows lack their last features.
-
-        Yields
-        ------
-        slice
-            Of rows.
-        ndarray (b, p), float32 or float64
-            sqrt(p) times the rotated rows; written again by the next step.
-
-        Raises
-        ------
-        InvalidInputError
-            If rows are wider than `n_features`.
+        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d), narrower rows lack their last features. Yields
+        slice: of rows; ndarray (b, p), float32 or float64: sqrt(p) times the rotated rows; written again by the next
+        step. Raises InvalidInputError: if rows are wider than `n_features`.
         """
         check_width(X, self.n_features)
         dtype = working_dtype(X.dtype)
@@ -126,26 +104,19 @@ class _RotatedSketch(SeededSketch):
 class SubsampledHadamard(_RotatedSketch):
     """Subsampled randomized Hadamard transform: m of the p rotated components, scaled by sqrt(p / m).
 
-    Parameters
-    ----------
-    n_components : int
-        m, at most the padded width p.
-    n_features : int, optional
-        d, from 1 to 2^30. None: the estimator that the sketch is given to sets it.
-    seed : int, optional
-        From 0 to 2^64 - 1; decides about signs and components. None: the estimator sets it, by its `random_state`.
+    `n_components`: m, at most the padded width p. `n_features`: d, from 1 to 2^30. None: the estimator that the sketch
+    is given to sets it. `seed`: from 0 to 2^64 - 1; decides about signs and components. None: the estimator sets it, by
+    its `random_state`.
+
+    References: Ailon and Chazelle, SIAM J. Comput. 39 (2009); Tropp, "Improved analysis of the subsampled randomized
+    Hadamard transform", Adv. Adapt. Data Anal. 3 (2011); for subspaces, and with them k-means: Boutsidis and Gittens,
+    SIAM J. Matrix Anal. Appl. 34 (2013).
 
     Notes
     -----
     Entries of the map are +-1 / sqrt(m). Components are drawn without replacement. Inner products are unbiased, with
     variance (|x|^2 |y|^2 + <x, y>^2 - 2 sum x_j^2 y_j^2) / m * (p - m) / (p - 1): with m = p the map is a rotation.
     O(p log p) a row, whatever m.
-
-    References
-    ----------
-    Ailon and Chazelle, SIAM J. Comput. 39 (2009); Tropp, "Improved analysis of the subsampled randomized Hadamard
-    transform", Adv. Adapt. Data Anal. 3 (2011); for subspaces, and with them k-means: Boutsidis and Gittens, SIAM J.
-    Matrix Anal. Appl. 34 (2013).
     """
 
     n_components: int
@@ -164,20 +135,9 @@ class SubsampledHadamard(_RotatedSketch):
 
         O(n p log p).
 
-        Parameters
-        ----------
-        X : ndarray (n, d) of any real dtype, or csr_array (n, d)
-
-        Returns
-        -------
-        ndarray (n, m), float32, or float64 where float32 cannot hold the input
-
-        Raises
-        ------
-        InvalidInputError
-            If rows are wider than `n_features`.
-        InvalidParameterError
-            If the sketch has no seed or no number of features.
+        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d). Returns ndarray (n, m), float32, or float64 where
+        float32 cannot hold the input. Raises InvalidInputError: if rows are wider than `n_features`;
+        InvalidParameterError: if the sketch has no seed or no number of features.
         """
         out = np.empty((X.shape[0], self.n_components), working_dtype(X.dtype))
         components, scale = self.components(), out.dtype.type(1 / math.sqrt(self.n_components))
@@ -207,16 +167,12 @@ class HadamardCountSketch(_RotatedSketch):
     A class of its own and not an option of CountSketch: it needs d beforehand, costs O(p log p) a row and makes
     sparse rows dense, so nothing that holds for CountSketch's cost holds for it.
 
-    Parameters
-    ----------
-    n_components : int
-        m, from 1 to 2^31.
-    n_features : int, optional
-        d, from 1 to 2^30. None: the estimator that the sketch is given to sets it.
-    seed : int, optional
-        From 0 to 2^64 - 1. None: the estimator sets it, by its `random_state`.
-    nnz_per_feature : int, default 1
-        s, as of `CountSketch`.
+    `n_components`: m, from 1 to 2^31. `n_features`: d, from 1 to 2^30. None: the estimator that the sketch is given to
+    sets it. `seed`: from 0 to 2^64 - 1. None: the estimator sets it, by its `random_state`. `nnz_per_feature`: int,
+    default 1, s, as of `CountSketch`.
+
+    References: Dasgupta, Kumar and Sarlos, "A sparse Johnson-Lindenstrauss transform", STOC 2010: preconditioning
+    before sparse maps.
 
     Notes
     -----
@@ -224,11 +180,6 @@ class HadamardCountSketch(_RotatedSketch):
     both are spoilt, with probability 1 / m whatever the data. Rotated rows have no such features. Their variance is no
     lower: (|x|^2 |y|^2 + <x, y>^2 - 2 q) / m, for s that divide m, where q is the mean over signs of the sum of
     squared products of rotated entries, (|x|^2 |y|^2 + 2 <x, y>^2 - 2 sum x_j^2 y_j^2) / p. What is won are the tails.
-
-    References
-    ----------
-    Dasgupta, Kumar and Sarlos, "A sparse Johnson-Lindenstrauss transform", STOC 2010: preconditioning before
-    sparse maps.
     """
 
     n_components: int
@@ -249,20 +200,9 @@ class HadamardCountSketch(_RotatedSketch):
 
         O(n p (log p + s)).
 
-        Parameters
-        ----------
-        X : ndarray (n, d) of any real dtype, or csr_array (n, d)
-
-        Returns
-        -------
-        ndarray (n, m), float32, or float64 where float32 cannot hold the input
-
-        Raises
-        ------
-        InvalidInputError
-            If rows are wider than `n_features`.
-        InvalidParameterError
-            If the sketch has no seed or no number of features.
+        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d). Returns ndarray (n, m), float32, or float64 where
+        float32 cannot hold the input. Raises InvalidInputError: if rows are wider than `n_features`;
+        InvalidParameterError: if the sketch has no seed or no number of features.
         """
         out = np.zeros((X.shape[0], self.n_components), working_dtype(X.dtype))
         rotation, sketch = self._rotation, self.countsketch()

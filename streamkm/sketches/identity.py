@@ -16,15 +16,9 @@ from streamkm.sketches.base import SketchAnswers
 
 @dataclass(frozen=True, slots=True)
 class IdentitySketch(SketchAnswers):
-    """``apply(X) == X``, as floats.
+    """``apply(X) == X``, as floats."""
 
-    Attributes
-    ----------
-    n_components : int
-        m = d.
-    """
-
-    n_components: int
+    n_components: int  # m = d
     kind: ClassVar[str] = "identity"
     passes_to_fit: ClassVar[int] = 0
     is_identity: ClassVar[bool] = True

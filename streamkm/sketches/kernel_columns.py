@@ -36,25 +36,13 @@ KernelFunction = Callable[[Matrix, Matrix], Any]
 class Kernel:
     """A positive definite function of two rows.
 
-    Parameters
-    ----------
-    name : one of `KERNELS`, or a callable
-        With g for gamma: "rbf", ``exp(-g |x - y|^2)``; "laplacian", ``exp(-g |x - y|_1)``; "linear", ``x.y``;
-        "polynomial", ``(g x.y + coef0)^degree``; "cosine", ``x.y / (|x| |y|)``, 0 for rows of zeros; "sigmoid",
-        ``tanh(g x.y + coef0)``, which is not positive definite: what is negative of it is left out; "chi2",
-        ``exp(-g sum (x - y)^2 / (x + y))`` of rows that are not negative; "precomputed", the values that rows consist
-        of, one for each row of the fit: landmarks are rows of zeros with a one for whose values they are. A callable
-        takes rows (v, d) and landmarks (c, d) and gives values (v, c).
-    gamma : float
-        Positive.
-    degree : int
-        From 1.
-    coef0 : float
-
-    Raises
-    ------
-    InvalidParameterError
-        For anything else.
+    `name`: with g for gamma: "rbf", ``exp(-g |x - y|^2)``; "laplacian", ``exp(-g |x - y|_1)``; "linear", ``x.y``;
+    "polynomial", ``(g x.y + coef0)^degree``; "cosine", ``x.y / (|x| |y|)``, 0 for rows of zeros; "sigmoid", ``tanh(g
+    x.y + coef0)``, which is not positive definite: what is negative of it is left out; "chi2", ``exp(-g sum (x - y)^2 /
+    (x + y))`` of rows that are not negative; "precomputed", the values that rows consist of, one for each row of the
+    fit: landmarks are rows of zeros with a one for whose values they are. A callable takes rows (v, d) and landmarks
+    (c, d) and gives values (v, c). `gamma`: positive. `degree`: from 1. Raises InvalidParameterError: for anything
+    else.
     """
 
     name: str | KernelFunction
@@ -107,16 +95,11 @@ class Kernel:
 
 @dataclass(frozen=True, eq=False)
 class KernelColumns:
-    """Values of rows against fixed landmarks.
-
-    Attributes
-    ----------
-    kernel : Kernel
-    landmarks : ndarray (c, d) of floats, or csr_array (c, d)
-        Against dense landmarks sparse rows are taken densely, a batch at a time.
-    """
+    """Values of rows against fixed landmarks."""
 
     kernel: Kernel
+    # ndarray (c, d) of floats, or csr_array (c, d), against dense landmarks sparse rows are taken densely, a batch at a
+    # time
     landmarks: Matrix
 
     @property
@@ -131,10 +114,7 @@ class KernelColumns:
         are few (see `LandmarkTable`); for sparse ones the entries of each row times those of the landmarks in the same
         feature.
 
-        Raises
-        ------
-        InvalidInputError
-            If rows have other features than the landmarks, or negative values under "chi2".
+        Raises InvalidInputError: if rows have other features than the landmarks, or negative values under "chi2".
         """
         width = self.landmarks.shape[1]
         if X.shape[1] > width or (isinstance(X, np.ndarray) and X.shape[1] < width):

@@ -37,29 +37,18 @@ def gram_bytes(n_columns: int) -> SketchFitBytes:
 class KernelMap(SketchAnswers):
     """``apply(X) = k(X, landmarks) @ projection``.
 
-    Attributes
-    ----------
-    kernel, gamma, degree, coef0 : of `Kernel`
-    n_features : int
-        d.
-    projection : float32 (c, m)
-    landmarks : float32 or float64 (c, d), or the entries of sparse landmarks (nnz,), together with
-    indices, indptr : ndarray, or None for dense landmarks
-
-    References
-    ----------
-    Wang, Gittens and Mahoney, "Scalable kernel k-means clustering with Nystroem approximation: relative-error bounds",
-    JMLR 20 (2019), algorithms 2 and 3.
+    References: Wang, Gittens and Mahoney, "Scalable kernel k-means clustering with Nystroem approximation:
+    relative-error bounds", JMLR 20 (2019), algorithms 2 and 3.
     """
 
     kernel: str | KernelFunction
     gamma: float
     degree: int
     coef0: float
-    n_features: int
-    projection: NDArray[np.float32]
-    landmarks: NDArray[Any]
-    indices: NDArray[Any] | None = None
+    n_features: int  # d
+    projection: NDArray[np.float32]  # (c, m)
+    landmarks: NDArray[Any]  # float32 or float64 (c, d), or the entries of sparse landmarks (nnz,), together with
+    indices: NDArray[Any] | None = None  # ndarray, or None for dense landmarks
     indptr: NDArray[Any] | None = None
     kind: ClassVar[str] = "kernel"
     passes_to_fit: ClassVar[int] = 1
@@ -175,23 +164,12 @@ class GramFit:
     With ``R R' = W^+``, the features before the cut are ``B = C R``; the right singular vectors of B are the
     eigenvectors of ``R' C' C R``, so that neither C nor B is ever held.
 
-    Attributes
-    ----------
-    map : KernelMap or FourierMap
-        Whose projection is replaced.
-    root : float64 (c, r)
-        R.
-    rank : int
-        Directions to keep.
-
-    References
-    ----------
-    Wang, Gittens and Mahoney, JMLR 20 (2019), algorithm 3.
+    References: Wang, Gittens and Mahoney, JMLR 20 (2019), algorithm 3.
     """
 
-    map: Any
-    root: NDArray[np.float64]
-    rank: int
+    map: Any  # whose projection is replaced
+    root: NDArray[np.float64]  # (c, r): R
+    rank: int  # directions to keep
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Any:
         n_columns = self.map.n_columns
@@ -222,15 +200,7 @@ def inverse_root(W: NDArray[Any], rank: int | None = None) -> NDArray[np.float64
 
     Eigenvalues below 1.2e-7 of the largest (float32's resolution) are rounding: their directions would be noise.
 
-    Parameters
-    ----------
-    W : ndarray (c, c)
-        Symmetric but for rounding.
-
-    Raises
-    ------
-    InvalidParameterError
-        If no eigenvalue is positive.
+    `W`: ndarray (c, c), symmetric but for rounding. Raises InvalidParameterError: if no eigenvalue is positive.
     """
     W = (W + W.T).astype(np.float64) / 2
     if rank is None or rank >= len(W):

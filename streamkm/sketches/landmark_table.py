@@ -26,40 +26,22 @@ class LandmarkTable:
     Far from the origin differences of float32 products would be noise, so the mean is taken out of landmarks and rows
     where a kernel allows that. Where most entries are 0 they shall still be 0 for the products: with s the mean in
     features that lie far from 0, and else 0, ``(x - mean).(y - mean)`` is ``(x - s).(y - mean) + bias``.
-
-    Attributes
-    ----------
-    shift : float64 (d,)
-        What is taken from rows.
-    center : float64 (d,)
-        Where squared norms of rows, shifted and scaled, are taken from.
-    values : float32 or Panels
-        Landmarks less their mean, scaled: (c, d) where differences are taken; for products panels of (d, c), or where
-        there is a bias (tiles, d, TILE).
-    bias : float32 (tiles, TILE) or None
-        None: products are made of all entries.
-    d2norms : float32 (c,)
-        Squared norms of the landmarks as they are in `values`.
     """
 
-    shift: NDArray[np.float64]
-    center: NDArray[np.float64]
+    shift: NDArray[np.float64]  # (d,): what is taken from rows
+    center: NDArray[np.float64]  # (d,): where squared norms of rows, shifted and scaled, are taken from
+    # float32 or Panels, landmarks less their mean, scaled: (c, d) where differences are taken; for products panels of
+    # (d, c), or where there is a bias (tiles, d, TILE)
     values: Any
-    bias: NDArray[np.float32] | None
-    d2norms: NDArray[np.float32]
+    bias: NDArray[np.float32] | None  # (tiles, TILE): None: products are made of all entries
+    d2norms: NDArray[np.float32]  # (c,): squared norms of the landmarks as they are in `values`
 
     @classmethod
     def of(cls, landmarks: NDArray[Any], scale: float, *, centered: bool, products: bool) -> LandmarkTable:
         """Lay out landmarks.
 
-        Parameters
-        ----------
-        landmarks : float32 or float64 (c, d), C-contiguous
-        scale : float
-        centered : bool
-            Whether the mean may be taken out.
-        products : bool
-            Whether rows meet them in products, not differences.
+        `landmarks`: float32 or float64 (c, d), C-contiguous. `centered`: whether the mean may be taken out. `products`:
+        whether rows meet them in products, not differences.
         """
         n_landmarks, n_features = landmarks.shape
         origin = np.zeros(n_features)

@@ -27,19 +27,12 @@ class TruncatedSVDSketch(SketchAnswers):
     cost for every set of k centers too (Feldman, Schmidt and Sohler). Both suppose the exact singular vectors; those
     of `subspace.RangeFit` lose a little more than the best directions of the same number.
 
-    Attributes
-    ----------
-    directions : float32 or float64 (d, m)
-        Orthonormal columns.
-
-    References
-    ----------
-    Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for k-means clustering and low rank approximation",
-    STOC 2015; Feldman, Schmidt and Sohler, "Turning big data into tiny data: constant-size coresets for
+    References: Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for k-means clustering and low rank
+    approximation", STOC 2015; Feldman, Schmidt and Sohler, "Turning big data into tiny data: constant-size coresets for
     k-means, PCA and projective clustering", SODA 2013.
     """
 
-    directions: NDArray[Any]
+    directions: NDArray[Any]  # float32 or float64 (d, m), orthonormal columns
     kind: ClassVar[str] = "svd"
     passes_to_fit: ClassVar[int] = 1
     is_projection: ClassVar[bool] = True
@@ -70,18 +63,8 @@ class TruncatedSVDSketch(SketchAnswers):
 
         O(nnz * m).
 
-        Parameters
-        ----------
-        X : ndarray (n, d) of any real dtype, or csr_array (n, at most d)
-
-        Returns
-        -------
-        ndarray (n, m), in the dtype of the directions
-
-        Raises
-        ------
-        InvalidInputError
-            If the rows have other features than the directions.
+        `X`: ndarray (n, d) of any real dtype, or csr_array (n, at most d). Returns ndarray (n, m), in the dtype of the
+        directions. Raises InvalidInputError: if the rows have other features than the directions.
         """
         d, dense = len(self.directions), isinstance(X, np.ndarray)
         if X.shape[1] > d or (dense and X.shape[1] < d):
@@ -120,22 +103,14 @@ CENTERED_ROWS = 256  # at a time
 class PCASketch(SketchAnswers):
     """``apply(X) = (X - mean) @ directions``.
 
-    Attributes
-    ----------
-    mean : float64 (d,)
-    directions : float32 or float64 (d, m)
-        Orthonormal columns.
-
-    References
-    ----------
-    Drineas, Frieze, Kannan, Vempala and Vinay, "Clustering large graphs via the singular value decomposition",
-    Machine Learning 56 (2004); Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for k-means
-    clustering and low rank approximation", STOC 2015: k / eps directions keep every clustering's cost
-    within 1 + eps, up to a constant that is the same for all clusterings.
+    References: Drineas, Frieze, Kannan, Vempala and Vinay, "Clustering large graphs via the singular value
+    decomposition", Machine Learning 56 (2004); Cohen, Elder, Musco, Musco and Persu, "Dimensionality reduction for
+    k-means clustering and low rank approximation", STOC 2015: k / eps directions keep every clustering's cost within 1
+    + eps, up to a constant that is the same for all clusterings.
     """
 
-    mean: NDArray[np.float64]
-    directions: NDArray[Any]
+    mean: NDArray[np.float64]  # (d,)
+    directions: NDArray[Any]  # float32 or float64 (d, m), orthonormal columns
     kind: ClassVar[str] = "pca"
     passes_to_fit: ClassVar[int] = 0
     is_projection: ClassVar[bool] = True
@@ -155,12 +130,7 @@ class PCASketch(SketchAnswers):
 
         O(s * d * m).
 
-        Parameters
-        ----------
-        X : ndarray (s, d) of any real dtype
-        n_components : int
-            At most min(s, d).
-        random_state : int
+        `X`: ndarray (s, d) of any real dtype. `n_components`: at most min(s, d).
         """
         from sklearn.utils.extmath import randomized_svd
 
@@ -179,10 +149,7 @@ class PCASketch(SketchAnswers):
     ) -> SketchFit:
         """Begin to find the principal directions of all rows, as `subspace.subspace_fit` does.
 
-        Parameters
-        ----------
-        near_mean : float64 (d,)
-            The mean of some rows; the directions are around the exact mean of all.
+        `near_mean`: float64 (d,), the mean of some rows; the directions are around the exact mean of all.
         """
         return subspace_fit(
             n_components,

@@ -51,18 +51,8 @@ class _Projection(SeededSketch):
 
         O(n * d * m) for dense rows, O(nnz * m) for CSR, and O(m) for each distinct feature to make its entries.
 
-        Parameters
-        ----------
-        X : ndarray (n, d) of any real dtype, or csr_array (n, d), d up to 2^63 - 1
-
-        Returns
-        -------
-        ndarray (n, m), float32, or float64 where float32 cannot hold the input
-
-        Raises
-        ------
-        InvalidParameterError
-            If the sketch has no seed.
+        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d), d up to 2^63 - 1. Returns ndarray (n, m), float32,
+        or float64 where float32 cannot hold the input. Raises InvalidParameterError: if the sketch has no seed.
         """
         out = np.zeros((X.shape[0], self.n_components), working_dtype(X.dtype))
         if isinstance(X, np.ndarray):
@@ -112,23 +102,16 @@ def _by_column(X: sp.csr_array) -> tuple[NDArray[np.int64], NDArray[Any], NDArra
 class GaussianProjection(_Projection):
     """Projection with independent normal entries of variance 1 / m.
 
-    Parameters
-    ----------
-    n_components : int
-        m, from 1 to 2^24.
-    seed : int, optional
-        From 0 to 2^64 - 1. Entry (j, c) depends on (seed, j, c) alone. None: the estimator that the sketch is given to
-        sets it, by its `random_state`.
+    `n_components`: m, from 1 to 2^24. `seed`: from 0 to 2^64 - 1. Entry (j, c) depends on (seed, j, c) alone. None: the
+    estimator that the sketch is given to sets it, by its `random_state`.
+
+    References: Makarychev, Makarychev and Razenshteyn, "Performance of Johnson-Lindenstrauss transform for k-means and
+    k-medians clustering", STOC 2019.
 
     Notes
     -----
     Inner products are unbiased with variance (|x|^2 |y|^2 + <x, y>^2) / m. With m = O(log(k / (eps delta)) / eps^2)
     the cost of every partition into k clusters is kept within 1 + eps (Makarychev, Makarychev and Razenshteyn).
-
-    References
-    ----------
-    Makarychev, Makarychev and Razenshteyn, "Performance of Johnson-Lindenstrauss transform for k-means and k-medians
-    clustering", STOC 2019.
     """
 
     n_components: int
@@ -158,16 +141,13 @@ class GaussianProjection(_Projection):
 class SparseProjection(_Projection):
     """Projection with entries +-1 / sqrt(density * m), each with probability density / 2, and 0 otherwise.
 
-    Parameters
-    ----------
-    n_components : int
-        m, from 1 to 2^24.
-    seed : int, optional
-        From 0 to 2^64 - 1. Entry (j, c) depends on (seed, j, c) alone. None: the estimator that the sketch is given to
-        sets it, by its `random_state`.
-    density : float, default 1/3
-        From 2^-31 to 1, rounded to a multiple of 2^-31. 1/3 is Achlioptas' choice, 1 / sqrt(d) that of Li, Hastie and
-        Church; scikit-learn's "auto" is the latter.
+    `n_components`: m, from 1 to 2^24. `seed`: from 0 to 2^64 - 1. Entry (j, c) depends on (seed, j, c) alone. None: the
+    estimator that the sketch is given to sets it, by its `random_state`. `density`: float, default 1/3, from 2^-31 to
+    1, rounded to a multiple of 2^-31. 1/3 is Achlioptas' choice, 1 / sqrt(d) that of Li, Hastie and Church;
+    scikit-learn's "auto" is the latter.
+
+    References: Achlioptas, "Database-friendly random projections: Johnson-Lindenstrauss with binary coins", J. Comput.
+    Syst. Sci. 66 (2003); Li, Hastie and Church, "Very sparse random projections", KDD 2006.
 
     Notes
     -----
@@ -175,11 +155,6 @@ class SparseProjection(_Projection):
     density 1/3 all distances of n rows are kept within 1 +- eps with probability 1 - n^-b if
     m >= (4 + 2 b) log(n) / (eps^2 / 2 - eps^3 / 3) (Achlioptas), and with them the cost of every
     partition. For lower densities that holds only for rows whose norm is spread over many features.
-
-    References
-    ----------
-    Achlioptas, "Database-friendly random projections: Johnson-Lindenstrauss with binary coins", J. Comput. Syst. Sci.
-    66 (2003); Li, Hastie and Church, "Very sparse random projections", KDD 2006.
     """
 
     n_components: int

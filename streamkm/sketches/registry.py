@@ -59,14 +59,8 @@ def make_sketch(
 ) -> Sketch:
     """A sketch that does not depend on the data.
 
-    Parameters
-    ----------
-    kind : str
-        One of `oblivious_kinds`.
-    n_features : int or None
-        None only for those that need not know it.
-    nnz_per_feature : int, optional
-        Of "sparse-jl". None: `USUAL_PER_FEATURE`, or all components where they are fewer.
+    `kind`: one of `oblivious_kinds`. `n_features`: None only for those that need not know it. `nnz_per_feature`: of
+    "sparse-jl". None: `USUAL_PER_FEATURE`, or all components where they are fewer.
     """
     given = {"n_components": n_components, "n_features": n_features, "seed": seed}
     if kind == SparseJL.kind:
@@ -84,10 +78,7 @@ def needs_n_features(kind: str) -> bool:
 def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> Sketch:
     """A sketch that depends on rows, found on these (s, d).
 
-    Parameters
-    ----------
-    kind : str
-        One of `DATA_DEPENDENT`.
+    `kind`: one of `DATA_DEPENDENT`.
     """
     n_rows, d = X.shape
     if kind == PCASketch.kind:
@@ -100,12 +91,8 @@ def find_sketch(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: 
 def first_round(kind: str, n_components: int, seed: int, X: Matrix, n_clusters: int) -> SketchFit:
     """Begin to find a sketch on all rows.
 
-    Parameters
-    ----------
-    kind : str
-        One of `DATA_DEPENDENT`.
-    X : ndarray or csr_array (s, d)
-        Some of the rows: how wide they are, and for "pca" where they are.
+    `kind`: one of `DATA_DEPENDENT`. `X`: ndarray or csr_array (s, d), some of the rows: how wide they are, and for
+    "pca" where they are.
     """
     d = X.shape[1]
     if kind == PCASketch.kind:

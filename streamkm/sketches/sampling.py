@@ -25,18 +25,10 @@ from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureSelection(SketchAnswers):
-    """``apply(X) = X[:, indices] * scales``.
+    """``apply(X) = X[:, indices] * scales``."""
 
-    Attributes
-    ----------
-    indices : int64 (m,)
-        Features kept, rising.
-    scales : float64 (m,)
-        Positive.
-    """
-
-    indices: NDArray[np.int64]
-    scales: NDArray[np.float64]
+    indices: NDArray[np.int64]  # (m,): features kept, rising
+    scales: NDArray[np.float64]  # (m,): positive
     kind: ClassVar[str] = "selection"
     passes_to_fit: ClassVar[int] = 0
     moves_with_rows: ClassVar[bool] = False
@@ -61,19 +53,9 @@ class FeatureSelection(SketchAnswers):
 
         O(n * m) for dense rows, O(nnz) for CSR.
 
-        Parameters
-        ----------
-        X : ndarray (n, d) of any real dtype, or csr_array (n, d)
-
-        Returns
-        -------
-        ndarray or csr_array (n, m), as X is
-            float64 where float32 cannot hold the input, else float32.
-
-        Raises
-        ------
-        InvalidInputError
-            If dense rows lack a feature that is kept.
+        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d). Returns ndarray or csr_array (n, m), as X is:
+        float64 where float32 cannot hold the input, else float32. Raises InvalidInputError: if dense rows lack a
+        feature that is kept.
         """
         n_read = int(self.indices[-1]) + 1
         if isinstance(X, np.ndarray):
@@ -113,22 +95,13 @@ class LeverageSampling:
     1 / sqrt(m p_j), so that squared lengths are right on average. Draws of one feature are kept as one, of the same
     length: the sketch may have fewer than m components.
 
-    Attributes
-    ----------
-    n_components : int
-        Draws, m.
-    seed : int
-        Of the draws.
-
-    References
-    ----------
-    Boutsidis, Mahoney and Drineas, "Unsupervised feature selection for the k-means clustering problem", NIPS 2009,
-    algorithm 1; Boutsidis, Zouzias, Mahoney and Drineas, "Randomized dimensionality reduction for k-means clustering",
-    IEEE Trans. Inf. Theory 61 (2015): O(k log(k) / eps^2) draws, for a factor 3 + eps.
+    References: Boutsidis, Mahoney and Drineas, "Unsupervised feature selection for the k-means clustering problem",
+    NIPS 2009, algorithm 1; Boutsidis, Zouzias, Mahoney and Drineas, "Randomized dimensionality reduction for k-means
+    clustering", IEEE Trans. Inf. Theory 61 (2015): O(k log(k) / eps^2) draws, for a factor 3 + eps.
     """
 
-    n_components: int
-    seed: int
+    n_components: int  # draws, m
+    seed: int  # of the draws
 
     def __post_init__(self) -> None:
         if self.n_components < 1:
@@ -151,14 +124,11 @@ class LeverageSampling:
 class PreconditionedSampling(SketchAnswers):
     """A uniform sample of the entries of each rotated row.
 
-    Parameters
-    ----------
-    gamma : float
-        Share of the p entries that is kept, above 0 up to 1; rounded to whole entries, at least one.
-    n_features : int
-        d, from 1 to 2^30.
-    seed : int
-        From 0 to 2^64 - 1.
+    `gamma`: share of the p entries that is kept, above 0 up to 1; rounded to whole entries, at least one. `n_features`:
+    d, from 1 to 2^30. `seed`: from 0 to 2^64 - 1.
+
+    References: Pourkamali-Anaraki and Becker, "Preconditioned data sparsification for big data with applications to PCA
+    and K-means", IEEE Trans. Inf. Theory 63 (2017).
 
     Notes
     -----
@@ -173,11 +143,6 @@ class PreconditionedSampling(SketchAnswers):
 
     One pass: labels, and centers in the rotated space; what ``StreamKMeans(sketch=PreconditionedSampling(...))`` finds
     in rows that can be walked once only. Two passes: labels, and means of the original rows; what it finds in others.
-
-    References
-    ----------
-    Pourkamali-Anaraki and Becker, "Preconditioned data sparsification for big data with applications to PCA and
-    K-means", IEEE Trans. Inf. Theory 63 (2017).
     """
 
     gamma: float
@@ -209,19 +174,8 @@ class PreconditionedSampling(SketchAnswers):
 
         O(n p log p).
 
-        Parameters
-        ----------
-        X : ndarray (n, d) of any real dtype, or csr_array (n, d)
-
-        Returns
-        -------
-        csr_array (n, p), float32
-            With q entries in each row, indices ascending.
-
-        Raises
-        ------
-        InvalidInputError
-            If rows are wider than `n_features`.
+        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d). Returns csr_array (n, p), float32: with q entries in
+        each row, indices ascending. Raises InvalidInputError: if rows are wider than `n_features`.
         """
         n, q = X.shape[0], self.n_kept
         indices, data = np.empty((n, q), np.int32), np.empty((n, q), np.float32)

@@ -23,17 +23,9 @@ class SeededSketch(SketchAnswers):
     def for_error(cls, eps: float, delta: float = 0.1) -> SketchOptions:
         """Give the options of a sketch of this kind with as many components as a theorem asks for.
 
-        Parameters
-        ----------
-        eps : float
-            Relative error of the objective of every clustering, in (0, 1).
-        delta : float, default=0.1
-            Share of the seeds for which the error may be larger, in (0, 1).
-
-        Returns
-        -------
-        SketchOptions
-            For `StreamKMeans(sketch=...)`, which knows the number of clusters and checks both numbers.
+        `eps`: relative error of the objective of every clustering, in (0, 1). `delta`: share of the seeds for which the
+        error may be larger, in (0, 1). Returns SketchOptions: for `StreamKMeans(sketch=...)`, which knows the number of
+        clusters and checks both numbers.
         """
         return SketchOptions(cls.kind, eps=eps, delta=delta)
 

@@ -26,13 +26,13 @@ BATCH_ENTRIES = 1 << 20
 class SignProjection(SeededSketch):
     """Projection with independent entries +-1 / sqrt(m), made block by block, 64 to a word.
 
-    Parameters
-    ----------
-    n_components : int
-        m, from 1 to 2^24.
-    seed : int, optional
-        From 0 to 2^64 - 1. The sign of feature j in component c depends on (seed, j, c) alone. None: the estimator that
-        the sketch is given to sets it, by its `random_state`.
+    `n_components`: m, from 1 to 2^24. `seed`: from 0 to 2^64 - 1. The sign of feature j in component c depends on
+    (seed, j, c) alone. None: the estimator that the sketch is given to sets it, by its `random_state`.
+
+    References: Boutsidis, Zouzias and Drineas, "Random projections for k-means clustering", NIPS 2010; Boutsidis,
+    Zouzias, Mahoney and Drineas, "Randomized dimensionality reduction for k-means clustering", IEEE Trans. Inf. Theory
+    61 (2015); Liberty and Zucker, "The Mailman algorithm: a note on matrix-vector multiplication", Inf. Process. Lett.
+    109 (2009).
 
     Notes
     -----
@@ -52,13 +52,6 @@ class SignProjection(SeededSketch):
     ``A_k = A R (V_k' R)^+ V_k' + E`` with ``|E| <= 3 eps |A - A_k|`` for the best approximation A_k of rank k. (With A
     on the left it cannot hold: E would be as large as A - A_k at least.) Measured with 100 seeds, k = 5 and 20,
     eps = 0.3: the singular values are so in none to 3 of them for m = k / eps^2, and in 99 or more for 6 k / eps^2.
-
-    References
-    ----------
-    Boutsidis, Zouzias and Drineas, "Random projections for k-means clustering", NIPS 2010; Boutsidis,
-    Zouzias, Mahoney and Drineas, "Randomized dimensionality reduction for k-means clustering", IEEE Trans. Inf.
-    Theory 61 (2015); Liberty and Zucker, "The Mailman algorithm: a note on matrix-vector multiplication", Inf.
-    Process. Lett. 109 (2009).
     """
 
     n_components: int
@@ -75,18 +68,8 @@ class SignProjection(SeededSketch):
 
         O(n * d * m) for dense rows, O(nnz * m) for CSR.
 
-        Parameters
-        ----------
-        X : ndarray (n, d) of any real dtype, or csr_array (n, d), d up to 2^63 - 1
-
-        Returns
-        -------
-        ndarray (n, m), float32, or float64 where float32 cannot hold the input
-
-        Raises
-        ------
-        InvalidParameterError
-            If the sketch has no seed.
+        `X`: ndarray (n, d) of any real dtype, or csr_array (n, d), d up to 2^63 - 1. Returns ndarray (n, m), float32,
+        or float64 where float32 cannot hold the input. Raises InvalidParameterError: if the sketch has no seed.
         """
         out = np.zeros((X.shape[0], self.n_components), working_dtype(X.dtype))
         if isinstance(X, np.ndarray):

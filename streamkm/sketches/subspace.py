@@ -32,24 +32,12 @@ SMALLEST_SHIFT = 1e-200  # so that rows of zeros have a Cholesky factor too
 
 @dataclass(frozen=True, slots=True)
 class Subspace:
-    """Leading eigenvectors of ``X.T @ W @ X``, which are right singular vectors of the weighted rows.
+    """Leading eigenvectors of ``X.T @ W @ X``, which are right singular vectors of the weighted rows."""
 
-    Attributes
-    ----------
-    vectors : float64 (d, m)
-        Orthonormal columns; in each, the entry of largest size is positive.
-    values : float64 (m,)
-        Eigenvalues: squared singular values, largest first.
-    mean : float64 (d,) or None
-        Taken from the rows first; None: nothing was.
-    dtype : float32 or float64
-        That the rows are worked with in.
-    """
-
-    vectors: NDArray[np.float64]
-    values: NDArray[np.float64]
-    mean: NDArray[np.float64] | None
-    dtype: np.dtype[Any]
+    vectors: NDArray[np.float64]  # (d, m): orthonormal columns; in each, the entry of largest size is positive
+    values: NDArray[np.float64]  # (m,): eigenvalues: squared singular values, largest first
+    mean: NDArray[np.float64] | None  # (d,): taken from the rows first; None: nothing was
+    dtype: np.dtype[Any]  # float32 or float64, that the rows are worked with in
 
 
 Make: TypeAlias = Callable[[Subspace], Sketch]
@@ -57,24 +45,13 @@ Make: TypeAlias = Callable[[Subspace], Sketch]
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over rows, in float64; they grow when wider rows come.
+    """Sums over rows, in float64; they grow when wider rows come."""
 
-    Attributes
-    ----------
-    product : float64 (d, p)
-        ``X.T @ W @ X @ T`` for a test matrix T, or the Gram matrix on and below the diagonal.
-    total : float64 (d,)
-        Weighted sum of the rows, and
-    weight : float
-        of their weights; both where a mean is to be taken out.
-    double : bool
-        Whether rows of float64 were among them.
-    """
-
+    # (d, p): ``X.T @ W @ X @ T`` for a test matrix T, or the Gram matrix on and below the diagonal
     product: NDArray[np.float64]
-    total: NDArray[np.float64]
-    weight: float = 0.0
-    double: bool = False
+    total: NDArray[np.float64]  # (d,): weighted sum of the rows
+    weight: float = 0.0  # of their weights; both where a mean is to be taken out
+    double: bool = False  # whether rows of float64 were among them
 
     def widened(self, shape: tuple[int, int]) -> Sums:
         """The same with as many features at least."""
@@ -106,20 +83,12 @@ class GramFit:
     """One round: the Gram matrix ``X.T @ W @ X`` (d, d), then its leading eigenvectors, exact up to rounding.
 
     O(n * d^2) for dense rows, O(sum of nnz(row)^2) for sparse ones; 16 * d^2 bytes of sums and product a worker.
-
-    Attributes
-    ----------
-    n_components : int
-        m; d, where the rows have no more.
-    make : callable
-        What is made of the `Subspace`; picklable.
-    shift : float64 (d,) or None
-        Something near the rows' mean: their exact mean is then taken out. From the start, because sums of squares
-        far from the origin leave no digits for what lies around the mean. For dense rows.
     """
 
-    n_components: int
-    make: Make
+    n_components: int  # m; d, where the rows have no more
+    make: Make  # what is made of the `Subspace`; picklable
+    # (d,): something near the rows' mean: their exact mean is then taken out. From the start, because sums of squares
+    # far from the origin leave no digits for what lies around the mean. For dense rows
     shift: NDArray[np.float64] | None = None
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Sums:
@@ -164,38 +133,19 @@ class RangeFit:
     of X T: what the textbook's range finder learns with one more pass over the rows. q power steps cost q + 1 passes
     in all; O(nnz * l) each, and 8 * d * l bytes of sums, as many again for the test matrix.
 
-    Attributes
-    ----------
-    n_components : int
-        m.
-    n_columns : int
-        l, a multiple of `lanes.LANES`.
-    seed : int
-        From 0 to 2^64 - 1.
-    power_steps : int
-        Rounds after this one.
-    make : callable
-        What is made of the `Subspace`; picklable.
-    shift : float64 (d,) or None
-        As for `GramFit`.
-    basis : float64 (d, l) or None
-        The test matrix; None: Gaussian.
-
-    References
-    ----------
-    Tropp, Yurtsever, Udell and Cevher, "Fixed-rank approximation of a positive-semidefinite matrix from streaming
-    data", NIPS 2017, algorithm 3; Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM Review 53
-    (2011), theorem 10.5: without power steps the squared error is expected to be at most
-    1 + m / (l - m - 1) times the best of rank m.
+    References: Tropp, Yurtsever, Udell and Cevher, "Fixed-rank approximation of a positive-semidefinite matrix from
+    streaming data", NIPS 2017, algorithm 3; Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM
+    Review 53 (2011), theorem 10.5: without power steps the squared error is expected to be at most 1 + m / (l - m - 1)
+    times the best of rank m.
     """
 
-    n_components: int
-    n_columns: int
-    seed: int
-    power_steps: int
-    make: Make
-    shift: NDArray[np.float64] | None = None
-    basis: NDArray[np.float64] | None = None
+    n_components: int  # m
+    n_columns: int  # l, a multiple of `lanes.LANES`
+    seed: int  # from 0 to 2^64 - 1
+    power_steps: int  # rounds after this one
+    make: Make  # what is made of the `Subspace`; picklable
+    shift: NDArray[np.float64] | None = None  # (d,): as for `GramFit`
+    basis: NDArray[np.float64] | None = None  # (d, l): the test matrix; None: Gaussian
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Sums:
         d = X.shape[1]
@@ -270,20 +220,9 @@ def subspace_fit(
 ) -> GramFit | RangeFit:
     """The first round of finding the leading m-dimensional subspace.
 
-    Parameters
-    ----------
-    n_components : int
-        m, from 1.
-    make : callable
-        Makes a sketch of the `Subspace`; picklable.
-    n_features : int
-        d, or what is known of it: it decides between the two ways, no more.
-    seed : int
-        Of the range finder.
-    power_steps : int
-        Further passes of the range finder, from 0.
-    shift : float64 (d,), optional
-        Near the mean of dense rows; the exact mean is then taken out of them.
+    `n_components`: m, from 1. `make`: makes a sketch of the `Subspace`; picklable. `n_features`: d, or what is known of
+    it: it decides between the two ways, no more. `seed`: of the range finder. `power_steps`: further passes of the
+    range finder, from 0. `shift`: float64 (d,), near the mean of dense rows; the exact mean is then taken out of them.
     """
     if n_components < 1:
         raise InvalidParameterError(f"n_components={n_components}; needed: an integer from 1")
@@ -317,10 +256,7 @@ def subspace_bytes(n_components: int, n_features: int) -> SketchFitBytes:
 def fit_rows(fit: SketchFit, X: Matrix, weights: NDArray[np.float64]) -> Sketch:
     """Run all rounds on rows in memory.
 
-    Parameters
-    ----------
-    X : ndarray or csr_array (n, d)
-    weights : float64 (n,) or (0,)
+    `X`: ndarray or csr_array (n, d). `weights`: float64 (n,) or (0,).
     """
     while True:
         found = fit.finish(fit.step(None, X, weights))
@@ -335,16 +271,9 @@ def nystroem(sums: NDArray[np.float64], basis: NDArray[np.float64]) -> tuple[NDA
     O(d * l^2). A small multiple of T is added to Y and taken from the eigenvalues again, so that T.T Y has a Cholesky
     factor whatever the rank; it grows where rounding asks for more.
 
-    Parameters
-    ----------
-    sums : float64 (d, l)
-        Y = A T for a positive semidefinite A.
-    basis : float64 (d, l)
-        T; l at most d.
+    `sums`: float64 (d, l), Y = A T for a positive semidefinite A. `basis`: float64 (d, l), T; l at most d.
 
-    References
-    ----------
-    Tropp, Yurtsever, Udell and Cevher, NIPS 2017, algorithm 3.
+    References: Tropp, Yurtsever, Udell and Cevher, NIPS 2017, algorithm 3.
     """
     from scipy.linalg import solve_triangular, svd
 

@@ -39,39 +39,21 @@ IndexParts: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]
 
 @dataclass(frozen=True, slots=True)
 class CenterIndex:
-    """Columns of a table of centers, so that most are excluded by a few numbers.
+    """Columns of a table of centers, so that most are excluded by a few numbers."""
 
-    Attributes
-    ----------
-    directions : float32 (m, u)
-        Orthonormal, but for rounding: `reduced.COORDINATES`, or m if that is less.
-    groups : int32 (k,)
-        Group of each center.
-    projection : Panels
-        The directions, and columns of zeros.
-    means : Panels
-        Of the groups, in these coordinates, and
-    mean_bias : float32 (g,)
-        half of what is added to their products.
-    members : (int64 (g + 1,), float32 (k, WIDE), float32 (k,))
-        Where each group starts, coordinates of centers, and what is added to products with them.
-    places : int32 (k,)
-        Where each center is among
-    centers : tuple of arrays
-        those as `pruned.nearest_pruned` takes them: in groups, and groups in the order of a tree.
-    lost : float64
-        As of `reduced.reduce_rows`.
-    """
-
+    # (m, u): orthonormal, but for rounding: `reduced.COORDINATES`, or m if that is less
     directions: NDArray[np.float32]
-    groups: NDArray[np.int32]
-    projection: Panels
-    means: Panels
-    mean_bias: NDArray[np.float32]
+    groups: NDArray[np.int32]  # (k,): group of each center
+    projection: Panels  # the directions, and columns of zeros
+    means: Panels  # of the groups, in these coordinates
+    mean_bias: NDArray[np.float32]  # (g,): half of what is added to the products of the groups' means
+    # (int64 (g + 1,): float32 (k, WIDE), float32 (k,)), where each group starts, coordinates of centers, and what is
+    # added to products with them
     members: tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
-    places: NDArray[np.int32]
+    places: NDArray[np.int32]  # (k,): where each center is among `centers`
+    # centers as `pruned.nearest_pruned` takes them: in groups, and groups in the order of a tree
     centers: tuple[NDArray[Any], ...]
-    lost: float
+    lost: float  # float64, as of `reduced.reduce_rows`
 
     @classmethod
     def of(
@@ -79,13 +61,8 @@ class CenterIndex:
     ) -> CenterIndex:
         """Build it. O(k * m * WIDE + k^1.5 * WIDE).
 
-        Parameters
-        ----------
-        columns : float32 (k, m)
-            Columns of the table: the scores of rows z are ``z @ columns.T + bias``.
-        bias : float32 (k,)
-        known : (float32 (m, u), int32 (k,)), optional
-            Directions and groups, of an index that was saved.
+        `columns`: float32 (k, m), columns of the table: the scores of rows z are ``z @ columns.T + bias``. `bias`:
+        float32 (k,). `known`: (float32 (m, u), int32 (k,)), directions and groups, of an index that was saved.
         """
         n_clusters, n_features = columns.shape
         directions = principal_directions(columns) if known is None else known[0]
@@ -122,22 +99,10 @@ class CenterIndex:
     ) -> NDArray[np.bool_]:
         """Label rows; say which are left to a look at all centers.
 
-        Parameters
-        ----------
-        X : float32 (n, m), C-contiguous
-            Moved and scaled.
-        slopes, slack
-            As of `pruned.nearest_pruned`.
-        found : (int32 (n,), float32 (n,), float32 (n,), bool (n,))
-            Labels, scores, second scores and doubt: written, but for the rows that are left.
-        likely : int32 (n,), optional
-            Centers that are likely the nearest; not where second scores are wanted.
-        seconds : bool
-            Whether they are; they hold anything otherwise.
-
-        Returns
-        -------
-        left : bool (n,)
+        `X`: float32 (n, m), C-contiguous, moved and scaled. `slopes`, `slack`: as of `pruned.nearest_pruned`. `found`:
+        (int32 (n,), float32 (n,), float32 (n,), bool (n,)), labels, scores, second scores and doubt: written, but for
+        the rows that are left. `likely`: int32 (n,), centers that are likely the nearest; not where second scores are
+        wanted. `seconds`: whether they are; they hold anything otherwise. Returns left bool (n,).
         """
         n_rows = len(X)
         wide, lengths, fine, fine_lengths, norms = _reduced(X, self.projection.product(X), self.lost)
@@ -174,11 +139,7 @@ def byte_panels(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Coordinates of columns as bytes, in panels as `sieve.mark_columns` takes them, and units (p,).
 
-    Parameters
-    ----------
-    wide : float32 (k, WIDE)
-    lengths : float32 (k,)
-        As `reduced.reduce_rows` writes them.
+    `wide`: float32 (k, WIDE). `lengths`: float32 (k,), as `reduced.reduce_rows` writes them.
     """
     padded = -(-len(wide) // PANEL_COLUMNS) * PANEL_COLUMNS
     whole, units = np.zeros((padded, DEPTH_BYTES), np.int8), np.ones(padded, np.float32)

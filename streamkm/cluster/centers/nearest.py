@@ -38,25 +38,13 @@ Searched: TypeAlias = tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArr
 
 @dataclass(frozen=True, slots=True)
 class NearestCenters:
-    """Centers, laid out for nearest-center kernels when rows come.
+    """Centers, laid out for nearest-center kernels when rows come."""
 
-    Attributes
-    ----------
-    centers : float64 (k, m), C-contiguous
-    dtype : float32 or float64
-        Of scores.
-    around_origin : bool
-        Scores are ``||x - c||^2 - ||x||^2``: for rows that lie around the origin.
-    laid_out : dict
-        Layouts, by their purpose.
-    known : (float32 (m, u), int32 (k,)) or None
-        Directions and groups of an index of the centers.
-    """
-
-    centers: NDArray[np.float64]
-    dtype: np.dtype[Any]
-    around_origin: bool
-    laid_out: dict[Any, Any]
+    centers: NDArray[np.float64]  # (k, m): C-contiguous
+    dtype: np.dtype[Any]  # float32 or float64, of scores
+    around_origin: bool  # scores are ``||x - c||^2 - ||x||^2``: for rows that lie around the origin
+    laid_out: dict[Any, Any]  # layouts, by their purpose
+    # (float32 (m, u): int32 (k,)) or None, directions and groups of an index of the centers
     known: IndexParts | None = None
 
     @classmethod
@@ -118,18 +106,9 @@ class NearestCenters:
     def nearest(self, X: Matrix) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
         """Find every row's nearest center, as far as products of the table's dtype tell.
 
-        Parameters
-        ----------
-        X : ndarray (n, m) of any real dtype, or csr_array (n, at most m)
-
-        Returns
-        -------
-        labels : int32 (n,)
-        scores : (n,)
-            Squared distance to the nearest center less ``||x - s||^2``, s the mean of the centers, or 0 around the
-            origin.
-        second_scores : (n,)
-            The same for the second nearest; infinite where k is 1.
+        `X`: ndarray (n, m) of any real dtype, or csr_array (n, at most m). Returns labels int32 (n,); scores (n,):
+        squared distance to the nearest center less ``||x - s||^2``, s the mean of the centers, or 0 around the origin;
+        second_scores (n,): the same for the second nearest; infinite where k is 1.
         """
         layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
         labels, scores, seconds, _ = self._search(X, layout, -1.0, all_centers=True)
@@ -138,10 +117,7 @@ class NearestCenters:
     def lowest(self, X: Matrix, likely: NDArray[np.int32] | None = None) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """The labels and scores of `nearest`; of many centers in less time, as most are excluded.
 
-        Parameters
-        ----------
-        likely : int32 (n,), optional
-            Labels that are likely right: the more are, the less time it takes.
+        `likely`: int32 (n,), labels that are likely right: the more are, the less time it takes.
         """
         layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
         labels, scores, _, _ = self._search(X, layout, -1.0, likely=likely)
@@ -155,15 +131,11 @@ class NearestCenters:
         Products of float32 tell for all rows but a few, and for which; those few are compared with every center by
         differences in float64. Ties go to the lower label.
 
-        Parameters
-        ----------
-        X : ndarray (n, m) of any real dtype, or csr_array (n, at most m) with distinct indices in a row
-        d2norms : float64 (n,), optional
-            Squared norms of the rows, where they are known.
-        gaps : float64 (n,), optional
-            Written: how much larger the squared distance to the second nearest center is than that to the nearest, as
-            far as products of float32 tell, and at least 0; infinite where k is 1. NaN for dense rows and more than
-            `MOST_SECONDS` centers: the second nearest would take as long again as the nearest.
+        `X`: ndarray (n, m) of any real dtype, or csr_array (n, at most m) with distinct indices in a row. `d2norms`:
+        float64 (n,), squared norms of the rows, where they are known. `gaps`: float64 (n,), written: how much larger
+        the squared distance to the second nearest center is than that to the nearest, as far as products of float32
+        tell, and at least 0; infinite where k is 1. NaN for dense rows and more than `MOST_SECONDS` centers: the second
+        nearest would take as long again as the nearest.
         """
         return self._exactly(X, d2norms, gaps)[0]
 
@@ -188,12 +160,9 @@ class NearestCenters:
 
         They cost nothing; see `shares_of`.
 
-        Parameters
-        ----------
-        X : csr_array (n, at most m) with distinct indices in a row
-        d2 : float64 (n,), optional
-            Written: the squared distances, as far as products of float32 tell. They cost nothing either where the
-            table has a column to spare, else O(nnz).
+        `X`: csr_array (n, at most m) with distinct indices in a row. `d2`: float64 (n,), written: the squared
+        distances, as far as products of float32 tell. They cost nothing either where the table has a column to spare,
+        else O(nnz).
         """
         layout = self.layout(np.float32, sparse=True)
         spare = d2 is not None and len(layout.bias) > self.n_clusters and not len(layout.columns)

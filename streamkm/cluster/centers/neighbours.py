@@ -58,18 +58,10 @@ def group_size(n_clusters: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """Which centers rows are compared with: of use as long as centers have not moved far since it was found.
+    """Which centers rows are compared with: of use as long as centers have not moved far since it was found."""
 
-    Attributes
-    ----------
-    group_of : int32 (k,)
-        Group of each center.
-    candidates : int32 (g, l)
-        Centers of each group's list, ascending; those of the group are among them.
-    """
-
-    group_of: NDArray[np.int32]
-    candidates: NDArray[np.int32]
+    group_of: NDArray[np.int32]  # (k,): group of each center
+    candidates: NDArray[np.int32]  # (g, l): centers of each group's list, ascending; those of the group are among them
 
     @classmethod
     def of(cls, table: NearestCenters, executor: Executor | None = None) -> Lists:
@@ -111,22 +103,13 @@ class Lists:
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """Centers, and the lists that rows are compared with.
+    """Centers, and the lists that rows are compared with."""
 
-    Attributes
-    ----------
-    layout : PackedCenters
-        Of the centers, for dense rows.
-    columns : float32 or float64 (k, m)
-        Of its table.
-    lists : Lists
-    tables : dtype of the columns (g, m * p) or (0, 0)
-        Of the lists, laid out once for all blocks of this process where they take little memory.
-    """
-
-    layout: PackedCenters
-    columns: NDArray[Any]
+    layout: PackedCenters  # of the centers, for dense rows
+    columns: NDArray[Any]  # float32 or float64 (k, m), of its table
     lists: Lists
+    # dtype of the columns (g, m * p) or (0, 0), of the lists, laid out once for all blocks of this process where they
+    # take little memory
     tables: NDArray[Any]
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -141,12 +124,7 @@ class Neighbourhood:
     def of(cls, table: NearestCenters, lists: Lists | None = None, executor: Executor | None = None) -> Neighbourhood:
         """Lay out the lists, once for all, by the threads of an executor that works in this process.
 
-        Parameters
-        ----------
-        table : NearestCenters
-        lists : Lists, optional
-            Of centers that lay about where these do.
-        executor : Executor, optional
+        `lists`: of centers that lay about where these do.
         """
         here = executor if executor is not None and executor.joins_here else None
         lists = lists or Lists.of(table, here)
@@ -173,17 +151,8 @@ class Neighbourhood:
     ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
         """Find every row's two nearest centers among those near its last one.
 
-        Parameters
-        ----------
-        X : ndarray (n, m) of any real dtype
-        labels : int32 (n,)
-            Of the last step.
-
-        Returns
-        -------
-        labels : int32 (n,)
-        scores, seconds : (n,)
-            As of `NearestCenters.nearest`, of the centers that were looked at.
+        `X`: ndarray (n, m) of any real dtype. `labels`: int32 (n,), of the last step. Returns labels int32 (n,);
+        scores, seconds (n,): as of `NearestCenters.nearest`, of the centers that were looked at.
         """
         layout, dtype, candidates = self.layout, self.columns.dtype, self.lists.candidates
         found = np.empty(len(X), np.int32), np.empty(len(X), dtype), np.empty(len(X), dtype)

@@ -33,33 +33,18 @@ class PackedCenters:
     ``z = (x - a) * scale``, and ``z @ table + bias`` is ``scale^2 (||x - c||^2 - ||x - s||^2)`` for every c. What
     is left out is the same for all centers of a row. Taking s out keeps products small when the data lie far from the
     origin; moving the rows too keeps the rounding small where they lie farther than centers lie apart.
-
-    Attributes
-    ----------
-    table : float32 or float64 (m * p,)
-        ``-2 scale (C - s)^T``, of p columns: k, padded to whole vectors with columns ``-2 scale s``. For sparse rows
-        in tiles of `width` columns, (m, width) one after the other, the last of what is left; for dense rows in the
-        panels of `products`.
-    width : int
-    bias : same dtype (p,)
-        Infinite where padded.
-    moved : float64 (m,) or (0,)
-        a; empty where it is 0.
-    columns : int64 (u,)
-        Features that sparse rows are moved in.
-    scale : float
-        A power of two, 1 unless squares of the numbers would leave the range of the dtype.
-    slope, slack : float
-        A score is wrong by at most ``slope * |z| + slack`` for each rounding of a product's sum.
     """
 
+    # float32 or float64 (m * p,), ``-2 scale (C - s)^T``, of p columns: k, padded to whole vectors with columns ``-2
+    # scale s``. For sparse rows in tiles of `width` columns, (m, width) one after the other, the last of what is left;
+    # for dense rows in the panels of `products`
     table: NDArray[Any]
     width: int
-    bias: NDArray[Any]
-    moved: NDArray[np.float64]
-    columns: NDArray[np.int64]
-    scale: float
-    slope: float
+    bias: NDArray[Any]  # same dtype (p,), infinite where padded
+    moved: NDArray[np.float64]  # (m,) or (0,), a; empty where it is 0
+    columns: NDArray[np.int64]  # (u,): features that sparse rows are moved in
+    scale: float  # a power of two, 1 unless squares of the numbers would leave the range of the dtype
+    slope: float  # a score is wrong by at most ``slope * |z| + slack`` for each rounding of a product's sum
     slack: float
 
     @classmethod
@@ -130,21 +115,9 @@ def moved_csr(
 ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
     """CSR rows less an offset in a few features, which all rows then store.
 
-    Parameters
-    ----------
-    X : csr_array (n, at most m) with distinct indices in a row
-    columns : int64 (u,)
-        The features, ascending.
-    moved : float64 (m,)
-        What is taken from them.
-    scale : float
-        All values are multiplied with it.
-
-    Returns
-    -------
-    indptr : int64 (n + 1,)
-    indices : as of X
-    data : `dtype`
+    `X`: csr_array (n, at most m) with distinct indices in a row. `columns`: int64 (u,), the features, ascending.
+    `moved`: float64 (m,), what is taken from them. `scale`: all values are multiplied with it. Returns indptr int64 (n
+    + 1,); indices; data.
     """
     places = np.full(len(moved), -1, np.int32)
     places[columns] = np.arange(len(columns))

@@ -22,23 +22,13 @@ from streamkm.kernels.intrinsics.lanes import LANES
 
 @dataclass(frozen=True, slots=True)
 class ScaledCenters:
-    """Centers ``scales[:, None] * vectors``, and a table of them that follows their moves.
+    """Centers ``scales[:, None] * vectors``, and a table of them that follows their moves."""
 
-    Attributes
-    ----------
-    vectors : float64 (k, m), C-contiguous
-    scales : float64 (k,)
-    d2norms : float64 (k,)
-        Squared norms of the vectors.
-    table : float32 or float64 (m * p,)
-        ``-2 * vectors.T``, in tiles of `width` columns; of float64 where the squares of float32 would not do, or where
-        centers lie far from the origin.
-    width : int
-    """
-
-    vectors: NDArray[np.float64]
-    scales: NDArray[np.float64]
-    d2norms: NDArray[np.float64]
+    vectors: NDArray[np.float64]  # (k, m): C-contiguous
+    scales: NDArray[np.float64]  # (k,)
+    d2norms: NDArray[np.float64]  # (k,): squared norms of the vectors
+    # float32 or float64 (m * p,), ``-2 * vectors.T``, in tiles of `width` columns; of float64 where the squares of
+    # float32 would not do, or where centers lie far from the origin
     table: NDArray[Any]
     width: int
 
@@ -93,14 +83,9 @@ class ScaledCenters:
     ) -> None:
         """Move some clusters' centers towards the means of their CSR rows, by a share of the way. O(nnz) of these rows.
 
-        Parameters
-        ----------
-        members : int64 arrays
-            Rows in the order of their clusters, and where those of each cluster start (k + 1,).
-        clusters : (int, int)
-            The first, and where to stop: threads may each take some.
-        crossed : float64 (k,)
-            Written for these; see `move_scaled`.
+        `members`: int64 arrays, rows in the order of their clusters, and where those of each cluster start (k + 1,).
+        `clusters`: (int, int), the first, and where to stop: threads may each take some. `crossed`: float64 (k,),
+        written for these; see `move_scaled`.
         """
         (order, starts), (first, stop) = members, clusters
         given = (X.indptr, X.indices, as_working(X.data), weights, order, starts[first : stop + 1], first, rate)

@@ -39,38 +39,18 @@ def default_size(n_clusters: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows on their way into a coreset.
+    """Rows on their way into a coreset."""
 
-    Attributes
-    ----------
-    X : ndarray or csr_array (s, m)
-        In the dtype that they came in.
-    weights : float64 (s,)
-        "uniform": as given. Other methods: what each row stands for, as of `last_place` where weights decay.
-    places : int64 (s,)
-    keys : float64 (s,) or (0,)
-        "uniform": base-2 logarithms of the rows' keys.
-    limit : float
-        "uniform": the lowest key, so far, of a row that was left out.
-    depth : int
-        How often rows were left out on the way.
-    last_place : int
-        The highest place of all rows that the part stands for.
-    n_rows : int
-        Their number, those without weight included.
-    total_weight : float
-        Their weight, as of `last_place`.
-    """
-
-    X: Matrix
+    X: Matrix  # ndarray or csr_array (s, m), in the dtype that they came in
+    # (s,): "uniform": as given. Other methods: what each row stands for, as of `last_place` where weights decay
     weights: NDArray[np.float64]
-    places: NDArray[np.int64]
-    keys: NDArray[np.float64]
-    limit: float
-    depth: int
-    last_place: int
-    n_rows: int
-    total_weight: float
+    places: NDArray[np.int64]  # (s,)
+    keys: NDArray[np.float64]  # (s,) or (0,), "uniform": base-2 logarithms of the rows' keys
+    limit: float  # "uniform": the lowest key, so far, of a row that was left out
+    depth: int  # how often rows were left out on the way
+    last_place: int  # the highest place of all rows that the part stands for
+    n_rows: int  # their number, those without weight included
+    total_weight: float  # their weight, as of `last_place`
 
     @property
     def n_bytes(self) -> int:
@@ -99,30 +79,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Coreset:
-    """Weighted rows that stand for all rows, in random order: every prefix is a fair sample of them.
+    """Weighted rows that stand for all rows, in random order: every prefix is a fair sample of them."""
 
-    Attributes
-    ----------
-    X : ndarray or csr_array (s, m)
-        In the dtype that they came in.
-    weights : float64 (s,)
-        Their sum is `total_weight`, but for rounding.
-    places : int64 (s,)
-        Places of the rows.
-    n_rows : int
-        Rows that it stands for, those without weight included.
-    total_weight : float
-        Their weight; n where all weigh 1. As of the newest row where weights decay.
-    complete : bool
-        Whether these are all rows of positive weight, with the weights that they have.
-    """
-
-    X: Matrix
-    weights: NDArray[np.float64]
-    places: NDArray[np.int64]
-    n_rows: int
-    total_weight: float
-    complete: bool
+    X: Matrix  # ndarray or csr_array (s, m), in the dtype that they came in
+    weights: NDArray[np.float64]  # (s,): their sum is `total_weight`, but for rounding
+    places: NDArray[np.int64]  # (s,): places of the rows
+    n_rows: int  # rows that it stands for, those without weight included
+    total_weight: float  # their weight; n where all weigh 1. As of the newest row where weights decay
+    complete: bool  # whether these are all rows of positive weight, with the weights that they have
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +99,17 @@ class CoresetRule:
     it is the same however the rows are cut into parts. Its weights are made to sum up to that of all rows:
     unbiased where all weigh 1, else but for a share of about 1 / size.
 
-    Attributes
-    ----------
-    size : int
-        Rows at most, from 4.
-    n_clusters : int
-        k, for "sensitivity".
-    seed : int
-        Of the hashes of places; below 2^64.
-    method : "sensitivity", "lightweight" or "uniform"
-    half_life : float
-        Places back at which a row weighs half as much; infinite: weights do not decay. Weights are relative to the
-        newest row and keys are logarithms, so that nothing overflows, however long a stream is.
-
-    References
-    ----------
-    Feldman and Langberg, "A unified framework for approximating and clustering data", STOC 2011; Cohen and Kaplan,
-    "Summarizing data using bottom-k sketches", PODC 2007 (weights of "uniform": probabilities given the lowest key left
-    out); Cormode, Shkapenyuk, Srivastava and Xu, "Forward decay", ICDE 2009.
+    References: Feldman and Langberg, "A unified framework for approximating and clustering data", STOC 2011; Cohen and
+    Kaplan, "Summarizing data using bottom-k sketches", PODC 2007 (weights of "uniform": probabilities given the lowest
+    key left out); Cormode, Shkapenyuk, Srivastava and Xu, "Forward decay", ICDE 2009.
     """
 
-    size: int
-    n_clusters: int
-    seed: int
-    method: Method = "sensitivity"
+    size: int  # rows at most, from 4
+    n_clusters: int  # k, for "sensitivity"
+    seed: int  # of the hashes of places; below 2^64
+    method: Method = "sensitivity"  # "sensitivity", "lightweight" or "uniform"
+    # places back at which a row weighs half as much; infinite: weights do not decay. Weights are relative to the newest
+    # row and keys are logarithms, so that nothing overflows, however long a stream is
     half_life: float = np.inf
 
     def __post_init__(self) -> None:
@@ -178,13 +129,8 @@ class CoresetRule:
     def part(self, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64]) -> Part:
         """Make a part of rows that were read, at most `size` of them kept.
 
-        Parameters
-        ----------
-        X : ndarray or csr_array (n, m)
-        places : int64 (n,)
-            At least one.
-        weights : float64 (n,) or (0,)
-            Empty: every row weighs 1. Rows of weight 0 are left out.
+        `X`: ndarray or csr_array (n, m). `places`: int64 (n,), at least one. `weights`: float64 (n,) or (0,), empty:
+        every row weighs 1. Rows of weight 0 are left out.
         """
         weights = weights if len(weights) else np.ones(len(places))
         last_place, n_rows = int(places.max()), len(places)

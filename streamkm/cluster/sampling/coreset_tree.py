@@ -19,10 +19,6 @@ class CoresetTree:
     A node of level l stands for parts ``i 2^l`` to ``(i + 1) 2^l - 1``; it is made as soon as both of its halves
     are there. So the nodes are a function of which parts came; at most ``log2(parts) + 1`` of them where those
     are consecutive.
-
-    Parameters
-    ----------
-    rule : CoresetRule
     """
 
     def __init__(self, rule: CoresetRule):
@@ -49,10 +45,7 @@ class CoresetTree:
     def merged(self, other: CoresetTree) -> CoresetTree:
         """A tree of the parts of both; neither is changed.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the other has another rule.
+        Raises InvalidParameterError: if the other has another rule.
         """
         if other.rule != self.rule:
             raise InvalidParameterError(f"coresets by different rules: {self.rule} and {other.rule}; needed: the same")

@@ -36,23 +36,13 @@ class SampleRule:
     With u the hash of a row's place in (0, 1), its key is u, or ``-log(1 - u) / w`` where it has a weight w: rows are
     then drawn with probability proportional to weight, and those of weight 0 never.
 
-    Attributes
-    ----------
-    size : int
-        Rows at most.
-    seed : int
-        Of the hash of places.
-    limit : float
-        Only keys below it are candidates: that keeps them few where the number of rows is known.
-
-    References
-    ----------
-    Efraimidis and Spirakis, "Weighted random sampling with a reservoir", Inf. Process. Lett. 97 (2006), section 3.
+    References: Efraimidis and Spirakis, "Weighted random sampling with a reservoir", Inf. Process. Lett. 97 (2006),
+    section 3.
     """
 
-    size: int
-    seed: int
-    limit: float
+    size: int  # rows at most
+    seed: int  # of the hash of places
+    limit: float  # only keys below it are candidates: that keeps them few where the number of rows is known
 
     @classmethod
     def of(cls, size: int, seed: int, estimated_rows: int | None, weights: NDArray[np.float64]) -> SampleRule:
@@ -101,10 +91,7 @@ class SampleRule:
 def _limit_of(weights: NDArray[np.float64], wanted: float, times: NDArray[np.float64] | None = None) -> float:
     """The t with ``sum(1 - exp(-w t)) = wanted``; infinite where there are no more rows than that.
 
-    Parameters
-    ----------
-    times : float64 array, optional
-        Rows that each weight stands for; 1 by default.
+    `times`: float64 array, rows that each weight stands for; 1 by default.
     """
     times = np.ones(len(weights)) if times is None else times
     if len(weights) <= wanted:
@@ -120,43 +107,22 @@ def _limit_of(weights: NDArray[np.float64], wanted: float, times: NDArray[np.flo
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Rows that may come into the sample.
+    """Rows that may come into the sample."""
 
-    Attributes
-    ----------
-    X : ndarray or csr_array (c, d)
-        In the source's dtype.
-    keys : float64 (c,)
-        Priorities, lowest first.
-    rows : int64 (c,)
-        Row numbers.
-    """
-
-    X: Matrix
-    keys: NDArray[np.float64]
-    rows: NDArray[np.int64]
+    X: Matrix  # ndarray or csr_array (c, d), in the source's dtype
+    keys: NDArray[np.float64]  # (c,): priorities, lowest first
+    rows: NDArray[np.int64]  # (c,): row numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample of original rows, in the order of their keys: every prefix is a sample too.
+    """A sample of original rows, in the order of their keys: every prefix is a sample too."""
 
-    Attributes
-    ----------
-    X : ndarray or csr_array (s, d)
-        In the source's dtype.
-    rows : int64 (s,)
-        Row numbers in the source.
-    weights : float64 (s,) or (0,)
-        What each row stands for, up to a common factor: its weight over its probability to be here.
-    complete : bool
-        Whether these are all rows that count: valid, and of positive weight.
-    """
-
-    X: Matrix
-    rows: NDArray[np.int64]
+    X: Matrix  # ndarray or csr_array (s, d), in the source's dtype
+    rows: NDArray[np.int64]  # (s,): row numbers in the source
+    # (s,) or (0,), what each row stands for, up to a common factor: its weight over its probability to be here
     weights: NDArray[np.float64]
-    complete: bool
+    complete: bool  # whether these are all rows that count: valid, and of positive weight
 
     def first(
         self, n_rows: int, own_weights: NDArray[np.float64], total_weight: float
@@ -165,12 +131,7 @@ class Sample:
 
         Heavy rows come first, so `weights` of the whole sample would count them too much.
 
-        Parameters
-        ----------
-        own_weights : float64 (s,) or (0,)
-            Of the sampled rows, as they were given.
-        total_weight : float
-            Of all rows.
+        `own_weights`: float64 (s,) or (0,), of the sampled rows, as they were given. `total_weight`: of all rows.
         """
         if not len(own_weights):
             n_all = len(self.rows) if self.complete else total_weight
@@ -209,18 +170,13 @@ class SampleCollector:
     the other rows are: its weight over that has the expectation w. (The highest key that is in the sample is no such t:
     with it, sums over s rows come out larger by a share of about 1 / s.) So one row more is kept until the end.
 
-    Parameters
-    ----------
-    size : int
-        Rows to keep at most.
+    `size`: rows to keep at most.
+
+    References: Cohen and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007, section 4 (rank conditioning).
 
     Notes
     -----
     It is pickled without rows that cannot come into the sample, so what is sent does not grow with the chunks.
-
-    References
-    ----------
-    Cohen and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007, section 4 (rank conditioning).
     """
 
     size: int
@@ -258,12 +214,7 @@ class SampleCollector:
     def sample(self, n_features: int, n_rows: int, weights: NDArray[np.float64]) -> Sample:
         """The sample, `n_features` wide.
 
-        Parameters
-        ----------
-        n_rows : int
-            Valid rows of positive weight in all.
-        weights : float64 (n,) or (0,)
-            Of all rows of the source.
+        `n_rows`: valid rows of positive weight in all. `weights`: float64 (n,) or (0,), of all rows of the source.
         """
         lowest, left_out = self._lowest(n_features, self.size)
         complete = len(lowest.rows) == n_rows

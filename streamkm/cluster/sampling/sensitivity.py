@@ -25,24 +25,11 @@ Importance = tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]
 def lightweight(X: Matrix, weights: NDArray[np.float64]) -> Importance:
     """Half uniform, half by squared distance to the mean. O(nnz).
 
-    Parameters
-    ----------
-    X : float32 or float64 ndarray (n, m), or csr_array (n, m) with distinct indices in a row
-    weights : float64 (n,)
-        Positive.
+    `X`: float32 or float64 ndarray (n, m), or csr_array (n, m) with distinct indices in a row. `weights`: float64 (n,),
+    positive. Returns importance float64 (n,): up to a common factor, weights included; labels int32 (n,): 0; d2 float64
+    (n,): squared distances to the mean.
 
-    Returns
-    -------
-    importance : float64 (n,)
-        Up to a common factor, weights included.
-    labels : int32 (n,)
-        0.
-    d2 : float64 (n,)
-        Squared distances to the mean.
-
-    References
-    ----------
-    Bachem, Lucic and Krause, "Scalable k-means clustering via lightweight coresets", KDD 2018, algorithm 1.
+    References: Bachem, Lucic and Krause, "Scalable k-means clustering via lightweight coresets", KDD 2018, algorithm 1.
     """
     labels = np.zeros(X.shape[0], np.int32)
     d2 = row_d2(X, labels, _mean(X, weights))
@@ -59,23 +46,11 @@ def sensitivity(
     cluster b gets ``a d2(x) / phi + 2 a phi_b / (W_b phi) + 4 / W_b``: rows that lie far out, rows of clusters
     that lie far spread, and rows of small clusters. O(nnz * k).
 
-    Parameters
-    ----------
-    X, weights
-        As for `lightweight`.
-    n_clusters : int
-    draws : callable
-        Uniform numbers in (0, 1), one a row, for a round's number.
+    `X`, `weights`: as for `lightweight`. `draws`: uniform numbers in (0, 1), one a row, for a round's number. Returns
+    importance, labels, d2: as of `lightweight`; of the nearest rough centers.
 
-    Returns
-    -------
-    importance, labels, d2
-        As of `lightweight`; of the nearest rough centers.
-
-    References
-    ----------
-    Bachem, Lucic and Krause, "Practical coreset constructions for machine learning", arXiv:1703.06476 (2017),
-    algorithm 2.
+    References: Bachem, Lucic and Krause, "Practical coreset constructions for machine learning", arXiv:1703.06476
+    (2017), algorithm 2.
     """
     labels, d2 = rough_clusters(X, weights, max(FEWEST_CENTERS, CENTERS_PER_CLUSTER * n_clusters), draws)
     n_centers = int(labels.max()) + 1
@@ -98,9 +73,7 @@ def rough_clusters(
     The first center is the mean. In each round, rows become centers with probability proportional to weight times
     squared distance to the centers so far.
 
-    References
-    ----------
-    Bahmani, Moseley, Vattani, Kumar and Vassilvitskii, "Scalable k-means++", PVLDB 5 (2012), algorithm 2.
+    References: Bahmani, Moseley, Vattani, Kumar and Vassilvitskii, "Scalable k-means++", PVLDB 5 (2012), algorithm 2.
     """
     labels = np.zeros(X.shape[0], np.int32)
     d2 = row_d2(X, labels, _mean(X, weights))

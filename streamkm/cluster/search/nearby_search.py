@@ -32,23 +32,12 @@ WORTH = 5e-4  # share of the objective that a round should gain, at least, for a
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A partition and its means.
+    """A partition and its means."""
 
-    Attributes
-    ----------
-    centers : float64 (k, m)
-        Means of the clusters.
-    labels : int32 (n,)
-    inertia : float
-        Of the partition, about its means.
-    lists : Lists
-        That were looked at.
-    """
-
-    centers: NDArray[np.float64]
-    labels: NDArray[np.int32]
-    inertia: float
-    lists: Lists
+    centers: NDArray[np.float64]  # (k, m): means of the clusters
+    labels: NDArray[np.int32]  # (n,)
+    inertia: float  # of the partition, about its means
+    lists: Lists  # that were looked at
 
 
 def search_nearby(
@@ -58,21 +47,9 @@ def search_nearby(
 
     O(n * m * l) a round, with l the centers that a row is compared with.
 
-    Parameters
-    ----------
-    whole : Block of n dense rows around the origin
-    pieces : LocalBlocks
-        The same rows.
-    start : LloydResult
-        Near a local optimum.
-    rng : Generator
-    promise : float, default 0
-        Share of the objective that a round's swaps should promise to gain, at least, for it to be made.
-
-    Returns
-    -------
-    LloydResult
-        With an inertia not above that of the given one.
+    `pieces`: the same rows. `start`: near a local optimum. `promise`: float, default 0, share of the objective that a
+    round's swaps should promise to gain, at least, for it to be made. Returns LloydResult: with an inertia not above
+    that of the given one.
     """
     labels = pieces.labels(start.centers) if start.labels is None else start.labels.handles[0]
     best = _stepped(pieces, start.centers, labels)

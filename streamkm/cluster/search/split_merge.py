@@ -45,29 +45,13 @@ def split_merge(
     One round costs an assignment of all rows, ``SPLIT_TRIALS * SPLIT_STEPS`` products of every row with two centers,
     and the Lloyd steps.
 
-    Parameters
-    ----------
-    whole : Block of n rows
-        All rows; dense ones around the origin.
-    pieces : Blocks
-        The same rows, cut for the threads of a local executor.
-    start : LloydResult
-        At a local optimum, or near one.
-    max_rounds : int
-    rng : Generator
-    margin : float
-        Share of the inertia that a swap must gain beyond its cost, and a round of swaps in all.
+    `whole`: all rows; dense ones around the origin. `pieces`: the same rows, cut for the threads of a local executor.
+    `start`: at a local optimum, or near one. `margin`: share of the inertia that a swap must gain beyond its cost, and
+    a round of swaps in all. Returns LloydResult: with an inertia not above that of the given one.
 
-    Returns
-    -------
-    LloydResult
-        With an inertia not above that of the given one.
-
-    References
-    ----------
-    The exchange of centers by removal cost and gain follows Fränti and Kivijärvi, "Randomised local search algorithm
-    for the clustering problem", Pattern Analysis & Applications 3 (2000), with both ends chosen by cost instead of at
-    random.
+    References: The exchange of centers by removal cost and gain follows Fränti and Kivijärvi, "Randomised local search
+    algorithm for the clustering problem", Pattern Analysis & Applications 3 (2000), with both ends chosen by cost
+    instead of at random.
     """
     best = lloyd(pieces, start.centers, max_iter=1, tol=0)
     n_swaps = max(1, len(best.centers) // 8)
@@ -107,12 +91,7 @@ def swaps_of(
 ) -> list[tuple[int, int]]:
     """At most `n_swaps` pairs (cluster to split, cluster to remove) whose gain exceeds the cost, best first.
 
-    Parameters
-    ----------
-    gains, costs : float64 (k,)
-        Of splitting each cluster, and of removing it.
-    tried : set
-        Pairs that are left out.
+    `gains`, `costs`: float64 (k,), of splitting each cluster, and of removing it. `tried`: pairs that are left out.
     """
     swaps: list[tuple[int, int]] = []
     busy: set[int] = set()

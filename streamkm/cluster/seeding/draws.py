@@ -28,27 +28,14 @@ DRAW_BYTES = 4 << 20  # of the rows that one call may hold
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Rows that were drawn, in the order of their places.
+    """Rows that were drawn, in the order of their places."""
 
-    Attributes
-    ----------
-    X : ndarray or csr_array (r, m)
-    places : int64 (r,)
-    weights : float64 (r,)
-        Their own.
-    d2 : float64 (r,)
-        Squared distances that they were drawn by.
-    keys : float64 (r,)
-    limit : float
-        Every row whose key is below it is here.
-    """
-
-    X: Matrix
-    places: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    d2: NDArray[np.float64]
-    keys: NDArray[np.float64]
-    limit: float
+    X: Matrix  # ndarray or csr_array (r, m)
+    places: NDArray[np.int64]  # (r,)
+    weights: NDArray[np.float64]  # (r,): their own
+    d2: NDArray[np.float64]  # (r,): squared distances that they were drawn by
+    keys: NDArray[np.float64]  # (r,)
+    limit: float  # every row whose key is below it is here
 
     @property
     def n_rows(self) -> int:
@@ -65,23 +52,14 @@ class Drawn:
 class DrawRule:
     """How rows are drawn: those of the lowest keys, a row of weight w at the rate ``w (per_weight + per_d2 d2)``.
 
-    Attributes
-    ----------
-    size : int
-        Rows at most.
-    seed : int
-        Of the hash of places; below 2^64.
-    per_weight, per_d2 : float
-
-    References
-    ----------
-    Bahmani, Moseley, Vattani, Kumar and Vassilvitskii, "Scalable k-means++", PVLDB 5 (2012), algorithm 2: rounds of
-    draws by share of the objective. Efraimidis and Spirakis, Inf. Process. Lett. 97 (2006): exponential keys. Cohen and
-    Kaplan, "Summarizing data using bottom-k sketches", PODC 2007: probabilities given the lowest key left out.
+    References: Bahmani, Moseley, Vattani, Kumar and Vassilvitskii, "Scalable k-means++", PVLDB 5 (2012), algorithm 2:
+    rounds of draws by share of the objective. Efraimidis and Spirakis, Inf. Process. Lett. 97 (2006): exponential keys.
+    Cohen and Kaplan, "Summarizing data using bottom-k sketches", PODC 2007: probabilities given the lowest key left
+    out.
     """
 
-    size: int
-    seed: int
+    size: int  # rows at most
+    seed: int  # of the hash of places; below 2^64
     per_weight: float
     per_d2: float
 
@@ -95,13 +73,8 @@ class DrawRule:
     ) -> Drawn:
         """Draw some of the rows.
 
-        Parameters
-        ----------
-        X : ndarray or csr_array (n, m)
-        places : int64 (n,)
-        weights : float64 (n,) or (0,)
-        d2 : float64 (n,)
-            Squared distances to the nearest centers.
+        `X`: ndarray or csr_array (n, m). `places`: int64 (n,). `weights`: float64 (n,) or (0,). `d2`: float64 (n,),
+        squared distances to the nearest centers.
         """
         for most in (self.size, len(places)):  # the second where far more lies far away than was expected
             picked, keys = np.empty(most + 1, np.int64), np.empty(most + 1)
@@ -165,14 +138,10 @@ def combined(rules: Sequence[DrawRule], parts: Sequence[Drawn], d2s: Sequence[ND
     A row that was drawn twice is here twice: by the balance heuristic, each time with its weight over the sum of its
     probabilities.
 
-    Parameters
-    ----------
-    d2s : sequence of float64 (r,)
-        For each rule, what it would have drawn the rows of all parts by, part after part.
+    `d2s`: sequence of float64 (r,), for each rule, what it would have drawn the rows of all parts by, part after part.
 
-    References
-    ----------
-    Veach and Guibas, "Optimally combining sampling techniques for Monte Carlo rendering", SIGGRAPH 1995, section 3.2.
+    References: Veach and Guibas, "Optimally combining sampling techniques for Monte Carlo rendering", SIGGRAPH 1995,
+    section 3.2.
     """
     weights = np.concatenate([part.weights for part in parts])
     chances = sum(rule.probabilities(weights, d2, part.limit) for rule, part, d2 in zip(rules, parts, d2s, strict=True))

@@ -58,19 +58,11 @@ SWAPS_PER_CLUSTER = 4  # rows that LS++ draws, for each cluster
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """How many starts are made.
+    """How many starts are made."""
 
-    Attributes
-    ----------
-    least, most : int
-        After `least` no more are made once the last few together have not lowered the best by 0.03 %.
-    patience : int
-        How many these are.
-    """
-
-    least: int
+    least: int  # after `least` no more are made once the last few together have not lowered the best by 0.03 %
     most: int
-    patience: int = 4
+    patience: int = 4  # how many these are
 
     def go_on(self, inertias: Sequence[float]) -> bool:
         """Whether one more is to be made after those that ended with these inertias."""
@@ -110,34 +102,18 @@ def start_centers(
 ) -> NDArray[np.float64]:
     """Find centers on the rows that are held, or on rows drawn from all of them.
 
-    Parameters
-    ----------
-    executor : Executor
-        Of this process.
-    sampled : Block of s rows
-        In random order: every prefix is a sample too.
-    n_clusters : int
-        At most s.
-    init : "k-means++", "k-means||", "ls++", "random", or a function that draws centers
-        "k-means++": the best of `n_init` greedy seedings, each with a few Lloyd steps, recombined with the best so
-        far, then split-and-merge search.
-        "k-means||": the best of `n_init` weighted seedings of rows drawn in rounds, each with a few Lloyd steps.
-        "ls++": the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps.
-        "random" or a function: the best of `n_init` drawings, each with a few Lloyd steps; a single one with one
-        step where there are fewer than 40 rows a cluster.
-    n_init : int, "auto" or Starts
-        "auto": 10 where nothing is searched. Of up to 100,000 rows, where a start is cheap by `SEARCH_WORK`, 5 to 20,
-        no more once four in a row have not lowered the best by 0.03 % (2 to 10 where epochs follow, no more once one
-        has not); where all of more than 20,000 rows would be searched, see `_best_apart`. Else as many as `START_WORK`
-        pays for, up to 10: at least 4, and all of them, for up to 10 clusters; for more, no more once one has not
-        lowered the best so.
-    pool : Pool
-        `sampled` are some of its rows; by default all.
-
-    Returns
-    -------
-    centers : float64 (at most k, m)
-        Fewer than k only if there are fewer distinct rows among all that are held.
+    `executor`: of this process. `sampled`: in random order: every prefix is a sample too. `n_clusters`: at most s.
+    `init`: "k-means++", "k-means||", "ls++", "random", or a function that draws centers, "k-means++": the best of
+    `n_init` greedy seedings, each with a few Lloyd steps, recombined with the best so far, then split-and-merge search.
+    "k-means||": the best of `n_init` weighted seedings of rows drawn in rounds, each with a few Lloyd steps. "ls++":
+    the best of `n_init` greedy seedings, each improved by LS++ and a few Lloyd steps. "random" or a function: the best
+    of `n_init` drawings, each with a few Lloyd steps; a single one with one step where there are fewer than 40 rows a
+    cluster. `n_init`: int, "auto" or Starts, "auto": 10 where nothing is searched. Of up to 100,000 rows, where a start
+    is cheap by `SEARCH_WORK`, 5 to 20, no more once four in a row have not lowered the best by 0.03 % (2 to 10 where
+    epochs follow, no more once one has not); where all of more than 20,000 rows would be searched, see `_best_apart`.
+    Else as many as `START_WORK` pays for, up to 10: at least 4, and all of them, for up to 10 clusters; for more, no
+    more once one has not lowered the best so. `pool`: `sampled` are some of its rows; by default all. Returns centers
+    float64 (at most k, m): fewer than k only if there are fewer distinct rows among all that are held.
     """
     drawn = init if not isinstance(init, str) else None
     held = pool.blocks or LocalBlocks.of(executor, sampled)
@@ -301,12 +277,8 @@ def drawn_by(
 ) -> Draw:
     """Draw centers by a user's function, as scikit-learn calls it: ``function(X, n_clusters, random_state=...)``.
 
-    Parameters
-    ----------
-    rows : ndarray or csr_array (s, d)
-        Sampled rows, which the function is given.
-    placed : callable
-        Brings its centers (k, d) to where clusters are looked for (k, m).
+    `rows`: ndarray or csr_array (s, d), sampled rows, which the function is given. `placed`: brings its centers (k, d)
+    to where clusters are looked for (k, m).
     """
 
     def draw(rng: np.random.Generator) -> NDArray[np.float64]:
@@ -322,9 +294,7 @@ def drawn_by(
 def check_centers(centers: NDArray[np.float64], n_clusters: int, n_features: int | None = None) -> None:
     """Refuse centers to start from that are not k of d finite features.
 
-    Raises
-    ------
-    InvalidParameterError
+    Raises InvalidParameterError.
     """
     width = "features" if n_features is None else f"features={n_features:,}"
     fits = centers.ndim == 2 and len(centers) == n_clusters and n_features in (None, centers.shape[1])

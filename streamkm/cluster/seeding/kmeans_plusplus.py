@@ -29,17 +29,10 @@ NEGLIGIBLE = 1e-6  # share of float32's rounding of squared norms below which sq
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """The random draws of one run of k-means++.
+    """The random draws of one run of k-means++."""
 
-    Attributes
-    ----------
-    first : int
-        Row that is the first center.
-    shares : float64 (k, t)
-        In [0, 1): where in the running sum of the mass the rows are that are tried after each center.
-    """
-
-    first: int
+    first: int  # row that is the first center
+    # (k, t): in [0, 1): where in the running sum of the mass the rows are that are tried after each center
     shares: NDArray[np.float64]
 
     @classmethod
@@ -58,25 +51,12 @@ def kmeans_plusplus(
     Each center is the best of ``2 + log(k)`` rows drawn with probability proportional to weight times squared
     distance to the centers so far. O(n * m * k log k) for dense rows, O(nnz * k log k) for sparse ones.
 
-    Parameters
-    ----------
-    block : Block of n rows
-        Dense rows should lie around the origin: squared distances are only as exact as squared norms.
-    n_clusters : int
-        At least 1, at most the number of rows.
-    rng : Generator
-    executor : Executor, optional
-        Of this process; its threads share the work where there is enough of it.
+    `block`: dense rows should lie around the origin: squared distances are only as exact as squared norms.
+    `n_clusters`: at least 1, at most the number of rows. `executor`: of this process; its threads share the work where
+    there is enough of it. Returns centers float64 (at most k, m): fewer than k only if there are fewer distinct rows.
 
-    Returns
-    -------
-    centers : float64 (at most k, m)
-        Fewer than k only if there are fewer distinct rows.
-
-    References
-    ----------
-    Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, section 2.2 and the greedy
-    variant of its conclusion.
+    References: Arthur and Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007, section 2.2 and the
+    greedy variant of its conclusion.
     """
     return seedings(block, n_clusters, 1, rng=rng, executor=executor)[0]
 

@@ -23,20 +23,11 @@ def recombined(pieces: Blocks, one: NDArray[np.float64], other: NDArray[np.float
     mutation by which bad optima are left, in which both clusterings agree. O(n * m * k) for each step, O(k^2 * m) for
     the pairs of clusters.
 
-    Parameters
-    ----------
-    pieces : Blocks
-        Rows; dense ones around the origin.
-    one, other : float64 (k, m), (at most k, m)
+    `pieces`: rows; dense ones around the origin. `one`, `other`: float64 (k, m), (at most k, m). Returns centers
+    float64 (at most k, m).
 
-    Returns
-    -------
-    centers : float64 (at most k, m)
-
-    References
-    ----------
-    Fränti, Kivijärvi, Kaukoranta and Nevalainen, "Genetic algorithms for large-scale clustering problems", The
-    Computer Journal 40 (1997): crossover by pairwise nearest neighbours.
+    References: Fränti, Kivijärvi, Kaukoranta and Nevalainen, "Genetic algorithms for large-scale clustering problems",
+    The Computer Journal 40 (1997): crossover by pairwise nearest neighbours.
     """
     both = lloyd(pieces, np.concatenate([one, other]), max_iter=STEPS, tol=0).centers
     totals = pieces.totals(both, "search")
@@ -47,16 +38,8 @@ def recombined(pieces: Blocks, one: NDArray[np.float64], other: NDArray[np.float
 def merged_to(means: NDArray[np.float64], counts: NDArray[np.float64], n_clusters: int) -> NDArray[np.float64]:
     """Merge the two clusters that raise the inertia least, until `n_clusters` are left.
 
-    Parameters
-    ----------
-    means : float64 (c, m)
-        Around the origin.
-    counts : float64 (c,)
-        Rows, or their weight.
-
-    Returns
-    -------
-    means : float64 (at most n_clusters, m)
+    `means`: float64 (c, m), around the origin. `counts`: float64 (c,), rows, or their weight. Returns means float64 (at
+    most n_clusters, m).
     """
     means, counts = means.copy(), counts.copy()
     left = np.ones(len(means), np.bool_)
@@ -100,25 +83,13 @@ def ls_plusplus(
     center whose exchange for it lowers the objective most, and makes the exchange if it does. O(n * (m + k)) a step
     for dense rows; a swap costs O(n + rows of the old center * k).
 
-    Parameters
-    ----------
-    block : Block of n rows
-        In random order; dense ones around the origin. The first 2^25 / k rows are looked at.
-    centers : float64 (k, m)
-        From k-means++.
-    n_steps : int
-        Rows to draw: a share of k (Choo et al.), up to k log log k (Lattanzi and Sohler).
-    rng : Generator
+    `block`: in random order; dense ones around the origin. The first 2^25 / k rows are looked at. `centers`: float64
+    (k, m), from k-means++. `n_steps`: rows to draw: a share of k (Choo et al.), up to k log log k (Lattanzi and
+    Sohler). Returns centers float64 (k, m): given ones and rows; their objective on the rows looked at is not above
+    that of the given ones.
 
-    Returns
-    -------
-    centers : float64 (k, m)
-        Given ones and rows; their objective on the rows looked at is not above that of the given ones.
-
-    References
-    ----------
-    Lattanzi and Sohler, "A better k-means++ algorithm via local search", ICML 2019, algorithm 2; Choo, Grunau,
-    Portmann and Rozhon, "k-means++: few more steps yield constant approximation", ICML 2020.
+    References: Lattanzi and Sohler, "A better k-means++ algorithm via local search", ICML 2019, algorithm 2; Choo,
+    Grunau, Portmann and Rozhon, "k-means++: few more steps yield constant approximation", ICML 2020.
     """
     n_clusters = len(centers)
     n_rows = min(block.n_rows, max(1, LARGEST_TABLE // n_clusters))

@@ -48,29 +48,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The rows from which those for the search are drawn.
+    """The rows from which those for the search are drawn."""
 
-    Attributes
-    ----------
-    blocks : Blocks, optional
-        All rows that are held; None: no more than were sampled.
-    most : int, optional
-        Rows that are drawn, at most, where memory has no room for as many as usual.
-    n_portions : int
-        Portions of the rows that starts are searched on, one after the other, where memory has no room for all.
-    n_rows : int, optional
-        Rows of the data, which those that are held stand for; None: no more than are held.
-    averaged : bool
-        Whether epochs of moving averages follow on all rows: the search for starts may then be brief.
-    on_worker : bool
-        Whether rows that were drawn from the blocks are searched by a worker of their cluster, and not here.
-    """
-
-    blocks: Blocks | None = None
-    most: int | None = None
+    blocks: Blocks | None = None  # all rows that are held; None: no more than were sampled
+    most: int | None = None  # rows that are drawn, at most, where memory has no room for as many as usual
+    # portions of the rows that starts are searched on, one after the other, where memory has no room for all
     n_portions: int = 1
-    n_rows: int | None = None
+    n_rows: int | None = None  # rows of the data, which those that are held stand for; None: no more than are held
+    # whether epochs of moving averages follow on all rows: the search for starts may then be brief
     averaged: bool = False
+    # whether rows that were drawn from the blocks are searched by a worker of their cluster, and not here
     on_worker: bool = False
 
 
@@ -80,10 +67,7 @@ SAMPLED = Pool()
 def search_rows(n_clusters: int, n_components: int | None = None, *, many: bool = False) -> int:
     """How many rows starts are searched on; more where they are narrow, and for many clusters of dense rows.
 
-    Parameters
-    ----------
-    many : bool
-        Whether starts are searched among neighbours; see `neighbours`.
+    `many`: whether starts are searched among neighbours; see `neighbours`.
     """
     wanted = min(LARGEST_SEARCH_ROWS, max(SMALLEST_SEARCH_ROWS, SEARCH_ROWS_PER_CLUSTER * n_clusters))
     if many:
@@ -110,20 +94,8 @@ def prefix(block: Block, n_rows: int) -> Block:
 def search_set(executor: Executor, sampled: Block, pool: Pool, n_clusters: int, rng: np.random.Generator) -> Block:
     """Rows that stand for all rows that are held, in random order: all where they are few, else as of `drawn_set`.
 
-    Parameters
-    ----------
-    executor : Executor
-        Of this process.
-    sampled : Block of s rows
-        In random order: every prefix is a sample too.
-    pool : Pool
-        `sampled` are some of its rows.
-    rng : Generator
-
-    Returns
-    -------
-    Block
-        `sampled` itself where that is all there is and not too many.
+    `executor`: of this process. `sampled`: in random order: every prefix is a sample too. `pool`: `sampled` are some of
+    its rows. Returns Block: `sampled` itself where that is all there is and not too many.
     """
     many = is_many(n_clusters, sampled)
     few = search_rows(n_clusters, sampled.X.shape[1], many=many)
@@ -148,20 +120,8 @@ def drawn_set(
     `MOST_ROUNDS`, which draws half as many rows.
     Where no row lies far away, that is done with the sampled rows alone.
 
-    Parameters
-    ----------
-    executor : Executor
-        Of this process.
-    sampled : Block of s rows
-        In random order: every prefix is a sample too.
-    held : Blocks
-        `sampled` are some of these rows.
-    rng : Generator
-
-    Returns
-    -------
-    Block
-        With the weights that keep the objective of any centers unbiased.
+    `executor`: of this process. `sampled`: in random order: every prefix is a sample too. `held`: `sampled` are some of
+    these rows. Returns Block: with the weights that keep the objective of any centers unbiased.
     """
     n_rows = held.n_rows
     many = is_many(n_clusters, sampled)

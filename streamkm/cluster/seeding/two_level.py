@@ -39,20 +39,8 @@ def search_portions(
 ) -> NDArray[np.float64]:
     """Find centers to start from. A pass over all rows that are held with sqrt(k) centers, and one for each portion.
 
-    Parameters
-    ----------
-    sampled : Block of s dense rows
-        In random order.
-    n_clusters : int
-    pool : Pool
-        With blocks, and a number of portions.
-    search : callable
-        Gets at most ``ceil(k / portions)`` centers to find on the rows of a portion.
-    rng : Generator
-
-    Returns
-    -------
-    centers : float64 (at most k, m)
+    `sampled`: in random order. `pool`: with blocks, and a number of portions. `search`: gets at most ``ceil(k /
+    portions)`` centers to find on the rows of a portion. Returns centers float64 (at most k, m).
     """
     assert pool.blocks is not None
     some, shift = centered(pool.blocks.executor, sampled)
@@ -80,10 +68,7 @@ def search_portions(
 def portions_of(quotas: NDArray[np.int64], most: int) -> list[NDArray[np.int64]]:
     """Coarse clusters in portions of at most `most` centers, but for single ones that get more; those without left out.
 
-    Parameters
-    ----------
-    quotas : int64 (c,)
-        Centers that each gets.
+    `quotas`: int64 (c,), centers that each gets.
     """
     portions: list[list[int]] = []
     filled = most
@@ -116,17 +101,10 @@ class CoarseClusters(Map[tuple[NDArray[np.uint16], NDArray[np.float64], NDArray[
 
 @dataclass(frozen=True, slots=True)
 class PortionRows(Map[tuple[NDArray[Any], NDArray[np.float64]]]):
-    """Rows of each block, drawn with the chances of their coarse clusters, and weights that keep sums unbiased.
+    """Rows of each block, drawn with the chances of their coarse clusters, and weights that keep sums unbiased."""
 
-    Attributes
-    ----------
-    chances : float64 (c,)
-    seed : int
-        Of the hash of places; below 2^64.
-    """
-
-    chances: NDArray[np.float64]
-    seed: int
+    chances: NDArray[np.float64]  # (c,)
+    seed: int  # of the hash of places; below 2^64
 
     def output(self, rows: HeldBlock) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Draw from one block, whose labels are coarse clusters."""
@@ -191,20 +169,9 @@ def two_level_plusplus(
 ) -> NDArray[np.float64]:
     """Choose rows as initial centers by k-means++ in coarse clusters. O(n * m * sqrt(k) * log(k)).
 
-    Parameters
-    ----------
-    block : Block of n dense rows around the origin, in random order
-    n_clusters : int
-        At most the number of rows.
-    rng : Generator
-    executor : Executor
-        Of this process.
-
-    Returns
-    -------
-    centers : float64 (at most k, m)
-        Fewer where coarse clusters have fewer distinct rows than centers they should get; their places are left to
-        Lloyd's algorithm: the first center is repeated.
+    `n_clusters`: at most the number of rows. `executor`: of this process. Returns centers float64 (at most k, m): fewer
+    where coarse clusters have fewer distinct rows than centers they should get; their places are left to Lloyd's
+    algorithm: the first center is repeated.
     """
     coarse = coarse_centers(block, int(np.sqrt(n_clusters)), rng=rng, executor=executor)
     pieces = LocalBlocks.of(executor, block)
@@ -237,12 +204,8 @@ def coarse_centers(block: Block, n_coarse: int, *, rng: np.random.Generator, exe
 def quotas_of(shares: NDArray[np.float64], sizes: NDArray[np.int64], n_clusters: int) -> NDArray[np.int64]:
     """How many centers each part gets: by its share, at least 1 if it has rows, at most as many as rows (p,).
 
-    Parameters
-    ----------
-    shares : float64 (p,)
-        Not negative.
-    sizes : int64 (p,)
-        Rows; `n_clusters` at most in all, and not less than there are parts with rows.
+    `shares`: float64 (p,), not negative. `sizes`: int64 (p,), rows; `n_clusters` at most in all, and not less than
+    there are parts with rows.
     """
     quotas = np.minimum(1, sizes)
     while (left := n_clusters - int(quotas.sum())) > 0:

@@ -17,43 +17,20 @@ from streamkm.core.matrix import Matrix
 
 @dataclass(frozen=True, slots=True)
 class TrackedClusters:
-    """What is known of clusters and of all rows that were counted in them; rows weigh less with their age.
+    """What is known of clusters and of all rows that were counted in them; rows weigh less with their age."""
 
-    Attributes
-    ----------
-    ids : int64 (k,)
-        Ascending.
-    centers : float64 (k, d)
-        That label rows.
-    means : float64 (k, d)
-        Exact means of the rows of each cluster.
-    counts : float64 (k,)
-        Their weights.
-    distances : float64 (k,)
-        Weighted sums of distances of rows to their centers, as they were when the rows were labelled.
-    reach : float64 (k,)
-        Distance from the center within which 99 % of the rows lie, by the coreset.
-    within : float
-        Weighted sum of squared distances of all rows to the means of their clusters.
-    variance : float
-        Of `within`: above 0 once clusters were split, or rows are known by a coreset alone.
-    unsearched : float
-        Weight of rows since splits and joins were last looked for.
-    origins : int64 (ids given so far,)
-        Fingerprint of the center of each cluster when it got its id. Clusters that were followed apart are the same
-        where their ids and all origins up to there agree.
-    n_updates : int
-    """
-
-    ids: NDArray[np.int64]
-    centers: NDArray[np.float64]
-    means: NDArray[np.float64]
-    counts: NDArray[np.float64]
+    ids: NDArray[np.int64]  # (k,): ascending
+    centers: NDArray[np.float64]  # (k, d): that label rows
+    means: NDArray[np.float64]  # (k, d): exact means of the rows of each cluster
+    counts: NDArray[np.float64]  # (k,): their weights
+    # (k,): weighted sums of distances of rows to their centers, as they were when the rows were labelled
     distances: NDArray[np.float64]
-    reach: NDArray[np.float64]
-    within: float
-    variance: float
-    unsearched: float
+    reach: NDArray[np.float64]  # (k,): distance from the center within which 99 % of the rows lie, by the coreset
+    within: float  # weighted sum of squared distances of all rows to the means of their clusters
+    variance: float  # of `within`: above 0 once clusters were split, or rows are known by a coreset alone
+    unsearched: float  # weight of rows since splits and joins were last looked for
+    # (ids given so far,): fingerprint of the center of each cluster when it got its id. Clusters that were followed
+    # apart are the same where their ids and all origins up to there agree
     origins: NDArray[np.int64]
     n_updates: int
 
@@ -104,14 +81,8 @@ class TrackedClusters:
     ) -> TrackedClusters:
         """Count rows in that were labelled by the centers.
 
-        Parameters
-        ----------
-        counts : float64 (k,)
-        sums : float64 (k, d)
-        d2 : float
-            Sum of their squared distances to the centers.
-        distances : float64 (k,)
-            Sums of their distances to the centers.
+        `counts`: float64 (k,). `sums`: float64 (k, d). `d2`: sum of their squared distances to the centers.
+        `distances`: float64 (k,), sums of their distances to the centers.
         """
         means = np.divide(sums, counts[:, None], out=self.centers.copy(), where=counts[:, None] > 0)
         moved = means - self.centers
@@ -128,24 +99,12 @@ class TrackedClusters:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How the rows of a cluster fall apart, estimated from drawn ones.
+    """How the rows of a cluster fall apart, estimated from drawn ones."""
 
-    Attributes
-    ----------
-    shares : float64 (j,)
-        Of the cluster's weight.
-    means : float64 (j, d)
-        Of the parts; their mean is that of the cluster.
-    between : float
-        Sum of squared distances of the parts' means to that of the cluster, for a weight of 1.
-    error : float
-        Its standard error, as if each row had been drawn with a probability of 1 / weight.
-    """
-
-    shares: NDArray[np.float64]
-    means: NDArray[np.float64]
-    between: float
-    error: float
+    shares: NDArray[np.float64]  # (j,): of the cluster's weight
+    means: NDArray[np.float64]  # (j, d): of the parts; their mean is that of the cluster
+    between: float  # sum of squared distances of the parts' means to that of the cluster, for a weight of 1
+    error: float  # its standard error, as if each row had been drawn with a probability of 1 / weight
 
     @classmethod
     def of(
@@ -175,20 +134,9 @@ def carry_over(
 ) -> tuple[TrackedClusters, NDArray[np.int64]]:
     """Count the rows of old clusters in those after an update, where they stay: nothing is read.
 
-    Parameters
-    ----------
-    tracked : TrackedClusters
-    transition : Transition
-    centers : float64 (k after, d)
-    parts : dict
-        Of old clusters that were split, by their numbers: parts in the order of `family`.
-
-    Returns
-    -------
-    clusters : TrackedClusters
-        With new ids, in the order of ids.
-    numbers : int64 (k after,)
-        Of these clusters in `transition`.
+    `centers`: float64 (k after, d). `parts`: of old clusters that were split, by their numbers: parts in the order of
+    `family`. Returns clusters: with new ids, in the order of ids; numbers int64 (k after,): of these clusters in
+    `transition`.
     """
     n_after, is_new = len(centers), transition.is_new
     ids = np.empty(n_after, np.int64)

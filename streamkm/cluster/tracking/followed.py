@@ -36,17 +36,11 @@ class Ground:
 
     The mean of a cluster of n rows moves by at most m / n times the limit for m rows within it, so that a few of these
     break no cluster; the same number of rows beyond it can lie far enough to do so.
-
-    Attributes
-    ----------
-    centers, groups : float64 (k, d), (g, d)
-    limit : float
-        Distance from the nearest of both beyond which rows are not counted; infinite: all rows are.
     """
 
-    centers: NDArray[np.float64]
+    centers: NDArray[np.float64]  # float64 (k, d), (g, d)
     groups: NDArray[np.float64]
-    limit: float
+    limit: float  # distance from the nearest of both beyond which rows are not counted; infinite: all rows are
 
     @classmethod
     def of(cls, clusters: TrackedClusters, part: Part | None, row_weight: float = 1.0) -> Ground:
@@ -80,32 +74,15 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Rows by cluster, about given centers.
+    """Rows by cluster, about given centers."""
 
-    Attributes
-    ----------
-    ids : int64 (k,)
-    counts : float64 (k,)
-        Weights of the rows; decayed ones are no integers.
-    means : float64 (k, d)
-        Of the rows; of any value where there are none.
-    distances : float64 (k,)
-        Mean distances to the centers.
-    histogram : float64 (b,)
-        As of `distance_histogram`.
-    n_rows : float
-        Effective number of rows, ``sum(w)**2 / sum(w**2)`` (Kish).
-    shown : float64 (k, d), optional
-        The means in the units to tell; by default `means`.
-    """
-
-    ids: NDArray[np.int64]
-    counts: NDArray[np.float64]
-    means: NDArray[np.float64]
-    distances: NDArray[np.float64]
-    histogram: NDArray[np.float64]
-    n_rows: float
-    shown: NDArray[np.float64] | None = None
+    ids: NDArray[np.int64]  # (k,)
+    counts: NDArray[np.float64]  # (k,): weights of the rows; decayed ones are no integers
+    means: NDArray[np.float64]  # (k, d): of the rows; of any value where there are none
+    distances: NDArray[np.float64]  # (k,): mean distances to the centers
+    histogram: NDArray[np.float64]  # (b,): as of `distance_histogram`
+    n_rows: float  # effective number of rows, ``sum(w)**2 / sum(w**2)`` (Kish)
+    shown: NDArray[np.float64] | None = None  # (k, d): optional, the means in the units to tell; by default `means`
 
     @classmethod
     def of(
@@ -134,38 +111,19 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Clusters with ids, and what an update needs to go on.
-
-    Attributes
-    ----------
-    clusters : TrackedClusters
-    part : Part
-        Weighted rows that stand for all rows that were counted.
-    given : int64 (s,)
-        Ids that these rows got when they came.
-    events : tuple of Event
-        What became of clusters so far.
-    updates : tuple of UpdateRows
-        Rows of each update by cluster.
-    means : int64 (j,)
-        Places in `part` that have the means of a fit, which stand for its rows.
-    figures : float64 (u, 8)
-        `Drift.row` of the last updates, which later ones are judged by.
-    gone : float
-        Weight of the rows of clusters that died, as of the newest row of `part`.
-    labelled_by : TrackedClusters, optional
-        Clusters by whose centers the rows of a fit were labelled.
-    """
+    """Clusters with ids, and what an update needs to go on."""
 
     clusters: TrackedClusters
-    part: Part
-    given: NDArray[np.int64]
-    events: tuple[Event, ...] = ()
-    updates: tuple[UpdateRows, ...] = ()
+    part: Part  # weighted rows that stand for all rows that were counted
+    given: NDArray[np.int64]  # (s,): ids that these rows got when they came
+    events: tuple[Event, ...] = ()  # what became of clusters so far
+    updates: tuple[UpdateRows, ...] = ()  # rows of each update by cluster
+    # (j,): places in `part` that have the means of a fit, which stand for its rows
     means: NDArray[np.int64] = field(default_factory=lambda: NO_PLACES)
+    # (u, 8): `Drift.row` of the last updates, which later ones are judged by
     figures: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 8)))
-    gone: float = 0.0
-    labelled_by: TrackedClusters | None = None
+    gone: float = 0.0  # weight of the rows of clusters that died, as of the newest row of `part`
+    labelled_by: TrackedClusters | None = None  # clusters by whose centers the rows of a fit were labelled
 
     @property
     def n_bytes(self) -> int:

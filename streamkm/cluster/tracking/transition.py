@@ -13,46 +13,24 @@ Kind = Literal["born", "died", "split", "joined", "renamed"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change of clusters.
+    """A change of clusters."""
 
-    Attributes
-    ----------
-    update : int
-        Number of the update, from 0.
-    event : "born", "died", "split", "joined" or "renamed"
-    id : int
-        The cluster that was born, died, came out of a split, was joined to another, or has this id since a merge.
-    other : int or None
-        The cluster that it was split from or joined to, or the id that it had in the second estimator of a merge.
-    rows : float
-        Rows of the update that are in the cluster; 0 where it is gone or renamed.
-    gain : float
-        How much lower the objective is for it, by Ward's formula; negative for joins and deaths.
-    """
-
-    update: int
-    event: Kind
-    id: int
+    update: int  # number of the update, from 0
+    event: Kind  # "born", "died", "split", "joined" or "renamed"
+    id: int  # the cluster that was born, died, came out of a split, was joined to another, or has this id since a merge
+    # the cluster that it was split from or joined to, or the id that it had in the second estimator of a merge
     other: int | None
-    rows: float
-    gain: float
+    rows: float  # rows of the update that are in the cluster; 0 where it is gone or renamed
+    gain: float  # how much lower the objective is for it, by Ward's formula; negative for joins and deaths
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateRows:
-    """Weights of the rows of one update by cluster.
+    """Weights of the rows of one update by cluster."""
 
-    Attributes
-    ----------
-    update : int
-        Its number, from 0.
-    ids : int64 (k,)
-    rows : float64 (k,)
-    """
-
-    update: int
-    ids: NDArray[np.int64]
-    rows: NDArray[np.float64]
+    update: int  # its number, from 0
+    ids: NDArray[np.int64]  # (k,)
+    rows: NDArray[np.float64]  # (k,)
 
 
 JOINED_AT_ONCE = 1000
@@ -63,10 +41,8 @@ def joined_means(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Join sets of rows pair by pair: their weights (k,), means (k, d), and what each join costs (k,).
 
-    References
-    ----------
-    Ward, "Hierarchical grouping to optimize an objective function", JASA 58 (1963): the cost is
-    ``n m / (n + m) ||a - b||^2``.
+    References: Ward, "Hierarchical grouping to optimize an objective function", JASA 58 (1963): the cost is ``n m / (n
+    + m) ||a - b||^2``.
     """
     together = counts + added
     share = np.divide(added, together, out=np.zeros(len(counts)), where=together > 0)
@@ -108,20 +84,13 @@ CHILD_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """How clusters before an update became those after it.
+    """How clusters before an update became those after it."""
 
-    Attributes
-    ----------
-    heirs : int64 (k before,)
-        The cluster after the update that has the id of each, or -1.
-    taken_by : int64 (k before,)
-        The cluster after the update that the rows of each are counted in: the heir, or the one that it was joined to.
-    parents : int64 (k after,)
-        The cluster that a new one was split from; -1: none, as of clusters that have an old id or were born.
-    """
-
-    heirs: NDArray[np.int64]
+    heirs: NDArray[np.int64]  # (k before,): the cluster after the update that has the id of each, or -1
+    # (k before,): the cluster after the update that the rows of each are counted in: the heir, or the one that it was
+    # joined to
     taken_by: NDArray[np.int64]
+    # (k after,): the cluster that a new one was split from; -1: none, as of clusters that have an old id or were born
     parents: NDArray[np.int64]
 
     @classmethod
@@ -154,23 +123,13 @@ def find_transition(
     the larger part of a split and the larger one of a join keep their ids. What is left was split from the cluster that
     most of its rows were in.
 
-    Parameters
-    ----------
-    before, after : int32 (s,)
-        Labels of rows by the centers before and after.
-    weights : float64 (s,)
-    is_old : bool (s,)
-        Rows that were there before the update.
-    is_novel : bool (s,)
-        Rows that lie farther from the centers before than rows did.
-    nearest : int32 (k before,)
-        The cluster afterwards that the mean of each lies in; it counts where a cluster has no old rows here.
-    n_after : int
+    `before`, `after`: int32 (s,), labels of rows by the centers before and after. `weights`: float64 (s,). `is_old`:
+    bool (s,), rows that were there before the update. `is_novel`: bool (s,), rows that lie farther from the centers
+    before than rows did. `nearest`: int32 (k before,), the cluster afterwards that the mean of each lies in; it counts
+    where a cluster has no old rows here.
 
-    References
-    ----------
-    Spiliopoulou, Ntoutsi, Theodoridis and Schult, "MONIC: modeling and monitoring cluster transitions", KDD 2006: ids
-    follow the weight of the rows that two clusters share.
+    References: Spiliopoulou, Ntoutsi, Theodoridis and Schult, "MONIC: modeling and monitoring cluster transitions", KDD
+    2006: ids follow the weight of the rows that two clusters share.
     """
     k = len(nearest)
     cells, cell = np.unique(before.astype(np.int64) * n_after + after, return_inverse=True)

@@ -47,11 +47,7 @@ def gamma_by_rule(
     factor over the mean squared norm, so that products are about 1. 1 where rows are all equal, and for kernels without
     gamma.
 
-    Parameters
-    ----------
-    X : ndarray or csr_array (s, d)
-    factor : float
-    weights : float64 (s,) or (0,)
+    `X`: ndarray or csr_array (s, d). `weights`: float64 (s,) or (0,).
     """
     if callable(name) or name in WITHOUT_GAMMA:
         return 1.0

@@ -41,9 +41,8 @@ class ColumnSketch(ABC):
 class DenseSketch(ColumnSketch):
     """Independent entries: Gaussian, or +1 and -1 by a hash ("signs").
 
-    References
-    ----------
-    Wang, Gittens and Mahoney, JMLR 20 (2019), table 2 (Gaussian); Achlioptas, J. Comput. Syst. Sci. 66 (2003) (signs).
+    References: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2 (Gaussian); Achlioptas, J. Comput. Syst. Sci. 66
+    (2003) (signs).
     """
 
     def __init__(self, n_rows: int, n_columns: int, seed: int, *, gaussian: bool):
@@ -64,9 +63,7 @@ class DenseSketch(ColumnSketch):
 class BucketSketch(ColumnSketch):
     """CountSketch: each column of K is added, with a hashed sign, to one of c.
 
-    References
-    ----------
-    Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Clarkson and Woodruff, STOC 2013, section 2.
+    References: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Clarkson and Woodruff, STOC 2013, section 2.
     """
 
     def __init__(self, n_rows: int, n_columns: int, seed: int):
@@ -84,10 +81,8 @@ class BucketSketch(ColumnSketch):
 class HadamardSketch(ColumnSketch):
     """Random signs, the Walsh-Hadamard transform, and c of its columns (SRHT): O(n log n) a row, whatever c.
 
-    References
-    ----------
-    Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Tropp, "Improved analysis of the subsampled randomized Hadamard
-    transform", Adv. Adapt. Data Anal. 3 (2011).
+    References: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Tropp, "Improved analysis of the subsampled
+    randomized Hadamard transform", Adv. Adapt. Data Anal. 3 (2011).
     """
 
     def __init__(self, n_rows: int, n_columns: int, seed: int):
@@ -125,17 +120,10 @@ def sketched_columns_map(
 ) -> KernelMap:
     """The rank-restricted map of ``K ~ C W^+ C'`` with ``C = K S`` and ``W = S' K S``, all rows being landmarks.
 
-    Parameters
-    ----------
-    X : ndarray or csr_array (n, d)
-        As `working_landmarks` keeps rows.
-    rank : int
-    root_rank : int or None
-        Rank that W's pseudo-inverse is cut to.
+    `X`: ndarray or csr_array (n, d), as `working_landmarks` keeps rows. `root_rank`: rank that W's pseudo-inverse is
+    cut to.
 
-    References
-    ----------
-    Wang, Gittens and Mahoney, JMLR 20 (2019), algorithm 2.
+    References: Wang, Gittens and Mahoney, JMLR 20 (2019), algorithm 2.
     """
     columns = KernelColumns(kernel, X)
     cuts = [*range(0, X.shape[0], PIECE_ROWS), X.shape[0]]

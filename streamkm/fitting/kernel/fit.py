@@ -44,19 +44,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSettings(Settings):
-    """How to cluster, validated.
-
-    Attributes
-    ----------
-    kernel : KernelRule
-    map : MapRule
-    all_rows : bool
-        Whether projection and clustering see all rows, not the row sample alone.
-    """
+    """How to cluster, validated."""
 
     kernel: KernelRule
     map: MapRule
-    all_rows: bool
+    all_rows: bool  # whether projection and clustering see all rows, not the row sample alone
     streams: ClassVar[tuple[str, ...]] = ("sample", "landmarks", "seeding", "search", "draws", "epochs")
 
 
@@ -69,36 +61,20 @@ class KernelContext(FitContext):
 
 @dataclass(frozen=True, slots=True)
 class KernelFit:
-    """The result of a kernel fit.
+    """The result of a kernel fit."""
 
-    Attributes
-    ----------
-    fit : Fit
-        Everything in the space of the features, where centers, sums and the objective are exact.
-    kernel : Kernel
-    trace_residual : float or None
-        Upper bound of ``tr(K - B B')``, B the features of all rows; None where it is not known.
-    """
-
-    fit: Fit
+    fit: Fit  # everything in the space of the features, where centers, sums and the objective are exact
     kernel: Kernel
+    # upper bound of ``tr(K - B B')``, B the features of all rows; None where it is not known
     trace_residual: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class KernelClustering:
-    """What clustering found, before any row is assigned.
-
-    Attributes
-    ----------
-    kernel : Kernel
-    trace : float or None
-        Sum of k(x, x) over all rows, where the row sample holds all and it is not their number.
-    centers : Clustering
-    """
+    """What clustering found, before any row is assigned."""
 
     kernel: Kernel
-    trace: float | None
+    trace: float | None  # sum of k(x, x) over all rows, where the row sample holds all and it is not their number
     centers: Clustering
 
     def saved(self) -> SavedClustering:
@@ -254,10 +230,7 @@ def trace_residual(found: KernelClustering, centers: NDArray[np.float64], totals
     random features, whose E is not, for kernels that are not positive definite or unknown, and where k(x, x) is not 1
     and the sample does not hold all rows.
 
-    Parameters
-    ----------
-    centers : float64 (k, m)
-        That made the labels, and with them the totals.
+    `centers`: float64 (k, m), that made the labels, and with them the totals.
     """
     kernel = found.kernel
     if not found.centers.sketch.is_nystroem or callable(kernel.name) or kernel.name == "sigmoid":

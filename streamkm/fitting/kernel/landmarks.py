@@ -34,19 +34,11 @@ DENSE_ENTRIES = 1 << 24  # unless that takes too much memory
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How landmarks are chosen.
-
-    Attributes
-    ----------
-    how : one of `kernel_sizes.LANDMARKS`
-    n_landmarks : int
-    rank : int
-        Directions that the features will have, for the ridge of leverage scores.
-    """
+    """How landmarks are chosen."""
 
     how: str
     n_landmarks: int
-    rank: int
+    rank: int  # directions that the features will have, for the ridge of leverage scores
 
 
 def choose_landmarks(
@@ -57,11 +49,9 @@ def choose_landmarks(
     "uniform": O(1). "leverage" and "rank-leverage": kernel values of the pool of up to 20,000 rows against c of them,
     O(20,000 c (d + c)). "kmeans": 5 Lloyd steps on the pool, O(20,000 c d).
 
-    References
-    ----------
-    Leverage: Musco and Musco, "Recursive sampling for the Nystroem method", NIPS 2017, in two steps. Leverage of a
-    rank: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Gittens and Mahoney, JMLR 17 (2016). K-means: Zhang, Tsang
-    and Kwok, "Improved Nystroem low-rank approximation and error analysis", ICML 2008.
+    References: Leverage: Musco and Musco, "Recursive sampling for the Nystroem method", NIPS 2017, in two steps.
+    Leverage of a rank: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Gittens and Mahoney, JMLR 17 (2016).
+    K-means: Zhang, Tsang and Kwok, "Improved Nystroem low-rank approximation and error analysis", ICML 2008.
     """
     n_rows = len(sample.rows)
     n_landmarks = min(choice.n_landmarks, n_rows)
@@ -100,21 +90,9 @@ def ridge_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArr
     With p the share of rows that are landmarks S, score i is ``(k_ii - k_iS (K_SS + p l I)^-1 k_Si) / l``, at most 1,
     where the ridge l is the mean that eigenvalues after the `rank` largest sum to, estimated from ``K_SS / p``.
 
-    Parameters
-    ----------
-    columns : KernelColumns
-        Against c of the rows.
-    X : ndarray or csr_array (n, d)
-    rank : int
+    `columns`: against c of the rows. `X`: ndarray or csr_array (n, d). Returns float64 (n,): positive.
 
-    Returns
-    -------
-    float64 (n,)
-        Positive.
-
-    References
-    ----------
-    Musco and Musco, NIPS 2017, definition 2 and lemma 6; the ridge as in their algorithm 3.
+    References: Musco and Musco, NIPS 2017, definition 2 and lemma 6; the ridge as in their algorithm 3.
     """
     share = columns.n_columns / X.shape[0]
     W = columns.values(columns.landmarks).astype(np.float64)
@@ -139,22 +117,11 @@ def rank_leverage_scores(columns: KernelColumns, X: Matrix, rank: int) -> NDArra
     With B the Nystroem features of the rows, score i is the squared length of row i of B's `rank` leading left singular
     vectors: ``|(B V)_i / sigma|^2``. Rows that no drawn one resembles have none: ridge leverage sees them.
 
-    Parameters
-    ----------
-    columns : KernelColumns
-        Against c of the rows.
-    X : ndarray or csr_array (n, d)
-    rank : int
+    `columns`: against c of the rows. `X`: ndarray or csr_array (n, d). Returns float64 (n,): not negative; they add up
+    to `rank`, or to the rank of B.
 
-    Returns
-    -------
-    float64 (n,)
-        Not negative; they add up to `rank`, or to the rank of B.
-
-    References
-    ----------
-    Gittens and Mahoney, "Revisiting the Nystroem method for improved large-scale machine learning", JMLR 17 (2016),
-    section 2.3.
+    References: Gittens and Mahoney, "Revisiting the Nystroem method for improved large-scale machine learning", JMLR 17
+    (2016), section 2.3.
     """
     root = inverse_root(columns.values(columns.landmarks))
     features = np.empty((X.shape[0], root.shape[1]))

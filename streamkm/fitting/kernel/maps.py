@@ -70,20 +70,11 @@ GRAM_PIECE_ROWS = 1280  # four pieces of 5,000 rows, for two threads or four
 
 @dataclass(frozen=True, slots=True)
 class MapRule:
-    """How rows become features.
-
-    Attributes
-    ----------
-    method : of `kernel_sizes.METHODS`
-    choice : Choice
-        Landmarks, or as many random features; and the rank.
-    root_rank : int or None
-        Rank that W's pseudo-inverse is cut to; None: what float32 values determine.
-    """
+    """How rows become features."""
 
     method: str
-    choice: Choice
-    root_rank: int | None
+    choice: Choice  # landmarks, or as many random features; and the rank
+    root_rank: int | None  # rank that W's pseudo-inverse is cut to; None: what float32 values determine
 
 
 def first_round(
@@ -91,17 +82,8 @@ def first_round(
 ) -> Sketch | GramFit:
     """The map, or the round of sums over rows that finds its projection.
 
-    Parameters
-    ----------
-    n_rows : int
-        Of the data, n.
-
-    Raises
-    ------
-    InvalidInputError
-        If a sketch of all columns is asked for and the sample does not hold all rows.
-    InvalidParameterError
-        For random Fourier features of another kernel than "rbf".
+    `n_rows`: of the data, n. Raises InvalidInputError: if a sketch of all columns is asked for and the sample does not
+    hold all rows; InvalidParameterError: for random Fourier features of another kernel than "rbf".
     """
     rank = rule.choice.rank
     if rule.method in COLUMN_SKETCHES:
@@ -150,10 +132,8 @@ def landmark_sketch(method: str, n_columns: int, n_rows: int, rng: np.random.Gen
     "ros": S = D A with random signs D and the Hadamard matrix A over sqrt(m). It is orthogonal, so that all distances,
     and clusters, are those of "sampled-columns" with the same rows, but for rounding and for what is drawn later.
 
-    References
-    ----------
-    Yin, Liu, Wang and Meng, "Randomized sketches for clustering: fast and optimal kernel k-means", NeurIPS 2022,
-    equation 4 and examples 1 to 3.
+    References: Yin, Liu, Wang and Meng, "Randomized sketches for clustering: fast and optimal kernel k-means", NeurIPS
+    2022, equation 4 and examples 1 to 3.
     """
     if method == "sampled-columns":
         return np.eye(n_columns, dtype=np.float32)

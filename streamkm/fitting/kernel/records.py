@@ -32,17 +32,10 @@ class KernelRule:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A kernel and what is known of its map.
-
-    Attributes
-    ----------
-    kernel : Kernel
-    found : Sketch or GramFit
-        The map, or the round of sums over rows that finds its projection.
-    """
+    """A kernel and what is known of its map."""
 
     kernel: Kernel
-    found: Sketch | GramFit
+    found: Sketch | GramFit  # the map, or the round of sums over rows that finds its projection
 
     def saved(self) -> SavedMapping:
         """What a checkpoint holds."""

@@ -57,32 +57,15 @@ ROWS_PER_CLUSTER = 50  # without so many, centers are not moved to means of draw
 
 @dataclass(frozen=True, slots=True)
 class GlobalSearch:
-    """What an assign pass leaves, to look further from.
+    """What an assign pass leaves, to look further from."""
 
-    Attributes
-    ----------
-    here : Executor
-        Of this process.
-    model : Model
-        Its centers made the labels.
-    frame : Normalization
-        In which clusters are looked for, of rows in the model's space.
-    totals : Totals
-        Of all rows.
-    rule : DrawRule or None
-    drawn : Drawn or None
-        Rows that the pass drew by it, in the model's space; None where there was no room for them.
-    spherical : bool
-        Whether centers are to have unit length.
-    """
-
-    here: Executor
-    model: Model
-    frame: Normalization
-    totals: Totals
+    here: Executor  # of this process
+    model: Model  # its centers made the labels
+    frame: Normalization  # in which clusters are looked for, of rows in the model's space
+    totals: Totals  # of all rows
     rule: DrawRule | None
-    drawn: Drawn | None
-    spherical: bool = False
+    drawn: Drawn | None  # rows that the pass drew by it, in the model's space; None where there was no room for them
+    spherical: bool = False  # whether centers are to have unit length
 
     def outlook(self, promise: InertiaEstimate | None, n_rows: int) -> GainEstimate:
         """Estimate from below what another round could gain. O(r * m * k) for r drawn rows.
@@ -182,16 +165,9 @@ class GlobalSearch:
 
         The search goes on, on the sample and the rows that were drawn.
 
-        Parameters
-        ----------
-        sample : Sample
-            Original rows, drawn evenly, or by weight.
-        own_weights : float64 (s,)
-            Weights of the sampled rows themselves.
-        n_rows : int
-            Of the data.
-        anew : bool
-            Whether starts are searched on these rows, too, and the better centers count.
+        `sample`: original rows, drawn evenly, or by weight. `own_weights`: float64 (s,), weights of the sampled rows
+        themselves. `n_rows`: of the data. `anew`: whether starts are searched on these rows, too, and the better
+        centers count.
         """
         start = self.totals.means(fallback=self.model.centers)
         both = self._joined(sample, own_weights)
@@ -258,11 +234,8 @@ class GlobalSearch:
     def swapped(self, found: GainEstimate, *, carried_on: bool = False) -> NDArray[np.float64]:
         """Means of all rows as centers, but for clusters that are split and those given up for it (k, m).
 
-        Parameters
-        ----------
-        carried_on : bool
-            Means are carried on by a share of their last way, as in an accelerated run of Lloyd's algorithm: worth it
-            where another pass may follow.
+        `carried_on`: means are carried on by a share of their last way, as in an accelerated run of Lloyd's algorithm:
+        worth it where another pass may follow.
         """
         start = self.totals.means(fallback=self.model.centers)
         if carried_on:

@@ -23,23 +23,13 @@ HALVES_SEED = 0x9E3779B97F4A7C15  # of the hash that cuts drawn rows in two halv
 
 @dataclass(frozen=True, slots=True)
 class GainEstimate:
-    """What another round could gain, by rows drawn in the pass before.
+    """What another round could gain, by rows drawn in the pass before."""
 
-    Attributes
-    ----------
-    by_moving : float
-        Share of the objective that clusters gain by their own means as centers.
-    by_swaps : float
-        Share, estimated from below, that is gained where some split in two pay for others that merge.
-    swaps : tuple of (int, int)
-        Clusters to split, each with the one to give up.
-    halves : tuple of float64 (2, m)
-        Means of the two halves of each cluster that is to be split.
-    """
-
-    by_moving: float
+    by_moving: float  # share of the objective that clusters gain by their own means as centers
+    # share, estimated from below, that is gained where some split in two pay for others that merge
     by_swaps: float = 0.0
-    swaps: tuple[tuple[int, int], ...] = ()
+    swaps: tuple[tuple[int, int], ...] = ()  # tuple of (int, int), clusters to split, each with the one to give up
+    # tuple of float64 (2, m), means of the two halves of each cluster that is to be split
     halves: tuple[NDArray[np.float64], ...] = ()
 
     @property
@@ -53,17 +43,10 @@ class Merging:
     """What it costs to give up clusters, at most: all rows of each go to one other.
 
     Drawn rows do not tell: those of a small cluster lie near its center, and few are drawn.
-
-    Attributes
-    ----------
-    means : float64 (k, m)
-        Of the clusters, around the origin.
-    counts : float64 (k,)
-        Rows, or their weight.
     """
 
-    means: NDArray[np.float64]
-    counts: NDArray[np.float64]
+    means: NDArray[np.float64]  # (k, m): of the clusters, around the origin
+    counts: NDArray[np.float64]  # (k,): rows, or their weight
 
     def costs(self) -> NDArray[np.float64]:
         """For each cluster, where all others stay (k,)."""
@@ -107,10 +90,7 @@ def gained_by(
 ) -> NDArray[np.float64]:
     """What every row gains, by its weight, if one cluster is split in these halves (r,).
 
-    Parameters
-    ----------
-    assigned : (int32 (r,), float64 (r,))
-        Labels, and squared distances to their centers.
+    `assigned`: (int32 (r,), float64 (r,)), labels, and squared distances to their centers.
     """
     labels, d2 = assigned
     out = np.zeros(len(labels))

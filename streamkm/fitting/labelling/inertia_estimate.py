@@ -58,20 +58,12 @@ COCHRAN = 25.0  # squared skewnesses that the number of rows must exceed for int
 
 @dataclass(frozen=True, slots=True)
 class InertiaEstimate:
-    """The objective that the sample promises for all rows.
-
-    Attributes
-    ----------
-    inertia : float
-    error : float
-        Standard error of it; 0 where the sample holds all rows.
-    few_decide : bool
-        Whether a few rows decide both, so that intervals by the error do not hold: W. G. Cochran, "Sampling techniques"
-        (1977), section 2.15, asks for more rows than 25 times their squared skewness.
-    """
+    """The objective that the sample promises for all rows."""
 
     inertia: float
-    error: float
+    error: float  # standard error of it; 0 where the sample holds all rows
+    # whether a few rows decide both, so that intervals by the error do not hold: W. G. Cochran, "Sampling techniques"
+    # (1977), section 2.15, asks for more rows than 25 times their squared skewness
     few_decide: bool = False
 
     def times(self, factor: float) -> InertiaEstimate:
@@ -89,14 +81,8 @@ def estimate_inertia(
 ) -> InertiaEstimate:
     """What the sample promises: a few rows of it, or more where these leave it unsure. O(PROMISE_ROWS * d * k).
 
-    Parameters
-    ----------
-    sample : Sample
-        Original rows.
-    own_weights : float64 (s,) or (0,)
-        Of these, as they were given.
-    total_weight : float
-        Of all rows.
+    `sample`: original rows. `own_weights`: float64 (s,) or (0,), of these, as they were given. `total_weight`: of all
+    rows.
     """
     table, d2, n_sampled = model.table(), np.empty(0), len(sample.rows)
     whole = sample.complete and n_sampled <= PROMISE_ROWS

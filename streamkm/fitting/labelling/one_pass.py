@@ -29,14 +29,7 @@ def label_once(
 ) -> Assigned:
     """Label all rows once; labels that are to be written, or to stay on workers, stay where they were made.
 
-    Parameters
-    ----------
-    index : int
-        Number of the pass, from 0.
-    sample : Sample or None
-        That holds all rows.
-    rule : DrawRule, optional
-        How rows are to be drawn.
+    `index`: number of the pass, from 0. `sample`: that holds all rows. `rule`: how rows are to be drawn.
     """
     with context.progress.stage("assign" if index == 0 else f"refine-{index}", len(chunk_rows)) as stage:
         sink = context.label_sink(chunk_rows)
@@ -55,10 +48,7 @@ def assign_sample(
 ) -> Assigned:
     """As `assign.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
 
-    Parameters
-    ----------
-    n_rows : int
-        Rows of the source, invalid ones included.
+    `n_rows`: rows of the source, invalid ones included.
     """
     table, X = model.table(), model.place(sample.X)
     d2, gaps = np.empty(X.shape[0]), np.empty(X.shape[0])

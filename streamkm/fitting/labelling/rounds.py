@@ -36,44 +36,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """All rows, labelled.
+    """All rows, labelled."""
 
-    Attributes
-    ----------
-    model : Model
-        Its centers made the labels.
-    assigned : Assigned
-    history : tuple of dict
-    promise : InertiaEstimate or None
-        What the sample said of the objective; None where nothing was drawn, or too few rows decide it.
-    gain : float or None
-        Share of the objective that another round could gain, estimated from below.
-    n_rounds : int
-        Passes beyond those that were asked for.
-    """
-
-    model: Model
+    model: Model  # its centers made the labels
     assigned: Assigned
     history: tuple[dict[str, Any], ...] = ()
+    # what the sample said of the objective; None where nothing was drawn, or too few rows decide it
     promise: InertiaEstimate | None = None
-    gain: float | None = None
-    n_rounds: int = 0
+    gain: float | None = None  # share of the objective that another round could gain, estimated from below
+    n_rounds: int = 0  # passes beyond those that were asked for
 
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The pass with the lowest objective so far.
+    """The pass with the lowest objective so far."""
 
-    Attributes
-    ----------
-    centers : float64 (k, m)
-    inertia : float
-    is_final : bool
-        Whether a later pass was worse, so that the search has ended and these centers label all rows once more.
-    """
-
-    centers: NDArray[np.float64]
+    centers: NDArray[np.float64]  # (k, m)
     inertia: float
+    # whether a later pass was worse, so that the search has ended and these centers label all rows once more
     is_final: bool = False
 
     @classmethod
@@ -103,12 +83,7 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
     The best pass counts: if one is worse than a pass before, the better centers label all rows once more, and no
     further round follows.
 
-    Parameters
-    ----------
-    context : FitContext
-    found : Clustering
-    sample : Sample, optional
-        That holds all rows: they are labelled in place of the source's.
+    `sample`: that holds all rows: they are labelled in place of the source's.
     """
     rows, model, plan = found.chunk_rows, found.model(context.reader.metric), context.plan
     spherical, n_clusters = context.settings.spherical, context.settings.n_clusters
@@ -221,12 +196,8 @@ def _looked_further(
 ) -> tuple[float, NDArray[np.float64] | None]:
     """What could be gained, and centers for another round where it is worth one.
 
-    Parameters
-    ----------
-    promise : InertiaEstimate or None
-        Of the sample, for the pass that was made.
-    n_rounds, most_rounds : int
-        That were made before, and that may be made in all.
+    `promise`: of the sample, for the pass that was made. `n_rounds`, `most_rounds`: that were made before, and that may
+    be made in all.
     """
     plan = context.plan
     trim_heap(plan.limit_bytes)

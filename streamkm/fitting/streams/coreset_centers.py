@@ -37,27 +37,13 @@ class StreamSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Clusters of a coreset.
+    """Clusters of a coreset."""
 
-    Attributes
-    ----------
-    centers : float64 (k, d)
-        Fewer than asked for where there are fewer distinct rows.
-    counts : float64 (k,)
-        Weight of each cluster by the coreset; their sum is that of all rows.
-    inertia : float
-        Weighted sum of squared distances to the centers, by the coreset.
-    n_iter : int
-        Lloyd steps on the coreset, after the settings.
-    converged : bool
-        Whether these ended by `tol`.
-    """
-
-    centers: NDArray[np.float64]
-    counts: NDArray[np.float64]
-    inertia: float
-    n_iter: int
-    converged: bool
+    centers: NDArray[np.float64]  # (k, d): fewer than asked for where there are fewer distinct rows
+    counts: NDArray[np.float64]  # (k,): weight of each cluster by the coreset; their sum is that of all rows
+    inertia: float  # weighted sum of squared distances to the centers, by the coreset
+    n_iter: int  # Lloyd steps on the coreset, after the settings
+    converged: bool  # whether these ended by `tol`
 
 
 def cluster_coreset(coreset: Coreset, settings: StreamSettings, executor: Any = "auto") -> Clusters:
@@ -65,18 +51,9 @@ def cluster_coreset(coreset: Coreset, settings: StreamSettings, executor: Any = 
 
     O(s * d * k) a step for s dense rows, O(nnz * k) for sparse ones.
 
-    Parameters
-    ----------
-    coreset : Coreset of s original rows
-        One that holds all rows gets the whole of Lloyd's algorithm; others a few steps, as more would fit the coreset,
-        not the data.
-    executor : "auto", int, or a Dask client
-        Only threads of this process are used.
-
-    Raises
-    ------
-    InvalidInputError
-        If `init` has another number of features than the rows.
+    `coreset`: one that holds all rows gets the whole of Lloyd's algorithm; others a few steps, as more would fit the
+    coreset, not the data. `executor`: "auto", int, or a Dask client, only threads of this process are used. Raises
+    InvalidInputError: if `init` has another number of features than the rows.
     """
     frame = Normalization.of(coreset.X, moves=True)
     sample = Sample(frame.rows(coreset.X), coreset.places, coreset.weights, coreset.complete)

@@ -13,23 +13,10 @@ from streamkm.passes.sketch import check_weights
 def feed(stream: Stream, reader: RowReader, weights: NDArray[np.float64], factor: float = 1.0) -> NDArray[np.int64]:
     """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the reader skips them.
 
-    Parameters
-    ----------
-    stream : Stream
-        Changed. Where a chunk is refused, those before it have been taken.
-    weights : float64 (n,) or (0,)
-    factor : float
-        What each row weighs where there are no weights.
-
-    Returns
-    -------
-    int64 (chunks,)
-        Rows of each chunk that was read, invalid ones included.
-
-    Raises
-    ------
-    InvalidInputError
-        If a row is invalid, or `weights` has another length than the rows.
+    `stream`: changed. Where a chunk is refused, those before it have been taken. `weights`: float64 (n,) or (0,).
+    `factor`: what each row weighs where there are no weights. Returns int64 (chunks,): rows of each chunk that was
+    read, invalid ones included. Raises InvalidInputError: if a row is invalid, or `weights` has another length than the
+    rows.
     """
     source, done = reader.source, 0
     counts: list[int] = []

@@ -40,20 +40,11 @@ FADED = 0.02
 
 @dataclass(frozen=True, slots=True)
 class FollowSettings:
-    """How clusters go on.
+    """How clusters go on."""
 
-    Attributes
-    ----------
-    fewest, most : int
-        Clusters; equal: their number is kept.
-    tol : float
-        Share of the objective that a split must gain where the number of clusters is not fixed.
-    seed : int
-    """
-
-    fewest: int
+    fewest: int  # clusters; equal: their number is kept
     most: int
-    tol: float
+    tol: float  # share of the objective that a split must gain where the number of clusters is not fixed
     seed: int
 
 
@@ -70,9 +61,7 @@ def follow(
     as far as the number of clusters may change. New groups (g, d) far from all centers begin as clusters, as far as
     there may be more. O(s k d) a step for s rows.
 
-    Returns
-    -------
-    float64 (k after, d)
+    Returns float64 (k after, d).
     """
     if groups is not None:
         centers = np.vstack([centers, groups[: max(0, settings.most - len(centers))]])

@@ -36,26 +36,13 @@ FEW = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An update before its rows are counted.
+    """An update before its rows are counted."""
 
-    Attributes
-    ----------
-    clusters : TrackedClusters
-        Rows of before in the clusters of now.
-    part : Part
-        Rows that stand for all, those of the update included.
-    transition : Transition
-    before : TrackedClusters
-        As of the newest row.
-    numbers : int64 (k,)
-        Of the clusters of now in the arrays of `transition`.
-    """
-
-    clusters: TrackedClusters
-    part: Part
+    clusters: TrackedClusters  # rows of before in the clusters of now
+    part: Part  # rows that stand for all, those of the update included
     transition: Transition
-    before: TrackedClusters
-    numbers: NDArray[np.int64]
+    before: TrackedClusters  # as of the newest row
+    numbers: NDArray[np.int64]  # (k,): of the clusters of now in the arrays of `transition`
 
 
 def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, earlier: Coreset | None) -> Step:
@@ -82,15 +69,9 @@ def advanced(
 ) -> Step:
     """Find the clusters after an update.
 
-    Parameters
-    ----------
-    followed : Followed
-    waiting : Part or None
-        Rows that came before the update and were not counted; they are counted as the coreset tells.
-    new : Part or None
-        Rows of the update.
-    ground : Ground or None
-        New groups in these, far from all clusters; waiting rows as far out and in no group are not counted.
+    `waiting`: rows that came before the update and were not counted; they are counted as the coreset tells. `new`: rows
+    of the update. `ground`: new groups in these, far from all clusters; waiting rows as far out and in no group are not
+    counted.
     """
     if waiting is not None:
         near = Ground.of(followed.clusters.widened(waiting.X.shape[1]), waiting)
@@ -126,12 +107,8 @@ def moved(
 ) -> Step:
     """Move each center to the mean of its rows and new ones, by their exact sums; nothing is split or joined.
 
-    Parameters
-    ----------
-    more : Part
-        Drawn from the new rows.
-    counts, sums : float64 (k,), (k, d)
-        Of the new rows, by the center they are nearest to.
+    `more`: drawn from the new rows. `counts`, `sums`: float64 (k,), (k, d), of the new rows, by the center they are
+    nearest to.
     """
     part = rule.together([followed.part, more])
     fade = rule.fade(followed.part.last_place, part.last_place)
@@ -168,15 +145,8 @@ def events_of(
 ) -> list[Event]:
     """What became of clusters in an update, once its rows are counted.
 
-    Parameters
-    ----------
-    step : Step
-    clusters : TrackedClusters
-        With all rows.
-    came : float64 (k before,)
-        Weight of the update's rows that lay within the reach of each center before.
-    n_rows : int64 (k,)
-        Rows of the update in each cluster.
+    `clusters`: with all rows. `came`: float64 (k before,), weight of the update's rows that lay within the reach of
+    each center before. `n_rows`: int64 (k,), rows of the update in each cluster.
     """
     transition, known, number = step.transition, step.before, clusters.n_updates - 1
     told: list[Event] = []

@@ -17,24 +17,12 @@ CSR_ARRAYS = ("data", "indices", "indptr")
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Exact sums over all rows of a stream.
+    """Exact sums over all rows of a stream."""
 
-    Attributes
-    ----------
-    n_rows : int
-        Rows, those without weight included.
-    weight : float
-        Their weight; as of the newest row where weights decay.
-    sums : float64 (d,)
-        Weighted sum of the rows.
-    last_place : int
-        Place of the newest row.
-    """
-
-    n_rows: int
-    weight: float
-    sums: NDArray[np.float64]
-    last_place: int
+    n_rows: int  # rows, those without weight included
+    weight: float  # their weight; as of the newest row where weights decay
+    sums: NDArray[np.float64]  # (d,): weighted sum of the rows
+    last_place: int  # place of the newest row
 
     def plus(self, other: Totals, half_life: float) -> Totals:
         """Both together; sums may differ in width."""

@@ -47,26 +47,12 @@ class Stream:
     Memory is that of two parts of ``PART_SIZES * rule.size`` rows and of at most ``log2(rows / part) + 1`` coresets of
     ``rule.size`` rows. A row costs O(nnz * k) for the rough clusters that its part is drawn by.
 
-    Parameters
-    ----------
-    rule : CoresetRule
-    first_row : int
-        Number of the first row. Streams of one rule on several machines whose row numbers do not overlap draw
-        independently, and `merged` gives what one stream of all rows would; bit for bit where together they
-        hold all rows from one number to another.
-
-    Attributes
-    ----------
-    tree : CoresetTree
-        Of the parts that are complete.
-    next_row : int
-        Number of the row that comes next.
-    n_rows : int
-        Rows taken, those without weight included.
-    dtype : dtype
-        Of the centers as they are shown; float32 until it is set.
-    followed : Followed or None
-        Clusters that have ids, with what stands for all rows that were counted in them; None before the first update.
+    `first_row`: number of the first row. Streams of one rule on several machines whose row numbers do not overlap draw
+    independently, and `merged` gives what one stream of all rows would; bit for bit where together they hold all rows
+    from one number to another. `tree`: of the parts that are complete. `next_row`: number of the row that comes next.
+    `n_rows`: rows taken, those without weight included. `dtype`: of the centers as they are shown; float32 until it is
+    set. `followed`: clusters that have ids, with what stands for all rows that were counted in them; None before the
+    first update.
     """
 
     def __init__(self, rule: CoresetRule, *, first_row: int = 0):
@@ -119,17 +105,9 @@ class Stream:
     def add(self, X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> None:
         """Take rows, at least one; a refused chunk leaves the stream as it was.
 
-        Parameters
-        ----------
-        X : ndarray or csr_array (n, d)
-            Copied. Sparse chunks may differ in width.
-        weights : float64 (n,) or (0,)
-            Not negative.
-
-        Raises
-        ------
-        InvalidInputError
-            For NaN, infinity, another width, or dense rows after sparse ones; names the row.
+        `X`: ndarray or csr_array (n, d), copied. Sparse chunks may differ in width. `weights`: float64 (n,) or (0,),
+        not negative. Raises InvalidInputError: for NaN, infinity, another width, or dense rows after sparse ones; names
+        the row.
         """
         self._check(X, weights)
         n_rows, done = X.shape[0], 0
@@ -149,15 +127,7 @@ class Stream:
     def begin(self, clusters: TrackedClusters, n_rows: int, *, dtype: Any, sparse: bool) -> None:
         """Take clusters that were found elsewhere, whose means stand for their rows.
 
-        Parameters
-        ----------
-        clusters : TrackedClusters
-        n_rows : int
-            Rows that are counted in them.
-        dtype : dtype
-            Of the rows of the stream.
-        sparse : bool
-            Whether these are sparse.
+        `n_rows`: rows that are counted in them. `dtype`: of the rows of the stream. `sparse`: whether these are sparse.
         """
         kept = clusters.counts > 0
         X = clusters.means[kept].astype(dtype)
@@ -186,16 +156,9 @@ class Stream:
     ) -> Step:
         """Find the clusters after an update; the stream is not changed.
 
-        Parameters
-        ----------
-        here : Executor
-            Threads of this process.
-        more : Part or None
-            Rows drawn from those of the update; None: the stream has taken these.
-        earlier : Part or None
-            If the stream has taken the rows of the update: those that waited before.
-        ground : Ground or None
-            New groups in `more`, far from all clusters.
+        `here`: threads of this process. `more`: rows drawn from those of the update; None: the stream has taken these.
+        `earlier`: if the stream has taken the rows of the update: those that waited before. `ground`: new groups in
+        `more`, far from all clusters.
         """
         waiting = self.waiting()
         if self.followed is not None:
@@ -234,10 +197,7 @@ class Stream:
     def totals(self) -> Totals:
         """Exact sums over all rows.
 
-        Raises
-        ------
-        InvalidInputError
-            If there are no rows yet.
+        Raises InvalidInputError: if there are no rows yet.
         """
         totals = self._totals
         for index in sorted(self._pending):
@@ -254,10 +214,7 @@ class Stream:
     def coreset(self) -> Coreset:
         """Weighted original rows that stand for all rows so far; the stream is not changed.
 
-        Raises
-        ------
-        InvalidInputError
-            If there are no rows of positive weight yet.
+        Raises InvalidInputError: if there are no rows of positive weight yet.
         """
         part = self.waiting()
         if self.followed is not None:
@@ -289,12 +246,8 @@ class Stream:
     def merged(self, other: Stream) -> Stream:
         """A stream of the rows of both; neither is changed. It goes on after the higher row number.
 
-        Raises
-        ------
-        InvalidParameterError
-            If the other was made by another rule.
-        InvalidInputError
-            If the rows differ in width or kind.
+        Raises InvalidParameterError: if the other was made by another rule; InvalidInputError: if the rows differ in
+        width or kind.
         """
         if self._sparse is not None and other._sparse is not None:
             self._check_shape(other._sparse, other._width)
@@ -356,10 +309,7 @@ class Stream:
     def restored(cls, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> Stream:
         """Make the stream of which `state` gave these.
 
-        Raises
-        ------
-        ModelFileError
-            If they are damaged, or of a later format.
+        Raises ModelFileError: if they are damaged, or of a later format.
         """
         try:
             if header["format"] != FORMAT:
