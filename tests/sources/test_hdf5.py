@@ -24,7 +24,7 @@ from streamkm.core.exceptions import (
     StreamkmError,
 )
 from streamkm.sources import open_source
-from streamkm.sources.binary import hdf5_arrays, hdf5_direct
+from streamkm.sources.binary import hdf5_arrays
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import DTYPES, dense_matrix, sparse_matrix, write_csr
 from tests.tables import cases
@@ -72,7 +72,7 @@ def test_dtypes(tmp_path, dtype, options):
 class TestThroughTheLibrary(SourceContract):
     @pytest.fixture
     def opened(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(hdf5_arrays, "_find_direct", lambda *_: None)
+        monkeypatch.setattr(hdf5_arrays, "_DIRECT_FILTERS", ())
         X = dense_matrix()
         return Opened(open_source(write(tmp_path / "x.h5", X, chunks=(8, 3), compression="gzip")), X)
 
@@ -132,13 +132,13 @@ def test_every_storage_chunk_is_read_once_a_pass(tmp_path, monkeypatch):
     X = dense_matrix(200, 9)
     source = open_source(write(tmp_path / "x.h5", X, chunks=(16, 4), compression="gzip"))
     counts = Counter()
-    read = hdf5_direct.DirectChunks._stored_chunk
+    decoded = hdf5_arrays.Hdf5Array._decoded
 
-    def count(self, file, i, j):
-        counts[i, j] += 1
-        return read(self, file, i, j)
+    def count(self, file, offset, size, stored):
+        counts[offset] += 1
+        return decoded(self, file, offset, size, stored)
 
-    monkeypatch.setattr(hdf5_direct.DirectChunks, "_stored_chunk", count)
+    monkeypatch.setattr(hdf5_arrays.Hdf5Array, "_decoded", count)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(source.read, source.chunks(1_500)))
     assert len(counts) == 13 * 3

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import SourceError, StreamkmError
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.binary.column_names import open_matrix
-from streamkm.sources.binary.hdf5_arrays import Hdf5Array, open_file, remote_file
+from streamkm.sources.binary.hdf5_arrays import Hdf5Array, open_file
 from streamkm.sources.binary.layouts import Node, join
 from streamkm.sources.stored import opened_path
 
@@ -63,7 +63,7 @@ def open_hdf5(
         Compressed with a filter that is not installed.
     """
     path = opened_path(path)
-    with open_file(path, remote_file(path)) as file:
+    with open_file(path) as file:
         return _open_in(_Hdf5Tree(path, file, follow_external), dataset, var_column, genes)
 
 
