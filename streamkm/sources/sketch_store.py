@@ -34,9 +34,8 @@ from streamkm.core.exceptions import SourceError, SourceNotFoundError
 from streamkm.core.matrix import raw
 from streamkm.preparation import Preparation
 from streamkm.sources.base import ChunkedSource
-from streamkm.sources.binary.checked import CheckedArray
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.binary.zarr import open_root
+from streamkm.sources.binary.zarr import ZarrArray, open_root
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.dense import DenseSource
 
@@ -197,6 +196,43 @@ class StoreSource(PartsSource):
             if zlib.crc32(raw(found[name])) != self.info.sketch_checksums[name]:
                 raise SourceError(f"{array.name} is damaged: it has not the bytes that were written; sketch again")
         return found
+
+
+class CheckedArray(ZarrArray):
+    """An array of a store, read in whole storage chunks, each of which must have its checksum.
+
+    `checksums` (storage chunks,): None: whoever reads all of it compares that.
+    """
+
+    def __init__(self, array: Any, name: str, checksums: NDArray[np.uint32] | None = None) -> None:
+        super().__init__(array, name)
+        self._checksums, self.missing_chunks = checksums, ""  # which is an error
+
+    def _get(self, start: int, stop: int) -> NDArray[Any]:
+        unit = self.unit_rows
+        first, last = start // unit * unit, min(-(-stop // unit) * unit, self.shape[0])
+        values = np.empty((last - first, *self.shape[1:]), self.dtype)
+        for at in range(first, last, unit):
+            piece = values[at - first : at - first + unit]
+            try:
+                piece[...] = super()._get(at, min(at + unit, last))
+            except SourceError as error:
+                if error.__cause__ is None:
+                    raise
+                raise self._damaged(at, len(piece), str(error.__cause__)) from error
+            if self._checksums is not None and zlib.crc32(raw(piece)) != self._checksums[at // unit]:
+                raise self._damaged(at, len(piece), "it has not the bytes that were written")
+        return values[start - first : stop - first]
+
+    def _damaged(self, start: int, n_rows: int, why: str) -> SourceError:
+        number = start // self.unit_rows
+        key = self._array.metadata.encode_chunk_key((number, *(0 for _ in self.shape[1:])))
+        file = Path(self._array.store.root, self._array.path, key)
+        return SourceError(
+            f"storage chunk {number:,} of {self.name} is {'damaged' if file.exists() else 'missing'}: {file}: {why} "
+            f"({'rows' if len(self.shape) == 2 else 'values'} {start:,}-{start + n_rows - 1:,}); restore the file, or "
+            f"sketch the data again"
+        )
 
 
 def open_store(path: str) -> ChunkedSource:
