@@ -32,15 +32,15 @@ class WatchedFiles:
                 yield _hash(name), file.st_size, file.st_mtime_ns
 
         table = np.fromiter(seen(), _FILE)
-        self._table = table[np.argsort(table["name"])]
-        self.n_bytes = int(self._table["size"].sum())
-        files = f"{len(self._table):,} files of {self.n_bytes:,} bytes, the newest last modified "
-        digest = hashlib.blake2b(self._table, digest_size=16).hexdigest()
-        newest = time_text(int(self._table["time"].max(initial=0)))
-        self._told = f"{files}{newest} (hash of names, sizes and times {digest})"
+        self.table = table[np.argsort(table["name"])]
+        self.n_bytes = int(self.table["size"].sum())
+        files = f"{len(self.table):,} files of {self.n_bytes:,} bytes, the newest last modified "
+        digest = hashlib.blake2b(self.table, digest_size=16).hexdigest()
+        newest = time_text(int(self.table["time"].max(initial=0)))
+        self.told = f"{files}{newest} (hash of names, sizes and times {digest})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_table": None}
+        return {**self.__dict__, "table": None}
 
     def check(self, names: Iterable[str]) -> None:
         """Refuse files, named from the directory on, that are not as they were. One call of the system for each.
@@ -65,15 +65,15 @@ class WatchedFiles:
 
     def _version(self, name: str) -> FileVersion | None:
         """What a file was; None where there was none."""
-        if self._table is None:
+        if self.table is None:
             now = WatchedFiles(self._root, lambda _: False)
-            if now._told != self._told:
+            if now.told != self.told:
                 raise SourceError(
-                    f"{self._root} was changed while it was in use: it was {self._told} when it was opened and is "
-                    f"{now._told} now; open the source again once it is complete{copies_hint(elsewhere=True)}"
+                    f"{self._root} was changed while it was in use: it was {self.told} when it was opened and is "
+                    f"{now.told} now; open the source again once it is complete{copies_hint(elsewhere=True)}"
                 )
-            self._table = now._table
-        found = self._table[np.searchsorted(self._table["name"], _hash(name)) :][:1]
+            self.table = now.table
+        found = self.table[np.searchsorted(self.table["name"], _hash(name)) :][:1]
         if found["name"].tolist() != [_hash(name)]:
             return None
         return FileVersion(int(found["size"][0]), int(found["time"][0]), None)
