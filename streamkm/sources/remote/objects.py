@@ -201,9 +201,7 @@ def glob(address: Address) -> list[Address]:
 
 
 def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
-    """Read a range of bytes.
-
-    `start`, `stop`: None: to the end.
+    """Bytes from `start`, negative: from the end, to `stop`, None: to the end.
 
     Raises SourceNotFoundError, SourceError: missing, refused, out of reach, cut short; a server that knows no ranges.
     """
@@ -215,9 +213,12 @@ def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
                 data: bytes = file.read(stop - start)
         else:
             data = fs.cat_file(path, start=start or None, end=stop)
-        if stop is not None and len(data) != stop - start:
+        wanted = -start if start < 0 else len(data) if stop is None else stop - start
+        if start < 0 and len(data) > wanted:
+            raise ValueError("range requests are not answered")
+        if len(data) != wanted:
             check_same(address)  # a shorter object is no failure that may pass
-            raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes from byte {start:,} came")
+            raise ConnectionError(f"{len(data):,} of {wanted:,} bytes from byte {start:,} came")
         return data
 
     return bytes(_ask(address, get))
@@ -321,22 +322,16 @@ def _ask(address: Address, request: Callable[[Any, str], Any]) -> Any:
         except StreamkmError:
             raise
         except Exception as error:  # noqa: BLE001 - raised again, with a cause that may be shown
-            pause = pause_after(address, fs, error, attempt)
-        time.sleep(pause)
+            # some file systems try again themselves
+            pauses = () if hasattr(fs, "retries") or not _is_transient(error) else PAUSES_SECONDS
+            if attempt > len(pauses):
+                raise _explained(address, error, attempt) from _shown(error)
+            logger.warning(
+                "%s: %s; asked again in %g s (attempt %d of %d)",
+                address, _text(error), pauses[attempt - 1], attempt + 1, len(pauses) + 1,
+            )  # fmt: skip
+            time.sleep(pauses[attempt - 1])
     raise AssertionError("the last attempt returns or raises")
-
-
-def pause_after(address: Address, fs: Any, error: Exception, attempt: int) -> float:
-    """Seconds to wait after a failed request; raises SourceError where it failed for good, or once too often."""
-    # some file systems try again themselves
-    pauses = () if hasattr(fs, "retries") or not _is_transient(error) else PAUSES_SECONDS
-    if attempt > len(pauses):
-        raise _explained(address, error, attempt) from _shown(error)
-    logger.warning(
-        "%s: %s; asked again in %g s (attempt %d of %d)",
-        address, _text(error), pauses[attempt - 1], attempt + 1, len(pauses) + 1,
-    )  # fmt: skip
-    return pauses[attempt - 1]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -388,7 +383,8 @@ def _explained(address: Address, error: Exception, attempts: int) -> SourceError
             f"{address}: access refused ({_text(error)}); give credentials as fsspec's {address.protocol} file system "
             f"takes them: its environment variables and files, or storage_options"
         )
-    if status in (404, 410) or (isinstance(error, FileNotFoundError) and not _is_transient(error)):
+    gone = isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError)
+    if status in (404, 410) or (gone and not _is_transient(error)):
         if address.version is not None:
             return SourceNotFoundError(f"{address} is gone: it was {address.version} when it was opened")
         return SourceNotFoundError(f"{address} does not exist")

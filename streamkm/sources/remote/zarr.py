@@ -1,9 +1,8 @@
-"""A Zarr store behind a URL: zarr's own by fsspec, with our retries, and names of members where servers list nothing.
+"""A Zarr store behind a URL: zarr's own by fsspec, with our requests, and names of members where servers list nothing.
 
-Where the file system lists, the objects of an array are listed when it is opened and at the end of each pass: the same
-ones, of the same versions, must be there. Web servers list nothing: there, each object is compared with what this
-process saw of it first, and members of groups are known from consolidated metadata, or tried by the names that readers
-need.
+Where the file system lists, the objects of an array are listed when it is opened and at the end of each pass. Web
+servers list nothing: there, each object is compared with what this process saw of it first, and members of groups are
+known from consolidated metadata, or tried by the names that readers need.
 """
 
 from __future__ import annotations
@@ -12,25 +11,21 @@ import asyncio
 import json
 import zlib
 from collections.abc import AsyncIterator, Iterable, Sequence
-from itertools import count
 from typing import Any
 
-from zarr.abc.store import ByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
-from streamkm.sources.remote.objects import Address, entries, fetch, look, pause_after
+from streamkm.sources.remote.objects import Address, entries, fetch, look
 
 _KNOWN_MEMBERS = ("data", "indices", "indptr", "shape", "X", "obs", "var", "matrix", "barcodes", "features", "genes")
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 
 class RemoteStore(FsspecStore):
-    """A store to read from.
-
-    `root`: of the directory. `refuses_missing`: whether an object that is missing is an error where nothing is listed.
-    """
+    """A store to read from; `refuses_missing`: whether a missing object is an error where nothing is listed."""
 
     def __init__(self, root: Address, refuses_missing: bool = False) -> None:
         self.root = Address(root.url.rstrip("/"), root.options)
@@ -50,32 +45,25 @@ class RemoteStore(FsspecStore):
         return str(self.root)
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        address = self.root.at(key)
-        for attempt in count(1):
-            try:
-                data = await super().get(key, prototype, byte_range)
-                break
-            except Exception as error:  # noqa: BLE001 - raised again, with a cause that may be shown
-                pause = pause_after(address, self.fs, error, attempt)
-            await asyncio.sleep(pause)
-        if address.is_http and key.rpartition("/")[2] not in _METADATA:
-            self._compare(address, key, byte_range, data)
-        return data
-
-    def _compare(self, address: Address, key: str, byte_range: ByteRequest | None, data: Buffer | None) -> None:
-        """Refuse what a web server sent in place of what was asked for, or of what this process saw before."""
-        wanted = None
+        """See `zarr.abc.store.Store.get`; refuses what a web server sent before in other bytes."""
+        address, start, stop = self.root.at(key), 0, None
         if isinstance(byte_range, RangeByteRequest):
-            wanted = byte_range.end - byte_range.start
+            start, stop = byte_range.start, byte_range.end
+        elif isinstance(byte_range, OffsetByteRequest):
+            start = byte_range.offset
         elif isinstance(byte_range, SuffixByteRequest):
-            wanted = byte_range.suffix
-        if data is None and self.refuses_missing:
-            raise SourceNotFoundError(f"{address} does not exist")
-        if data is not None and wanted is not None and len(data) != wanted:
-            pause_after(address, self.fs, ValueError("range requests"), 1)
-        seen = -1 if data is None else zlib.crc32(data.as_numpy_array().data)
-        if self._seen.setdefault((key, byte_range), seen) != seen:
+            start = -byte_range.suffix
+        is_chunk = address.is_http and key.rpartition("/")[2] not in _METADATA
+        try:
+            data = await asyncio.to_thread(fetch, address, start, stop)
+        except SourceNotFoundError:
+            if is_chunk and self.refuses_missing:
+                raise
+            data = None
+        seen = -1 if data is None else zlib.crc32(data)
+        if is_chunk and self._seen.setdefault((key, byte_range), seen) != seen:
             raise SourceError(f"{address} was changed while it was in use; open the source again once it is complete")
+        return None if data is None else prototype.buffer.from_bytes(data)
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         for name in await asyncio.to_thread(self._members, prefix.strip("/")):
