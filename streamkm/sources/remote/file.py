@@ -30,7 +30,7 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, address: Address, block_bytes: int = LEAST_BYTES) -> None:
         super().__init__()
-        from fsspec.caching import BlockCache, ReadAheadCache
+        from fsspec.caching import BlockCache
 
         self.address = opened(address)
         if self.address.version is None:
@@ -39,8 +39,7 @@ class RemoteFile(io.RawIOBase):
         self.size = self.address.version.n_bytes
         self._position = 0
         self._blocks = BlockCache(block_bytes, self._fetch, self.size, _KEPT_BYTES // block_bytes)
-        self._read_ahead = ReadAheadCache
-        self._ahead = ReadAheadCache(0, self._fetch, 0)
+        self._ahead: Any = None
         self._expected: list[tuple[int, int]] = []
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -69,8 +68,7 @@ class RemoteFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill `buffer`, or as much of it as there are bytes left."""
-        view = memoryview(buffer).cast("B")
-        done = 0
+        view, done = memoryview(buffer).cast("B"), 0
         while done < len(view) and self._position < self.size:
             wanted = min(len(view) - done, READ_AHEAD_BYTES, self.size - self._position)
             piece = self._bytes(self._position, self._position + wanted)
@@ -84,16 +82,17 @@ class RemoteFile(io.RawIOBase):
 
     def _bytes(self, start: int, stop: int) -> bytes:
         """Bytes from `start` on, not always all of them."""
-        expected = next((each for each in self._expected if each[0] <= start < each[1]), None)
-        if expected is None or self.size <= self._blocks.blocksize:
+        end = next((last for first, last in self._expected if first <= start < last), None)
+        if end is None or self.size <= self._blocks.blocksize:
             is_large = self._blocks.blocksize <= stop - start < self.size
             return self._fetch(start, stop) if is_large else self._blocks._fetch(start, stop)
-        if self._ahead.size != expected[1]:
+        if self._ahead is None or self._ahead.size != end:
+            from fsspec.caching import ReadAheadCache
+
             # of objects that are read in order, a look at the head fetches little
-            first = self._blocks.blocksize if expected == (0, self.size) else READ_AHEAD_BYTES
-            self._ahead = self._read_ahead(first, self._fetch, expected[1])
-        n_missed = self._ahead.miss_count
+            first = self._blocks.blocksize if (0, end) == (start, self.size) else READ_AHEAD_BYTES
+            self._ahead = ReadAheadCache(first, self._fetch, end)
+        elif start >= self._ahead.end:
+            self._ahead.blocksize = READ_AHEAD_BYTES
         data: bytes = self._ahead._fetch(start, stop)
-        if self._ahead.miss_count > n_missed:
-            self._ahead.blocksize = min(2 * self._ahead.blocksize, READ_AHEAD_BYTES)
         return data
