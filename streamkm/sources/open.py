@@ -208,8 +208,8 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", ".dask.labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", ".dask.labelled:open_collection", COLUMNS)),
     (is_sparse, Reader("a sparse matrix", ".memory.arrays:SparseSource")),
-    (is_stream, Reader("a stream of record batches", ".tables.streams:open_stream", COLUMNS)),
-    (is_frame, Reader("a frame", ".tables.streams:open_frame", COLUMNS)),
+    (is_stream, Reader("a stream of record batches", ".tables.open:open_stream", COLUMNS)),
+    (is_frame, Reader("a frame", ".tables.open:open_frame", COLUMNS)),
     (
         lambda X: hasattr(X, "__array__") or isinstance(X, memoryview),
         Reader("an array", ".memory.arrays:open_array", ("dtype",)),

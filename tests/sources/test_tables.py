@@ -35,7 +35,7 @@ from streamkm.sources.registry import file_format
 from streamkm.sources.tables import csv_tables
 from streamkm.sources.tables.csv_format import NULLS
 from streamkm.sources.tables.csv_tables import CsvTable
-from streamkm.sources.tables.parquet import OpenGroups, ParquetTable
+from streamkm.sources.tables.files import OpenGroup, ParquetTable
 from streamkm.text import FeatureHashing
 from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
 from tests.tables import cases, slow_but
@@ -718,15 +718,15 @@ class TestChunks:
         """However often other row groups are read to their ends meanwhile."""
         frame = pd.DataFrame(np.arange(8e3).reshape(-1, 4), columns=list("abcd"))
         write_parquet(tmp_path / "x.parquet", frame, 1000)
-        groups, path, names, ended = OpenGroups(), str(tmp_path / "x.parquet"), list("abcd"), threading.Event()
+        groups, path, names, ended = OpenGroup(), str(tmp_path / "x.parquet"), list("abcd"), threading.Event()
 
         def others():
             while not ended.is_set():
-                groups.take(path, (0, 1), 0, 1000, names)
+                groups.take(path, 1, 0, 1000, 1000, names)
 
         other = threading.Thread(target=others)
-        groups.take(path, (0, 0), 0, 10, names)
-        reader = threading.Thread(target=lambda: read.extend(groups.take(path, (0, 0), 500, 510, names)), daemon=True)
+        groups.take(path, 0, 0, 10, 1000, names)
+        reader = threading.Thread(target=lambda: read.extend(groups.take(path, 0, 500, 510, 1000, names)), daemon=True)
         read = []
         other.start()
         reader.start()

@@ -133,8 +133,8 @@ def test_every_wrapper_is_among_them():
         "ChunkedSource", "GraphSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
         "DaskSource", "DaskTable", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
-        "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CompressedCsvTable", "MemoryTable",
-        "BatchStream", "MatrixMarketSource", "SparseFrame", "_LoadedSource",
+        "BatchTable", "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CompressedCsvTable",
+        "MemoryTable", "BatchStream", "MatrixMarketSource", "SparseFrame", "_LoadedSource",
     }  # fmt: skip
     assert found - readers == known
 

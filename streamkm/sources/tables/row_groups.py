@@ -1,15 +1,15 @@
-"""Tables whose files say where their rows are: row groups of Parquet, record batches of Arrow files.
+"""Tables of record batches, and those of files that say where their rows are: row groups, batches of Arrow files.
 
-Responsible for cutting many files of any sizes into chunks of like sizes, and for filling a chunk from the pieces of
-storage that it is made of. How a piece is read, the module of its format knows.
+Cuts many files of any sizes into chunks of like sizes, and fills a chunk from the pieces of storage that it is made of.
+How a piece is read, the module of its format knows.
 """
 
 from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
 from streamkm.sources.memory.frames import index_of
 from streamkm.sources.remote.objects import Address, remote_library
-from streamkm.sources.stored import name_of, opened_path
+from streamkm.sources.stored import file_size, name_of, opened_path
 from streamkm.sources.tables.arrow import WORKING_BYTES, trim_heap
 from streamkm.sources.tables.categories import MOST_VALUES, encoded
 from streamkm.sources.tables.columns import (
@@ -40,25 +40,56 @@ from streamkm.sources.tables.columns import (
 )
 
 LARGE_UNIT_BYTES = 16 << 20  # decoded; from here on a unit may be cut
+HEAD_ROWS = 1024  # that are looked at before rows are read
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile:
+class BatchTable(RowSource):
+    """Rows of Arrow's record batches."""
+
+    form: str  # what the table is, for people
+
+    @abstractmethod
+    def _columns(self, names: list[str]) -> Iterator[Any]:
+        """Give the named columns of all rows, in order, as record batches or tables."""
+
+    def _take(self, layout: TableSchema, options: TableOptions) -> None:
+        """Read rows as a layout says, after a pass for the values of columns of text where it needs one."""
+        if names := unknown_categories(layout, options):
+            started = time.perf_counter()
+            found, n_rows = found_values(names, self._columns(names))
+            layout = one_hot(layout, found)
+            self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes or 0, n_rows),)
+        self._layout, self.id_column = layout, options.id_column
+        take_layout(self, layout)
+
+    def _filled(self, batches: Iterable[Any], start: int, stop: int) -> Rows:
+        """Rows start..stop-1, of batches that hold these alone."""
+        layout, at = self._layout, start
+        out, kept = layout.empty(stop - start), []
+        for batch in batches:
+            layout.fill(out[at - start : at - start + batch.num_rows], batch, self.describe, at)
+            at += batch.num_rows
+            if layout.is_sparse:
+                kept.append(batch)
+        return Rows(layout.finish(out, kept), row_places(start, stop))
+
+    def ids(self) -> Iterator[Any]:
+        """Yield what names rows; see `RowSource.ids`."""
+        if self.id_column is None:
+            yield from super().ids()
+        else:
+            yield from (column_of(batch, self.id_column) for batch in self._columns([self.id_column]))
+
+    def details(self) -> dict[str, str]:
+        """Say what the table is; see `RowSource.details`."""
+        return {"format": self.form, **columns_text(self._layout)}
+
+
+class TableFile(NamedTuple):
     """What a file says of its rows."""
 
-    names: list[str]  # of all columns, in their order; one may be there twice
-    fields: Mapping[str, Any]  # types of the columns
+    schema: Any  # pyarrow.Schema
     rows: list[int]  # of each unit of storage
-    index: tuple[str, ...] = ()  # columns that are one
-
-    @classmethod
-    def of(cls, schema: Any, rows: list[int], keys: Iterable[str]) -> TableFile:
-        """What a pyarrow.Schema and the units' rows say; keys of folders are columns of text."""
-        import pyarrow as pa
-
-        names = list(schema.names)
-        fields = dict.fromkeys(keys, pa.string()) | {field.name: field.type for field in schema}
-        return cls([*names, *without(list(keys), names)], fields, rows, index_of(names, schema))
 
 
 class Run(NamedTuple):
@@ -68,9 +99,10 @@ class Run(NamedTuple):
     units: list[int]
     skip: int
     n_rows: int
+    n_stored: int  # rows of the units
 
 
-class RowGroupTable(ChunkedSource):
+class RowGroupTable(BatchTable, ChunkedSource):
     """Rows of files that are stored in units of known length; places are numbers of rows, through all files.
 
     `paths`: in the order in which their rows count. Raises SourceError, SourceNotFoundError, MissingDependencyError: a
@@ -78,115 +110,89 @@ class RowGroupTable(ChunkedSource):
     no features, or not the same in all files.
     """
 
-    form: str
     unit_name: str
-    splits: bool
-    """Whether a unit can be read from its middle on."""
+    splits: bool  # whether a unit can be read from its middle on
+    page_bytes: int  # held of a column while it is decoded, beside what goes with chunks
+    decodes = True
 
     def __init__(self, paths: Sequence[str], options: TableOptions) -> None:
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = name_of(self.paths)
         self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))
-        self._options, self.id_column = options, options.id_column
-        found = [self._look(part) for part in range(len(self.paths))]
-        self._options = replace(options, index=tuple({name for file in found for name in file.index}))
-        self._stored = [without(file.names, options.keys_of(part)) for part, file in enumerate(found)]
-        parts = [part for part, file in enumerate(found) for _ in file.rows]
-        self._parts = np.array(parts, np.int64)
-        self._numbers = np.array([number for file in found for number in range(len(file.rows))], np.int64)
-        self._ends = np.cumsum([rows for file in found for rows in file.rows], dtype=np.int64)
-        self.n_rows: int = int(self._ends[-1]) if len(self._ends) else 0
+        found = [self._look(path) for path in self.paths]
+        self._names = [list(file.schema.names) for file in found]
+        rows = np.array([n_rows for file in found for n_rows in file.rows], np.int64)
+        self._parts = np.repeat(np.arange(len(found)), [len(file.rows) for file in found])
+        self._begins = np.concatenate([[0], np.cumsum(rows)])
+        self.n_rows: int = int(self._begins[-1])
         if self.n_rows == 0:
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
-        self._row_names: list[str] = []  # what rows are made of; heads are read before it is known
-        self._layout = self._lay_out(found)
-        self.n_bytes = self._stored_bytes()
-        if names := unknown_categories(self._layout, options):
-            self._find_categories(names)
-        layout = self._layout
-        self._row_names = without(layout.names, options.keys_of(0))
-        take_layout(self, layout)
-        largest = int(np.diff(self._ends, prepend=0).max()) * layout.row_bytes
+        index = {name for file in found for name in index_of(file.schema.names, file.schema)}
+        self._options = options = replace(options, index=tuple(index))
+        layout = self._lay_out([file.schema for file in found])
+        shares = [len(layout.columns) / max(1, len(file.schema)) for file in found]  # as if all columns were alike
+        self.n_bytes = sum(-int(-file_size(path) * share // 1) for path, share in zip(self.paths, shares, strict=True))
+        self._take(layout, options)
+        largest = int(rows.max()) * self._layout.row_bytes
         self.shared_bytes = largest if self.splits and largest >= LARGE_UNIT_BYTES else 0
         self.sequential = self.shared_bytes > 0
-        self.producer_bytes = WORKING_BYTES + self._decoder_bytes(largest)
+        # of a unit that ends and the one that begins
+        self.producer_bytes = WORKING_BYTES + 2 * min(self.page_bytes * len(layout.columns), 2 * largest)
+        files = f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
+        self._stored = {"format": self.form + files, "chunks": f"{len(rows):,} {self.unit_name}"}
 
     @abstractmethod
-    def _look(self, part: int) -> TableFile:
+    def _look(self, path: str) -> TableFile:
         """Read what a file says of itself."""
 
     @abstractmethod
-    def _stored_bytes(self) -> int:
-        """Bytes of the chosen columns in all files."""
-
-    @abstractmethod
-    def _decoder_bytes(self, largest_unit: int) -> int:
-        """What is held to decode units, beside what goes with chunks."""
-
-    @abstractmethod
     def _batches(self, run: Run, names: list[str]) -> Iterator[Any]:
-        """Yield the rows of a run, in order, as record batches or tables of the named columns."""
+        """Yield the rows of a run, in order, as record batches of the named columns."""
 
-    _layout: TableSchema
+    def _rows(self, runs: Iterable[Run], names: list[str]) -> Iterator[Any]:
+        """Yield the rows of runs, with the keys of folders."""
+        for run in runs:
+            keys = self._options.keys_of(run.part)
+            stored = without(names, keys) or without(self._names[run.part], keys)[:1]
+            yield from (with_keys(batch, names, keys) for batch in self._batches(run, stored))
 
-    def _rows(self, run: Run, names: list[str]) -> Iterator[Any]:
-        """As `_batches`, with the keys of folders."""
-        keys = self._options.keys_of(run.part)
-        stored = without(names, keys) or self._stored[run.part][:1]
-        return (with_keys(batch, names, keys) for batch in self._batches(run, stored))
+    def _columns(self, names: list[str]) -> Iterator[Any]:
+        return self._rows(self._runs(0, self.n_rows), names)
 
-    def _lay_out(self, found: list[TableFile]) -> TableSchema:
-        first = found[0].names
-        chosen = choose(first, self._options, self.paths[0])
-        layouts: dict[tuple[str, ...], TableSchema] = {}
-        part_of_rows = int(self._parts[int(np.searchsorted(self._ends, 0, side="right"))])
-        for part, file in enumerate(found):
-            check_file(file.names, first, self._options, self.paths[part], self.paths[0])
-            wanted = {name: file.fields[name] for name in chosen}
-            key = tuple(map(str, wanted.values()))
-            if key not in layouts:
-                at = part if layouts else part_of_rows
-                layouts[key] = lay_out(file.names, wanted, self._options, self.paths[part], partial(self._head, at))
-        made = next(iter(layouts.values()))
-        for other in layouts.values():
-            for column, wanted_column in zip(other.columns, made.columns, strict=True):
-                if (column.kind, column.width) != (wanted_column.kind, wanted_column.width):
-                    raise InvalidInputError(
-                        f"{self.name}: column {column.name!r} is {column.kind} of {column.width:,} in one file and "
-                        f"{wanted_column.kind} of {wanted_column.width:,} in another; files must have the same columns"
-                    )
-        dtype = np.result_type(*(each.dtype for each in layouts.values()))
-        return replace(made, dtype=dtype)
+    def _lay_out(self, schemas: list[Any]) -> TableSchema:
+        import pyarrow as pa
+
+        options, made = self._options, {}
+        known = [[*names, *without(options.keys_of(i), names)] for i, names in enumerate(self._names)]
+        chosen = choose(known[0], options, self.paths[0])
+        # what is no feature is shown by the first rows there are
+        first_part = int(self._parts[np.flatnonzero(np.diff(self._begins))[0]])
+        for part, schema in enumerate(schemas):
+            path = self.paths[part]
+            check_file(known[part], known[0], options, path, self.paths[0])
+            stored = {
+                **dict.fromkeys(options.keys_of(part), pa.string()),
+                **dict(zip(schema.names, schema.types, strict=True)),
+            }
+            fields = {name: stored[name] for name in chosen}
+            key = tuple(map(str, fields.values()))
+            if key not in made:
+                head = partial(self._head, part if made else first_part)
+                made[key] = lay_out(known[part], fields, options, path, head)
+        first, *others = made.values()
+        for column, other in (pair for layout in others for pair in zip(layout.columns, first.columns, strict=True)):
+            if (column.kind, column.width) != (other.kind, other.width):
+                raise InvalidInputError(
+                    f"{self.name}: column {column.name!r} is {column.kind} of {column.width:,} in one file and "
+                    f"{other.kind} of {other.width:,} in another; files must have the same columns"
+                )
+        return replace(first, dtype=np.result_type(*(layout.dtype for layout in made.values())))
 
     def _head(self, part: int, names: list[str]) -> Any:
         """The first rows of a file, as a table; none of one that has none."""
-        import pyarrow as pa
-
-        units = np.flatnonzero((self._parts == part) & (np.diff(self._ends, prepend=0) > 0))
-        if not len(units):
-            return pa.table({name: pa.array([], pa.null()) for name in names})
-        unit = int(units[0])
-        n_rows = min(1024, int(np.diff(self._ends, prepend=0)[unit]))
-        batch = next(iter(self._rows(Run(part, [int(self._numbers[unit])], 0, n_rows), names)))
-        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-        return table.slice(0, n_rows)
-
-    def ids(self) -> Iterator[Any]:
-        """Yield what names rows; see `RowSource.ids`."""
-        if self.id_column is None:
-            yield from super().ids()
-            return
-        for run in self._runs(0, self.n_rows):
-            for batch in self._rows(run, [self.id_column]):
-                yield column_of(batch, self.id_column)
-
-    def _find_categories(self, names: list[str]) -> None:
-        """Read all rows once, for the values of columns of text."""
-        started = time.perf_counter()
-        batches = (batch for run in self._runs(0, self.n_rows) for batch in self._rows(run, names))
-        self._layout = one_hot(self._layout, found_values(names, batches)[0])
-        self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes or 0, self.n_rows),)
+        start, stop = self._begins[np.searchsorted(self._parts, [part, part + 1])].tolist()
+        return head_of(self._rows(self._runs(start, min(stop, start + HEAD_ROWS)), names), names)
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Join units that are small, through the ends of files, and cut large ones where they can be; O(chunks)."""
@@ -196,73 +202,78 @@ class RowGroupTable(ChunkedSource):
         most = max(1, target_bytes // row_bytes)
         check_count(-(-self.n_rows // most), self.n_rows, target_bytes)
         cuts = [0]
-        before = 0
-        for end in self._ends.tolist():
+        for before, end in pairwise(self._begins.tolist()):
             n_rows = end - before
             if end - cuts[-1] > most and before > cuts[-1]:
                 cuts.append(before)
             if self.splits and n_rows > most and cuts[-1] == before:
                 n_pieces = -(-n_rows // most)
-                cuts += [before + n_rows * piece // n_pieces for piece in range(1, n_pieces)]
-                cuts.append(end)
-            before = end
+                cuts += [before + n_rows * piece // n_pieces for piece in range(1, n_pieces + 1)]
         if cuts[-1] != self.n_rows:
             cuts.append(self.n_rows)
         return ChunkRuns.of((0, start, stop, (stop - start) * row_bytes) for start, stop in pairwise(cuts))
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""
-        out = self._layout.empty(chunk.stop - chunk.start)
-        kept: list[Any] = []
-        at = 0
-        for run in self._runs(chunk.start, chunk.stop):
-            for batch in self._rows(run, self._layout.names):
-                self._layout.fill(out[at : at + batch.num_rows], batch, self.describe, chunk.start + at)
-                at += batch.num_rows
-                if self.is_sparse:
-                    kept.append(batch)
+        batches = self._rows(self._runs(chunk.start, chunk.stop), self._layout.names)
+        rows = self._filled(batches, chunk.start, chunk.stop)
         trim_heap()
-        return Rows(self._layout.finish(out, kept), row_places(chunk.start, chunk.stop))
+        return rows
 
     def _runs(self, start: int, stop: int) -> Iterator[Run]:
         """Stored units that hold rows start..stop-1, those of a file together."""
-        first, last = np.searchsorted(self._ends, [start, stop - 1], side="right").tolist()
-        begins = np.concatenate([[0], self._ends])
-        while first <= last:
-            part = int(self._parts[first])
-            behind = min(last + 1, int(np.searchsorted(self._parts, part, side="right")))
-            begin, end = max(start, int(begins[first])), min(stop, int(begins[behind]))
-            yield Run(part, self._numbers[first:behind].tolist(), begin - int(begins[first]), end - begin)
-            first = behind
+        while start < stop:
+            unit = int(np.searchsorted(self._begins, start, side="right")) - 1
+            part = int(self._parts[unit])
+            first, behind = np.searchsorted(self._parts, [part, part + 1]).tolist()
+            behind = min(behind, int(np.searchsorted(self._begins, stop)))
+            begin, end = self._begins[[unit, behind]].tolist()
+            n_rows = min(stop, end) - start
+            yield Run(part, list(range(unit - first, behind - first)), start - begin, n_rows, end - begin)
+            start += n_rows
 
     def describe(self, place: int) -> str:
         """Say where a row is: ``row 7 of x.parquet``, by its number in the file."""
-        return _describe_row(self._file_ends(), self.paths, place)
+        return _describe_row(self._file_begins(), self.paths, place)
 
-    def _is_piece(self, run: Run) -> bool:
-        """Whether a run is a part of one unit."""
-        unit = np.flatnonzero((self._parts == run.part) & (self._numbers == run.units[0]))
-        return len(run.units) == 1 and run.n_rows < int(np.diff(self._ends, prepend=0)[unit[0]])
-
-    def _file_ends(self) -> NDArray[np.int64]:
-        behind = np.searchsorted(self._parts, np.arange(len(self.paths)), side="right")
-        return np.concatenate([[0], self._ends])[behind]
+    def _file_begins(self) -> NDArray[np.int64]:
+        return self._begins[np.searchsorted(self._parts, np.arange(len(self.paths)))]
 
     def details(self) -> dict[str, str]:
         """Say how the rows are stored; see `RowSource.details`."""
-        files = f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
-        units = f"{len(self._ends):,} {self.unit_name}"
-        return {"format": self.form + files, "chunks": units, **columns_text(self._layout)}
+        return {**self._stored, **columns_text(self._layout)}
 
     def stand_in(self) -> RowSource:
         """Give what calls on a cluster need; see `RowSource.stand_in`."""
-        return SentRows(self, partial(_describe_row, self._file_ends(), self.paths)) if self.in_process else self
+        return SentRows(self, partial(_describe_row, self._file_begins(), self.paths)) if self.in_process else self
 
 
-def _describe_row(ends: NDArray[np.int64], paths: Sequence[str], place: int) -> str:
-    """Say where a row is by its number in its file. `ends`: rows up to the end of each file."""
-    part = int(np.searchsorted(ends, place, side="right"))
-    return f"row {place - (int(ends[part - 1]) if part else 0):,} of {paths[part]}"
+def _describe_row(begins: NDArray[np.int64], paths: Sequence[str], place: int) -> str:
+    """A row by its number in its file."""
+    part = int(np.searchsorted(begins, place, side="right")) - 1
+    return f"row {place - int(begins[part]):,} of {paths[part]}"
+
+
+def sliced(batches: Iterable[Any], skip: int, n_rows: int) -> Iterator[Any]:
+    """Some rows of batches that follow each other."""
+    for batch in batches:
+        first, stop = min(skip, batch.num_rows), min(skip + n_rows, batch.num_rows)
+        skip, n_rows = skip - first, n_rows - (stop - first)
+        if stop > first:
+            yield batch.slice(first, stop - first)
+        if not n_rows:
+            return
+
+
+def head_of(batches: Iterator[Any], names: list[str]) -> Any:
+    """The first batch's first rows, as a table of the named columns."""
+    import pyarrow as pa
+
+    batch = next(batches, None)
+    if batch is None:
+        return pa.table({name: pa.array([], pa.null()) for name in names})
+    table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    return table.select(names).slice(0, HEAD_ROWS)
 
 
 def column_of(batch: Any, name: str) -> Any:
