@@ -92,28 +92,23 @@ def fill_vectors(out: NDArray[Any], values: Any, name: str, describe: Describe, 
     import pyarrow as pa
 
     width = out.shape[1]
-
     valid = validity(values)
     if not isinstance(values, pa.FixedSizeListArray):
         lengths = stored_numbers(values.value_lengths())
-        wrong = np.flatnonzero(valid & (lengths != width))
-        if len(wrong):
-            row = int(wrong[0])
+        if len(wrong := np.flatnonzero(valid & (lengths != width))):
             raise InvalidInputError(
-                f"column {name!r} has a list of {lengths[row]:,} values in {describe(first + row)}, and its "
-                f"first has {width:,}; needed: vectors of one length"
+                f"column {name!r} has a list of {lengths[wrong[0]]:,} values in {describe(first + int(wrong[0]))}, and "
+                f"its first has {width:,}; needed: vectors of one length"
             )
-    flat = values.flatten()
-    missing = not valid.all() or flat.null_count > 0
-    if missing and out.dtype.kind != "f":
-        inner = ~valid
-        if flat.null_count:
-            inner[np.flatnonzero(valid)[np.flatnonzero(~validity(flat))[0] // width]] = True
-        raise InvalidInputError(
-            f"column {name!r} has a null in {describe(first + int(inner.argmax()))}, and {out.dtype} holds no NaN; "
-            f'pass dtype="float32"'
-        )
-    rows = number_values(flat).reshape(-1, width)
+    rows = number_values(values.flatten()).reshape(-1, width)
+    if out.dtype.kind != "f":
+        missing = ~valid
+        missing[valid] = np.isnan(rows).any(axis=1)
+        if missing.any():
+            raise InvalidInputError(
+                f"column {name!r} has a null in {describe(first + int(missing.argmax()))}, and {out.dtype} holds no "
+                f'NaN; pass dtype="float32"'
+            )
     if valid.all():
         out[...] = rows
     else:
@@ -128,38 +123,28 @@ def number_values(values: Any) -> NDArray[Any]:
         values = values.dictionary_decode()
     if types.is_boolean(values.type):
         values = values.cast("uint8")
-    elif types.is_decimal(values.type):
-        return decimal_values(values)
     elif types.is_null(values.type):
         values = values.cast("float64")
-    numbers = stored_numbers(values)
+    numbers = _decimals(values) if types.is_decimal(values.type) else stored_numbers(values)
     if values.null_count:
         numbers = numbers.astype(numbers.dtype if numbers.dtype.kind == "f" else np.float64)
         numbers[~validity(values)] = np.nan
     return numbers
 
 
-def decimal_values(values: Any) -> NDArray[np.float64]:
-    """Decimals of an Arrow array as the nearest float64; NaN where they are null. Arrow's own cast is an ulp off.
+def _decimals(values: Any) -> NDArray[np.float64]:
+    """Decimals as the nearest float64, of which Arrow's own cast is an ulp off; any, where a value is null.
 
-    Up to 2^53 and 22 digits behind the point, one division of exact numbers is right (Clinger 1990); other decimals
-    are read as text.
+    Up to 2^53 and 22 digits behind the point, one division of exact numbers is right (Clinger 1990).
     """
     from pyarrow import types
 
-    numbers, exact = np.zeros(len(values)), np.zeros(len(values), np.bool_)
-    if types.is_decimal128(values.type) and 0 <= values.type.scale <= _EXACT_SCALE and values.buffers()[1] is not None:
-        words = np.frombuffer(values.buffers()[1], "<i8", 2 * len(values), 16 * values.offset)
-        low, high = words[::2], words[1::2]
-        exact = (high == low >> 63) & (low >= -_EXACT_LIMIT) & (low <= _EXACT_LIMIT)
-        numbers = low / float(10**values.type.scale)
-    valid = validity(values)
-    rest = np.flatnonzero(valid & ~exact)
-    if len(rest):
-        texts = values.take(rest).cast("string")
-        numbers[rest] = stored_numbers(texts.cast("float64"))
-    numbers[~valid] = np.nan
-    return numbers
+    kind, data = values.type, values.buffers()[1]
+    if types.is_decimal128(kind) and 0 <= kind.scale <= _EXACT_SCALE and data is not None:
+        low, high = np.frombuffer(data, "<i8", 2 * len(values), 16 * values.offset).reshape(-1, 2).T
+        if np.all((high == low >> 63) & (low >= -_EXACT_LIMIT) & (low <= _EXACT_LIMIT)):
+            return low / float(10**kind.scale)
+    return stored_numbers(values.cast("string").cast("float64"))
 
 
 def stored_numbers(values: Any) -> NDArray[Any]:

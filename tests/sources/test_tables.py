@@ -30,7 +30,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, S
 from streamkm.fitting.documents import open_documents
 from streamkm.kernels.text import csv_numbers
 from streamkm.sources import open_source
-from streamkm.sources.arrow_values import decimal_values
+from streamkm.sources.arrow_values import number_values
 from streamkm.sources.registry import file_format
 from streamkm.sources.tables import csv_tables
 from streamkm.sources.tables.csv_format import NULLS
@@ -384,7 +384,7 @@ def test_any_decimal_is_the_nearest_number(unscaled, scale):
     valid = pa.py_buffer(np.packbits([True] * (len(unscaled) - 1) + [False], bitorder="little"))
     values = pa.Array.from_buffers(pa.decimal128(38, scale), len(unscaled), [valid, stored]).slice(1)
     wanted = [float(Decimal(number).scaleb(-scale, Context(prec=60))) for number in unscaled[1:-1]]
-    np.testing.assert_array_equal(decimal_values(values), [*wanted, np.nan])
+    np.testing.assert_array_equal(number_values(values), [*wanted, np.nan])
 
 
 def test_text_in_a_large_row_group_is_refused(tmp_path):

@@ -38,39 +38,29 @@ class Column:
     kind: Literal["number", "date", "vector", "category"]
     dtype: np.dtype[Any]  # of its values, or of a vector's; object for categories
     width: int = 1  # features that it becomes: more than one for vectors and for one-hot categories; 0 for hashed ones
+    values: tuple[str, ...] | None = None  # of a one-hot column: each is a feature, and a null has none of them
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryEncoder:
-    """A one-hot column."""
-
-    column: str
-    values: tuple[str, ...]  # each is a feature: 1 where the column has it. A null has none of them
-
-    def fill(
-        self, out: NDArray[Any], values: Any, describe: Callable[[int], str], first: int, unseen: Unseen = "raise"
-    ) -> None:
-        """Write the features of an Arrow array of text.
-
-        `unseen`: "ignore": a value that is not known has no feature, as a null has none. Raises InvalidInputError: a
-        value that is none of those that are known; names the row.
-        """
-        codes, distinct = encoded(values)
-        known = {value: number for number, value in enumerate(self.values)}
-        places = np.array([known.get(value, -1) for value in distinct] + [-2])  # the last is that of nulls
-        found = places[codes]
-        if unseen == "raise" and (found == -1).any():
-            row = int(np.argmax(found == -1))
-            raise InvalidInputError(
-                f"column {self.column!r} has the value {distinct[codes[row]]!r} in {describe(first + row)}, which is "
-                f"none of its {len(self.values):,} categories; pass "
-                f'categories_unseen="ignore" to give it none of them, or fit with a mapping of all values of the column'
-            )
-        with _COUNTING:
-            UNSEEN[self.column] += int(np.count_nonzero(found == -1))
-        out[...] = 0
-        rows = np.flatnonzero(found >= 0)
-        out[rows, found[rows]] = 1
+def fill_one_hot(
+    out: NDArray[Any], column: Column, values: Any, describe: Callable[[int], str], first: int, unseen: Unseen
+) -> None:
+    """Write the features of an Arrow array of text; see `TableSchema.fill`."""
+    codes, distinct = encoded(values)
+    known = {value: number for number, value in enumerate(column.values or ())}
+    places = np.array([known.get(value, -1) for value in distinct] + [-2])  # the last is that of nulls
+    found = places[codes]
+    if unseen == "raise" and (found == -1).any():
+        row = int(np.argmax(found == -1))
+        raise InvalidInputError(
+            f"column {column.name!r} has the value {distinct[codes[row]]!r} in {describe(first + row)}, which is none "
+            f'of its {len(known):,} categories; pass categories_unseen="ignore" to give it none of them, or fit with a '
+            f"mapping of all values of the column"
+        )
+    with _COUNTING:
+        UNSEEN[column.name] += int(np.count_nonzero(found == -1))
+    out[...] = 0
+    rows = np.flatnonzero(found >= 0)
+    out[rows, found[rows]] = 1
 
 
 def encoded(values: Any) -> tuple[NDArray[np.int64], list[str]]:
@@ -83,38 +73,30 @@ def encoded(values: Any) -> tuple[NDArray[np.int64], list[str]]:
     return codes, [str(value) for value in values.dictionary.to_pylist()]
 
 
-def one_hot_columns(
-    columns: Sequence[Column], encoders: Sequence[CategoryEncoder], values: Mapping[str, Iterable[str]]
-) -> tuple[tuple[Column, ...], tuple[CategoryEncoder, ...]]:
+def one_hot_columns(columns: Sequence[Column], values: Mapping[str, Iterable[str]]) -> tuple[Column, ...]:
     """Give columns of text as many features as they have values.
 
     Raises InvalidInputError: more than `MOST_VALUES` in all.
     """
-    known = {encoder.column: encoder for encoder in encoders}
-    known |= {name: CategoryEncoder(name, tuple(sorted(found))) for name, found in values.items()}
-    total = sum(len(encoder.values) for encoder in known.values())
-    if total > MOST_VALUES:
-        widest = max(known.values(), key=lambda encoder: len(encoder.values))
+    made = [
+        replace(column, values=tuple(sorted(values[column.name]))) if column.name in values else column
+        for column in columns
+    ]
+    made = [column if column.values is None else replace(column, width=len(column.values)) for column in made]
+    widest = max(made, key=lambda column: len(column.values or ()))
+    if sum(len(column.values or ()) for column in made) > MOST_VALUES:
         raise InvalidInputError(
-            f"column {widest.column!r} has {len(widest.values):,} values or more, and one-hot columns may have "
-            f'{MOST_VALUES:,} in all; pass id_column="{widest.column}" if it identifies rows, leave it out with '
-            f'exclude="{widest.column}", or pass categories="hash"'
+            f"column {widest.name!r} has {widest.width:,} values or more, and one-hot columns may have "
+            f'{MOST_VALUES:,} in all; pass id_column="{widest.name}" if it identifies rows, leave it out with '
+            f'exclude="{widest.name}", or pass categories="hash"'
         )
-    made = tuple(
-        replace(column, width=len(known[column.name].values)) if column.name in known else column for column in columns
-    )
-    return made, tuple(known[column.name] for column in columns if column.name in known)
+    return tuple(made)
 
 
-def hash_entries(column: str, values: Any, n_features: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Feature of each value of an Arrow array of text, by a hash of column and value; and whether it has one (no null).
-
-    The hash is BLAKE2b of ``column=value``, the same everywhere.
-    """
+def hash_entries(column: str, values: Any, n_features: int) -> NDArray[np.int32]:
+    """Row and feature of each value of an Arrow array of text but nulls, by the BLAKE2b of ``column=value``."""
     codes, distinct = encoded(values)
-    features = np.array([_bucket(f"{column}={value}", n_features) for value in distinct] + [0], np.int64)
-    return features[codes], codes >= 0
-
-
-def _bucket(text: str, n_features: int) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") % n_features
+    hashes = [hashlib.blake2b(f"{column}={value}".encode(), digest_size=8).digest() for value in distinct]
+    features = np.array([int.from_bytes(each, "little") % n_features for each in hashes], np.int32)
+    rows = np.flatnonzero(codes >= 0)
+    return np.stack([rows.astype(np.int32), features[codes[rows]]])

@@ -30,7 +30,7 @@ from streamkm.sources.arrow_values import (
     value_dtype,
 )
 from streamkm.sources.memory.frames import check_same_columns, index_of
-from streamkm.sources.tables.categories import CategoryEncoder, Column, Unseen, hash_entries, one_hot_columns
+from streamkm.sources.tables.categories import Column, Unseen, fill_one_hot, hash_entries, one_hot_columns
 
 _SHOWN_COLUMNS = 12
 _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
@@ -70,7 +70,6 @@ class TableSchema:
     """How rows are made of record batches."""
 
     columns: tuple[Column, ...]  # in the order of their features
-    encoders: tuple[CategoryEncoder, ...]  # of the one-hot columns, in their order
     dtype: np.dtype[Any]  # of the rows
     n_hashed: int  # features that hashed categories share, behind all others; 0 where none are hashed
     feature_names: tuple[str, ...] | None  # None for a single column of vectors, and for columns without names
@@ -117,7 +116,6 @@ class TableSchema:
         batch's first. Raises InvalidInputError: a vector of another length, a category that is not known; names the
         row.
         """
-        encoders = {encoder.column: encoder for encoder in self.encoders}
         numbers: list[tuple[int, NDArray[Any]]] = []
         at = 0
         for column in self.columns:
@@ -129,7 +127,7 @@ class TableSchema:
             elif column.kind == "vector":
                 fill_vectors(out[:, at : at + column.width], values, column.name, describe, first)
             elif column.width:
-                encoders[column.name].fill(out[:, at : at + column.width], values, describe, first, self.unseen)
+                fill_one_hot(out[:, at : at + column.width], column, values, describe, first, self.unseen)
             at += column.width
         # a row's features lie together: a block of rows stays in the cache while its columns are filled
         rows = max(64, _BLOCK_BYTES // max(1, out.strides[0] if len(out) else 1))
@@ -142,22 +140,12 @@ class TableSchema:
         """Add the hashed categories of some batches, if there are any, to their dense features."""
         if not self.is_sparse:
             return dense
-        hashed = [column.name for column in self.columns if column.kind == "category" and not column.width]
-        n_dense = dense.shape[1]
-        parts = [
-            hash_entries(name, joined([one_chunk(batch.column(name)) for batch in batches]), self.n_hashed)
-            for name in hashed
-        ]
-        columns = np.stack([part + n_dense for part, _ in parts], axis=1) if parts else np.empty((len(dense), 0), int)
-        present = np.stack([held for _, held in parts], axis=1) if parts else np.empty((len(dense), 0), bool)
-        indices = np.concatenate([np.tile(np.arange(n_dense), (len(dense), 1)), columns], axis=1)
-        data = np.concatenate([dense, present.astype(self.dtype)], axis=1)
-        kept = data != 0  # NaN is kept
-        indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-        X = sp.csr_array(
-            (data[kept], indices[kept].astype(np.int32), indptr.astype(np.int32)), shape=(len(dense), self.n_features)
-        )
-        X.sum_duplicates()
+        texts = [column.name for column in self.columns if column.kind == "category" and column.values is None]
+        pieces = {name: joined([one_chunk(batch.column(name)) for batch in batches]) for name in texts}
+        at = np.concatenate([hash_entries(name, values, self.n_hashed) for name, values in pieces.items()], axis=1)
+        entries = sp.coo_array((np.ones(at.shape[1], self.dtype), at), shape=(len(dense), self.n_hashed))
+        X = sp.hstack([sp.csr_array(dense), entries.tocsr()], format="csr")
+        X.sort_indices()
         return X
 
 
@@ -301,13 +289,11 @@ def lay_out(
     if options.categories is HeadRead:
         raise HeadRead(known, head(list(fields)))
     columns: list[Column] = []
-    encoders: list[CategoryEncoder] = []
     for column, kind in fields.items():
         dtype, is_vector = value_dtype(kind)
         how = options.encoding_of(column)
         if isinstance(how, tuple):
-            encoders.append(CategoryEncoder(column, how))
-            columns.append(Column(column, "category", np.dtype(object), len(how)))
+            columns.append(Column(column, "category", np.dtype(object), len(how), how))
         elif how and (is_category(kind) or isinstance(options.categories, Mapping)):
             columns.append(Column(column, "category", np.dtype(object), 0))
         elif dtype is not None:
@@ -324,24 +310,23 @@ def lay_out(
             f"{name}: column {vectors[0]!r} holds vectors, and {(others or vectors[1:])[0]!r} is there too; say which "
             f'are features, as in columns="{vectors[0]}"'
         )
-    hashed = any(column.kind == "category" and options.encoding_of(column.name) == "hash" for column in columns)
+    is_hashed = any(column.kind == "category" and options.encoding_of(column.name) == "hash" for column in columns)
     dtype = options.dtype or _common_dtype(columns, single=len(columns) == 1 and bool(vectors))
-    n_hashed, left_out = options.n_hashed if hashed else 0, _reasons(known, options, fields)
-    made = TableSchema(tuple(columns), tuple(encoders), dtype, n_hashed, None, options.unseen, left_out)
+    n_hashed, left_out = options.n_hashed if is_hashed else 0, _reasons(known, options, fields)
+    made = TableSchema(tuple(columns), dtype, n_hashed, None, options.unseen, left_out)
     return with_names(made) if named and not (len(columns) == 1 and vectors) else made
 
 
 def with_names(layout: TableSchema) -> TableSchema:
     """The layout with the names of its features."""
-    encoders = {encoder.column: encoder for encoder in layout.encoders}
     names: list[str] = []
     for column in layout.columns:
         if column.kind in ("number", "date"):
             names.append(column.name)
         elif column.kind == "vector":
             names += [f"{column.name}[{i}]" for i in range(column.width)]
-        elif column.width:
-            names += [f"{column.name}={value}" for value in encoders[column.name].values]
+        else:
+            names += [f"{column.name}={value}" for value in column.values or ()]
     names += [f"hash {i}" for i in range(layout.n_hashed)]
     return replace(layout, feature_names=tuple(names))
 
@@ -351,8 +336,7 @@ def one_hot(layout: TableSchema, values: Mapping[str, Iterable[str]]) -> TableSc
 
     Raises InvalidInputError: more of them than one-hot columns are good for.
     """
-    columns, encoders = one_hot_columns(layout.columns, layout.encoders, values)
-    return with_names(replace(layout, columns=columns, encoders=encoders))
+    return with_names(replace(layout, columns=one_hot_columns(layout.columns, values)))
 
 
 def unknown_categories(layout: TableSchema, options: TableOptions) -> list[str]:

@@ -317,11 +317,11 @@ def described_table(layout: TableSchema) -> dict[str, Any]:
     made: dict[str, Any] = {"columns": layout.names}
     if layout.dtype.kind == "f":
         made["dtype"] = str(layout.dtype)
-    values = {encoder.column: list(encoder.values) for encoder in layout.encoders}
-    texts = [column.name for column in layout.columns if column.kind == "category"]
-    made |= {"categories": {name: values.get(name, "hash") for name in texts}} if texts else {}
+    values = {column.name: column.values for column in layout.columns if column.kind == "category"}
+    texts = {name: "hash" if found is None else list(found) for name, found in values.items()}
+    made |= {"categories": texts} if texts else {}
     made |= {"n_features": layout.n_hashed} if layout.is_sparse else {}
-    made |= {"categories_unseen": layout.unseen} if values and layout.unseen != "raise" else {}
+    made |= {"categories_unseen": layout.unseen} if any(values.values()) and layout.unseen != "raise" else {}
     if any(column.kind == "date" for column in layout.columns):
         made["dates"] = "days"
     return {"table": made}
