@@ -30,11 +30,11 @@ from streamkm.sources.memory.frames import (
     check_same_columns,
     column_names,
     is_frame,
+    is_read_by_column,
     order_of,
     without_index,
 )
 from streamkm.sources.memory.iterables import IterableSource
-from streamkm.sources.memory.sparse_frames import is_read_by_column
 
 _LONGEST = 40  # characters of a value that are shown
 

@@ -21,8 +21,16 @@ from streamkm.sources.bfloat16 import Bfloat16Source, check_said, is_bfloat16, w
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import csr_rows
 from streamkm.sources.dense import DenseSource, cut_rows
-from streamkm.sources.memory.frames import check_names_once, column_names, frame_values, is_frame, without_index
-from streamkm.sources.memory.sparse_frames import SparseFrame, has_sparse_columns, is_sparse_matrix
+from streamkm.sources.memory.frames import (
+    SparseFrame,
+    check_names_once,
+    column_names,
+    frame_values,
+    has_sparse_columns,
+    is_frame,
+    is_sparse_matrix,
+    without_index,
+)
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 What a frame is, the Arrow protocols tell (`__arrow_c_stream__`, or `__dataframe__` before it), not its class: pandas,
 polars, pyarrow tables and others. Imports none of these packages but pyarrow: for frames that speak Arrow only, and for
-columns that NumPy has no type for.
+columns that NumPy has no type for. What a sparse column of pandas is, its type tells.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError
 from streamkm.sources.arrow_values import number_values, one_chunk, value_dtype
+from streamkm.sources.base import ChunkedSource, Rows, row_places
+from streamkm.sources.chunks import Chunk
+from streamkm.sources.dense import cut_rows
+from streamkm.sources.stored import check_matrix, decoded_dtype
 
 _NUMBERS = "buif"  # kinds of NumPy types
 _INDEX = re.compile(r"__index_level_\d+__")  # names that pandas gives to levels of an index without names
@@ -91,7 +95,8 @@ def frame_values(X: Any, name: str) -> NDArray[Any]:
     if not hasattr(X, "__array__"):
         X = _as_table(X)
     check_names_once(X, name)
-    if not (has_arrow_values(X) or has_dates(X)):
+    # numbers to Arrow that are objects to NumPy; dates, which polars makes numbers of, each in a unit of its own
+    if not has_columns_of(X, "decimal", "null", "date", "time", "duration"):
         values = np.asarray(X)
         if values.dtype.kind in _NUMBERS:
             return values
@@ -107,23 +112,11 @@ def check_names_once(X: Any, name: str) -> None:
         raise InvalidInputError(f"{name}: column {repeated!r} is there twice; rename one")
 
 
-def has_arrow_values(X: Any) -> bool:
-    """Whether a frame has columns of decimals, or of nulls alone, which are numbers to Arrow and objects to NumPy."""
-    return any(kind.startswith(("decimal", "null")) for kind in column_kinds(X))
-
-
-def has_dates(X: Any) -> bool:
-    """Whether a frame has columns of dates or times, which polars makes numbers of, each in a unit of its own."""
-    return any(kind.startswith(("date", "time", "duration")) for kind in column_kinds(X))
-
-
-def column_kinds(X: Any) -> list[str]:
-    """Types of a frame's columns in the words of its package, in small letters; none where it does not tell."""
-    kinds = getattr(X, "dtypes", None) if hasattr(X, "iloc") else getattr(X, "schema", None)
-    if kinds is None:
-        return []
+def has_columns_of(X: Any, *words: str) -> bool:
+    """Whether the type of one of a frame's columns begins with one of the words, as far as its package tells."""
+    kinds = getattr(X, "dtypes" if hasattr(X, "iloc") else "schema", None)
     found = kinds.values() if callable(getattr(kinds, "values", None)) else getattr(kinds, "types", kinds)
-    return [str(kind).lower() for kind in found]
+    return found is not None and any(str(kind).lower().startswith(words) for kind in found)
 
 
 def _column_values(values: Any, what: str) -> NDArray[Any]:
@@ -219,3 +212,64 @@ def _as_table(X: Any) -> Any:
     from pyarrow import interchange
 
     return interchange.from_dataframe(X)
+
+
+class SparseFrame(ChunkedSource):
+    """Rows of a frame with sparse and other columns; each chunk is made dense when it is read. Pickles with all values.
+
+    `name`, `form`: what messages call it, and what it is, for people. Raises InvalidInputError: no rows, no columns, or
+    not of numbers.
+    """
+
+    is_sparse = False
+    in_process = True
+    read_factor = 2.0  # what pandas makes of a chunk, and the rows
+
+    def __init__(self, X: Any, *, name: str, form: str) -> None:
+        dtype = frame_values(X.iloc[:1], name).dtype
+        if not all(isinstance(kind, np.dtype) or _is_sparse(kind) for kind in X.dtypes):
+            dtype = np.result_type(dtype, np.float64)  # later rows may hold nulls
+        check_matrix(X.shape, dtype, name)
+        self._X, self._form, self.name = X, form, name
+        self.feature_names = column_names(X)
+        self.n_rows, self.n_features = X.shape
+        self.dtype = decoded_dtype(dtype, name)
+        self.n_bytes = self.resident_bytes = max(1, int(X.memory_usage(index=False).sum()))
+
+    def details(self) -> dict[str, str]:
+        """Say what the frame is; see `RowSource.details`."""
+        n_sparse = sum(_is_sparse(kind) for kind in self._X.dtypes)
+        return {"format": self._form, "sparse columns": f"{n_sparse:,} of {self.n_features:,}, made dense by chunks"}
+
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut at rows; see `ChunkedSource.chunks`. O(1)."""
+        return cut_rows(self._X.shape[0], self._X.shape[1] * self.dtype.itemsize, 1, target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        values = frame_values(self._X.iloc[chunk.start : chunk.stop], self.name)
+        return Rows(np.ascontiguousarray(values, self.dtype), row_places(chunk.start, chunk.stop))
+
+
+def has_sparse_columns(X: Any) -> bool:
+    """Whether a frame is one of pandas and has sparse columns."""
+    return hasattr(X, "iloc") and any(_is_sparse(kind) for kind in X.dtypes)
+
+
+def is_sparse_matrix(X: Any) -> bool:
+    """Whether all columns of a frame of pandas are sparse, and what they leave out is zero."""
+    return hasattr(X, "iloc") and all(_is_sparse(kind) and kind.fill_value == 0 for kind in X.dtypes)
+
+
+def is_read_by_column(X: Any) -> bool:
+    """Whether a frame has columns that scikit-learn would take wrongly: dates, but for pandas, which refuses these.
+
+    Of pandas: columns that become objects, or dense as a whole.
+    """
+    if not hasattr(X, "iloc"):
+        return has_columns_of(X, "date", "time", "duration")
+    return has_columns_of(X, "decimal", "null") or (has_sparse_columns(X) and not is_sparse_matrix(X))
+
+
+def _is_sparse(kind: Any) -> bool:
+    return hasattr(kind, "subtype") and hasattr(kind, "fill_value")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal
 
@@ -71,26 +71,6 @@ def encoded(values: Any) -> tuple[NDArray[np.int64], list[str]]:
         values = values.dictionary_encode()
     codes = np.where(validity(values.indices), stored_numbers(values.indices), -1).astype(np.int64)
     return codes, [str(value) for value in values.dictionary.to_pylist()]
-
-
-def one_hot_columns(columns: Sequence[Column], values: Mapping[str, Iterable[str]]) -> tuple[Column, ...]:
-    """Give columns of text as many features as they have values.
-
-    Raises InvalidInputError: more than `MOST_VALUES` in all.
-    """
-    made = [
-        replace(column, values=tuple(sorted(values[column.name]))) if column.name in values else column
-        for column in columns
-    ]
-    made = [column if column.values is None else replace(column, width=len(column.values)) for column in made]
-    widest = max(made, key=lambda column: len(column.values or ()))
-    if sum(len(column.values or ()) for column in made) > MOST_VALUES:
-        raise InvalidInputError(
-            f"column {widest.name!r} has {widest.width:,} values or more, and one-hot columns may have "
-            f'{MOST_VALUES:,} in all; pass id_column="{widest.name}" if it identifies rows, leave it out with '
-            f'exclude="{widest.name}", or pass categories="hash"'
-        )
-    return tuple(made)
 
 
 def hash_entries(column: str, values: Any, n_features: int) -> NDArray[np.int32]:

@@ -30,7 +30,7 @@ from streamkm.sources.arrow_values import (
     value_dtype,
 )
 from streamkm.sources.memory.frames import check_same_columns, index_of
-from streamkm.sources.tables.categories import Column, Unseen, fill_one_hot, hash_entries, one_hot_columns
+from streamkm.sources.tables.categories import MOST_VALUES, Column, Unseen, fill_one_hot, hash_entries
 
 _SHOWN_COLUMNS = 12
 _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
@@ -72,7 +72,7 @@ class TableSchema:
     columns: tuple[Column, ...]  # in the order of their features
     dtype: np.dtype[Any]  # of the rows
     n_hashed: int  # features that hashed categories share, behind all others; 0 where none are hashed
-    feature_names: tuple[str, ...] | None  # None for a single column of vectors, and for columns without names
+    is_named: bool = False  # whether columns have names of their own
     unseen: Unseen = "raise"
     left_out: str = ""  # columns that are no features, and why, for people
 
@@ -80,6 +80,21 @@ class TableSchema:
     def names(self) -> list[str]:
         """Columns to read."""
         return [column.name for column in self.columns]
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """None for a single column of vectors, and for columns without names."""
+        if not self.is_named or (len(self.columns) == 1 and self.columns[0].kind == "vector"):
+            return None
+        names: list[str] = []
+        for column in self.columns:
+            if column.kind == "vector":
+                names += [f"{column.name}[{i}]" for i in range(column.width)]
+            elif column.kind == "category":
+                names += [f"{column.name}={value}" for value in column.values or ()]
+            else:
+                names.append(column.name)
+        return tuple(names + [f"hash {i}" for i in range(self.n_hashed)])
 
     @property
     def n_features(self) -> int:
@@ -260,31 +275,11 @@ def lay_out(
     head: Callable[[list[str]], Any],
     named: bool = True,
 ) -> TableSchema:
-    """Decide what the chosen columns become.
+    """Decide what the chosen columns become; one-hot columns whose values were not given have no features yet.
 
-    Parameters
-    ----------
-    known : sequence of str
-        All columns of the table.
-    fields : mapping of str to pyarrow.DataType
-        Of the chosen columns, in their order.
-    options : TableOptions
-    name : str
-        Of the table, for messages.
-    head : callable
-        Gives the first rows of some columns as a pyarrow.Table: for lengths of lists, and values in messages.
-    named : bool
-        Whether columns have names of their own.
-
-    Returns
-    -------
-    TableSchema
-        One-hot columns whose values were not given have no encoder and no features yet.
-
-    Raises
-    ------
-    InvalidInputError
-        A column that is neither numbers nor, where that was asked for, categories; names it, and a value.
+    `known`: all columns. `fields`: types of the chosen ones, in their order. `head`: gives the first rows of some
+    columns as a pyarrow.Table: for lengths of lists, and values in messages. `named`: whether columns have names of
+    their own. Raises InvalidInputError: a column that is neither numbers nor, where that was asked for, categories.
     """
     if options.categories is HeadRead:
         raise HeadRead(known, head(list(fields)))
@@ -303,32 +298,21 @@ def lay_out(
             columns.append(Column(column, "date", np.dtype(np.float64)))
         else:
             raise InvalidInputError(_refusal(column, kind, name, head))
-    vectors = [column.name for column in columns if column.kind == "vector"]
-    others = [column.name for column in columns if column.kind != "vector"]
+    vectors = [column for column in columns if column.kind == "vector"]
     if vectors and options.columns is None and len(columns) > 1:
+        other = next((column for column in columns if column.kind != "vector"), columns[1])
         raise InvalidInputError(
-            f"{name}: column {vectors[0]!r} holds vectors, and {(others or vectors[1:])[0]!r} is there too; say which "
-            f'are features, as in columns="{vectors[0]}"'
+            f"{name}: column {vectors[0].name!r} holds vectors, and {other.name!r} is there too; say which are "
+            f'features, as in columns="{vectors[0].name}"'
         )
-    is_hashed = any(column.kind == "category" and options.encoding_of(column.name) == "hash" for column in columns)
-    dtype = options.dtype or _common_dtype(columns, single=len(columns) == 1 and bool(vectors))
-    n_hashed, left_out = options.n_hashed if is_hashed else 0, _reasons(known, options, fields)
-    made = TableSchema(tuple(columns), dtype, n_hashed, None, options.unseen, left_out)
-    return with_names(made) if named and not (len(columns) == 1 and vectors) else made
-
-
-def with_names(layout: TableSchema) -> TableSchema:
-    """The layout with the names of its features."""
-    names: list[str] = []
-    for column in layout.columns:
-        if column.kind in ("number", "date"):
-            names.append(column.name)
-        elif column.kind == "vector":
-            names += [f"{column.name}[{i}]" for i in range(column.width)]
-        else:
-            names += [f"{column.name}={value}" for value in column.values or ()]
-    names += [f"hash {i}" for i in range(layout.n_hashed)]
-    return replace(layout, feature_names=tuple(names))
+    hashes = any(column.kind == "category" and options.encoding_of(column.name) == "hash" for column in columns)
+    numbers = [column.dtype for column in columns if column.kind != "category"]
+    # a single column of vectors keeps its type; others have float32 where it holds the values of all
+    found = numbers[0] if vectors and len(columns) == 1 else np.dtype(np.float64)
+    if found.kind == "f" and all(np.can_cast(dtype, np.float32) for dtype in numbers):
+        found = np.dtype(np.float32)
+    n_hashed, left_out = options.n_hashed if hashes else 0, _reasons(known, options, fields)
+    return TableSchema(tuple(columns), options.dtype or found, n_hashed, named, options.unseen, left_out)
 
 
 def one_hot(layout: TableSchema, values: Mapping[str, Iterable[str]]) -> TableSchema:
@@ -336,21 +320,25 @@ def one_hot(layout: TableSchema, values: Mapping[str, Iterable[str]]) -> TableSc
 
     Raises InvalidInputError: more of them than one-hot columns are good for.
     """
-    return with_names(replace(layout, columns=one_hot_columns(layout.columns, values)))
+    found = {name: tuple(sorted(texts)) for name, texts in values.items()}
+    columns = tuple(
+        replace(column, values=found[column.name], width=len(found[column.name])) if column.name in found else column
+        for column in layout.columns
+    )
+    widest = max(columns, key=lambda column: len(column.values or ()))
+    if sum(len(column.values or ()) for column in columns) > MOST_VALUES:
+        raise InvalidInputError(
+            f"column {widest.name!r} has {widest.width:,} values or more, and one-hot columns may have "
+            f'{MOST_VALUES:,} in all; pass id_column="{widest.name}" if it identifies rows, leave it out with '
+            f'exclude="{widest.name}", or pass categories="hash"'
+        )
+    return replace(layout, columns=columns)
 
 
 def unknown_categories(layout: TableSchema, options: TableOptions) -> list[str]:
     """One-hot columns whose values must be looked for."""
     columns = [column.name for column in layout.columns if column.kind == "category"]
     return [name for name in columns if options.encoding_of(name) == "onehot"]
-
-
-def _common_dtype(columns: Sequence[Column], *, single: bool) -> np.dtype[Any]:
-    """float32 where it holds the values of all columns, else float64; a single column of vectors keeps its type."""
-    numbers = [column.dtype for column in columns if column.kind != "category"]
-    if single:
-        return numbers[0]
-    return np.dtype(np.float32 if all(np.can_cast(dtype, np.float32) for dtype in numbers) else np.float64)
 
 
 def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> str:

@@ -24,7 +24,7 @@ from streamkm.sources.arrow_values import day_numbers, null_words, one_chunk
 from streamkm.sources.tables.columns import TableSchema, with_keys, without
 from streamkm.sources.tables.csv_format import CsvFormat, is_number
 
-_NO_FEATURES = TableSchema((), np.dtype(float), 0, None)
+_NO_FEATURES = TableSchema((), np.dtype(float), 0)
 
 
 class MalformedCsvError(Exception):

@@ -17,7 +17,7 @@ from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.memory.frames import column_kinds, index_of
+from streamkm.sources.memory.frames import has_columns_of, index_of
 from streamkm.sources.memory.iterables import PassHash
 from streamkm.sources.svmlight.compressed import compression
 from streamkm.sources.tables.arrow import WORKING_BYTES, guarded, pyarrow
@@ -183,7 +183,7 @@ def open_frame(X: Any, **options: Any) -> RowSource:
     Raises InvalidInputError, InvalidParameterError, MissingDependencyError, also where pyarrow cannot make a table of
     it.
     """
-    if not options and not _has_lists(X):
+    if not options and (hasattr(X, "iloc") or not has_columns_of(X, "list", "array", "fixed_size_list", "large_list")):
         return open_array(X)
     name = f"{type(X).__module__.partition('.')[0]} {type(X).__name__}"
     pa = pyarrow(name)
@@ -231,12 +231,6 @@ def _layout_of(
     options = replace(options, index=index_of(schema.names, schema))
     fields = {column: schema.field(column).type for column in choose(schema.names, options, name)}
     return lay_out(schema.names, fields, options, name, lambda names: head_of(first(names), names))
-
-
-def _has_lists(X: Any) -> bool:
-    """Whether a frame has columns of lists; only what speaks Arrow is asked."""
-    kinds = () if hasattr(X, "iloc") else column_kinds(X)
-    return any(kind.startswith(("list", "array", "fixed_size_list", "large_list")) for kind in kinds)
 
 
 def _open_lazy_frame(X: Any, options: TableOptions, kind: str) -> RowSource:
