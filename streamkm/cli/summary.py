@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkm.cli.wording import COLUMN_FLAGS
 from streamkm.metrics.cluster_summary import ClusterSummary, blank_text
-from streamkm.sources.arrow_values import is_category, is_date, value_dtype
+from streamkm.sources.arrow import is_category, is_date, value_dtype
 from streamkm.sources.tables.categories import MOST_VALUES
 
 if TYPE_CHECKING:

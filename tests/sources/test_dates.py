@@ -21,7 +21,7 @@ from streamkm import StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources import open_source
-from streamkm.sources.arrow_values import day_numbers, is_date
+from streamkm.sources.arrow import day_numbers, is_date
 from tests.contracts import Opened, SourceContract, assemble
 
 N = 90

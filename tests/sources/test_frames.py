@@ -15,7 +15,7 @@ import pytest
 
 from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.arrow_values import validity
+from streamkm.sources.arrow import validity
 from streamkm.sources.memory.frames import check_same_columns, column_names, is_frame
 from tests.contracts import assemble
 from tests.tables import cases

@@ -30,7 +30,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, S
 from streamkm.fitting.documents import open_documents
 from streamkm.kernels.text import csv_numbers
 from streamkm.sources import open_source
-from streamkm.sources.arrow_values import number_values
+from streamkm.sources.arrow import number_values
 from streamkm.sources.registry import file_format
 from streamkm.sources.tables import csv_tables
 from streamkm.sources.tables.csv_format import NULLS

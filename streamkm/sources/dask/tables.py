@@ -17,8 +17,8 @@ from dask.delayed import delayed
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
+from streamkm.sources.arrow import pyarrow
 from streamkm.sources.dask.arrays import DaskSource, array_of_parts
-from streamkm.sources.tables.arrow import pyarrow
 from streamkm.sources.tables.columns import (
     TableOptions,
     TableSchema,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError
-from streamkm.sources.arrow_values import number_values, one_chunk, value_dtype
+from streamkm.sources.arrow import number_values, one_chunk, value_dtype
 from streamkm.sources.base import ChunkedSource, Rows, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows

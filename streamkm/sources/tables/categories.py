@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.arrow_values import stored_numbers, validity
+from streamkm.sources.arrow import stored_numbers, validity
 
 MOST_VALUES = 1024
 """Of one-hot columns, together."""

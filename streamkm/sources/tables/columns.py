@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.sources.arrow_values import (
+from streamkm.sources.arrow import (
     Describe,
     day_numbers,
     fill_vectors,

@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Stage
-from streamkm.sources.arrow_values import one_chunk
+from streamkm.sources.arrow import WORKING_BYTES, one_chunk, pyarrow
 from streamkm.sources.base import Rows, RowSource, SentRows
 from streamkm.sources.remote.objects import Address, remote_library
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text
-from streamkm.sources.tables.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.tables.categories import encoded
 from streamkm.sources.tables.columns import (
     TableOptions,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.text import csv_numbers as kernel
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.arrow_values import day_numbers, null_words, one_chunk
+from streamkm.sources.arrow import day_numbers, null_words, one_chunk
 from streamkm.sources.tables.columns import TableSchema, with_keys, without
 from streamkm.sources.tables.csv_format import CsvFormat, is_number
 

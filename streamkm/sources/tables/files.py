@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, SourceError
+from streamkm.sources.arrow import guarded, readable
 from streamkm.sources.stored import open_binary, read_fully
-from streamkm.sources.tables.arrow import guarded, readable
 from streamkm.sources.tables.columns import TableOptions
 from streamkm.sources.tables.row_groups import RowGroupTable, Run, TableFile, sliced
 

@@ -13,6 +13,7 @@ from itertools import chain, islice
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MissingDependencyError
+from streamkm.sources.arrow import WORKING_BYTES, guarded, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
@@ -20,7 +21,6 @@ from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.memory.frames import has_columns_of, index_of
 from streamkm.sources.memory.iterables import PassHash
 from streamkm.sources.svmlight.compressed import compression
-from streamkm.sources.tables.arrow import WORKING_BYTES, guarded, pyarrow
 from streamkm.sources.tables.columns import (
     TableOptions,
     TableSchema,
