@@ -76,29 +76,23 @@ def value_dtype(kind: Any) -> tuple[np.dtype[Any] | None, bool]:
     """NumPy's type of an Arrow type's numbers, or of its lists' numbers, None for others; whether it is of lists."""
     from pyarrow import types
 
-    if types.is_dictionary(kind):
-        return value_dtype(kind.value_type)
+    kind = _plain(kind)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         dtype, nested = value_dtype(kind.value_type)
         return (None, False) if nested else (dtype, True)
-    found: np.dtype[Any] | None = None
     if types.is_null(kind) or types.is_decimal(kind):
-        found = np.dtype(np.float64)
-    elif types.is_boolean(kind):
-        found = np.dtype(np.uint8)
-    elif types.is_float16(kind):
-        found = np.dtype(np.float32)
-    elif types.is_integer(kind) or types.is_floating(kind):
-        found = np.dtype(kind.to_pandas_dtype())
-    return found, False
+        return np.dtype(np.float64), False
+    if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
+        return None, False
+    found = np.dtype(kind.to_pandas_dtype())
+    return {"bool": np.dtype(np.uint8), "float16": np.dtype(np.float32)}.get(found.name, found), False
 
 
 def is_category(kind: Any) -> bool:
     """Whether an Arrow type holds text."""
     from pyarrow import types
 
-    if types.is_dictionary(kind):
-        return is_category(kind.value_type)
+    kind = _plain(kind)
     return bool(types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view")
 
 
@@ -106,9 +100,13 @@ def is_date(kind: Any) -> bool:
     """Whether an Arrow type holds dates, moments, times of day or durations."""
     from pyarrow import types
 
-    if types.is_dictionary(kind):
-        return is_date(kind.value_type)
+    kind = _plain(kind)
     return bool(types.is_temporal(kind)) and _per_day(kind) > 0
+
+
+def _plain(kind: Any) -> Any:
+    """The type of the values, where these stand in a dictionary."""
+    return kind.value_type if hasattr(kind, "index_type") else kind
 
 
 def day_numbers(values: Any) -> NDArray[np.float64]:
@@ -116,10 +114,7 @@ def day_numbers(values: Any) -> NDArray[np.float64]:
 
     Times of day and durations are days, too: noon is 0.5. O(n).
     """
-    from pyarrow import types
-
-    if types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+    values = _decoded(values)
     ticks = stored_numbers(values.view("int32" if values.type.bit_width == 32 else "int64"))
     days, rest = np.divmod(ticks, _per_day(values.type))
     numbers: NDArray[np.float64] = days + rest / _per_day(values.type)
@@ -170,8 +165,7 @@ def number_values(values: Any) -> NDArray[Any]:
     """Values of an Arrow array as NumPy's; NaN where they are null."""
     from pyarrow import types
 
-    if types.is_dictionary(values.type):
-        values = values.dictionary_decode()
+    values = _decoded(values)
     if types.is_boolean(values.type):
         values = values.cast("uint8")
     elif types.is_null(values.type):
@@ -251,6 +245,8 @@ def joined(arrays: Sequence[Any], kind: Any = None) -> Any:
         return arrays[0]
     if kind is not None and not arrays:
         return pa.array([], kind)
-    if pa.types.is_dictionary(arrays[0].type):  # pieces may have dictionaries of their own
-        arrays = [each.dictionary_decode() for each in arrays]
-    return pa.concat_arrays(arrays)
+    return pa.concat_arrays([_decoded(each) for each in arrays])  # pieces may have dictionaries of their own
+
+
+def _decoded(values: Any) -> Any:
+    return values.dictionary_decode() if hasattr(values, "dictionary") else values

@@ -120,30 +120,23 @@ def has_columns_of(X: Any, *words: str) -> bool:
 
 
 def _column_values(values: Any, what: str) -> NDArray[Any]:
-    """Numbers of a column; what NumPy has no type for is read as Arrow's columns in files are."""
+    """Numbers of a column; what NumPy has no type for is read as Arrow's columns in files are, if pyarrow is there."""
     held = None
     if not str(getattr(values, "dtype", getattr(values, "type", ""))).lower().startswith(("decimal", "null")):
         held = np.asarray(values)
         if held.dtype.kind in _NUMBERS:
             return held
-    found = _as_arrow(values)
-    if found is None or value_dtype(found.type)[0] is None or value_dtype(found.type)[1]:
-        raise InvalidInputError(f"{what} contains {_told(np.asarray(values) if held is None else held)}")
-    return number_values(one_chunk(found))
-
-
-def _as_arrow(values: Any) -> Any:
-    """A column as an Arrow array; None where it is none, or where pyarrow is not installed."""
-    try:
+    with suppress(ImportError, TypeError, ValueError, NotImplementedError):  # the last three are pyarrow's
         import pyarrow as pa
-    except ImportError:
-        return None
-    if isinstance(values, pa.ChunkedArray):
-        return values
-    try:
-        return values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError):
-        return None
+
+        if hasattr(values, "to_arrow"):
+            values = values.to_arrow()
+        elif not isinstance(values, pa.ChunkedArray):
+            values = pa.array(values, from_pandas=True)
+        dtype, is_vector = value_dtype(values.type)
+        if dtype is not None and not is_vector:
+            return number_values(one_chunk(values))
+    raise InvalidInputError(f"{what} contains {_told(np.asarray(values) if held is None else held)}")
 
 
 def _told(held: NDArray[Any]) -> str:

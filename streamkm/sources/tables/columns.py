@@ -33,6 +33,8 @@ from streamkm.sources.memory.frames import check_same_columns, index_of
 from streamkm.sources.tables.categories import MOST_VALUES, Column, Unseen, fill_one_hot, hash_entries
 
 _SHOWN_COLUMNS = 12
+_DATE = re.compile(r"\d{4}-\d\d-\d\d\b")  # the first characters of a date as text
+_DECIMAL = re.compile(r"[-+]?\d+,\d+")
 _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
 
 
@@ -347,11 +349,12 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
     row = next((i for i in held if not _is_number(values[i].as_py())), held[0] if held else None)
     shown = "" if row is None else f" ({_shortened(values[row].as_py())} in row {row:,})"
     if is_category(kind):
-        text = "" if row is None else str(values[row].as_py()).strip()
-        more = '. For decimal commas, read it as pandas.read_csv(path, decimal=",") and pass the frame'
-        more = more if _DECIMAL.fullmatch(text) else ""
-        more = ". For dates, convert the column first, as with pandas.to_datetime" if _DATE.match(text) else more
-        apart = not more and 1 < len(held) == len(values.drop_null().unique())
+        text, more = "" if row is None else str(values[row].as_py()).strip(), ""
+        if _DECIMAL.fullmatch(text):
+            more = '. For decimal commas, read it as pandas.read_csv(path, decimal=",") and pass the frame'
+        elif _DATE.match(text):
+            more = ". For dates, convert the column first, as with pandas.to_datetime"
+        apart = not more and 1 < len(held) == len({values[i].as_py() for i in held})
         names_rows = f'If it identifies rows, pass id_column="{column}". ' if apart else ""
         return (
             f"{name}: column {column!r} contains text{shown}; features must be numbers. {names_rows}Leave it out with "
@@ -361,11 +364,6 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
     if is_date(kind):
         remedy += ', or pass dates="days" to read days since 1970'
     return f"{name}: column {column!r} has type {kind}{shown}; features must be numbers. {remedy}"
-
-
-_DATE = re.compile(r"\d{4}-\d\d-\d\d\b")
-"""The first characters of a date as text."""
-_DECIMAL = re.compile(r"[-+]?\d+,\d+")
 
 
 def _is_number(value: Any) -> bool:
