@@ -41,7 +41,9 @@ _TYPES: dict[Any, Any] = {
     **{name: Literal[choices] for name, choices in CHOICES.items()},
     "sketch": Literal[("auto", *sketch_names())],
     "init": str,
-    "preprocess": list[Literal["standardize", "robust", "log1p", "total", "unit"]] | dict[str, _COLUMNS] | None,
+    "preprocess": list[Literal["standardize", "robust", "table", "log1p", "total", "unit"]]
+    | dict[str, _COLUMNS]
+    | None,
     "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],
     "executor": int | Literal["auto"],
     "random_state": int | None,

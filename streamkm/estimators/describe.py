@@ -194,6 +194,8 @@ class DescribedKMeans(BaseKMeans):
             deviations[-1] = 0.0  # what rows have elsewhere is no feature
         summary = describe_clusters(means, self.counts_, deviations, told, profile=getattr(self, "profile_", None))
         found = [*cautions(summary.rows, result_facts(self))]
+        if preparation is not None and preparation.table is not None:
+            found += preparation.table.told(name)
         sample = vars(self).get("sketch_sample_")
         in_features = isinstance(sample, np.ndarray) and self.sketch_.is_identity
         if in_features and (preparation is None or preparation.is_invertible):

@@ -89,11 +89,15 @@ class StreamKMeans(DescribedKMeans):
         have unit length too. Each row is assigned to the center at the smallest angle, and `inertia_` is
         ``2 (n - sum of the cosines)``. Spherical k-means assigns original rows among the original features; it is not
         for streams. A center of zero rows stays zero.
-    preprocess : list of {"standardize", "robust", "log1p", "total", "unit"}, or mapping of these to columns, optional
+    preprocess : "table", list of {"standardize", "robust", "log1p", "total", "unit"}, or mapping, optional
         Steps that prepare rows while they are read, in this order, in every method that takes rows. No copy of the data
         is made.
 
         - "standardize": mean 0 and standard deviation 1 over all valid rows; takes one pass
+        - "table": for dense rows of numbers and one-hot categories; by a sample of rows, in one pass. Columns of
+          numbers are clipped beyond their 0.5 % tails by the distance of these, skewed non-negative ones become
+          log(1 + x), and all get mean 0 and standard deviation 1. Two categories are at distance 1. Constant columns,
+          counters and columns that identify rows are left out; `summary` tells which.
         - "robust": median 0 and quartiles 1 apart, from a sample of rows; takes one pass
         - "log1p": ``log(1 + x)``
         - "total": the values of a row add up to 10,000, for counts

@@ -15,7 +15,7 @@ from streamkm.estimators.validation import check_choice
 from streamkm.preparation import Preparation
 from streamkm.preparation.columns import WEIGHT
 from streamkm.preparation.preparation import FILL, FOUND, TOTAL
-from streamkm.preparation.scaling import Scaling, lengthened, weighting
+from streamkm.preparation.scaling import Scaling, Table, lengthened, weighting
 
 LONGEST = 1_000_000  # characters of a statement
 _LARGEST = "1.7976931348623157e+308"
@@ -157,13 +157,23 @@ def _add_steps(query: _Query, preparation: Preparation, n_features: int) -> None
         if step == WEIGHT and columns is not None:
             query.add(_scaled(weighting(columns), n_features))
         elif step in FOUND:
-            query.add(_scaled(next(scalings), n_features))
+            scaling = next(scalings)
+            if isinstance(scaling, Table):
+                query.add(_clipped(scaling))
+                query.add_log1p(np.flatnonzero(scaling.logarithms).tolist())
+            query.add(_scaled(scaling, n_features))
         elif step == "log1p":
             query.add_log1p(chosen)
         elif step == "total":
             query.add_total(chosen)
         else:
             query.add_unit(chosen)
+
+
+def _clipped(table: Table) -> Callable[[int, str], str]:
+    """What the bounds of a table make of each feature; NULL stays NULL."""
+    case = "CASE WHEN {0} < {1} THEN {1} WHEN {0} > {2} THEN {2} ELSE {0} END"
+    return lambda number, feature: case.format(feature, _number(table.low[number]), _number(table.high[number]))
 
 
 def _scaled(scaling: Scaling, n_features: int) -> Callable[[int, str], str]:

@@ -22,10 +22,11 @@ from streamkm.passes.gathered import Gathered
 from streamkm.passes.reader import Invalid, ValidRows
 from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import sketch_pass
+from streamkm.passes.table import table_columns
 from streamkm.preparation import Preparation
 from streamkm.preparation.fill import Fill
 from streamkm.preparation.moments import SUM_BYTES, FillFit, MomentsFit
-from streamkm.preparation.preparation import FILL, FOUND
+from streamkm.preparation.preparation import FILL, FOUND, kind_of
 from streamkm.preparation.quartiles import quartile_scaling
 from streamkm.preparation.scaling import Scaling
 from streamkm.sources.base import RowSource
@@ -68,6 +69,11 @@ def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
             f"the rows of {source.name} are sketched already, and steps are for original rows; leave {named} out"
         )
     check_replayable(source, preparation)
+    if source.is_sparse and "table" in preparation.steps:
+        raise InvalidInputError(
+            f'{source.name} has sparse rows, and preprocess="table" is for dense ones; pass categories="onehot", or '
+            'other steps, as preprocess=["standardize"]'
+        )
     return prepared(source, preparation)
 
 
@@ -110,17 +116,20 @@ def find_preparation(
 
 def _found(context: PassContext, step: str, record: str, sample_rows: int, progress: Progress) -> Scaling | Fill:
     """The statistics of one step, restored from an earlier run if it saved them."""
-    kind: type[Fill | Scaling] = Fill if step == FILL else Scaling
-    kept: Scaling | Fill | None = context.writer.load(record, kind)
+    kept: Scaling | Fill | None = context.writer.load(record, kind_of(step))
     if kept is not None:
         return kept
     source, target_bytes = context.reader.source, context.reader.target_bytes
     n_chunks = source.n_chunks(target_bytes)
     found: Scaling | Fill
     with progress.stage(step, n_chunks) as stage:
-        if step == "robust":
+        if step in ("robust", "table"):
             rule = SampleRule.of(sample_rows, SAMPLE_SEED, source.estimated_rows, NO_WEIGHTS)
-            found = quartile_scaling(sketch_pass(context, Gathered(rule), stage).sample.X)
+            sample = sketch_pass(context, Gathered(rule), stage).sample
+            if step == "table":
+                found = table_columns(sample.X, sample.rows, source.feature_names or ())
+            else:
+                found = quartile_scaling(sample.X)
         else:
             fit = FillFit() if step == FILL else MomentsFit(not source.is_sparse, source.dtype)
             sums = Sums(fit, source.name, source.n_features)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from streamkm.preparation.columns import (
     restored_columns,
 )
 from streamkm.preparation.fill import Fill
-from streamkm.preparation.scaling import Scaling, lengthened, weighting
+from streamkm.preparation.scaling import Scaling, Table, lengthened, weighting
 
 TOTAL = 10_000.0
 """What the values of a row add up to after the step "total"."""
@@ -30,7 +30,7 @@ TOTAL = 10_000.0
 FILL = "fill"
 """The first step, where invalid="mean" asks for it: column means in place of NaN."""
 
-FOUND = (FILL, "standardize", "robust")
+FOUND = (FILL, "standardize", "robust", "table")
 """Steps that must know all rows, in a pass of their own."""
 
 _BY_ROW: dict[str, Callable[[NDArray[Any], NDArray[np.int64], NDArray[Any]], None]] = {
@@ -42,7 +42,7 @@ _BY_ROW: dict[str, Callable[[NDArray[Any], NDArray[np.int64], NDArray[Any]], Non
 DOMAINS = {"log1p": "log1p takes values above -1", "total": "total takes values of 0 and more"}
 """Steps that make other values infinite, and what they take."""
 
-STEPS = ("standardize", "robust", *_BY_ROW)
+STEPS = ("standardize", "robust", "table", *_BY_ROW)
 """Names of the steps of `preprocess`."""
 
 
@@ -57,8 +57,9 @@ def check_steps(steps: Any, among: Sequence[str] = STEPS) -> tuple[str, ...]:
     if steps is None:
         return ()
     known = ", ".join(map(repr, among))
+    steps = ["table"] if steps == "table" else steps
     if isinstance(steps, str) or not isinstance(steps, Sequence):
-        raise InvalidParameterError(f"preprocess={steps!r}; needed: a list of names, of {known}, or None")
+        raise InvalidParameterError(f'preprocess={steps!r}; needed: a list of names, of {known}, "table", or None')
     for step in steps:
         if step not in among:
             raise InvalidParameterError(f"there is no step {step!r}{near_hint(step, among)}; needed: names of {known}")
@@ -68,7 +69,7 @@ def check_steps(steps: Any, among: Sequence[str] = STEPS) -> tuple[str, ...]:
 def check_preprocess(steps: Any) -> None:
     """Refuse what is neither a list of steps nor a mapping of steps to columns. Raises InvalidParameterError."""
     if isinstance(steps, Mapping):
-        check_column_steps(steps, STEPS)
+        check_column_steps(steps, [step for step in STEPS if step != "table"])
     else:
         check_steps(steps)
 
@@ -141,6 +142,11 @@ class Preparation:
     def scalings(self) -> tuple[Scaling, ...]:
         """The shifts and factors that were found."""
         return tuple(found for found in self.found if isinstance(found, Scaling))
+
+    @property
+    def table(self) -> Table | None:
+        """What the step "table" has found, where there is one."""
+        return next((found for found in self.found if isinstance(found, Table)), None)
 
     def before(self, number: int) -> Preparation:
         """The steps in front of one, which is given by its number."""
@@ -215,32 +221,22 @@ class Preparation:
                 chosen = slice(None) if columns is None else columns.member(X.shape[1])
                 X[:, chosen] = np.expm1(X[:, chosen])
                 continue
-            scaling = weighting(columns) if step == WEIGHT and columns is not None else next(scalings)
-            factor = lengthened(scaling.factor, X.shape[1], 1.0)
-            X = X / factor + (scaling.shift if len(scaling.shift) else 0.0)
+            X = (weighting(columns) if step == WEIGHT and columns is not None else next(scalings)).undone(X)
         return X
 
     def widened(self, n_features: int) -> Preparation:
         """The same for rows of more features, which stay as they are."""
-        found: list[Scaling | Fill] = []
-        for scaling in self.found:
-            if isinstance(scaling, Fill):
-                parts = (lengthened(values, n_features, 0.0) for values in (scaling.means, scaling.missing))
-                found.append(Fill(*parts))
-                continue
-            shift = lengthened(scaling.shift, n_features, 0.0) if len(scaling.shift) else scaling.shift
-            found.append(Scaling(shift, lengthened(scaling.factor, n_features, 1.0)))
+        found = [
+            type(each)(
+                *(lengthened(v, n_features, float(name == "factor")) if len(v) else v for name, v in _parts(each))
+            )
+            for each in self.found
+        ]
         return replace(self, found=tuple(found))
 
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """What was found as named arrays, for a file; `restored` makes it again, with the names of the steps."""
-        named: dict[str, NDArray[np.float64]] = {}
-        for number, scaling in enumerate(self.found):
-            if isinstance(scaling, Fill):
-                named |= {f"means{number}": scaling.means, f"missing{number}": scaling.missing}
-                continue
-            named |= {f"shift{number}": scaling.shift, f"factor{number}": scaling.factor}
-        return named
+        return {f"{name}{at}": values for at, each in enumerate(self.found) for name, values in _parts(each)}
 
     @classmethod
     def restored(cls, steps: Any, arrays: Mapping[str, NDArray[Any]], n_features: int) -> Preparation:
@@ -260,13 +256,9 @@ class Preparation:
             found = tuple(_restored(arrays, step, number) for number, step in enumerate(bare.finding))
         except (KeyError, TypeError, InvalidParameterError) as error:
             raise ModelFileError(f"steps are {steps!r}, and {error} is wrong with what they have found") from error
-        for scaling in found:
-            lengths: tuple[int, ...] = (n_features,)
-            if isinstance(scaling, Fill):
-                parts = [(scaling.means, lengths), (scaling.missing, lengths)]
-            else:
-                parts = [(scaling.shift, (0, *lengths)), (scaling.factor, lengths)]
-            for values, fitting in parts:
+        for each in found:
+            for name, values in _parts(each):
+                fitting = (0, n_features) if name == "shift" else (n_features,)
                 fits = values.dtype == np.float64 and values.ndim == 1 and len(values) in fitting
                 if not fits or not np.isfinite(values).all():
                     raise ModelFileError(f"a step holds {values.dtype} {values.shape}; needed: finite float64 (d,)")
@@ -275,9 +267,18 @@ class Preparation:
 
 def _restored(arrays: Mapping[str, NDArray[Any]], step: str, number: int) -> Scaling | Fill:
     """What one step has found, of a file's arrays."""
-    if step == FILL:
-        return Fill(arrays[f"means{number}"], arrays[f"missing{number}"])
-    return Scaling(arrays[f"shift{number}"], arrays[f"factor{number}"])
+    kind = kind_of(step)
+    return kind(*(arrays[f"{field.name}{number}"] for field in fields(kind)))
+
+
+def kind_of(step: str) -> type[Fill | Scaling]:
+    """The class of what a step finds."""
+    return Fill if step == FILL else Table if step == "table" else Scaling
+
+
+def _parts(found: Scaling | Fill) -> list[tuple[str, NDArray[np.float64]]]:
+    """The arrays of what a step has found, by name."""
+    return [(field.name, getattr(found, field.name)) for field in fields(found)]
 
 
 def _values(X: Matrix) -> NDArray[Any]:

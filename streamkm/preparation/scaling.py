@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.preparation import rows as kernels
 from streamkm.preparation.columns import StepColumns
+
+FATES = ("a number", "its logarithm", "a category", "constant", "a counter", "a number that identifies rows")
+"""What the step "table" takes a column for: `Table.fate`. From the fourth on, columns are left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +60,51 @@ class Scaling:
         width = X.shape[1]
         shift = self.shift if len(self.shift) else np.zeros(width)
         kernels.scale_dense(X, shift, lengthened(self.factor, width, 1.0), out)
+
+    def undone(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows in the units of before."""
+        return X / lengthened(self.factor, X.shape[1], 1.0) + (self.shift if len(self.shift) else 0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table(Scaling):
+    """What the step "table" has found: columns are clipped, logarithms of some taken, then shifted and scaled."""
+
+    low: NDArray[np.float64]  # bounds of values, in the units of the data; equal for columns that are left out
+    high: NDArray[np.float64]
+    fate: NDArray[np.float64]  # index into `FATES`
+    beyond: NDArray[np.float64]  # share of the sampled rows outside the bounds
+
+    @property
+    def logarithms(self) -> NDArray[np.bool_]:
+        """The columns whose logarithms are taken."""
+        return self.fate == 1
+
+    def apply(self, X: Matrix, out: NDArray[Any]) -> None:
+        """Write prepared values of dense rows that `check_width` has passed."""
+        np.clip(X, self.low, self.high, out=out)
+        out[:, self.logarithms] = np.log1p(out[:, self.logarithms])
+        Scaling.apply(self, out, out)
+
+    def undone(self, X: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows in the units of before, within the bounds."""
+        X = Scaling.undone(self, X)
+        X[:, self.logarithms] = np.expm1(X[:, self.logarithms])
+        return X
+
+    def told(self, name: Callable[[int], str]) -> Iterator[str]:
+        """Sentences on columns that are left out or clipped, and on logarithms."""
+        if self.logarithms.any():
+            yield f"logarithms are taken of {', '.join(map(name, np.flatnonzero(self.logarithms).tolist()))}"
+        for number in np.flatnonzero((self.fate > 2) | (self.beyond > 0)).tolist():
+            if self.fate[number] > 2:
+                yield f"{name(number)} is left out: it is {FATES[int(self.fate[number])]}"
+            else:
+                yield (
+                    f"{name(number)} has {self.beyond[number]:.2%} of its values outside {self.low[number]:.6g} to "
+                    f"{self.high[number]:.6g}, where they are clipped; if it misleads, leave it out: "
+                    f"--exclude {name(number)}"
+                )
 
 
 def rounding_of(dtype: Any) -> float:

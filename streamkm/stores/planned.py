@@ -76,7 +76,7 @@ def reader_for_store(
         check_replayable(source, preparation)
         source = prepared(source, preparation)
     planned = choose_sketch(source, sketch, PCA_FEW_CLUSTERS)
-    found_on = PCA_ROWS if planned.sketch in DATA_DEPENDENT or "robust" in preprocess else 0
+    found_on = PCA_ROWS if planned.sketch in DATA_DEPENDENT or {"robust", "table"} & {*preprocess} else 0
     n_threads = local_threads(executor)
     stored = StoredRows.memory
     plan = plan_store(source, planned, found_on, stored=stored, memory_limit=memory_limit, n_threads=n_threads)
