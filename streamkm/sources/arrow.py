@@ -84,8 +84,9 @@ def value_dtype(kind: Any) -> tuple[np.dtype[Any] | None, bool]:
         return np.dtype(np.float64), False
     if not (types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)):
         return None, False
-    found = np.dtype(kind.to_pandas_dtype())
-    return {"bool": np.dtype(np.uint8), "float16": np.dtype(np.float32)}.get(found.name, found), False
+    found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+    smaller: dict[str, np.dtype[Any]] = {"bool": np.dtype(np.uint8), "float16": np.dtype(np.float32)}
+    return smaller.get(found.name, found), False
 
 
 def is_category(kind: Any) -> bool:

@@ -114,7 +114,7 @@ def check_names_once(X: Any, name: str) -> None:
 
 def has_columns_of(X: Any, *words: str) -> bool:
     """Whether the type of one of a frame's columns begins with one of the words, as far as its package tells."""
-    kinds = getattr(X, "dtypes" if hasattr(X, "iloc") else "schema", None)
+    kinds: Any = getattr(X, "dtypes" if hasattr(X, "iloc") else "schema", None)
     found = kinds.values() if callable(getattr(kinds, "values", None)) else getattr(kinds, "types", kinds)
     return found is not None and any(str(kind).lower().startswith(words) for kind in found)
 

@@ -78,7 +78,8 @@ class OpenGroup:
 
     def take(self, path: str, group: int, start: int, stop: int, n_rows: int, names: list[str]) -> list[Any]:
         """Read rows of a row group that has `n_rows`; waits while another thread comes to the rows in front."""
-        key, seen, taken = (path, group, tuple(names)), None, []
+        key, seen = (path, group, tuple(names)), None
+        taken: list[Any] = []
         with self._turn:
             while (at := self._waits_for(key, start)) not in (None, seen):
                 seen = at

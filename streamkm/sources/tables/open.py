@@ -84,14 +84,14 @@ class BatchStream(BatchTable):
     n_bytes = None
     read_factor = 2.0
     libraries = ("pyarrow",)
+    _is_over = False
 
     def __init__(
         self, batches: Batches, schema: Any, options: TableOptions, *, name: str, form: str, replayable: bool
     ) -> None:
         self.name, self.form, self.replayable = name, form + ("" if replayable else ", read once only"), replayable
         self._batches, self._passes = batches, PassHash()
-        self._begun: list[Any] = []  # the first batch of what comes once, where its head was looked at
-        self._rest, self._is_over = None if replayable else batches(None), False
+        self._once = iter(()) if replayable else batches(None)
         layout = _layout_of(schema, options, name, self._first)
         if not replayable and unknown_categories(layout, options):
             raise InvalidInputError(
@@ -103,10 +103,11 @@ class BatchStream(BatchTable):
 
     def _first(self, names: list[str]) -> Iterator[Any]:
         """The first batch; that of a stream that comes once is kept for its pass."""
-        if self._rest is None:
+        if self.replayable:
             return self._batches(names)
-        self._begun = self._begun or [*islice(self._rest, 1)]
-        return iter(self._begun)
+        first = [*islice(self._once, 1)]
+        self._once = chain(first, self._once)
+        return iter(first)
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, large batches cut; see `RowSource.stream`."""
@@ -126,13 +127,12 @@ class BatchStream(BatchTable):
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
 
     def _start(self) -> Iterator[Any]:
-        if self._rest is None:
+        if self.replayable:
             return self._batches(self._layout.names)
         if self._is_over:
             raise InvalidInputError(f"{self.name} can be read once only; write it to a file, or pass what makes it")
         self._is_over = True
-        begun, self._begun = self._begun, []
-        return chain(begun, self._rest)
+        return self._once
 
     def _columns(self, names: list[str]) -> Iterator[Any]:
         if not self.replayable:

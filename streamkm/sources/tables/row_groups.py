@@ -163,8 +163,9 @@ class RowGroupTable(BatchTable, ChunkedSource):
     def _lay_out(self, schemas: list[Any]) -> TableSchema:
         import pyarrow as pa
 
-        options, made = self._options, {}
-        known = [[*names, *without(options.keys_of(i), names)] for i, names in enumerate(self._names)]
+        options = self._options
+        made: dict[tuple[str, ...], TableSchema] = {}
+        known = [[*names, *without([*options.keys_of(i)], names)] for i, names in enumerate(self._names)]
         chosen = choose(known[0], options, self.paths[0])
         # what is no feature is shown by the first rows there are
         first_part = int(self._parts[np.flatnonzero(np.diff(self._begins))[0]])
