@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.profile import ARRAYS as PROFILE_ARRAYS
 from streamkm.cluster.profile import Profile
 from streamkm.core.exceptions import ModelFileError, StreamkmError
-from streamkm.sources.binary.npz import read_member
-from streamkm.sources.binary.numpy_files import DAMAGE
+from streamkm.sources.binary.numpy_files import DAMAGE, read_member
 from streamkm.text.tfidf import TfIdf
 from streamkm.text.words import ARRAYS as WORD_ARRAYS
 from streamkm.text.words import WordTable

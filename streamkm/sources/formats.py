@@ -74,7 +74,7 @@ FORMATS = {
     "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", *STORED), True, suffixes=(".zarr",)),
     "store": Reader("a sketch store", ".sketch_store:open_store"),
     "npy": Reader(".npy", ".binary.numpy_files:open_npy", ("dtype",), suffixes=(".npy",), signature=b"\x93NUMPY"),
-    "npz": Reader(".npz", ".binary.npz:open_npz", ("key",), suffixes=(".npz",)),
+    "npz": Reader(".npz", ".binary.numpy_files:open_npz", ("key",), suffixes=(".npz",)),
     "csv": Reader("CSV", ".tables.open:open_csv", _CSV, suffixes=(".csv", ".tsv", ".tab")),
     "parquet": Reader(
         "Parquet", ".tables.open:open_parquet", COLUMNS, True, suffixes=(".parquet", ".pq"), signature=b"PAR1"

@@ -21,7 +21,7 @@ from streamkm.core.exceptions import (
     StreamkmError,
 )
 from streamkm.sources import open_source
-from streamkm.sources.binary import npz
+from streamkm.sources.binary import numpy_files
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.dense import DenseSource
 from tests.contracts import Opened, SourceContract
@@ -103,9 +103,9 @@ def saved_as(kind, path):
 def test_nothing_is_unpacked_before_its_size_is_compared_with_the_limit(tmp_path, kind, monkeypatch):
     saved_as(kind, tmp_path / "x.npz")
     loads = []
-    read = npz.npy_format.read_array
+    read = numpy_files.npy_format.read_array
     monkeypatch.setattr(
-        npz.npy_format, "read_array", lambda member, **given: loads.append(member.name) or read(member, **given)
+        numpy_files.npy_format, "read_array", lambda member, **given: loads.append(member.name) or read(member, **given)
     )
     source = open_source(tmp_path / "x.npz")
     limit = {"limit": 200 << 20, "process_memory": 128 << 20}

@@ -1,52 +1,69 @@
-"""NumPy's .npy files, and the headers that members of .npz files start with.
+"""NumPy's .npy and .npz files, and the sparse matrices that ``scipy.sparse.save_npz`` writes.
 
-Responsible for finding where in such a file the values lie, so that they are read in parts. Never loads a pickle:
-arrays of Python objects are refused.
+Arrays that are not compressed are read in parts; others are loaded whole, once memory was planned for them. Pickles,
+which arrays of Python objects are, are never loaded.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+import struct
+import threading
 import zipfile
 import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from tokenize import TokenError
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.lib import format as npy_format
+from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, SourceError
-from streamkm.sources.base import ChunkedSource
+from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
+from streamkm.sources.base import ChunkedSource, Rows
 from streamkm.sources.bfloat16 import Bfloat16Source, check_said, word_dtype
+from streamkm.sources.binary.csr_groups import CsrSource
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import DenseSource
-from streamkm.sources.stored import FileArray, decoded_dtype, open_binary, opened_path
+from streamkm.sources.local import unchanged
+from streamkm.sources.memory.arrays import ArraySource, SparseSource
+from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype, open_binary, opened_path
 
 DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, TokenError)
 """What NumPy and zipfile raise on bytes that are not theirs."""
+
+logger = logging.getLogger(__name__)
+
+_CSR_ARRAYS = ("data", "indices", "indptr")
+_CSR_KEYS = frozenset({*_CSR_ARRAYS, "shape", "format"})
+_CHECKED_BYTES = 1 << 20  # at a time
+_ONCE = threading.Lock()  # what threads do once for all of them: loading an array, comparing its checksum
+_MOST_INFLATED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}  # bytes that a stored byte can become
+_LOCAL_HEADER = struct.Struct("<26xHH")
+_SPARSE = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
 
 
 def open_npy(path: str, *, dtype: str | None = None) -> ChunkedSource:
     """Open a .npy file; its rows are read from the file, chunk by chunk.
 
     `dtype` ("bfloat16" or None): what values of two bytes are that the file has no type for. Raises SourceError:
-    missing, truncated, or no .npy file. Raises InvalidInputError: not two-dimensional, empty, or not of real numbers
-    (pickled objects are never loaded). Raises InvalidParameterError: another `dtype`.
+    missing, truncated, or no .npy file. Raises InvalidInputError: not two-dimensional, empty, or not of real numbers.
+    Raises InvalidParameterError: another `dtype`.
     """
     check_said(dtype, path)
     path = opened_path(path)
-    if dtype is None:
-        return DenseSource(_npy_array(path))
-    return Bfloat16Source(DenseSource(_npy_array(path, words=True)))
-
-
-def _npy_array(path: str, *, words: bool = False) -> FileArray:
-    """Give the array of a .npy file, or its 16-bit words."""
     with open_binary(path) as file:
-        shape, fortran_order, dtype = npy_header(file, path)
+        shape, fortran_order, stored = npy_header(file, path)
         start = file.tell()
-    if words:
-        dtype = word_dtype(dtype, path)
-    decoded_dtype(dtype, path)
-    return FileArray(path, start, shape, dtype, name=path, fortran_order=fortran_order, format=".npy")
+    if dtype is not None:
+        stored = word_dtype(stored, path)
+    decoded_dtype(stored, path)
+    source = DenseSource(FileArray(path, start, shape, stored, name=path, fortran_order=fortran_order, format=".npy"))
+    return source if dtype is None else Bfloat16Source(source)
 
 
 def npy_header(file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -63,7 +80,215 @@ def npy_header(file: Any, name: str) -> tuple[tuple[int, ...], bool, np.dtype[An
 
 
 def unreadable(name: str, error: Exception) -> Exception:
-    """The error to raise for what NumPy says of an array."""
+    """Error to raise for what NumPy says of an array."""
     if "allow_pickle" in str(error):
         return InvalidInputError(f"{name} holds Python objects, which are pickled and never loaded; save numbers")
     return SourceError(f"{name} cannot be read as .npy: {error}")
+
+
+def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
+    """Open an array of a .npz file, or the CSR matrix that ``scipy.sparse.save_npz`` wrote.
+
+    Members that are not compressed are read chunk by chunk, once their checksums were compared. Compressed ones can be
+    decompressed from their start only, so they are loaded whole, when rows are first asked for.
+
+    `key`: name of the array; None where only one of them is two-dimensional. Raises SourceError: missing or damaged
+    file; no such key (lists what there is). Raises InvalidInputError: no array or several that may be meant; not
+    two-dimensional, empty, or not of real numbers.
+    """
+    path = opened_path(path)
+    with _opened(path) as archive:
+        infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if key is None and _CSR_KEYS - {"format"} <= infos.keys() <= _CSR_KEYS | {"_is_array"}:
+            return _open_saved_csr(path, archive, infos)
+        if key is not None and key not in infos:
+            raise SourceNotFoundError(f"{path} has no array {key}; it has {', '.join(sorted(infos)) or 'none'}")
+        if key is None:
+            key = _only_matrix(path, archive, infos)
+        return _open_member(path, archive, infos[key], f"{path}:{key}")
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[zipfile.ZipFile]:
+    """Open an archive; what is found wrong with it within is a SourceError."""
+    try:
+        with unchanged(path), zipfile.ZipFile(path) as archive:
+            yield archive
+    except StreamkmError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceNotFoundError(f"{path} does not exist") from error
+    except DAMAGE as error:
+        raise SourceError(f"{path} cannot be read as .npz: {error}") from error
+
+
+def _only_matrix(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.ZipInfo]) -> str:
+    found = {key: _described(archive, info, f"{path}:{key}") for key, info in infos.items()}
+    matrices = [key for key, (shape, _, dtype, _) in found.items() if len(shape) == 2 and dtype.kind in "biuf"]
+    if len(matrices) != 1:
+        listed = ", ".join(f"{key} {shape} {dtype}" for key, (shape, _, dtype, _) in sorted(found.items())) or "nothing"
+        raise InvalidInputError(f"{path} holds {len(matrices)} matrices of numbers ({listed}); choose one with key=")
+    return matrices[0]
+
+
+def _open_member(path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> ChunkedSource:
+    if info.compress_type == zipfile.ZIP_STORED:
+        return DenseSource(_stored(path, archive, info, name))
+    shape, _, dtype, _ = _described(archive, info, name)
+    load = partial(_load, path, [info.filename], "", shape)
+    return _LoadedSource(path, name, shape, dtype, math.prod(shape) * dtype.itemsize, load)
+
+
+def _open_saved_csr(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.ZipInfo]) -> ChunkedSource:
+    small = {key: read_member(archive, infos[key], f"{path}:{key}") for key in ("shape", "format") if key in infos}
+    layout = small["format"].item() if "format" in small else b"csr"
+    layout = layout.decode("ascii", "replace") if isinstance(layout, bytes) else str(layout)
+    shape = tuple(int(length) for length in small["shape"].ravel())
+    if len(shape) != 2:
+        raise InvalidInputError(f"{path} says its shape is {shape}; a matrix needs two numbers")
+    parts = [infos[key] for key in _CSR_ARRAYS]
+    names = [f"{path}:{key}" for key in _CSR_ARRAYS]
+    if layout == "csr" and all(info.compress_type == zipfile.ZIP_STORED for info in parts):
+        stored = [_stored(path, archive, info, name) for info, name in zip(parts, names, strict=True)]
+        return CsrSource(*stored, shape=shape, name=path, layout="SciPy CSR")
+    if layout not in _SPARSE:
+        raise InvalidInputError(f"{path} holds a sparse matrix in {layout} format; save it as CSR: X.tocsr()")
+    found = [_described(archive, info, name) for info, name in zip(parts, names, strict=True)]
+    (data, _, dtype, _), (indices, _, index_dtype, _), (pointers, *_) = found
+    if data[:1] != indices or (layout != "bsr" and pointers != (shape[layout == "csc"] + 1,)):
+        raise InvalidInputError(
+            f"{path} holds no sound {layout.upper()} matrix: data {data}, indices {indices} and indptr {pointers} do "
+            f"not fit together or to the shape {shape}"
+        )
+    n_bytes = sum(math.prod(lengths) * stored_dtype.itemsize for lengths, _, stored_dtype, _ in found)
+    # the matrix in its own layout, and as CSR
+    load = partial(_load, path, [info.filename for info in parts], layout, shape)
+    source = _LoadedSource(path, path, shape, dtype, n_bytes if layout == "csr" else 2 * n_bytes, load)
+    source.is_sparse = True
+    source.told = {
+        "format": f"SciPy {layout.upper()} in .npz, loaded whole",
+        "nnz": f"{math.prod(data):,}, {math.prod(data) / max(1, shape[0]):,.1f} a row",
+        "indices": str(index_dtype),
+    }
+    return source
+
+
+class _LoadedSource(ChunkedSource):
+    """Rows that can only be decompressed from their start: loaded whole when they are first asked for."""
+
+    is_sparse, in_process = False, True
+    _loaded: ChunkedSource | None = None
+
+    def __init__(self, path: str, name: str, shape: tuple[int, ...], dtype: Any, n_bytes: int, load: Any) -> None:
+        check_matrix(shape, dtype, name)
+        self.name, self.files = name, (path,)
+        self.n_rows, self.n_features = shape
+        self.dtype = decoded_dtype(dtype, name)
+        self.n_bytes = self.resident_bytes = self.unloaded_bytes = n_bytes
+        self.told: dict[str, str] = {"format": ".npz dense, compressed, loaded whole"}
+        self._load = load
+
+    def details(self) -> dict[str, str]:
+        """Say what is loaded; see `RowSource.details`."""
+        return self.told
+
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut at rows; see `ChunkedSource.chunks`."""
+        return self._rows().chunks(target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        return self._rows().read(chunk)
+
+    def _rows(self) -> ChunkedSource:
+        with _ONCE:
+            if self._loaded is None:
+                said = "%s is compressed and cannot be read in parts; loading %s bytes"
+                logger.info(said, self.name, f"{self.n_bytes:,}")
+                self._loaded, self.unloaded_bytes = self._load(), 0
+        return self._loaded
+
+
+def _load(path: str, members: Sequence[str], layout: str, shape: tuple[int, ...]) -> ChunkedSource:
+    """Load the one dense array that there is, or the three of a sparse matrix."""
+    names = [f"{path}:{each.removesuffix('.npy')}" for each in members]
+    with _opened(path) as archive:
+        arrays = [read_member(archive, archive.getinfo(each), name) for each, name in zip(members, names, strict=True)]
+    if not layout:
+        return ArraySource(arrays[0], name=names[0])
+    try:
+        return SparseSource(_SPARSE[layout](tuple(arrays), shape=shape), name=path)
+    except ValueError as error:
+        raise InvalidInputError(f"{path} holds no sound {layout.upper()} matrix: {error}") from error
+
+
+class _StoredMember(FileArray):
+    """An array that is not compressed, read in parts once the checksum of all of its bytes was compared."""
+
+    unchecked = ""  # name in the archive of what was not compared yet
+
+    def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
+        """Fill `out`; see `StoredArray.read_into`."""
+        with _ONCE:
+            if self.unchecked:
+                with _opened(self._path) as archive, archive.open(self.unchecked) as values:
+                    while values.read(_CHECKED_BYTES):
+                        pass
+                self.unchecked = ""
+        super().read_into(start, stop, out)
+
+
+def _stored(path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> FileArray:
+    shape, fortran_order, dtype, start = _described(archive, info, name)
+    decoded_dtype(dtype, name)
+    offset = _member_offset(path, info) + start
+    found = _StoredMember(path, offset, shape, dtype, name=name, fortran_order=fortran_order)
+    found.format, found.unchecked = ".npz", info.filename
+    return found
+
+
+def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
+    """Read a whole array of an archive; nothing is allocated for what the archive cannot hold.
+
+    Raises SourceError: damaged, or more values than there are bytes for. Raises InvalidInputError: Python objects.
+    """
+    _described(archive, info, name)
+    try:
+        with archive.open(info) as member:
+            values = np.asarray(npy_format.read_array(member, allow_pickle=False))
+            member.read()  # to the end, where the checksum is compared
+            return values
+    except DAMAGE as error:
+        raise unreadable(name, error) from error
+
+
+def _described(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, order and type of an array, and the bytes in front of its values, of which no more are read."""
+    try:
+        with archive.open(info) as member:
+            shape, fortran_order, dtype = npy_header(member, name)
+            start = member.tell()
+    except DAMAGE as error:
+        raise error if isinstance(error, StreamkmError) else unreadable(name, error) from error
+    claimed, held = math.prod(shape) * dtype.itemsize, info.file_size - start
+    if info.compress_type in _MOST_INFLATED:  # sizes of entries may be damaged as well
+        held = min(held, _MOST_INFLATED[info.compress_type] * min(info.compress_size, archive.start_dir))
+    if claimed > held:
+        raise SourceError(
+            f"{name} is damaged: its header says {claimed:,} bytes of values {shape}; the archive holds "
+            f"{held:,} at most"
+        )
+    return shape, fortran_order, dtype, start
+
+
+def _member_offset(path: str, info: zipfile.ZipInfo) -> int:
+    """Byte at which the data of an uncompressed zip member start: after its local header, name and extra field."""
+    with open_binary(path) as file:
+        file.seek(info.header_offset)
+        header = file.read(_LOCAL_HEADER.size)
+    if len(header) < _LOCAL_HEADER.size:
+        raise SourceError(f"{path} is truncated: the entry of {info.filename} is missing")
+    name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
+    return int(info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes)
