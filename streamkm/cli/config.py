@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
-from streamkm.cli.data import TEXT, Opened, open_configured, read_table_settings, read_text_settings
+from streamkm.cli.data import TEXT, Opened, open_configured, read_table_settings, read_text_settings, usual_steps
 from streamkm.cli.schema import SECTIONS, Output, flat_parameters, shown, validate
 from streamkm.cli.summary import FEATURES, columns_text, fit_command, fit_options, seen_columns, source_lines
 from streamkm.cli.wording import COLUMN_FLAGS
@@ -128,6 +128,9 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
         output = output.model_copy(update={"directory": str(base / output.directory)})
     usual = SECTIONS["text"]().model_dump()
     opened = open_configured(paths, data, text, [name for name in text if text[name] != usual[name]])
+    steps = usual_steps(opened.source, estimator["metric"])
+    if steps and "preprocess" not in sections["estimator"].model_fields_set:
+        sections["estimator"] = sections["estimator"].model_copy(update={"preprocess": steps})
     return Run(opened, _estimator(sections), output, settings, estimator["checkpoint"])
 
 
@@ -184,7 +187,7 @@ def inspected(path: str, overrides: Sequence[Override]) -> str:
         known, head = read.args
         columns, n_rows = seen_columns(known, head, given), head.num_rows
         options = fit_options(columns, given)
-        texts = {each.name: "hash" for each in columns if each.use == "one-hot"}
+        texts = {each.name: "hash" for each in columns if each.use in ("one-hot", "hashed")}
         hashed = {"categories": texts} if isinstance(options.get("categories"), str) else {}  # reads no rows
         has_features = any(each.use in FEATURES for each in columns)
         lines = source_lines(open_source(path, **{**options, **hashed})) if has_features else [("data", masked(path))]

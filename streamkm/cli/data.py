@@ -101,6 +101,12 @@ def open_configured(
     return Opened(source, tfidf is True, {"format": form, **kept}, sublinear_tf)
 
 
+def usual_steps(source: RowSource, metric: str) -> list[str] | None:
+    """The steps of rows for which none are named: of tables with text, whose categories must not dominate."""
+    table = (source.made_with or {}).get("table") or {}
+    return ["table"] if table.get("categories") and not source.is_sparse and metric == "euclidean" else None
+
+
 def write_text_settings(directory: Path, source: RowSource, text: Mapping[str, Any]) -> None:
     """Write how documents were opened, so that later ones can be opened alike; nothing for rows.
 

@@ -72,8 +72,8 @@ preprocess_option = click.option(
 """What is done to rows as they are read: `preprocess`."""
 column_steps_option = click.option(
     "--preprocess", callback=_steps, metavar="A,B",
-    help="Done to rows as they are read: standardize, robust, log1p, total, unit. Steps of some columns: "
-    "log1p:fare,standardize:age+income,weight:age=2.",
+    help="Done to rows as they are read: table, standardize, robust, log1p, total, unit. Steps of some columns: "
+    "log1p:fare,standardize:age+income,weight:age=2.  [default for tables with text: table]",
 )  # fmt: skip
 """What is done to rows, or to some of their columns, as they are read: `preprocess`."""
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace results of an earlier run.")

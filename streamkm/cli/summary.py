@@ -185,9 +185,10 @@ def fit_command(path: str, columns: Sequence[Seen], options: Mapping[str, Any], 
     words += ["--invalid", "mean"] if any(each.missing for each in numbers) else []
     names, skewed = [each.name for each in numbers], [each.name for each in numbers if each.skewed]
     texts = [each.name for each in columns if each.use in ("one-hot", "hashed")]  # features that keep their 0 and 1
-    weighed = [] if options.get("categories") == "hash" else [f"{name}=0.5" for name in texts]
-    if names and (skewed or texts) and not any(re.search(r"[,:=+]", name) for name in (*names, *texts)):
-        steps = {"log1p": skewed, "standardize": names, "weight": weighed}
+    if (texts or skewed) and options.get("categories") != "hash":
+        words += ["--preprocess", "table"]
+    elif names and texts and not any(re.search(r"[,:=+]", name) for name in names):
+        steps = {"log1p": skewed, "standardize": names}
         words += ["--preprocess", ",".join(f"{step}:{'+'.join(of)}" for step, of in steps.items() if of)]
     elif len(names) > 1 and not texts:
         words += ["--preprocess", "standardize"]

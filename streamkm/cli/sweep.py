@@ -44,6 +44,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
     DATA, or a sketch store, are read once. Writes sweep.csv, sweep.json and, with matplotlib, the picture sweep.svg.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.cli.data import usual_steps
         from streamkm.cli.results import check_target, write_texts
         from streamkm.cli.update_results import json_text
         from streamkm.model_selection.sweep import sweep as run_sweep
@@ -53,6 +54,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
         with work(paths, settings, memory_limit=options["memory_limit"], executor=options["executor"]) as source:
             given = ("metric", "preprocess", "invalid", "random_state", "memory_limit", "executor")
             how = {"progress": False if options["quiet"] else "auto", **{name: options[name] for name in given}}
+            how["preprocess"] = options["preprocess"] or usual_steps(source, options["metric"])
             result = run_sweep(source, clusters_of(n_clusters), **how)
         texts = {SWEEP_CSV: result.csv_text(), SWEEP_JSON: json_text(result.to_dict())}
         if has_matplotlib():

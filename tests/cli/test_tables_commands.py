@@ -86,7 +86,7 @@ def test_trips(trips, path):
     labels = np.load("out/labels.npy")
     assert np.flatnonzero(labels < 0).tolist() == [7, 300]
     given = {"path": path, "id_column": "trip_id", "categories": "onehot"}
-    kmeans = StreamKMeans(3, random_state=0, invalid="skip").fit(given)
+    kmeans = StreamKMeans(3, preprocess="table", random_state=0, invalid="skip").fit(given)
     np.testing.assert_array_equal(labels, kmeans.labels_)
     names = ["distance", "fare", "payment=card", "payment=cash", "passengers"]
     assert list(StreamKMeans.load("out/model.npz").feature_names_in_) == names
@@ -134,7 +134,7 @@ def test_fields_end_where_they_did_in_the_fit(trips):
 def test_plans_count_the_reading_that_finds_categories(trips, path):
     """On the command line and in Python: as many passes as the fit makes, and bytes for each reading."""
     said = run("plan", path, "-k", 3, *FLAGS)
-    assert "3, the first for categories" in said
+    assert "4, the first for categories and table" in said
     assert "(2 x " in said  # rows stay in memory behind the first pass over them
     wanted = json.loads(run("plan", path, "-k", 3, "--json", *FLAGS))
     given = {"path": path, "id_column": "trip_id", "categories": "onehot"}
@@ -142,7 +142,8 @@ def test_plans_count_the_reading_that_finds_categories(trips, path):
     planned = kmeans.plan(given)
     assert "4, the first for categories and standardize" in str(planned)
     kmeans.fit(given)
-    assert (wanted["passes"], planned.passes, kmeans.plan_.passes) == (3, 4, 4)
+    assert (wanted["passes"], planned.passes, kmeans.plan_.passes) == (4, 4, 4)
+    assert json.loads(run("plan", path, "-k", 3, "--json", *FLAGS, "--set", "estimator.preprocess=null"))["passes"] == 3
     assert kmeans.n_passes_ == 4 + (kmeans.n_passes_ > 4)
     known = {**given, "categories": {"payment": ["card", "cash"]}}  # nothing is left to be found
     assert StreamKMeans(3).plan(known).passes == 2
@@ -176,8 +177,7 @@ def test_the_lines_of_the_readme_run_and_keep_every_row(trips):
         run(*words[1:], *(["--seed", 0] if words[1] in ("fit", "sweep") else []))
     kmeans = StreamKMeans.load("out/model.npz")
     assert (np.load("labels.npy") >= 0).all()
-    wanted = {"standardize": ["fare", "miles"], "weight": {"payment": 0.5}}
-    assert kmeans.get_params()["preprocess"] == wanted
+    assert kmeans.get_params()["preprocess"] == ["table"]
 
 
 def test_a_model_that_python_saved_knows_its_table(trips):
@@ -340,7 +340,7 @@ def test_inspect_lists_every_column_and_ends_with_a_fit_that_runs(baskets, suffi
     assert found["note"] == ["0", "70", "left out: text of many values"]
     typed = _typed(output)
     assert typed["data"]["n_features"] == 4 + (suffix == "folder")
-    assert typed["parameters"]["preprocess"]["weight"]["pay"] == 0.5
+    assert typed["parameters"]["preprocess"] == ["table"]
     dated = _typed(run("inspect", path, "--dates", "days"))
     assert dated["data"]["n_features"] == 5 + (suffix == "folder")
 
@@ -352,8 +352,14 @@ def test_inspect_shows_broken_values_and_takes_logarithms_of_skewed_ones(baskets
     baskets.assign(amount=amount, down=-amount, even=normal, discount=discount).to_csv("b.csv", index=False)
     output = run("inspect", "b.csv")
     assert re.search(r"^discount .* to 1e\+06 +feature$", output, re.M)
-    assert "log1p:amount+discount,standardize:amount+items+down+even+discount,weight:pay=0.5" in output
-    assert _typed(output)["parameters"]["preprocess"]["log1p"] == ["amount", "discount"]
+    assert output.rstrip().endswith("--preprocess table")
+    fitted = _typed(output)
+    assert any("logarithms are taken of amount" in each for each in fitted["cautions"])
+    assert any("discount has" in each and "--exclude discount" in each for each in fitted["cautions"])
+    hashed = run(
+        "inspect", "b.csv", "--categories", "hash", "--id-column", "basket_id", "--exclude", "day,nothing,note"
+    )
+    assert "log1p:amount+discount,standardize:" in hashed
 
 
 def test_inspect_takes_what_is_said_of_columns(baskets):
