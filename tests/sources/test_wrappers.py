@@ -110,7 +110,6 @@ def test_every_wrapper_is_among_them():
         "PartsSource",
         StoreSource.__name__,
         "SentRows",
-        "GenesToFind",
         "TfIdfRows",
         "ChunkedTfIdfRows",
     }
