@@ -20,8 +20,8 @@ from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
 from streamkm.fitting.documents import COUNTED_BYTES, count_and_weight, open_documents
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
+from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.sources.documents.open import document_format
-from streamkm.sources.documents.weighted import TfIdfRows
 from streamkm.sources.fitted_tables import CSV_KEYS, path_options, table_options
 from streamkm.sources.formats import GENES
 from streamkm.sources.registry import TABLES

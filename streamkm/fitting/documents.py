@@ -6,8 +6,9 @@ one pass before the fit's, three with its two.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
@@ -15,15 +16,14 @@ from streamkm.core.memory import is_given, memory_limit_bytes, resident_bytes, t
 from streamkm.core.progress import Progress, Stage
 from streamkm.engine import local_threads, open_executor, under_limit
 from streamkm.passes.context import PassContext
-from streamkm.passes.frequencies import COUNTING_COPIES, CountFeatures
 from streamkm.passes.reader import RowReader
+from streamkm.passes.words import COUNTING_COPIES, CountFeatures
 from streamkm.planning.line_room import with_line_room
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import default_chunk_bytes
-from streamkm.sources.documents.hashed import hashed, hashed_text
+from streamkm.sources.documents.hashed import TfIdfRows, check_weights, hashed, hashed_text, weighted
 from streamkm.sources.documents.open import open_texts, refuse_options
-from streamkm.sources.documents.weighted import TfIdfRows, weighted
 from streamkm.sources.open import is_collection, open_source
 from streamkm.text import FeatureHashing, IdfFit, TfIdf, WordTable
 
@@ -54,7 +54,7 @@ def open_documents(
           with . or _ are left out
         - a sequence of documents in memory (a list of str is that, not a list of paths), an array or series of them
         - an iterable of documents, or a callable that returns an iterator of documents
-        - a Dask bag or series of documents, hashed by dask-ml where its partitions are; no partition may be empty
+        - a Dask bag or series of documents, hashed where its partitions are; no partition may be empty
     field : str, int, or a sequence of these
         The field of JSON lines, or the column of CSV (also by number) or Parquet, with the document. Texts of several
         fields are joined; counts become features ``field=value``.
@@ -100,7 +100,7 @@ def open_documents(
     SourceError
         A file cannot be read; SourceNotFoundError where it does not exist.
     MissingDependencyError
-        Parquet without pyarrow, or a bag without dask-ml.
+        Parquet without pyarrow.
 
     Notes
     -----
@@ -127,14 +127,21 @@ def open_documents(
             f"{name}= says how words are hashed, and goes into hashing=FeatureHashing({name}={given[name]!r}{norm})"
         )
     if is_collection(X):
+        from streamkm.sources.dask.arrays import array_of_parts
+
         refuse_options(field, given, "a Dask bag")
-        bag = _bag(X)
-        if tfidf is not False and _is_persisted(bag):
+        bag = X.to_bag() if hasattr(X, "to_bag") and getattr(X, "ndim", 0) == 1 else X
+        if not hasattr(bag, "foldby"):
+            raise InvalidInputError(f"{type(X).__name__} is no Dask bag or series of documents; make it one")
+        # parts of a bag that are on a cluster already have a client
+        if tfidf is not False and any(hasattr(task, "client") for task in bag.__dask_graph__().values()):
             raise InvalidInputError(
                 "the bag is persisted on a cluster, where tf-idf rows are read by calls that cannot fetch from it; "
                 "pass the bag that was persisted, or tfidf=False"
             )
-        source = open_source(hashing.apply_to_bag(bag))
+        parts = bag.map_partitions(lambda documents: hashing.apply(list(documents))).to_delayed()
+        empty = hashing.apply([])
+        source = open_source(array_of_parts(parts, (math.nan, hashing.n_features), empty.dtype, empty))
     else:
         source = hashed(open_texts(X, field, hashing.input, given), hashing)
     if tfidf is False:
@@ -142,19 +149,16 @@ def open_documents(
     if tfidf is True:
         fit = IdfFit(sublinear_tf=sublinear_tf)
         return count_and_weight(source, executor=executor, fit=fit, memory_limit=memory_limit)
-    return weight_rows(source, tfidf)
+    return weighted(source, tfidf)
 
 
 def count_and_weight(
     source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None, memory_limit: Any = "auto"
 ) -> TfIdfRows:
-    """Weight the rows of a source by their own document frequencies; see `fit_idf` for parameters and errors.
-
-    Returns TfIdfRows: tells of the pass that counted, as one of its `stages_before`.
-    """
+    """Rows weighted by their own document frequencies, which tell of the pass that counted; see `fit_idf`."""
     held = resident_bytes()
-    tfidf, stage = _counted(source, executor, IdfFit() if fit is None else fit, memory_limit)
-    rows = weight_rows(source, tfidf)
+    tfidf, stage = _counted(source, executor, fit or IdfFit(), memory_limit)
+    rows = weighted(source, tfidf)
     # a plan is the same before and after, so that what it refuses names a limit that will do
     rows.unloaded_bytes = max(0, held + COUNTED_BYTES - resident_bytes())
     rows.stages_before = (*source.stages_before, stage)
@@ -188,14 +192,12 @@ def fit_idf(
     InvalidParameterError
         ``sublinear_tf`` for rows that hashing scales to a norm.
     """
-    return _counted(source, executor, IdfFit() if fit is None else fit, memory_limit)[0]
+    return _counted(source, executor, fit or IdfFit(), memory_limit)[0]
 
 
 def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -> tuple[TfIdf, Stage]:
     """What `fit_idf` finds, and the pass that it takes."""
-    _check_sublinear(source, fit.sublinear_tf)
-    if not source.is_sparse:
-        raise InvalidInputError(f"{source.name} is dense; tf-idf needs sparse rows")
+    check_weights(source, fit)
     if not source.replayable:
         raise InvalidInputError(
             f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
@@ -218,42 +220,8 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
     n_chunks = source.n_chunks(target_bytes)
     with under_limit(memory_limit), open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
         trim_heap(memory_limit_bytes(memory_limit))
-        context = PassContext(executor=workers, reader=reader)
-        counted = context.run(CountFeatures(fit), stage)
-        assert counted.frequencies is not None  # sources without rows are refused
+        counted = PassContext(executor=workers, reader=reader).run(CountFeatures(), stage)
         stage.rows, stage.read_bytes = counted.frequencies.n_rows, source.n_bytes or 0
     text = hashed_text(source)
     words = None if text is None else WordTable.of(counted.words, text.hashing)
-    return replace(fit.finish(counted.frequencies), words=words), stage
-
-
-def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
-    """Weight the rows of a source as they are read, by frequencies that were counted before.
-
-    Raises InvalidInputError: if the source is dense; InvalidParameterError: ``sublinear_tf`` for rows that hashing
-    scales to a norm.
-    """
-    _check_sublinear(source, tfidf.sublinear_tf)
-    return weighted(source, tfidf)
-
-
-def _check_sublinear(source: RowSource, sublinear_tf: bool) -> None:
-    text = hashed_text(source)
-    if sublinear_tf and text is not None and text.hashing.norm is not None:
-        raise InvalidParameterError(
-            f"sublinear_tf takes logarithms of counts, and FeatureHashing(norm={text.hashing.norm!r}) makes "
-            f"fractions of them; pass FeatureHashing(norm=None)"
-        )
-
-
-def _is_persisted(bag: Any) -> bool:
-    """Whether parts of a bag are on a cluster already."""
-    return any(hasattr(task, "client") and hasattr(task, "result") for task in bag.__dask_graph__().values())
-
-
-def _bag(X: Any) -> Any:
-    if hasattr(X, "foldby"):
-        return X
-    if hasattr(X, "to_bag") and getattr(X, "ndim", 0) == 1:
-        return X.to_bag()
-    raise InvalidInputError(f"{type(X).__name__} is no Dask bag or series of documents; make it one")
+    return TfIdf(counted.frequencies, words=words, **vars(fit)), stage

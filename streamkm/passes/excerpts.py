@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix
 from streamkm.sources.base import RowSource
-from streamkm.sources.documents.hashed import HashedText, hashed_text
-from streamkm.sources.documents.weighted import TfIdfRows
+from streamkm.sources.documents.hashed import HashedText, TfIdfRows, hashed_text
 
 T = TypeVar("T")
 

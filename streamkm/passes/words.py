@@ -1,35 +1,71 @@
-"""The words behind hashed features that no pass has counted, from a few documents throughout the data."""
+"""The pass that counts in how many documents features and words occur; and a look at the words of a few documents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
 
+from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Progress
+from streamkm.engine.memory import PassMemory
+from streamkm.engine.passes import Pass
+from streamkm.passes.reader import ReadItem, RowReader
 from streamkm.sources.base import RowSource
-from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents
+from streamkm.sources.documents.base import Batch, Documents
 from streamkm.sources.documents.hashed import hashed_text
+from streamkm.text.tfidf import Frequencies
 from streamkm.text.words import WordCounts, WordTable
 
+COUNTING_COPIES = 24  # of the rows that documents become: texts, words, and entries, by two threads
 PIECES, PIECE_BYTES = 32, 1 << 16  # of text
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Number of rows in which each feature occurs, and of documents in which each word occurs."""
+
+    frequencies: Frequencies
+    words: WordCounts
+
+
+@dataclass(frozen=True, slots=True)
+class CountFeatures(Pass[_Counted, None, _Counted]):
+    """Count the rows in which each feature occurs, and the documents in which each word occurs."""
+
+    @staticmethod
+    def memory(target_bytes: int) -> PassMemory:
+        """Memory of texts, words and entries that readers of documents hold for rows of so many bytes."""
+        return PassMemory(kept=COUNTING_COPIES * target_bytes, reads=False)
+
+    def start(self) -> _Counted:
+        """A state without counts."""
+        return _Counted(Frequencies.of(sp.csr_array((0, 1))), WordCounts())
+
+    def read(self, reader: RowReader, item: ReadItem) -> tuple[Matrix, Mapping[str, int]]:
+        """Read the valid rows of a chunk, and its words."""
+        rows = reader.rows(item[0])
+        return reader.checked(rows.X, rows.places).X, rows.words or {}
+
+    def step(self, state: _Counted, rows: tuple[Matrix, Mapping[str, int]]) -> tuple[_Counted, None]:
+        """Count the rows of a chunk."""
+        X, words = rows
+        state.words.add(words)
+        return _Counted(Frequencies.joined([state.frequencies, Frequencies.of(X)]), state.words), None
+
+    def join(self, first: _Counted, second: _Counted) -> _Counted:
+        """Add the counts of two states."""
+        frequencies = Frequencies.joined([first.frequencies, second.frequencies])
+        return _Counted(frequencies, WordCounts.joined([first.words, second.words]))
+
+
 def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
-    """Count words of some of the documents that rows are hashed of: which ones depends on the data alone.
+    """Words of evenly spread documents, or of the first ones of a stream: which ones depends on the data alone.
 
-    Reads evenly spread pieces if documents can be read in any order, else the first ones: about `PIECES` times
-    `PIECE_BYTES` of text at most. This is no pass, but a stage of its own: "words".
-
-    Parameters
-    ----------
-    source : RowSource
-    progress : Progress
-
-    Returns
-    -------
-    WordTable or None
-        The words that the source knows already, if any. None for rows that are no documents, or can be read once only.
+    This is no pass, but a stage of its own: "words". Gives the words that the source knows already, if any; None for
+    rows that are no documents, or can be read once only.
     """
     if source.words is not None:
         return source.words
@@ -47,7 +83,7 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
 
 
 def _pieces(documents: Documents) -> Iterator[Batch]:
-    if isinstance(documents, ChunkedDocuments):
+    if documents.chunked:
         chunks = documents.chunks(PIECE_BYTES)
         for number in np.unique(np.linspace(0, len(chunks) - 1, PIECES).astype(int)).tolist():
             yield documents.read(chunks[number])

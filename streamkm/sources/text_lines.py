@@ -117,7 +117,7 @@ class LineReader:
         if self._filled >= MAX_LINE_BYTES:
             raise InvalidInputError(
                 f"a line is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; "
-                "check that the file is svmlight text with line feeds between its rows"
+                "check that the file is text with line feeds between its rows"
             )
         if self._watch is not None and self._filled >= BLOCK_BYTES:
             self._watch(self.text[: self._filled], self.base, self._fill)

@@ -3,8 +3,7 @@
 Documents come in, sparse rows go out. Nothing here opens files.
 """
 
-from streamkm.text.bad_documents import BadDocumentError
-from streamkm.text.feature_hashing import FeatureHashing
+from streamkm.text.feature_hashing import BadDocumentError, FeatureHashing
 from streamkm.text.tfidf import IdfFit, TfIdf
 from streamkm.text.words import WordCounts, WordTable
 

@@ -1,7 +1,7 @@
 """Feature hashing: documents, lists of tokens and dicts to sparse rows, with no vocabulary.
 
-Tokens, n-grams and hashes are scikit-learn's (`HashingVectorizer`, `FeatureHasher`), for Dask bags dask-ml's around
-them; this module says which of them a value needs, and what is wrong with a document. Opens no file.
+Tokens, n-grams and hashes are scikit-learn's (`HashingVectorizer`, `FeatureHasher`). A seed is a prefix of every word,
+which makes another hash of scikit-learn's. Opens no file.
 """
 
 from __future__ import annotations
@@ -9,26 +9,37 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError
-from streamkm.text.bad_documents import KINDS, check_kinds, first_bad
-from streamkm.text.seeds import analyzed_behind_seed, behind_seed, check_hash_seed, document_behind_seed
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 
 Input = Literal["text", "tokens", "counts"]
+# by `input` of `FeatureHashing`: types of a document, and what errors call it
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "text": ((str,), "a text"),
+    "tokens": ((list, tuple), "a list of tokens"),
+    "counts": ((Mapping,), "a mapping of names to numbers"),
+}
+_KNOWN = {"input": tuple(KINDS), "dtype": ("float32", "float64"), "analyzer": ("word", "char", "char_wb")}
 
 
-def _names(document: Mapping[str, Any]) -> Iterable[str]:
-    """What a mapping is hashed by: names, or ``name=value`` for values that are text."""
-    return (f"{name}={value}" if isinstance(value, str) else name for name, value in document.items())
+class BadDocumentError(InvalidInputError):
+    """A document that cannot be hashed: its number among those given (`row`, from 0), and the `problem`."""
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(f"document {row:,}: {problem}")
+        self.row, self.problem = row, problem
 
 
-_NAMES: dict[str, Callable[[Any], Iterable[str]]] = {"tokens": iter, "counts": _names}
+def kind_remedy(document: Any, otherwise: str) -> str:
+    """The `input` that fits a document, as the end of a message; `otherwise` if none does."""
+    fitting = next((name for name, (types, _) in KINDS.items() if isinstance(document, types)), None)
+    return f'; pass FeatureHashing(input="{fitting}")' if fitting else f"; {otherwise}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,15 +107,13 @@ class FeatureHashing:
     def __post_init__(self) -> None:
         from sklearn.utils._param_validation import InvalidParameterError as Refused
 
-        if self.input not in KINDS:
-            raise InvalidParameterError(f'input={self.input!r}; needed: "text", "tokens" or "counts"')
-        check_hash_seed(self.seed)
-        if self.dtype not in ("float32", "float64"):
-            raise InvalidParameterError(f'dtype={self.dtype!r}; needed: "float32" or "float64"')
-        if self.analyzer not in ("word", "char", "char_wb"):
-            raise InvalidParameterError(f'analyzer={self.analyzer!r}; needed: "word", "char" or "char_wb"')
+        for name, known in _KNOWN.items():
+            if (value := getattr(self, name)) not in known:
+                raise InvalidParameterError(f"{name}={value!r}; needed: {' or '.join(map(repr, known))}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 64:
+            raise InvalidParameterError(f"seed={self.seed!r}; needed: an integer from 0 to 2^64 - 1")
         try:
-            self._vectorizer(_sklearn().HashingVectorizer).fit([]).build_analyzer()
+            self._analyzer()
         except (Refused, ValueError, TypeError) as error:
             raise InvalidParameterError(str(error)) from None
 
@@ -129,147 +138,100 @@ class FeatureHashing:
         -----
         O(characters), in one thread: scikit-learn tokenizes in Python, which holds the interpreter's lock.
         """
-        return self._hashed(documents, self._transform)
+        return self._checked(documents, None)[0]
 
     def apply_and_count(
         self, documents: Sequence[Any], looked_at: NDArray[np.bool_]
     ) -> tuple[sp.csr_array, dict[str, int]]:
-        """As `apply`, and in how many of some documents each word occurs: word, n-gram, token, or name.
-
-        Parameters
-        ----------
-        documents : as for `apply`
-        looked_at : bool (documents,)
-            Whose words are counted. Documents are cut into words once, counted or not.
-        """
-        counts: Counter[str] = Counter()
-        words_of = self._analyzer() if self.input == "text" else _NAMES[self.input]
-        strings = self._string_hasher("string")
-
-        def transform(given: Sequence[Any]) -> Any:
-            if self.input != "text":
-                for document, counted in zip(given, looked_at, strict=False):
-                    if counted:
-                        counts.update(set(words_of(document)))
-                return self._transform(given)
-
-            def tokens() -> Iterator[Any]:
-                for document, counted in zip(given, looked_at, strict=False):
-                    words = words_of(document)
-                    if counted:
-                        counts.update(set(words))
-                    yield behind_seed(words, self.seed)
-
-            return self._scaled(strings.transform(tokens()))
-
-        return self._hashed(documents, transform), dict(counts)
+        """Rows as of `apply`, and in how many of the documents `looked_at` (documents,) each word or name occurs."""
+        return self._checked(documents, looked_at)
 
     def features_of(self, words: Sequence[str]) -> NDArray[np.int64]:
         """The features of words, n-grams, tokens or names, hashed as they stand (words,)."""
         if not len(words):
             return np.empty(0, np.int64)
-        plain = _sklearn().FeatureHasher(self.n_features, input_type="string", alternate_sign=False)
-        return np.asarray(plain.transform((word,) for word in behind_seed(words, self.seed)).indices, np.int64)
+        rows = self._hasher("string", False).transform((word,) for word in self._behind_seed(words))
+        return np.asarray(rows.indices, np.int64)
 
-    def _hashed(self, documents: Sequence[Any], transform: Callable[[Sequence[Any]], Any]) -> sp.csr_array:
-        """What `transform` makes of documents, which are checked; see `apply`."""
-        check_kinds(documents, self.input)
-        if not len(documents):
-            return sp.csr_array((0, self.n_features), dtype=self.dtype)
+    def _checked(
+        self, documents: Sequence[Any], looked_at: NDArray[np.bool_] | None
+    ) -> tuple[sp.csr_array, dict[str, int]]:
+        """Rows and counts of documents, of which the first bad one is named."""
+        types, wanted = KINDS[self.input]
+        for row, document in enumerate(documents):
+            if not isinstance(document, types):
+                problem = f'{type(document).__name__} where input="{self.input}" needs {wanted}'
+                raise BadDocumentError(row, problem + kind_remedy(document, "leave such documents out"))
         try:
-            X = transform(documents)
+            return self._hashed(documents, looked_at)
         except (TypeError, ValueError, AttributeError):
-            raise first_bad(documents, self._transform) from None
-        return self.finish(X)
+            for row, document in enumerate(documents):
+                try:
+                    self._hashed([document], None)
+                except (TypeError, ValueError, AttributeError) as error:
+                    raise BadDocumentError(row, f"it cannot be hashed: {error}") from None
+            raise
 
-    def finish(self, X: Any) -> sp.csr_array:
-        """Do to counts what hashing alone does not: `binary`, `norm` and dtype. X may be changed."""
-        X = X.astype(self.dtype, copy=False)
-        return sp.csr_array(X if self.input == "text" else self._scaled(X))  # the vectorizer of texts does it itself
-
-    def _scaled(self, X: Any) -> Any:
-        """Do `binary` and `norm` to counts; X may be changed."""
+    def _hashed(
+        self, documents: Sequence[Any], looked_at: NDArray[np.bool_] | None
+    ) -> tuple[sp.csr_array, dict[str, int]]:
+        """Rows of documents, and counts of the words of those that are looked at."""
         from sklearn.preprocessing import normalize
 
+        if not len(documents):
+            return sp.csr_array((0, self.n_features), dtype=self.dtype), {}
+        counts: Counter[str] = Counter()
+        words_of, is_map = self._analyzer() if self.input == "text" else None, self.input == "counts"
+
+        def hashable() -> Iterator[Any]:
+            for document, counted in zip(documents, repeat(False) if looked_at is None else looked_at, strict=False):
+                given = document if words_of is None else words_of(document)
+                if counted:
+                    counts.update(set(_names(document) if is_map else given))
+                words = self._behind_seed(given)
+                yield dict(zip(words, document.values(), strict=True)) if is_map and self.seed else words
+
+        X = self._hasher("dict" if is_map else "string", self.alternate_sign).transform(hashable())
         if self.binary:
             X.data.fill(1)
-        return X if self.norm is None else normalize(X, norm=self.norm, copy=False)
+        if self.norm is not None:
+            X = normalize(X, norm=self.norm, copy=False)
+        return sp.csr_array(X), dict(counts)
 
-    def apply_to_bag(self, bag: Any) -> Any:
-        """Hash a Dask bag of documents through dask-ml, lazily.
+    def _behind_seed(self, words: Iterable[Any]) -> Iterable[Any]:
+        """Words, texts or bytes, behind the seed's digits and a zero byte; as they are for 0."""
+        if not self.seed:
+            return words
+        text = f"{self.seed}\0"
+        return [text.encode() + word if isinstance(word, bytes) else text + word for word in words]
 
-        Parameters
-        ----------
-        bag : dask.bag.Bag
+    def _hasher(self, input_type: str, alternate_sign: bool) -> Any:
+        """scikit-learn's hasher of lists of words or of mappings."""
+        from sklearn.feature_extraction import FeatureHasher
 
-        Returns
-        -------
-        dask.array.Array of shape (unknown, n_features)
-            Of csr_array blocks, one a partition.
-
-        Raises
-        ------
-        MissingDependencyError
-            If dask-ml is not installed.
-        """
-        try:
-            from dask_ml.feature_extraction import text
-        except ImportError as error:
-            raise MissingDependencyError("hashing Dask bags needs dask-ml; install streamkm[text]") from error
-        hashed = self._hasher(text).transform(bag if self.input == "text" else bag.map(document_behind_seed, self.seed))
-        return hashed.map_blocks(self.finish, dtype=self.dtype, meta=sp.csr_array((0, 0), dtype=self.dtype))
-
-    def _transform(self, documents: Sequence[Any]) -> Any:
-        """Counts of documents, in scikit-learn's types."""
-        given: Iterable[Any] = documents
-        if self.seed and self.input != "text":
-            given = (document_behind_seed(document, self.seed) for document in documents)
-        return self._hasher(_sklearn()).transform(given)
-
-    def _analyzer(self) -> Callable[[str], list[str]]:
-        """What cuts a text into words, n-grams or characters."""
-        analyzer: Callable[[str], list[str]] = self._plain(_sklearn().HashingVectorizer).build_analyzer()
-        return analyzer
-
-    def _hasher(self, module: Any) -> Any:
-        """Make the hasher that `input` needs, of scikit-learn's module or dask-ml's."""
-        if self.input == "text":
-            return self._vectorizer(module.HashingVectorizer)
-        return self._string_hasher("string" if self.input == "tokens" else "dict", module)
-
-    def _string_hasher(self, input_type: str, module: Any = None) -> Any:
-        """Make the hasher of lists of words or mappings; of scikit-learn's module unless given."""
-        return (module or _sklearn()).FeatureHasher(
-            self.n_features, input_type=input_type, dtype=np.dtype(self.dtype), alternate_sign=self.alternate_sign
+        return FeatureHasher(
+            self.n_features, input_type=input_type, dtype=np.dtype(self.dtype), alternate_sign=alternate_sign
         )
 
-    def _vectorizer(self, vectorizer: Any) -> Any:
-        if not self.seed:
-            return self._plain(vectorizer, **self._counting())
-        return vectorizer(analyzer=partial(analyzed_behind_seed, self._analyzer(), self.seed), **self._counting())
+    def _analyzer(self) -> Callable[[str], list[str]]:
+        """scikit-learn's function that cuts a text into words, n-grams or characters; its errors for bad parameters."""
+        from sklearn.feature_extraction.text import HashingVectorizer
 
-    def _counting(self) -> dict[str, Any]:
-        """What a vectorizer does to words, whatever they are."""
-        return {
-            "n_features": self.n_features,
-            "binary": self.binary,
-            "norm": self.norm,
-            "alternate_sign": self.alternate_sign,
-            "dtype": np.dtype(self.dtype),
-        }
-
-    def _plain(self, vectorizer: Any, **counting: Any) -> Any:
-        return vectorizer(
+        vectorizer = HashingVectorizer(
+            n_features=self.n_features,
+            norm=self.norm,
+            alternate_sign=self.alternate_sign,
+            binary=self.binary,
             strip_accents=self.strip_accents,
             lowercase=self.lowercase,
             stop_words=list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words,
             ngram_range=tuple(self.ngram_range),
             analyzer=self.analyzer,
-            **counting,
         )
+        analyzer: Callable[[str], list[str]] = vectorizer.fit([]).build_analyzer()
+        return analyzer
 
 
-def _sklearn() -> Any:
-    from sklearn.feature_extraction import text
-
-    return text
+def _names(document: Mapping[str, Any]) -> Iterable[str]:
+    """Names of a mapping's features: ``name=value`` for a value that is text."""
+    return (f"{name}={value}" if isinstance(value, str) else name for name, value in document.items())

@@ -1,4 +1,4 @@
-"""tf-idf without a vocabulary: in how many rows each feature occurs, counted in one pass, and what follows from it.
+"""tf-idf without a vocabulary: in how many rows each feature occurs, and the weights that follow.
 
 Counts are kept for the features that occur, not for all that the hash could give, so memory follows the data and not
 `n_features`. Walks no source.
@@ -10,7 +10,7 @@ import hashlib
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.atomic_io import check_new, replace_file
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
+from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import raw, working_dtype
 from streamkm.text.words import ARRAYS as WORD_ARRAYS
 from streamkm.text.words import WordTable
@@ -29,80 +29,45 @@ _NORMS: tuple[Norm | None, ...] = (None, "l1", "l2")
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
-    """In how many rows each feature occurs.
-
-    Attributes
-    ----------
-    n_rows : int
-    features : int64 (v,)
-        Those that occur, rising.
-    counts : int64 (v,)
-        Rows that store each; at least 1.
-    """
+    """In how many rows each feature occurs: whole numbers, the same whatever the chunks and the workers."""
 
     n_rows: int
-    features: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    features: NDArray[np.int64]  # (v,), rising: those that occur
+    counts: NDArray[np.int64]  # (v,): rows that store each; at least 1
 
-
-@dataclass(frozen=True, kw_only=True)
-class IdfFit:
-    """Document frequencies as sums over rows: `step` chunk by chunk, `join` sums, `finish`. A small value.
-
-    The counts are whole numbers, so they are the same whatever the chunks, the workers and the order of completion.
-
-    Parameters
-    ----------
-    smooth_idf, sublinear_tf, norm
-        As in scikit-learn's `TfidfTransformer`.
-
-    Raises
-    ------
-    InvalidParameterError
-        For a norm that is not known.
-    """
-
-    smooth_idf: bool = True
-    sublinear_tf: bool = False
-    norm: Norm | None = "l2"
-
-    def __post_init__(self) -> None:
-        if self.norm not in ("l1", "l2", None):
-            raise InvalidParameterError(f'norm={self.norm!r}; needed: "l1", "l2" or None')
-
-    def step(self, state: Frequencies | None, X: Any) -> Frequencies:
-        """Count the rows that store each feature, a stored 0 too. O(nnz log nnz).
-
-        Parameters
-        ----------
-        state : Frequencies, or None to start
-            Not changed.
-        X : csr_array (v, d)
-            No feature twice in a row.
-        """
-        if not sp.issparse(X):
-            raise InvalidInputError(f"tf-idf needs sparse rows, got {type(X).__name__}; convert them to CSR")
+    @classmethod
+    def of(cls, X: Any) -> Frequencies:
+        """Counts of CSR rows without a feature twice in a row; stored zeros count. O(nnz log nnz)."""
         features, counts = np.unique(X.indices, return_counts=True)
-        seen = Frequencies(X.shape[0], features.astype(np.int64), counts.astype(np.int64))
-        return seen if state is None else self.join([state, seen])
+        return cls(X.shape[0], features.astype(np.int64), counts.astype(np.int64))
 
-    def join(self, states: Sequence[Frequencies]) -> Frequencies:
-        """Add up counts. O(v log v)."""
+    @classmethod
+    def joined(cls, states: Sequence[Frequencies]) -> Frequencies:
+        """Counts of the rows of all states, none of which is changed. O(v log v)."""
         features = np.concatenate([state.features for state in states])
         counts = np.concatenate([state.counts for state in states])
         order = np.argsort(features, kind="stable")  # sorted runs one after the other: merged, not sorted anew
         features = features[order]
         first = np.flatnonzero(np.diff(features, prepend=-1))
         summed = np.add.reduceat(counts[order], first) if len(first) else counts
-        return Frequencies(sum(state.n_rows for state in states), features[first], summed)
+        return cls(sum(state.n_rows for state in states), features[first], summed)
 
-    def finish(self, state: Frequencies) -> TfIdf:
-        """Make the weights of the counts."""
-        return TfIdf(state, smooth_idf=self.smooth_idf, sublinear_tf=self.sublinear_tf, norm=self.norm)
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IdfFit:
+    """Options of weights, as in scikit-learn's `TfidfTransformer`."""
+
+    smooth_idf: bool = True
+    sublinear_tf: bool = False
+    norm: Norm | None = "l2"
+
+    def __post_init__(self) -> None:
+        if self.norm not in _NORMS:
+            raise InvalidParameterError(f'norm={self.norm!r}; needed: "l1", "l2" or None')
 
 
 @dataclass(frozen=True, eq=False)
-class TfIdf:
+class TfIdf(IdfFit):
     """Scale the entries of sparse rows by how rare their features are, then the rows to unit norm.
 
     ``idf(j) = log(n / df(j)) + 1``, with n and df(j) one larger where `smooth_idf`, as scikit-learn's
@@ -112,7 +77,7 @@ class TfIdf:
     ----------
     frequencies : Frequencies
     smooth_idf, norm
-        As in `IdfFit`.
+        As in scikit-learn's `TfidfTransformer`.
     sublinear_tf : bool
         Put ``sign(x) * (1 + log|x|)`` in place of x; a stored 0 stays. For rows of counts, not of fractions.
     words : WordTable, optional
@@ -120,11 +85,7 @@ class TfIdf:
     """
 
     frequencies: Frequencies
-    _: KW_ONLY
-    smooth_idf: bool = True
-    sublinear_tf: bool = False
-    norm: Norm | None = "l2"
-    words: WordTable | None = None
+    words: WordTable | None = field(default=None, kw_only=True)
 
     def idf(self, features: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Weights of features, O(log v) each.
@@ -137,18 +98,12 @@ class TfIdf:
         -------
         float64 (any,)
         """
-        known, counts = self.frequencies.features, self.frequencies.counts
-        # one entry more than there are features, for those behind the last
-        df = np.append(counts, 0 if self.smooth_idf else 1)[self._positions(known, features)]
-        return np.log((self.frequencies.n_rows + self.smooth_idf) / (df + self.smooth_idf)) + 1.0
-
-    @staticmethod
-    def _positions(known: NDArray[np.int64], features: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        """Where features stand among the known ones; one past the last for those that are not known."""
+        known = self.frequencies.features
         at = np.searchsorted(known, features.astype(np.int64, copy=False))
-        missing = np.append(known, -1)[at] != features
-        at[missing] = len(known)
-        return at
+        # one entry more than there are features, for those that are not known
+        at[np.append(known, -1)[at] != features] = len(known)
+        df = np.append(self.frequencies.counts, 0 if self.smooth_idf else 1)[at]
+        return np.log((self.frequencies.n_rows + self.smooth_idf) / (df + self.smooth_idf)) + 1.0
 
     def apply(self, X: Any) -> sp.csr_array:
         """Weight rows; X is not changed.

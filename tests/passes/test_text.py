@@ -30,9 +30,10 @@ from streamkm.core.exceptions import (
     ModelFileError,
     OutputError,
 )
-from streamkm.fitting.documents import weight_rows
 from streamkm.passes.predict import nearest_labels
+from streamkm.sources.documents.hashed import weighted
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
+from streamkm.text.tfidf import Frequencies
 from tests import naive
 from tests.contracts import Opened, RowSourceContract, SourceContract
 from tests.fresh import run_compiled
@@ -251,13 +252,12 @@ def test_a_document_that_is_none_is_named():
 @given(sparse_matrices(), st.lists(st.integers(0, 40), max_size=6))
 def test_any_partition_gives_the_same_counts(X, cuts):
     X.data[::3] = 0  # stored zeros count, as scikit-learn counts them
-    fit = IdfFit()
     bounds = sorted({0, *(min(cut, X.shape[0]) for cut in cuts), X.shape[0]})
     chunks = [X[a:b] for a, b in pairwise(bounds)]
-    carried = None
+    carried = Frequencies.of(X[:0])
     for chunk in chunks:
-        carried = fit.step(carried, chunk)
-    joined = fit.join([fit.step(None, chunk) for chunk in chunks])
+        carried = Frequencies.joined([carried, Frequencies.of(chunk)])
+    joined = Frequencies.joined([Frequencies.of(chunk) for chunk in chunks] or [carried])
     df = np.bincount(X.indices, minlength=X.shape[1])
     for state in (carried, joined):
         assert state.n_rows == X.shape[0]
@@ -276,7 +276,7 @@ def test_same_as_sklearn(smooth_idf, norm, sublinear_tf, dtype):
     hashing = FeatureHashing(n_features=M, norm=None, alternate_sign=not sublinear_tf, dtype=dtype)
     base = open_documents(documents, hashing=hashing, tfidf=False)
     options = {"smooth_idf": smooth_idf, "norm": norm, "sublinear_tf": sublinear_tf}
-    source = weight_rows(base, fit_idf(base, fit=IdfFit(**options)))
+    source = weighted(base, fit_idf(base, fit=IdfFit(**options)))
     counted = HashingVectorizer(n_features=M, norm=None, alternate_sign=not sublinear_tf, dtype=dtype)
     X = counted.transform(documents)
     if smooth_idf:
@@ -310,17 +310,16 @@ def test_the_usual_pipeline(tmp_path, alternate_sign):
 
 @pytest.mark.parametrize("smooth_idf", [True, False])
 def test_a_feature_that_no_row_had(smooth_idf):
-    tfidf = IdfFit(smooth_idf=smooth_idf).finish(IdfFit().step(None, sp.csr_array(np.diag([0.0, 1, 1, 0]))))
+    tfidf = TfIdf(Frequencies.of(sp.csr_array(np.diag([0.0, 1, 1, 0]))), smooth_idf=smooth_idf)
     known = np.log((4 + smooth_idf) / (1 + smooth_idf)) + 1
     unseen = np.log(5 / 1) + 1 if smooth_idf else np.log(4) + 1
     np.testing.assert_allclose(tfidf.idf(np.array([0, 1, 2, 3, 99], np.int32)), [unseen, known, known, unseen, unseen])
 
 
 def test_sublinear_counts_keep_their_signs():
-    fit = IdfFit(sublinear_tf=True, norm=None)
     X = sp.csr_array(np.array([[-3.0, 2.0, 0.5]]))
     X.data[2] = 0.0  # what cancelled
-    tfidf = fit.finish(fit.step(None, X))
+    tfidf = TfIdf(Frequencies.of(X), sublinear_tf=True, norm=None)
     np.testing.assert_allclose(tfidf.apply(X).toarray(), [[-(1 + np.log(3)), 1 + np.log(2), 0]])
     np.testing.assert_array_equal(X.data, [-3, 2, 0])
 
@@ -343,7 +342,7 @@ def test_saved_frequencies(tmp_path):
     source = open_documents(topic_texts(50)[0], hashing=FeatureHashing(n_features=M))
     path = tmp_path / "idf.npz"
     for fit in (IdfFit(), IdfFit(smooth_idf=False, sublinear_tf=True, norm=None), IdfFit(norm="l1")):
-        tfidf = fit.finish(source.tfidf.frequencies)
+        tfidf = TfIdf(source.tfidf.frequencies, **vars(fit))
         tfidf.save(path, overwrite=True)
         loaded = TfIdf.load(path)
         assert (loaded.smooth_idf, loaded.sublinear_tf, loaded.norm) == (fit.smooth_idf, fit.sublinear_tf, fit.norm)
@@ -367,12 +366,12 @@ def test_what_cannot_be_weighted(tmp_path):
         fit_idf(open_source(np.eye(3)))
     tfidf = open_documents(["a bc", "bc cd"]).tfidf
     with pytest.raises(InvalidInputError, match="array is dense"):
-        weight_rows(open_source(np.eye(3)), tfidf)
+        weighted(open_source(np.eye(3)), tfidf)
     base = open_documents(["aa bb"], tfidf=False)
     with pytest.raises(InvalidParameterError, match=r"sublinear_tf takes .*norm='l2'\).*norm=None"):
         fit_idf(base, fit=IdfFit(sublinear_tf=True))
     with pytest.raises(InvalidParameterError, match="sublinear_tf"):
-        open_documents(["aa bb"], tfidf=IdfFit(sublinear_tf=True).finish(tfidf.frequencies))
+        open_documents(["aa bb"], tfidf=TfIdf(tfidf.frequencies, sublinear_tf=True))
     with pytest.raises(InvalidParameterError, match="norm='max'; needed"):
         IdfFit(norm="max")
     X = sp.csr_array(np.array([[1.0, np.nan]]))
@@ -393,7 +392,7 @@ class TestWeighted(SourceContract):
         else:
             X = sparse_matrix(dtype="f8")
             base = open_source(X)
-            source = weight_rows(base, fit_idf(base))
+            source = weighted(base, fit_idf(base))
         got = rows_of(source).toarray()
         np.testing.assert_allclose(got, TfidfTransformer().fit_transform(X).toarray(), rtol=4 * np.finfo(got.dtype).eps)
         return Opened(source, got)
@@ -403,7 +402,7 @@ class TestWeighted(SourceContract):
 def test_rows_without_entries(shape):
     tfidf = open_documents(["aa bb"]).tfidf
     assert tfidf.apply(sp.csr_array(shape)).shape == shape
-    assert IdfFit().step(None, sp.csr_array(shape)).n_rows == shape[0]
+    assert Frequencies.of(sp.csr_array(shape)).n_rows == shape[0]
 
 
 class TestWeightedStream(RowSourceContract):
@@ -421,7 +420,6 @@ class TestWeightedStream(RowSourceContract):
 class TestBag(SourceContract):
     @pytest.fixture(params=["text", "tokens", "counts", "tf-idf", "series"])
     def opened(self, request):
-        pytest.importorskip("dask_ml")
         db = pytest.importorskip("dask.bag")
         kind = request.param if request.param in ("tokens", "counts") else "text"
         texts = topic_texts(23)[0]
@@ -439,7 +437,6 @@ class TestBag(SourceContract):
 
 
 def test_a_bag_on_a_cluster(client):
-    pytest.importorskip("dask_ml")
     db = pytest.importorskip("dask.bag")
     documents, y = topic_texts(300)
     hashing = FeatureHashing(n_features=256)
@@ -452,7 +449,6 @@ def test_a_bag_on_a_cluster(client):
 
 
 def test_a_persisted_bag(client):
-    pytest.importorskip("dask_ml")
     db = pytest.importorskip("dask.bag")
     documents = topic_texts(20)[0]
     bag = client.persist(db.from_sequence(documents, npartitions=2))
@@ -469,14 +465,11 @@ def test_what_is_no_bag():
         open_documents(db.from_sequence(["a"]), field="text")
 
 
-@pytest.mark.parametrize("package", ["dask_ml.feature_extraction", "pyarrow"])
-def test_a_missing_package_is_named(monkeypatch, tmp_path, package):
-    db = pytest.importorskip("dask.bag")
-    monkeypatch.setitem(__import__("sys").modules, package, None)
+def test_a_missing_package_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    X = db.from_sequence(["a"]) if package.startswith("dask") else tmp_path / "x.parquet"
     with pytest.raises(MissingDependencyError, match=r"install streamkm\[text\]"):
-        open_documents(X, field=None if package.startswith("dask") else "text")
+        open_documents(tmp_path / "x.parquet", field="text")
 
 
 # ---- clustering
@@ -513,7 +506,7 @@ def test_sublinear_counts_by_one_word():
     documents = topic_texts(80)[0]
     source = open_documents(documents, sublinear_tf=True)
     base = open_documents(documents, hashing=FeatureHashing(norm=None), tfidf=False)
-    wanted = weight_rows(base, fit_idf(base, fit=IdfFit(sublinear_tf=True)))
+    wanted = weighted(base, fit_idf(base, fit=IdfFit(sublinear_tf=True)))
     np.testing.assert_array_equal(rows_of(source, 2_000).data, rows_of(wanted, 2_000).data)
     with pytest.raises(InvalidParameterError, match="with tfidf=True only"):
         open_documents(documents, tfidf=False, sublinear_tf=True)

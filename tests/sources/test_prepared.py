@@ -14,8 +14,7 @@ from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.cached import cached_rows
-from streamkm.sources.documents.hashed import hashed_text
-from streamkm.sources.documents.weighted import weighted
+from streamkm.sources.documents.hashed import hashed_text, weighted
 from streamkm.sources.memory.arrays import ArraySource
 from streamkm.sources.prepared import prepared
 from streamkm.text import TfIdf

@@ -1,12 +1,10 @@
-"""The contract of documents: texts, token lists or dicts in order, in pieces; and those that are in memory already.
-
-What becomes of documents is not known here: `hashed` makes rows of them.
-"""
+"""The contract of documents: texts, token lists or dicts in order, in pieces; and those that are in memory already."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,12 +17,8 @@ from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.long_lines import LineCost, LineRoom, LongLine
 
-SAMPLE_BYTES = 1 << 17
-"""Text that is looked at to tell how many rows there are, and how large they become."""
-
-OBJECT_BYTES = 64
-"""Of a document as a Python object, beside its text."""
-
+SAMPLE_BYTES = 1 << 17  # text that is looked at to tell how many rows there are, and how large they become
+OBJECT_BYTES = 64  # of a document as a Python object, beside its text
 _IN_WORDS = np.array([chr(byte).isalnum() or byte == ord("_") or byte >= 0x80 for byte in range(256)])
 
 
@@ -38,11 +32,7 @@ class Batch:
 
 
 class Documents(ABC):
-    """Documents in order; cheap to pickle unless they are in memory.
-
-    `name`, `n_rows`, `n_bytes`, `replayable`, `resident_bytes`, `in_process`, `files`, `libraries`, `id_column`: as of
-    `RowSource`.
-    """
+    """Documents in order; cheap to pickle unless they are in memory. The first attributes are as of `RowSource`."""
 
     name: str
     n_rows: int | None
@@ -54,9 +44,21 @@ class Documents(ABC):
     libraries: tuple[str, ...] = ("words",)  # what takes texts apart
     id_column: str | None = None
 
-    @abstractmethod
+    chunked: bool = True  # whether pieces can be read in any order, in any thread or process
+    _line_bound: tuple[LineRoom, LineCost] | None = None
+
+    def chunks(self, text_bytes: int) -> Sequence[Chunk]:
+        """Cut into chunks of about `text_bytes` of text, which is their `n_bytes`; see `ChunkedSource.chunks`."""
+        raise NotImplementedError
+
+    def read(self, chunk: Chunk) -> Batch:
+        """Read one chunk. Thread-safe and repeatable."""
+        raise NotImplementedError
+
     def stream(self, text_bytes: int) -> Iterator[Batch]:
         """Yield all documents in order, about `text_bytes` of text at a time."""
+        for chunk in self.chunks(text_bytes):
+            yield self.read(chunk)
 
     @abstractmethod
     def sample(self) -> tuple[Batch, float | None]:
@@ -66,9 +68,16 @@ class Documents(ABC):
         """Say where a document is; see `RowSource.describe`."""
         return f"row {place:,} of {self.name}"
 
-    def with_line_room(self, room: LineRoom, cost: LineCost) -> Documents:  # noqa: ARG002
+    def with_line_room(self, room: LineRoom, cost: LineCost) -> Documents:
         """Give the same documents; of files, lines that take too much are refused; see `RowSource.with_line_room`."""
-        return self
+        bounded = copy(self) if self.files else self
+        bounded._line_bound = room, cost
+        return bounded
+
+    @property
+    def long_lines(self) -> tuple[LongLine, ...]:
+        """Those that were seen; see `find_long_lines`. None, where documents are no lines of files."""
+        return ()
 
     def ids(self) -> Iterator[list[str | None]]:
         """Yield ids of the documents in order, None for each without one; nothing where there is no `id_column`."""
@@ -83,28 +92,7 @@ class Documents(ABC):
         return {}
 
 
-class ChunkedDocuments(Documents):
-    """Documents whose pieces can be read in any order, in any thread or process."""
-
-    @abstractmethod
-    def chunks(self, text_bytes: int) -> Sequence[Chunk]:
-        """Cut into chunks of about `text_bytes` of text, which is their `n_bytes`; see `ChunkedSource.chunks`."""
-
-    @abstractmethod
-    def read(self, chunk: Chunk) -> Batch:
-        """Read one chunk. Thread-safe and repeatable."""
-
-    def stream(self, text_bytes: int) -> Iterator[Batch]:
-        for chunk in self.chunks(text_bytes):
-            yield self.read(chunk)
-
-    @property
-    def long_lines(self) -> tuple[LongLine, ...]:
-        """Those that were seen; see `find_long_lines`. None, where documents are no lines of files."""
-        return ()
-
-
-class DocumentList(ChunkedDocuments):
+class DocumentList(Documents):
     """Documents of a sequence in memory, which is not copied. Pickles with all of them."""
 
     in_process = True
@@ -115,19 +103,21 @@ class DocumentList(ChunkedDocuments):
         self._documents = documents
         self.name = name
         self.n_rows: int = len(documents)
-        sizes = np.fromiter(map(document_bytes, documents), np.int64, len(documents))
-        self._ends = np.cumsum(sizes)
-        self.n_bytes = int(self._ends[-1])
+        self._ends = np.cumsum(np.fromiter(map(document_bytes, documents), np.int64, len(documents)))
+        self.n_bytes: int = int(self._ends[-1])
         self.resident_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
 
     def chunks(self, text_bytes: int) -> Sequence[Chunk]:
-        """Cut between documents; O(chunks log n)."""
-        return cut_documents(self._ends, text_bytes)
+        check_target(text_bytes)
+        return ChunkRuns.of((0, *cut) for cut in cut_at(self._ends, text_bytes))
 
     def read(self, chunk: Chunk) -> Batch:
-        before = self._ends[chunk.start - 1] if chunk.start else 0
-        documents = list(self._documents[chunk.start : chunk.stop])
-        return Batch(documents, row_places(chunk.start, chunk.stop), int(self._ends[chunk.stop - 1] - before))
+        documents = [self.document(number) for number in range(chunk.start, chunk.stop)]
+        return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
+
+    def document(self, number: int) -> Any:
+        """One document, by its number from 0."""
+        return self._documents[number]
 
     def sample(self) -> tuple[Batch, float | None]:
         return self.read(self.chunks(SAMPLE_BYTES)[0]), float(self._ends[-1])
@@ -146,25 +136,17 @@ class DocumentStream(Documents):
     n_rows = None
     n_bytes = None
     in_process = True
+    chunked = False
+    name = "iterable of documents"
 
-    def __init__(
-        self, documents: Iterable[Any] | Callable[[], Iterable[Any]], *, name: str = "iterable of documents"
-    ) -> None:
-        self.name = name
+    def __init__(self, documents: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self._documents = documents
         self.replayable = not isinstance(documents, Iterator)
         iterator = self._start()
-        self._head: list[Any] = []
-        size = 0
-        for document in iterator:
-            self._head.append(document)
-            size += document_bytes(document)
-            if size >= SAMPLE_BYTES:
-                break
-        if not self._head:
-            raise InvalidInputError(f"{name} gives no documents; at least 1 is needed")
-        self._head_bytes = size
-        self._begun: Iterator[Any] | None = chain(list(self._head), iterator)
+        self._head = next(_batches(iterator, SAMPLE_BYTES), None)
+        if self._head is None:
+            raise InvalidInputError(f"{self.name} gives no documents; at least 1 is needed")
+        self._begun: Iterator[Any] | None = chain(self._head.documents, iterator)
 
     def stream(self, text_bytes: int) -> Iterator[Batch]:
         if self._begun is None and not self.replayable:
@@ -173,19 +155,11 @@ class DocumentStream(Documents):
                 f"fresh iterator for every pass"
             )
         iterator, self._begun = self._begun or self._start(), None
-        held: list[Any] = []
-        place = size = 0
-        for document in iterator:
-            held.append(document)
-            size += document_bytes(document)
-            if size >= text_bytes:
-                yield Batch(held, row_places(place, place + len(held)), size)
-                place, held, size = place + len(held), [], 0
-        if held:
-            yield Batch(held, row_places(place, place + len(held)), size)
+        yield from _batches(iterator, text_bytes)
 
     def sample(self) -> tuple[Batch, float | None]:
-        return Batch(self._head, row_places(0, len(self._head)), self._head_bytes), None
+        assert self._head is not None
+        return self._head, None
 
     def details(self) -> dict[str, str]:
         return {
@@ -197,6 +171,20 @@ class DocumentStream(Documents):
         if not isinstance(made, Iterable):
             raise InvalidInputError(f"{self.name} gives {type(made).__name__}; a callable must return an iterator")
         return iter(made)
+
+
+def _batches(documents: Iterator[Any], text_bytes: int) -> Iterator[Batch]:
+    """Documents in batches that end with the document that makes them `text_bytes` large."""
+    held: list[Any] = []
+    place = size = 0
+    for document in documents:
+        held.append(document)
+        size += document_bytes(document)
+        if size >= text_bytes:
+            yield Batch(held, row_places(place, place + len(held)), size)
+            place, held, size = place + len(held), [], 0
+    if held:
+        yield Batch(held, row_places(place, place + len(held)), size)
 
 
 def document_bytes(document: Any) -> int:
@@ -222,15 +210,11 @@ def check_target(n_bytes: int) -> None:
         raise InvalidParameterError(f"target_bytes must be positive, got {n_bytes}")
 
 
-def cut_documents(ends: NDArray[np.int64], text_bytes: int) -> ChunkRuns:
-    """Cut between documents into chunks of about so many bytes; `ends` (n,): bytes up to each. O(chunks log n)."""
-    return ChunkRuns.of(_cuts(ends, text_bytes))
-
-
-def _cuts(ends: NDArray[np.int64], text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-    start, done = 0, 0
+def cut_at(ends: NDArray[np.int64], text_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Cut into runs (start, stop, bytes) of about `text_bytes`; `ends` (n,): bytes up to each. O(runs log n)."""
+    start = done = 0
     while start < len(ends):
         stop = max(start + 1, int(np.searchsorted(ends, done + text_bytes, side="right")))
         end = int(ends[stop - 1])
-        yield 0, start, stop, end - done
+        yield start, stop, end - done
         start, done = stop, end

@@ -1,7 +1,6 @@
-"""Documents as sparse rows: a source of documents and a `FeatureHashing`, put together.
+"""Documents as sparse rows: documents and a `FeatureHashing`, put together; and rows weighted by tf-idf.
 
-Hashing is stateless, so a chunk of documents becomes a chunk of rows by itself, and from here on text flows as svmlight
-does.
+Hashing is stateless, so a chunk of documents becomes a chunk of rows by itself.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 
-from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
-from streamkm.sources.base import ChunkedSource, Rows, RowSource
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
+from streamkm.core.matrix import working_dtype
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
 from streamkm.sources.cached import CachedRows
 from streamkm.sources.chunks import Chunk, chunk_runs
-from streamkm.sources.documents.base import Batch, ChunkedDocuments, Documents, check_target, count_words
+from streamkm.sources.documents.base import Batch, Documents, check_target, count_words
 from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom, LongLine, by_memory
 from streamkm.sources.prepared import PreparedRows
-from streamkm.text import BadDocumentError, FeatureHashing
+from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 
 _MOST_NUMBERS = 0.9  # of words that are a document's
 _SEPARATORS, _NUMBER = re.compile(r"[\s,;]+"), re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -58,7 +58,7 @@ class HashedText(RowSource):
     def __init__(self, documents: Documents, hashing: FeatureHashing) -> None:
         self.documents = documents
         self.hashing = hashing
-        for attribute in Documents.__annotations__:  # all that documents say of themselves
+        for attribute in Documents.__annotations__.keys() & RowSource.__annotations__.keys():
             setattr(self, attribute, getattr(documents, attribute))
         self.n_features: int = hashing.n_features
         self.dtype = np.dtype(hashing.dtype)
@@ -162,10 +162,8 @@ class HashedText(RowSource):
             raise InvalidInputError(f"{where}: {bad.problem}") from None
 
 
-class ChunkedHashedText(HashedText, ChunkedSource):
+class ChunkedHashedText(ChunkedSource, HashedText):
     """Rows of hashed documents whose pieces can be read in any order; see `HashedText`."""
-
-    documents: ChunkedDocuments
 
     @cached_property
     def long_lines(self) -> tuple[LongLine, ...]:  # type: ignore[override]
@@ -220,5 +218,55 @@ def hashed_text(source: RowSource) -> HashedText | None:
 
 def hashed(documents: Documents, hashing: FeatureHashing) -> HashedText:
     """Give rows of documents: in any order where the documents can be read so."""
-    kind = ChunkedHashedText if isinstance(documents, ChunkedDocuments) else HashedText
-    return kind(documents, hashing)
+    return (ChunkedHashedText if documents.chunked else HashedText)(documents, hashing)
+
+
+class TfIdfRows(WrappedSource):
+    """Rows of another source, weighted as they are read; `tfidf` takes 12-16 bytes for each feature that occurs."""
+
+    def __init__(self, source: RowSource, tfidf: TfIdf) -> None:
+        check_weights(source, tfidf)
+        self.source = source
+        made_with = {**(source.made_with or {}), "tfidf": tfidf.digest()}
+        self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with, words=tfidf.words, tfidf=tfidf)
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        return map(self._weighted, self.source.stream(target_bytes))
+
+    def details(self) -> dict[str, str]:
+        counted = self.tfidf.frequencies
+        weights = f"{len(counted.features):,} features of {counted.n_rows:,} rows, norm {self.tfidf.norm}"
+        return {**self.source.details(), "tf-idf": weights}
+
+    def _weighted(self, rows: Rows) -> Rows:
+        return Rows(self.tfidf.apply(rows.X), rows.places)
+
+
+class ChunkedTfIdfRows(TfIdfRows, ChunkedSource):
+    """The same where the source's pieces can be read in any order."""
+
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        return self.source.chunks(target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        return self._weighted(self.source.read(chunk))
+
+
+def weighted(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
+    """Weight rows by frequencies that were counted before; see `check_weights` for errors."""
+    return (TfIdfRows if source.streams else ChunkedTfIdfRows)(source, tfidf)
+
+
+def check_weights(source: RowSource, fit: IdfFit) -> None:
+    """Refuse rows that cannot be weighted.
+
+    Raises InvalidInputError: dense rows. Raises InvalidParameterError: ``sublinear_tf`` for rows that hashing scales.
+    """
+    if not source.is_sparse:
+        raise InvalidInputError(f"{source.name} is dense; tf-idf needs sparse rows")
+    text = hashed_text(source)
+    if fit.sublinear_tf and text is not None and text.hashing.norm is not None:
+        raise InvalidParameterError(
+            f"sublinear_tf takes logarithms of counts, and FeatureHashing(norm={text.hashing.norm!r}) makes "
+            f"fractions of them; pass FeatureHashing(norm=None)"
+        )
