@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import scipy.sparse as sp
@@ -83,14 +84,8 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
 
 
 def _pieces(documents: Documents) -> Iterator[Batch]:
-    if documents.chunked:
-        chunks = documents.chunks(PIECE_BYTES)
-        for number in np.unique(np.linspace(0, len(chunks) - 1, PIECES).astype(int)).tolist():
-            yield documents.read(chunks[number])
-        return
-    n_bytes = 0
-    for batch in documents.stream(PIECE_BYTES):
-        yield batch
-        n_bytes += batch.n_bytes
-        if n_bytes >= PIECES * PIECE_BYTES:
-            break
+    if not documents.chunked:
+        return islice(documents.stream(PIECE_BYTES), PIECES)
+    chunks = documents.chunks(PIECE_BYTES)
+    numbers = np.unique(np.linspace(0, len(chunks) - 1, PIECES).astype(int))
+    return (documents.read(chunks[number]) for number in numbers.tolist())

@@ -110,7 +110,7 @@ class FeatureHashing:
         for name, known in _KNOWN.items():
             if (value := getattr(self, name)) not in known:
                 raise InvalidParameterError(f"{name}={value!r}; needed: {' or '.join(map(repr, known))}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 1 << 64:
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 64:
             raise InvalidParameterError(f"seed={self.seed!r}; needed: an integer from 0 to 2^64 - 1")
         try:
             self._analyzer()
@@ -138,25 +138,12 @@ class FeatureHashing:
         -----
         O(characters), in one thread: scikit-learn tokenizes in Python, which holds the interpreter's lock.
         """
-        return self._checked(documents, None)[0]
+        return self.apply_and_count(documents, None)[0]
 
     def apply_and_count(
-        self, documents: Sequence[Any], looked_at: NDArray[np.bool_]
-    ) -> tuple[sp.csr_array, dict[str, int]]:
-        """Rows as of `apply`, and in how many of the documents `looked_at` (documents,) each word or name occurs."""
-        return self._checked(documents, looked_at)
-
-    def features_of(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """The features of words, n-grams, tokens or names, hashed as they stand (words,)."""
-        if not len(words):
-            return np.empty(0, np.int64)
-        rows = self._hasher("string", False).transform((word,) for word in self._behind_seed(words))
-        return np.asarray(rows.indices, np.int64)
-
-    def _checked(
         self, documents: Sequence[Any], looked_at: NDArray[np.bool_] | None
     ) -> tuple[sp.csr_array, dict[str, int]]:
-        """Rows and counts of documents, of which the first bad one is named."""
+        """Rows as of `apply`, and in how many of the documents `looked_at` (documents,) each word or name occurs."""
         types, wanted = KINDS[self.input]
         for row, document in enumerate(documents):
             if not isinstance(document, types):
@@ -171,6 +158,13 @@ class FeatureHashing:
                 except (TypeError, ValueError, AttributeError) as error:
                     raise BadDocumentError(row, f"it cannot be hashed: {error}") from None
             raise
+
+    def features_of(self, words: Sequence[str]) -> NDArray[np.int64]:
+        """The features of words, n-grams, tokens or names, hashed as they stand (words,)."""
+        if not len(words):
+            return np.empty(0, np.int64)
+        rows = self._hasher("string", False).transform((word,) for word in self._behind_seed(words))
+        return np.asarray(rows.indices, np.int64)
 
     def _hashed(
         self, documents: Sequence[Any], looked_at: NDArray[np.bool_] | None
@@ -217,17 +211,10 @@ class FeatureHashing:
         """scikit-learn's function that cuts a text into words, n-grams or characters; its errors for bad parameters."""
         from sklearn.feature_extraction.text import HashingVectorizer
 
-        vectorizer = HashingVectorizer(
-            n_features=self.n_features,
-            norm=self.norm,
-            alternate_sign=self.alternate_sign,
-            binary=self.binary,
-            strip_accents=self.strip_accents,
-            lowercase=self.lowercase,
-            stop_words=list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words,
-            ngram_range=tuple(self.ngram_range),
-            analyzer=self.analyzer,
-        )
+        names = "n_features norm alternate_sign binary strip_accents lowercase stop_words ngram_range analyzer"
+        options = {name: getattr(self, name) for name in names.split()}
+        words = list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words
+        vectorizer = HashingVectorizer(**options | {"stop_words": words, "ngram_range": tuple(self.ngram_range)})
         analyzer: Callable[[str], list[str]] = vectorizer.fit([]).build_analyzer()
         return analyzer
 

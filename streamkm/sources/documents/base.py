@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.long_lines import LineCost, LineRoom, LongLine
@@ -20,6 +20,10 @@ from streamkm.sources.long_lines import LineCost, LineRoom, LongLine
 SAMPLE_BYTES = 1 << 17  # text that is looked at to tell how many rows there are, and how large they become
 OBJECT_BYTES = 64  # of a document as a Python object, beside its text
 _IN_WORDS = np.array([chr(byte).isalnum() or byte == ord("_") or byte >= 0x80 for byte in range(256)])
+
+
+Record: TypeAlias = tuple[int, Any, int]
+"""The place of a document, the document, and bytes of text that it takes up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,6 @@ class DocumentList(Documents):
         self.resident_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
 
     def chunks(self, text_bytes: int) -> Sequence[Chunk]:
-        check_target(text_bytes)
         return ChunkRuns.of((0, *cut) for cut in cut_at(self._ends, text_bytes))
 
     def read(self, chunk: Chunk) -> Batch:
@@ -143,7 +146,7 @@ class DocumentStream(Documents):
         self._documents = documents
         self.replayable = not isinstance(documents, Iterator)
         iterator = self._start()
-        self._head = next(_batches(iterator, SAMPLE_BYTES), None)
+        self._head = next(batches(_numbered(iterator), SAMPLE_BYTES), None)
         if self._head is None:
             raise InvalidInputError(f"{self.name} gives no documents; at least 1 is needed")
         self._begun: Iterator[Any] | None = chain(self._head.documents, iterator)
@@ -155,7 +158,7 @@ class DocumentStream(Documents):
                 f"fresh iterator for every pass"
             )
         iterator, self._begun = self._begun or self._start(), None
-        yield from _batches(iterator, text_bytes)
+        yield from batches(_numbered(iterator), text_bytes)
 
     def sample(self) -> tuple[Batch, float | None]:
         assert self._head is not None
@@ -173,18 +176,28 @@ class DocumentStream(Documents):
         return iter(made)
 
 
-def _batches(documents: Iterator[Any], text_bytes: int) -> Iterator[Batch]:
-    """Documents in batches that end with the document that makes them `text_bytes` large."""
-    held: list[Any] = []
-    place = size = 0
-    for document in documents:
-        held.append(document)
-        size += document_bytes(document)
+def batch_of(records: Sequence[Record]) -> Batch:
+    """One batch of all records."""
+    places, documents, sizes = zip(*records, strict=True) if records else ((), (), ())
+    return Batch(list(documents), np.array(places, np.int64), sum(sizes))
+
+
+def batches(records: Iterable[Record], text_bytes: int) -> Iterator[Batch]:
+    """Records in batches that end with the document that makes them `text_bytes` large."""
+    held: list[Record] = []
+    size = 0
+    for record in records:
+        held.append(record)
+        size += record[2]
         if size >= text_bytes:
-            yield Batch(held, row_places(place, place + len(held)), size)
-            place, held, size = place + len(held), [], 0
+            yield batch_of(held)
+            held, size = [], 0
     if held:
-        yield Batch(held, row_places(place, place + len(held)), size)
+        yield batch_of(held)
+
+
+def _numbered(documents: Iterable[Any]) -> Iterator[Record]:
+    return ((place, document, document_bytes(document)) for place, document in enumerate(documents))
 
 
 def document_bytes(document: Any) -> int:
@@ -202,12 +215,6 @@ def count_words(text: NDArray[np.uint8]) -> int:
     """Words in a piece of text, about."""
     in_words = _IN_WORDS[text]
     return int(np.count_nonzero(in_words[1:] > in_words[:-1])) + 1
-
-
-def check_target(n_bytes: int) -> None:
-    """Refuse a size of chunks that is not positive."""
-    if n_bytes < 1:
-        raise InvalidParameterError(f"target_bytes must be positive, got {n_bytes}")
 
 
 def cut_at(ends: NDArray[np.int64], text_bytes: int) -> Iterator[tuple[int, int, int]]:

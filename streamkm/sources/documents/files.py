@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, Documents, check_target, count_words
+from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, Documents, Record, batch_of, batches, count_words
 from streamkm.sources.documents.formats import NAMES, MalformedTextError, TextFormat
 from streamkm.sources.long_lines import LineWatch, LongLine, find_long_lines
 from streamkm.sources.stored import name_of, opened_path
@@ -55,7 +55,6 @@ class TextFiles(Documents):
             raise InvalidInputError(f"{self.name}: empty, 0 bytes; at least 1 document is needed")
 
     def chunks(self, text_bytes: int) -> Sequence[Chunk]:
-        check_target(text_bytes)
         return ChunkRuns.of(self._cuts(text_bytes))
 
     def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
@@ -76,32 +75,21 @@ class TextFiles(Documents):
         for part, size in enumerate(self.sizes):
             step, starts = max(STEP_BYTES, -(-size // STEPS)), [0]
             for place, _, _ in self._records(part):
-                if place // step > starts[-1] // step:
-                    starts.append(place)
+                position = place - (part << PLACE_BITS)
+                if position // step > starts[-1] // step:
+                    starts.append(position)
             found.append((np.array(starts, np.int64), step))
         return tuple(found)
 
     def read(self, chunk: Chunk) -> Batch:
-        gathered = _Gathered()
-        for record in self._records(chunk.part, chunk.start, chunk.stop):
-            gathered.add(chunk.part, *record)
-        return gathered.batch()
+        return batch_of(list(self._records(chunk.part, chunk.start, chunk.stop)))
 
     def stream(self, text_bytes: int) -> Iterator[Batch]:
         """Yield all documents in order; pieces may span files."""
-        check_target(text_bytes)
-        gathered = _Gathered()
-        for part in range(len(self.paths)):
-            for record in self._records(part):
-                gathered.add(part, *record)
-                if gathered.n_bytes >= text_bytes:
-                    yield gathered.batch()
-                    gathered = _Gathered()
-        if gathered.documents:
-            yield gathered.batch()
+        return batches(chain.from_iterable(map(self._records, range(len(self.paths)))), text_bytes)
 
-    def _records(self, part: int, start: int = 0, stop: int = _EVERYTHING) -> Iterator[tuple[int, Any, int]]:
-        """Yield (position, document, position of the next) for records that start in a range of bytes."""
+    def _records(self, part: int, start: int = 0, stop: int = _EVERYTHING) -> Iterator[Record]:
+        """Yield (place, document, bytes of text) for records that start in a range of bytes."""
         watch = None
         if self._line_bound is not None:
             watch = LineWatch(self.paths[part], *self._line_bound, partial(self._line_number, part))
@@ -111,7 +99,7 @@ class TextFiles(Documents):
             if start == 0 or reader.skip_line(stop):
                 yield from self._records_of(part, reader, stop)
 
-    def _records_of(self, part: int, reader: LineReader, stop: int = _EVERYTHING) -> Iterator[tuple[int, Any, int]]:
+    def _records_of(self, part: int, reader: LineReader, stop: int = _EVERYTHING) -> Iterator[Record]:
         """Yield what `_records` does, from where a reader is."""
         try:
             if part not in self._columns:
@@ -119,7 +107,7 @@ class TextFiles(Documents):
                     self._columns[part] = self.text_format.columns(LineReader(fill, 0))
             for position, document, end in self.text_format.records(reader, self._columns[part]):
                 if position < stop:
-                    yield position, document, end
+                    yield part << PLACE_BITS | position, document, end - position
                 if end >= stop:
                     break
         except MalformedTextError as problem:
@@ -127,29 +115,35 @@ class TextFiles(Documents):
 
     def sample(self) -> tuple[Batch, float | None]:
         """Look at places all through plain lines, else at the beginning of the first files."""
-        gathered, unpacked = _Gathered(), 1.0
+        found: list[Record] = []
+        unpacked = 1.0
         if self.chunked and self.text_format.form != "csv":
             total, before, part = self.n_bytes, 0, 0
             for target in range(0, total, max(total // PROBES, SAMPLE_BYTES // PROBES)):
                 while target - before >= self.sizes[part]:
                     before, part = before + self.sizes[part], part + 1
                 start = target - before
-                self._look(gathered, part, start, min(start + SAMPLE_BYTES // PROBES, self.sizes[part]), _EVERYTHING)
-        if not gathered.documents:
+                self._look(found, part, start, min(start + SAMPLE_BYTES // PROBES, self.sizes[part]), _EVERYTHING)
+        if not found:
             seen = used = 0
             for part in np.flatnonzero(self.sizes).tolist():
-                n_seen, n_used = self._look(gathered, part)
+                n_seen, n_used = self._look(found, part)
                 seen, used = seen + n_seen, used + n_used
-                if gathered.n_bytes >= SAMPLE_BYTES:
+                if sum(n_bytes for _, _, n_bytes in found) >= SAMPLE_BYTES:
                     break
             unpacked = 1.0 if self.chunked else seen / max(used, 1)
-        return gathered.batch(), self.n_bytes * unpacked
+        return batch_of(found), self.n_bytes * unpacked
 
     def _look(
-        self, gathered: _Gathered, part: int, start: int = 0, stop: int = _EVERYTHING, most: int = SAMPLE_BYTES
+        self,
+        found: list[Record],
+        part: int,
+        start: int = 0,
+        stop: int = _EVERYTHING,
+        most: int = SAMPLE_BYTES,
     ) -> tuple[int, int]:
         """Add documents up to a long line, or from behind it on if it comes first; bytes of text and of file read."""
-        before, n_seen = max(start - 1, 0), 0
+        before, n_seen, size = max(start - 1, 0), 0, sum(n_bytes for _, _, n_bytes in found)
 
         def counted(view: memoryview) -> int:
             nonlocal n_seen
@@ -163,12 +157,13 @@ class TextFiles(Documents):
             for _ in range(PROBES if more else 0):
                 try:
                     for record in self._records_of(part, reader, stop):
-                        gathered.add(part, *record)
-                        if gathered.n_bytes >= most:
+                        found.append(record)
+                        size += record[2]
+                        if size >= most:
                             break
                     break
                 except LongLineError:
-                    if gathered.documents or self.text_format.form == "csv" or not reader.drop_line():
+                    if found or self.text_format.form == "csv" or not reader.drop_line():
                         break
             return n_seen, raw.tell()
 
@@ -187,7 +182,7 @@ class TextFiles(Documents):
             yield batch.documents
 
     @cached_property
-    def long_lines(self) -> tuple[LongLine, ...]:  # type: ignore[override]
+    def long_lines(self) -> tuple[LongLine, ...]:
         return find_long_lines(self.paths, self.sizes, count_words) if self.chunked else ()
 
     def describe(self, place: int) -> str:
@@ -204,20 +199,3 @@ class TextFiles(Documents):
     def details(self) -> dict[str, str]:
         files = f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
         return {"format": NAMES[self.text_format.form] + files, "compression": self.packed}
-
-
-class _Gathered:
-    """Documents that become a batch."""
-
-    def __init__(self) -> None:
-        self.documents: list[Any] = []
-        self.places: list[int] = []
-        self.n_bytes = 0
-
-    def add(self, part: int, position: int, document: Any, end: int) -> None:
-        self.documents.append(document)
-        self.places.append(part << PLACE_BITS | position)
-        self.n_bytes += end - position
-
-    def batch(self) -> Batch:
-        return Batch(self.documents, np.array(self.places, np.int64), self.n_bytes)

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.matrix import working_dtype
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
 from streamkm.sources.cached import CachedRows
 from streamkm.sources.chunks import Chunk, chunk_runs
-from streamkm.sources.documents.base import Batch, Documents, check_target, count_words
+from streamkm.sources.documents.base import Batch, Documents, count_words
 from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom, LongLine, by_memory
 from streamkm.sources.prepared import PreparedRows
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
@@ -75,7 +76,7 @@ class HashedText(RowSource):
             return LONG_DENSITY, None if text_bytes is None else text_bytes * len(sizes) / sum(sizes), None
         if self.documents.files:
             _warn_of_numbers(batch, self.documents.name)
-        X = self._hash(batch, self.hashing.apply)
+        X, _ = self._hash(batch, None)
         decoded = X.nnz * (self.dtype.itemsize + _VALUE_BYTES) + X.shape[0] * _ROW_BYTES
         seen = max(batch.n_bytes, 1)
         if text_bytes is None:
@@ -97,7 +98,8 @@ class HashedText(RowSource):
 
     def text_bytes(self, target_bytes: int) -> int:
         """How much text becomes rows of `target_bytes`, about."""
-        check_target(target_bytes)
+        if target_bytes < 1:
+            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         return max(1, round(target_bytes / self._densities[0]))
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
@@ -145,18 +147,16 @@ class HashedText(RowSource):
 
     def _rows(self, batch: Batch) -> Rows:
         if self._shift is None:
-            return Rows(self._hash(batch, self.hashing.apply), batch.places)
-        places = batch.places.astype(np.uint64)  # which are looked at depends on them alone, not on chunks
-        looked_at = (
-            places * SPREADING >> np.uint64(64 - self._shift) == 0 if self._shift else np.ones(len(places), bool)
-        )
-        X, words = self._hash(batch, partial(self.hashing.apply_and_count, looked_at=looked_at))
+            return Rows(self._hash(batch, None)[0], batch.places)
+        # which are looked at depends on places alone, not on chunks
+        spread = batch.places.astype(np.uint64) * SPREADING
+        X, words = self._hash(batch, spread >= 0 if self._shift == 0 else spread >> np.uint64(64 - self._shift) == 0)
         return Rows(X, batch.places, words)
 
-    def _hash(self, batch: Batch, function: Callable[[Sequence[Any]], Any]) -> Any:
-        """What a function of documents gives; errors name the place."""
+    def _hash(self, batch: Batch, looked_at: NDArray[np.bool_] | None) -> tuple[sp.csr_array, dict[str, int]]:
+        """Rows, and counts of words; errors name the place."""
         try:
-            return function(batch.documents)
+            return self.hashing.apply_and_count(batch.documents, looked_at)
         except BadDocumentError as bad:
             where = self.documents.describe(int(batch.places[bad.row]))
             raise InvalidInputError(f"{where}: {bad.problem}") from None

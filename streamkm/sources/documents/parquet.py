@@ -12,7 +12,7 @@ import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, SourceError
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.documents.base import Batch, Documents, check_target, cut_at
+from streamkm.sources.documents.base import Batch, Documents, cut_at
 from streamkm.sources.documents.formats import document_of, shown_names
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.objects import remote_library
@@ -46,7 +46,6 @@ class ParquetDocuments(Documents):
 
     def chunks(self, text_bytes: int) -> Sequence[Chunk]:
         """Cut between row groups; starts and stops are rows of a file."""
-        check_target(text_bytes)
         return ChunkRuns.of(self._cuts(text_bytes))
 
     def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:

@@ -74,7 +74,7 @@ class WholeFiles(DocumentList):
         return Batch(documents, chosen, int(ends[: len(chosen)].max(initial=0))), float(self._ends[-1])
 
     @cached_property
-    def long_lines(self) -> tuple[LongLine, ...]:  # type: ignore[override]
+    def long_lines(self) -> tuple[LongLine, ...]:
         """The largest files, which take memory as long lines do."""
         found = []
         for number in np.argsort(-self._sizes, kind="stable")[:MOST_FOUND].tolist():
