@@ -1,12 +1,8 @@
 """Zarr stores, format 2 and 3: dense arrays (sharded ones too) and CSR groups, in directories, .zip files and stores.
 
-Responsible for finding the matrix in a store and reading rows of its arrays.
-
-A storage chunk that is missing from a Zarr store holds the fill value by the format (mostly 0), so one that got lost
-before the store was opened cannot be told from rows that are zero. Missing ones are counted in the list of what is
-stored, and told. From then on, in every process, the files of storage chunks that are read and those of the array's
-metadata are compared with what was there (see `local_files`); a .zip file as any file is. Stores that lie neither on
-disk nor behind a URL are not.
+A storage chunk that is missing holds the fill value by the format, so one that got lost before the store was opened
+cannot be told from rows that are zero: missing ones are counted in the list of what is stored, and told. From then on
+the files that are read are compared with what was there (see `local_files`).
 """
 
 from __future__ import annotations
@@ -169,20 +165,16 @@ class ZarrArray(StoredArray):
         self._grid = grid = Grid(array.metadata)
         self.unit_rows = grid.lengths[0] if self.shape else 1
         self.unit_bytes = math.prod(grid.lengths) * self.dtype.itemsize
-        self._files: WatchedFiles | None = None
-        self._zip = ""
+        self._files, self._zip, stored = None, "", None
         self.n_bytes = int(array.nbytes_stored()) if isinstance(array.store, MemoryStore) else None
         if isinstance(array.store, LocalStore):
             self._files = WatchedFiles(str(Path(array.store.root, array.path)), grid.holds)
             self.n_bytes = self._files.n_bytes
             self.missing_chunks = grid.lacking(name, self._files.n_counted, self._files)
-            return
-        if isinstance(array.store, RemoteStore):
+        elif isinstance(array.store, RemoteStore):
             address = array.store.root.at(array.path)
-            objects = listed(address)
-            # where nothing is listed, what was stored is estimated by samples of the rows
-            stored = None if objects is None else {key: version.n_bytes for key, version in objects.items()}
-            if objects is not None:
+            if (objects := listed(address)) is not None:  # else what was stored is estimated by samples of the rows
+                stored = {key: version.n_bytes for key, version in objects.items()}
                 self.files = (Address(address, address.options, Version.of_all(objects)),)
         else:
             self._zip = opened_path(str(array.store.path)) if isinstance(array.store, ZipStore) else ""
@@ -231,9 +223,8 @@ class ZarrArray(StoredArray):
 
     def _check_files(self, start: int, stop: int) -> None:
         """See to it that the files of rows are those that were there when the array was opened."""
-        if self._files is None:
-            return
-        self._files.check(itertools.chain(_METADATA, self._grid.keys(start, stop)))
+        if self._files is not None:
+            self._files.check(itertools.chain(_METADATA, self._grid.keys(start, stop)))
 
 
 class _ZarrTree:

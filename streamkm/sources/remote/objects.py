@@ -1,8 +1,6 @@
 """Objects behind URLs (``s3://``, ``https://``, ``memory://``, whatever fsspec knows): requests, and what they meet.
 
-Responsible for asking a file system for ranges of bytes, sizes and lists, for asking again where that may help, for
-noticing that an object is no longer the one that was opened, and for words about all this. What the bytes mean is none
-of its business.
+Asks for ranges of bytes, sizes and lists, again where that may help, and notices an object that has changed.
 """
 
 from __future__ import annotations
@@ -37,9 +35,14 @@ PAUSES_SECONDS = (0.1, 0.5, 2.0, 8.0)
 _REQUESTS_AT_ONCE = 16
 _EXTRAS = {"http": "remote", "https": "remote", "s3": "s3", "s3a": "s3"}
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-# of aiohttp and botocore, which may be missing
-_TRANSIENT_TYPES = frozenset({"ClientConnectionError", "ClientPayloadError", "HTTPClientError", "IncompleteRead"})
-_CREDENTIALS_TYPES = frozenset({"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"})
+# some of aiohttp and botocore, which may be missing
+_TRANSIENT_TYPES = frozenset({
+    "TimeoutError", "ConnectionError", "ClientConnectionError", "ClientPayloadError", "HTTPClientError",
+    "IncompleteRead",
+})  # fmt: skip
+_REFUSED_TYPES = frozenset({
+    "PermissionError", "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError",
+})  # fmt: skip
 _ETAGS = ("ETag", "etag", "Content-MD5", "content_md5", "md5Hash")
 _TIMES = ("LastModified", "Last-Modified", "last_modified", "mtime", "modified", "updated", "created")
 
@@ -239,19 +242,16 @@ def unchanged(files: Sequence[str]) -> Iterator[None]:
 
     Raises SourceError, saying what was opened and what is there, instead of what a changed object has made fail.
     """
-    far = [file for file in files if isinstance(file, Address)]
+    far, failure = [file for file in files if isinstance(file, Address)], None
     try:
         yield
-    except StreamkmError:
-        _check_all(far)
-        raise
-    _check_all(far)
-
-
-def _check_all(addresses: Sequence[Address]) -> None:
-    if addresses:
+    except StreamkmError as error:
+        failure = error
+    if far:
         with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            list(threads.map(check_same, addresses))
+            list(threads.map(check_same, far))
+    if failure is not None:
+        raise failure
 
 
 def check_same(address: Address) -> None:
@@ -291,12 +291,7 @@ def entries(address: Address) -> list[str]:
 
 
 def fingerprint(url: str) -> dict[str, Any]:
-    """Describe an object, or a directory with all that is in it, without reading them.
-
-    The result: ``path`` without secrets, ``bytes``, ``version``: the etag, else the time of change; of a directory a
-    hash of those of all its objects, and ``objects``, their number. ``query``, a short hash of a URL that has secrets,
-    where neither etag nor time is known.
-    """
+    """Description of an object, or of a directory with all that is in it: path without secrets, bytes and version."""
     address = url if isinstance(url, Address) else Address(url)
     version = address.version or look(address) or Version.of_all(listed(address) or {})
     described = {"path": str(address), "bytes": version.n_bytes, "version": version.tag}
@@ -340,8 +335,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _is(error: BaseException, names: frozenset[str]) -> bool:
-    return any(each.__name__ in names for each in type(error).__mro__)
+def _types(error: BaseException) -> set[str]:
+    """Names of the types of an error and of what caused it."""
+    return {each.__name__ for cause in _causes(error) for each in type(cause).__mro__}
 
 
 def _status(error: BaseException) -> int | None:
@@ -357,9 +353,7 @@ def _status(error: BaseException) -> int | None:
 
 def _is_transient(error: BaseException) -> bool:
     status = _status(error)
-    if status is not None:
-        return status in _TRANSIENT_STATUS
-    return any(isinstance(e, TimeoutError | ConnectionError) or _is(e, _TRANSIENT_TYPES) for e in _causes(error))
+    return bool(_types(error) & _TRANSIENT_TYPES) if status is None else status in _TRANSIENT_STATUS
 
 
 def _text(error: BaseException) -> str:
@@ -376,9 +370,7 @@ def _shown(error: BaseException) -> BaseException | None:
 
 def _explained(address: Address, error: Exception, attempts: int) -> SourceError:
     status = _status(error)
-    if status in (401, 403) or any(
-        isinstance(e, PermissionError) or _is(e, _CREDENTIALS_TYPES) for e in _causes(error)
-    ):
+    if status in (401, 403) or _types(error) & _REFUSED_TYPES:
         return SourceError(
             f"{address}: access refused ({_text(error)}); give credentials as fsspec's {address.protocol} file system "
             f"takes them: its environment variables and files, or storage_options"
