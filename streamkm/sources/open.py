@@ -16,7 +16,7 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import RowSource
-from streamkm.sources.binary.anndata_objects import gene_names, marked_genes
+from streamkm.sources.binary.column_names import gene_names, marked_genes
 from streamkm.sources.cached import CachedRows
 from streamkm.sources.chosen_columns import ChosenColumns, by_names, choosable, named
 from streamkm.sources.formats import COLUMNS, FORMATS, GENES, STORED, Reader

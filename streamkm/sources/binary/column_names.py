@@ -1,7 +1,7 @@
 """The matrix of a hierarchical file, with names of its columns: genes in `var` of AnnData, features of 10x Genomics.
 
-Responsible for finding the names beside the matrix, for making them unique, and for columns that are chosen by a mark
-there. Reads no rows.
+The names beside the matrix are found and made unique, and columns chosen by a mark there. Of AnnData objects only what
+they offer is used, so that anndata is not imported.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ def column_names(tree: Tree, found: MatrixLocation, column: str | None) -> tuple
         raise InvalidInputError(
             f"{_where(tree, place)} has no name for column {names.index(None):,}; choose another column as var_column="
         )
-    given = [str(name) for name in names]
-    return None if column is None and are_numbers(given) else unique_names(given)
+    return _named(names, column)
 
 
 def marked_columns(tree: Tree, found: MatrixLocation, column: str) -> tuple[int, ...]:
@@ -92,9 +91,11 @@ def true_numbers(marks: Sequence[str | None], where: str) -> tuple[int, ...]:
     return chosen
 
 
-def are_numbers(names: Sequence[str]) -> bool:
-    """Whether names are "0", "1", ... in order: what an index has that nobody has named."""
-    return all(name == str(number) for number, name in enumerate(names))
+def _named(names: Iterable[Any], column: str | None) -> tuple[str, ...] | None:
+    """Unique names; None for "0", "1", ... in order, which an index has that nobody has named."""
+    given = [str(name) for name in names]
+    are_numbers = all(name == str(number) for number, name in enumerate(given))
+    return None if column is None and are_numbers else unique_names(given)
 
 
 def unique_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -204,3 +205,43 @@ def _texts(tree: Tree, path: str) -> list[str | None] | None:
 
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def gene_names(adata: Any, column: str | None) -> tuple[str, ...] | None:
+    """Names of the columns of X: `column` of `var`, by default its index if it names them; repeated ones made unique.
+
+    Raises InvalidParameterError: `var` has no such column. Raises InvalidInputError: a gene without a name.
+    """
+    if column is not None:
+        _check_column(adata, column, "var_column")
+    names = getattr(adata, "var_names", None) if column is None else adata.var[column]
+    if names is None:  # of what looks like AnnData
+        return None
+    place = "var_names" if column is None else f"var[{column!r}]"
+    missing = names.isna()
+    if missing.any():
+        raise InvalidInputError(
+            f"{place} of the AnnData object has no name for column {missing.argmax():,}; choose another column as "
+            f"var_column="
+        )
+    return _named(names, column)
+
+
+def marked_genes(adata: Any, column: str) -> tuple[int, ...]:
+    """Numbers of the genes for which `column` of `var` is true.
+
+    Raises InvalidParameterError: `var` has no such column. Raises InvalidInputError as `true_numbers`.
+    """
+    _check_column(adata, column, "genes")
+    values = adata.var[column]
+    marks = [None if missing else str(value) for value, missing in zip(values, values.isna(), strict=True)]
+    return true_numbers(marks, f"var[{column!r}] of the AnnData object")
+
+
+def _check_column(adata: Any, column: str, option: str) -> None:
+    """Refuse a column that `var` lacks."""
+    if column not in adata.var:
+        raise InvalidParameterError(
+            f"var of the AnnData object has no column {column!r}, which {option}= names; it has "
+            f"{', '.join(map(str, adata.var)) or 'none'}"
+        )

@@ -30,37 +30,14 @@ def open_hdf5(
     var_column: str | None = None,
     genes: str | None = None,
 ) -> ChunkedSource:
-    """Open the matrix of an HDF5 file.
+    """Open the matrix of an HDF5 file, by path or by a URL that fsspec knows.
 
-    Parameters
-    ----------
-    path : str
-        Of a file, or a URL that fsspec knows.
-    dataset : str or None
-        A dataset of shape (n, d), a CSR group, a 10x group (its cells are the rows), an AnnData object (its X), or a
-        group with one of these in it. None searches the file, which must hold one matrix.
-    follow_external : bool
-        Whether links to, and data in, other files are read. A file of unknown origin could name any file.
-    var_column : str or None
-        Column of `var` of AnnData, or of `features` of 10x Genomics, that names the columns of the matrix; None is the
-        index of `var`, and `name` of `features`.
-    genes : str or None
-        Column of true and false there: the columns of the matrix to take; None takes all.
-
-    Returns
-    -------
-    DenseSource or CsrSource, or ChosenColumns of one
-
-    Raises
-    ------
-    SourceError
-        Missing or damaged file, missing dataset, or one that lies in another file.
-    InvalidInputError
-        No matrix, several matrices, or one that is not of numbers; a column without a name.
-    InvalidParameterError
-        No such `var_column` or `genes`.
-    MissingDependencyError
-        Compressed with a filter that is not installed.
+    `dataset`: a dataset of shape (n, d), a CSR group, a 10x group (its cells are the rows), an AnnData object (its X),
+    or a group with one of these in it; None searches the file, which must hold one matrix. `follow_external`: whether
+    links to, and data in, other files are read; a file of unknown origin could name any file. `var_column`: column of
+    `var` of AnnData, or of `features` of 10x Genomics, that names the columns of the matrix. `genes`: one of true and
+    false there, the columns to take. Raises SourceError, InvalidInputError, InvalidParameterError,
+    MissingDependencyError (a filter that is not installed).
     """
     path = opened_path(path)
     with open_file(path) as file:

@@ -65,30 +65,13 @@ def open_zarr(
     genes: str | None = None,
     missing_chunks: str = "warn",
 ) -> ChunkedSource:
-    """Open the matrix of a Zarr store.
+    """Open the matrix of a Zarr store: a directory, a .zip file, or an address that fsspec knows.
 
-    Parameters
-    ----------
-    path : str
-        A directory, a .zip file, or an address such as ``s3://bucket/x.zarr`` that fsspec knows.
-    dataset : str or None
-        An array of shape (n, d), a CSR group, an AnnData object (its X), or a group with one of these in it. None
-        searches the store, which must hold one matrix.
-    var_column : str or None
-        Column of `var` of AnnData that names the columns of the matrix; None is its index.
-    genes : str or None
-        Column of true and false there: the columns of the matrix to take; None takes all.
-    missing_chunks : {"warn", "raise"}
-        Whether storage chunks that are not in the store are noted in the source, or an error.
-
-    Raises
-    ------
-    SourceError
-        No such store, or one that cannot be read; no such array in it; missing storage chunks.
-    InvalidInputError
-        No matrix, several matrices, or one that is not of numbers; a column without a name.
-    InvalidParameterError
-        No such `var_column` or `genes`, another `missing_chunks`.
+    `dataset`: an array of shape (n, d), a CSR group, an AnnData object (its X), or a group with one of these in it;
+    None searches the store, which must hold one matrix. `var_column`: column of `var` of AnnData that names the columns
+    of the matrix. `genes`: one of true and false there, the columns to take. `missing_chunks` ("warn", "raise"):
+    whether storage chunks that are not in the store are noted in the source, or an error. Raises SourceError,
+    InvalidInputError, InvalidParameterError.
     """
     root = open_root(path)
     if isinstance(root.store, RemoteStore):  # servers that list nothing
