@@ -66,8 +66,8 @@ class Hdf5Array(StoredArray):
         self._asked = handle
         if self._object:  # the index of an object's chunks is fetched once, and goes along to all processes
             self._ask(dataset)
-        chunked = isinstance(self._stored, _Chunks)
-        self.n_bytes = int(self._stored.sizes.sum()) if chunked else dataset.id.get_storage_size()
+        stored: Any = self._stored
+        self.n_bytes = int(stored.sizes.sum()) if isinstance(stored, _Chunks) else dataset.id.get_storage_size()
 
     def details(self) -> dict[str, str]:
         """Say how the values are stored; see `StoredArray.details`."""
@@ -85,7 +85,7 @@ class Hdf5Array(StoredArray):
             if self._stored and self._stored.are_direct and self._read_chunks(self._stored, start, stop, out):
                 return
             with nullcontext() if self._handle is not None else open_file(self._path, self._object) as file:
-                dataset = self._handle if file is None else file[self._dataset]
+                dataset: Any = self._handle if file is None else file[self._dataset]
                 _require_filters(dataset, self.name)
                 if self._object and self._stored:
                     self._object.expect(self._stored.ranges(start, stop))

@@ -35,7 +35,7 @@ class WatchedFiles:
         self.table = table[np.argsort(table["name"])]
         self.n_bytes = int(self.table["size"].sum())
         files = f"{len(self.table):,} files of {self.n_bytes:,} bytes, the newest last modified "
-        digest = hashlib.blake2b(self.table, digest_size=16).hexdigest()
+        digest = hashlib.blake2b(self.table.data, digest_size=16).hexdigest()
         newest = time_text(int(self.table["time"].max(initial=0)))
         self.told = f"{files}{newest} (hash of names, sizes and times {digest})"
 
