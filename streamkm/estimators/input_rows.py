@@ -20,7 +20,7 @@ from streamkm.passes.reader import Invalid
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource, GraphSource, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
-from streamkm.sources.documents.hashed import HashedText, TfIdfRows, weighted
+from streamkm.sources.documents.hashed import HashedText, TfIdfRows, weight_rows
 from streamkm.sources.fitted_tables import options_for, table_options
 from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.memory.frames import (
@@ -199,7 +199,7 @@ def _weighted_as_fit(estimator: Any, source: HashedText | TfIdfRows) -> RowSourc
             f"{source.name}: documents are not weighted by the frequencies of the fit, which the model does not keep; "
             "pass tfidf= those of the fit to open_documents"
         )
-    return weighted(rows, estimator.tfidf_)
+    return weight_rows(rows, estimator.tfidf_)
 
 
 def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from streamkm.planning.line_room import with_line_room
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import default_chunk_bytes
-from streamkm.sources.documents.hashed import TfIdfRows, check_weights, hashed, hashed_text, weighted
+from streamkm.sources.documents.hashed import TfIdfRows, check_weights, hashed, hashed_text, weight_rows
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.open import is_collection, open_source
 from streamkm.text import FeatureHashing, IdfFit, TfIdf, WordTable
@@ -149,7 +149,7 @@ def open_documents(
     if tfidf is True:
         fit = IdfFit(sublinear_tf=sublinear_tf)
         return count_and_weight(source, executor=executor, fit=fit, memory_limit=memory_limit)
-    return weighted(source, tfidf)
+    return weight_rows(source, tfidf)
 
 
 def count_and_weight(
@@ -158,7 +158,7 @@ def count_and_weight(
     """Rows weighted by their own document frequencies, which tell of the pass that counted; see `fit_idf`."""
     held = resident_bytes()
     tfidf, stage = _counted(source, executor, fit or IdfFit(), memory_limit)
-    rows = weighted(source, tfidf)
+    rows = weight_rows(source, tfidf)
     # a plan is the same before and after, so that what it refuses names a limit that will do
     rows.unloaded_bytes = max(0, held + COUNTED_BYTES - resident_bytes())
     rows.stages_before = (*source.stages_before, stage)

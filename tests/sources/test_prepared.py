@@ -14,7 +14,7 @@ from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.cached import cached_rows
-from streamkm.sources.documents.hashed import hashed_text, weighted
+from streamkm.sources.documents.hashed import hashed_text, weight_rows
 from streamkm.sources.memory.arrays import ArraySource
 from streamkm.sources.prepared import prepared
 from streamkm.text import TfIdf
@@ -106,7 +106,7 @@ def test_prepared_rows_tell_what_they_are_made_of():
     assert hashed_text(text) is text
     assert hashed_text(prepared(text, preparation)) is text
     assert hashed_text(cached_rows(text, 1 << 20, 1 << 20)) is text
-    assert hashed_text(weighted(text, TfIdf(Frequencies(2, np.array([1]), np.array([2]))))) is None
+    assert hashed_text(weight_rows(text, TfIdf(Frequencies(2, np.array([1]), np.array([2]))))) is None
 
 
 def test_what_goes_to_a_cluster_carries_no_rows(tmp_path):

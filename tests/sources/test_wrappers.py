@@ -18,7 +18,7 @@ from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.documents.base import Documents
-from streamkm.sources.documents.hashed import hashed, weighted
+from streamkm.sources.documents.hashed import hashed, weight_rows
 from streamkm.sources.long_lines import LongLine
 from streamkm.sources.prepared import prepared
 from streamkm.sources.sketch_store import StoreSource
@@ -80,7 +80,7 @@ TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), set()),
     "sent": (SentRows, {"resident_bytes", "unloaded_bytes", "producer_bytes"}),  # they are another process's
-    "weighted": (lambda source: weighted(source, TFIDF), {"dtype", "made_with", "words", "tfidf"}),
+    "weighted": (lambda source: weight_rows(source, TFIDF), {"dtype", "made_with", "words", "tfidf"}),
     "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
     "kept": (lambda source: cached_rows(source, 1 << 20, 1 << 20), set()),

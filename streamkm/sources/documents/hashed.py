@@ -252,7 +252,7 @@ class ChunkedTfIdfRows(TfIdfRows, ChunkedSource):
         return self._weighted(self.source.read(chunk))
 
 
-def weighted(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
+def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
     """Weight rows by frequencies that were counted before; see `check_weights` for errors."""
     return (TfIdfRows if source.streams else ChunkedTfIdfRows)(source, tfidf)
 
