@@ -92,8 +92,8 @@ def open_source(X: Any, **options: Any) -> RowSource:
         - ``delimiter`` : str, default a comma, for .tsv a tab. CSV: the separator, one character.
         - ``header`` : bool. CSV: whether the first record of a file names its columns; by default it does unless it
           holds only numbers.
-        - ``newlines_in_values`` : bool, default False. CSV: whether quoted fields may contain line feeds. The whole
-          text is then searched beforehand.
+        - ``newlines_in_values`` : bool, default False. CSV: whether quoted fields may contain line feeds. Such
+          files are read in order, by one thread.
         - ``null_values`` : str or list of str. CSV: words for a missing number or category; an empty field is always
           missing. The default is NA, N/A, NaN, NULL, None (also in lower case), ? and - in columns of numbers, and no
           word for categories. Ids keep their text.

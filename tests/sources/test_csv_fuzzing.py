@@ -11,7 +11,7 @@ import pytest
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
-from streamkm.sources.tables import csv_tables
+from streamkm.sources.tables import csv_files
 from streamkm.sources.tables.csv_format import NULLS
 from tests.contracts import assemble
 
@@ -97,13 +97,12 @@ def compare(path, text, target, options, *, newlines, null_values):
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
 def test_every_cut_at_every_chunk_size(tmp_path, monkeypatch, reduced, name, n_texts, n_targets):
     """Values, ids and numbers of rows are those of the csv module, or the file is refused by name."""
-    monkeypatch.setattr(csv_tables, "_PIECE_BYTES", 8)
     rng, n_read, n_refused = np.random.default_rng(0), 0, 0
     for _ in range(min(n_texts, 10) if reduced else n_texts):
         text = random_text(rng)
         cuts = [*range(len(HEADER), len(text)), *[len(text)] * 30]
         for cut in cuts:
-            monkeypatch.setattr(csv_tables, "_STEP_BYTES", int(rng.integers(1, 20)))
+            monkeypatch.setattr(csv_files, "_PIECE_BYTES", int(rng.integers(1, 20)))
             how = {"newlines": bool(rng.integers(4)), "null_values": [None, ["?", "NA"]][rng.integers(2)]}
             options = OPTIONS[rng.integers(2)]
             for target in rng.integers(1, 2 * len(text), n_targets).tolist():

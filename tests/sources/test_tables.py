@@ -32,9 +32,9 @@ from streamkm.kernels.text import csv_numbers
 from streamkm.sources import open_source
 from streamkm.sources.arrow import number_values
 from streamkm.sources.registry import file_format
-from streamkm.sources.tables import csv_tables
+from streamkm.sources.tables import csv_files
+from streamkm.sources.tables.csv_files import CsvTable
 from streamkm.sources.tables.csv_format import NULLS
-from streamkm.sources.tables.csv_tables import CsvTable
 from streamkm.sources.tables.files import OpenGroup, ParquetTable
 from streamkm.text import FeatureHashing
 from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
@@ -516,8 +516,7 @@ class TestCsvText:
     @cases("quoted", ["'NA", '"NA'])
     def test_a_record_that_is_too_long(self, tmp_path, monkeypatch, quoted):
         """A quote that never ends would have the rest of the file in memory: the record is named before."""
-        monkeypatch.setattr(csv_tables, "MAX_LINE_BYTES", 1 << 16)
-        monkeypatch.setattr(csv_tables, "_STEP_BYTES", 1 << 12)
+        monkeypatch.setattr(csv_files, "MAX_LINE_BYTES", 1 << 16)
         text = '"a",b\n' + "1,2\n" * 5_000 + f"1,{quoted}\n" + "3,4\n" * 50_000
         (tmp_path / "x.csv").write_text(text)
         source = open_source(tmp_path / "x.csv", exclude="b", newlines_in_values=True)
@@ -527,7 +526,7 @@ class TestCsvText:
         with pytest.raises(
             InvalidInputError, match=r"x\.csv, line 5,002 \(byte 20,006\): .* 65,536 bytes, .*quotes does not"
         ):
-            source.chunks(1 << 12)
+            assemble(source.stream(1 << 12), 1)
 
     def test_words_for_nothing_throughout_the_head(self, tmp_path):
         """Such a column is taken for numbers; what is said of its first word leads on."""
@@ -589,8 +588,7 @@ def test_numbers_of_all_lengths():
         text = "".join(f"{cell},{cell}{end}" for cell in cells).encode()
         buffer = np.frombuffer(text + bytes(64), np.uint8)
         out, places = np.empty((len(cells), 2)), np.empty(len(cells), np.int64)
-        words = np.empty((0, 2), np.uint64)
-        given = (buffer, (0, len(text), 0), 44, np.arange(2), words, out, places)
+        given = (buffer, (len(text), 0), 44, np.arange(2), out, places)
         assert csv_numbers.parse_numbers(*given) == (len(cells), len(text))
         np.testing.assert_array_equal(out, [[float(cell)] * 2 for cell in cells])
 
@@ -608,8 +606,7 @@ def test_the_kernel_reads_what_pyarrow_reads(data):
     text = "".join(f"{a},{b}\n" for a, b in rows).encode()
     buffer = np.frombuffer(text + bytes(64), np.uint8)
     out, places = np.empty((len(rows), 2)), np.empty(len(rows), np.int64)
-    words = np.array([(int.from_bytes(word.encode(), "little"), len(word)) for word in NULLS if word], np.uint64)
-    n_rows, at = csv_numbers.parse_numbers(buffer, (0, len(text), 0), 44, np.arange(2), words, out, places)
+    n_rows, at = csv_numbers.parse_numbers(buffer, (len(text), 0), 44, np.arange(2), out, places)
     if n_rows == 0:
         return
     options = pa.csv.ConvertOptions(column_types={"a": pa.float64(), "b": pa.float64()}, null_values=list(NULLS))

@@ -133,7 +133,7 @@ def test_every_wrapper_is_among_them():
         "ChunkedSource", "GraphSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
         "DaskSource", "DaskTable", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
-        "BatchTable", "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CompressedCsvTable",
+        "BatchTable", "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CsvStream",
         "MemoryTable", "BatchStream", "MatrixMarketSource", "SparseFrame", "_LoadedSource",
     }  # fmt: skip
     assert found - readers == known

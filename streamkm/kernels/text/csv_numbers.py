@@ -1,7 +1,7 @@
 """Numbers of comma-separated text to rows of a matrix, in one pass over the bytes.
 
-Takes what is plain: numbers, nothing, the words for nothing, fields that are not asked for. At the first line with
-anything else it stops, and its caller takes a parser that knows all of CSV. Makes no messages.
+Takes what is plain: numbers, nothing, fields without quotes that are not asked for. At the first line with anything
+else it stops, and its caller takes a parser that knows all of CSV. Makes no messages.
 
 Numba's cache follows a function's own file alone: after an edit of `words` or `decimals`, empty the folder
 ``__pycache__`` here.
@@ -18,7 +18,6 @@ from streamkm.kernels.text.words import WINDOW, bytes_outside, first_digits, loa
 _LINE_FEED, _RETURN, _SPACE, _QUOTE, _MINUS, _POINT = 10, 13, 32, 34, 45, 46
 _1, _3, _8, _LOW_BYTE, _MINUS_BYTE = (np.uint64(i) for i in (1, 3, 8, 255, _MINUS))
 _EXACT_LIMIT = np.uint64(1 << 53)
-MOST_WORD_BYTES = 7
 
 
 @kernel
@@ -31,20 +30,18 @@ def count_line_feeds(text):
 
 
 @kernel
-def parse_numbers(buf, span, delimiter, columns, words, out, places):
+def parse_numbers(buf, span, delimiter, columns, out, places):
     """Read the records of lines that are plain.
 
     Parameters
     ----------
     buf : uint8 ndarray
         Text with `words.WINDOW` readable bytes behind it.
-    span : (start, end, base) of int64
-        First byte; behind a line feed; place of byte 0 of `buf`.
+    span : (end, base) of int64
+        Behind a line feed; place of byte 0 of `buf`.
     delimiter : int64
     columns : int64 ndarray of shape (fields,)
         Column of `out` for each field of a record; -1: it is skipped.
-    words : uint64 ndarray of shape (w, 2)
-        Words that stand for nothing: the bytes of each, at most `MOST_WORD_BYTES`, the first lowest, and their number.
     out : float64 ndarray of shape (rows, d), mutated
         Room for a row a line feed.
     places : int64 ndarray of shape (rows,), mutated
@@ -60,7 +57,7 @@ def parse_numbers(buf, span, delimiter, columns, words, out, places):
     -----
     Linear in the bytes. Empty lines are no records.
     """
-    at, end, base = span
+    at, (end, base) = 0, span
     text = text_of(buf)
     n_fields = columns.shape[0]
     n_rows = 0
@@ -75,9 +72,11 @@ def parse_numbers(buf, span, delimiter, columns, words, out, places):
         for field in range(n_fields):
             column = columns[field]
             if column < 0:
-                at = _skip_field(text, at, delimiter)
-                if at < 0:
+                if text[at] == _QUOTE:
                     return n_rows, line
+                while text[at] != delimiter and text[at] != _LINE_FEED:
+                    at += 1
+                at -= np.int64(text[at] == _LINE_FEED and text[at - 1] == _RETURN)
             else:
                 begun = at
                 at, value = _read_short(text, begun, delimiter)
@@ -92,16 +91,11 @@ def parse_numbers(buf, span, delimiter, columns, words, out, places):
                             return n_rows, line
                         value = np.nan
                     else:
-                        status, stop, value = read_decimal(text, at)
-                        if status == DECIDED:
-                            at = stop
-                            while text[at] == _SPACE and delimiter != _SPACE:
-                                at += 1
-                        else:
-                            value = np.nan
-                            at = _skip_word(text, begun, words)
-                            if at < 0:
-                                return n_rows, line
+                        status, at, value = read_decimal(text, at)
+                        if status != DECIDED:
+                            return n_rows, line
+                        while text[at] == _SPACE and delimiter != _SPACE:
+                            at += 1
                 out[n_rows, column] = value
             if field < n_fields - 1:
                 if text[at] != delimiter:
@@ -173,40 +167,3 @@ def _read_plain(text, at, delimiter):
             return -1, 0.0
     value = np.float64(significand) / EXACT_POWERS[np.uint64(n_fraction)]
     return end, -value if negative else value
-
-
-@kernel
-def _skip_field(text, at, delimiter):
-    """Go to the end of a field; -1 where it goes on in the next line, or is quoted in a way that is not plain."""
-    if text[at] == _QUOTE:
-        at += 1
-        while True:
-            if text[at] == _LINE_FEED:
-                return -1
-            if text[at] == _QUOTE:
-                if text[at + 1] != _QUOTE:
-                    break
-                at += 1
-            at += 1
-        at += 1
-        if text[at] != delimiter and text[at] != _LINE_FEED and text[at] != _RETURN:
-            return -1
-        return at
-    while text[at] != delimiter and text[at] != _LINE_FEED:
-        at += 1
-    if text[at] == _LINE_FEED and text[at - 1] == _RETURN:
-        at -= 1
-    return at
-
-
-@kernel
-def _skip_word(text, at, words):
-    """Go behind a word that stands for nothing; -1 where there is none."""
-    word = load_word(text, at)
-    longest = -1
-    for i in range(words.shape[0]):
-        n_bytes = np.int64(words[i, 1])
-        mask = (np.uint64(1) << np.uint64(8 * n_bytes)) - np.uint64(1)
-        if word & mask == words[i, 0]:
-            longest = max(longest, n_bytes)
-    return at + longest if longest > 0 else -1

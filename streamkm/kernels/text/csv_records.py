@@ -17,7 +17,7 @@ from streamkm.kernels.compiling import kernel
 from streamkm.kernels.text.words import WINDOW, bytes_outside, trailing_zeros
 
 FIELD_START, IN_FIELD, IN_QUOTES, QUOTE_IN_QUOTES = range(4)
-_LINE_FEED, _RETURN, _QUOTE = 10, 13, 34
+_LINE_FEED, _QUOTE = 10, 34
 _1, _ALL = np.uint64(1), np.uint64((1 << WINDOW) - 1)
 
 
@@ -69,56 +69,6 @@ def record_starts(text, base, delimiter, state, step, starts, n_starts):
         return QUOTE_IN_QUOTES, n_starts
     at_start = begun == n_bytes or (n_bytes > 0 and text[n_bytes - 1] == delimiter)
     return FIELD_START if at_start else IN_FIELD, n_starts
-
-
-@kernel
-def records_of_piece(text, span, delimiter, quoted, starts):
-    """Find all records of a piece of text; empty lines are none.
-
-    Parameters
-    ----------
-    text : uint8 (b,)
-    span : (start, end) of int64
-        A record's first byte; behind the text.
-    delimiter : uint8
-    quoted : bool
-        Whether a line feed within quotes ends no record; else it ends one, which is told.
-    starts : int64 (records,)
-        Mutated; room for a record a line feed.
-
-    Returns
-    -------
-    n_records : int
-    last : int
-        Behind the last line feed that ends a record; the first byte if there is none.
-    unclosed : int
-        Start of the first record whose quotes are open at its end, or at the end of the text; -1 if there is none.
-    """
-    first, end = span
-    n_records, last, begun, unclosed = 0, first, first, -1
-    inside, closed = False, -1
-    for at in range(first, end, WINDOW):
-        marks = _marks(text, at, end)
-        while marks != 0:
-            i = at + trailing_zeros(marks)
-            marks &= marks - _1
-            if text[i] == _QUOTE:
-                if inside:
-                    inside, closed = False, i + 1
-                else:
-                    inside = i == begun or i == closed or text[i - 1] == delimiter
-            elif not (quoted and inside):
-                if inside and unclosed < 0:
-                    unclosed = begun
-                blank = i == begun or (i == begun + 1 and text[begun] == _RETURN)
-                if not blank:
-                    starts[n_records] = begun
-                    n_records += 1
-                begun = last = i + 1
-                inside = False
-    if inside and unclosed < 0:
-        unclosed = begun
-    return n_records, last, unclosed
 
 
 @kernel(forceinline=True)

@@ -81,17 +81,22 @@ class CompressedSvmlightSource(SvmlightFiles):
         n_probed = min(len(self.paths), _PROBED_FILES)
         for i in range(n_probed):
             part = len(self.paths) * i // n_probed
-            view = memoryview(bytearray(_PROBED_TEXT_BYTES))
             with self._open_counted(part) as (fill, raw):
-                n_read = 0
-                while n_read < len(view) and (n_more := fill(view[n_read:])):
-                    n_read += n_more
-                text = bytes(view[:n_read])
+                text = read_text(fill, _PROBED_TEXT_BYTES)
                 used += raw.tell()
-            seen += n_read
-            rows += count_rows(text, n_read < len(view))
+            seen += len(text)
+            rows += count_rows(text, len(text) < _PROBED_TEXT_BYTES)
             colons += text.count(b":")
         return seen, rows, colons, seen * sum(self.sizes) / max(used, 1)
+
+
+def read_text(fill: Fill, n_bytes: int) -> bytes:
+    """As much text as there is, up to `n_bytes`."""
+    view = memoryview(bytearray(n_bytes))
+    done = 0
+    while done < n_bytes and (n_read := fill(view[done:])):
+        done += n_read
+    return bytes(view[:done])
 
 
 def compression(path: str) -> str:

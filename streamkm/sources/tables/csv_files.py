@@ -1,6 +1,6 @@
-"""What plain and compressed CSV files of numbers share: headers, types of columns, parsing, words for errors.
+"""CSV files: plain ones in chunks; compressed ones, and those with line feeds in fields, in order.
 
-Pieces of text come from the readers in `csv_tables`, rows go out.
+A chunk owns the records that start in its bytes, so nothing is scanned beforehand.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Stage
+from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, one_chunk, pyarrow
-from streamkm.sources.base import Rows, RowSource, SentRows
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
+from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.remote.objects import Address, remote_library
-from streamkm.sources.stored import name_of, opened_path
-from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text
+from streamkm.sources.stored import name_of, open_binary, opened_path, read_fully
+from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text, read_text
 from streamkm.sources.tables.categories import encoded
 from streamkm.sources.tables.columns import (
     TableOptions,
@@ -35,33 +37,32 @@ from streamkm.sources.tables.columns import (
     with_keys,
     without,
 )
-from streamkm.sources.tables.csv_format import CsvFormat
-from streamkm.sources.tables.csv_parser import (
+from streamkm.sources.tables.csv_format import (
+    CsvFormat,
     CsvParser,
     MalformedCsvError,
-    days_of,
+    Text,
     kind_of,
     kind_of_cell,
-    padded,
     read_table,
     with_nulls,
 )
 from streamkm.sources.tables.row_groups import columns_text, described_table, gather_values, take_layout
-from streamkm.sources.text_positions import PLACE_BITS, Fill, describe_byte, text_size
+from streamkm.sources.text_lines import MAX_LINE_BYTES
+from streamkm.sources.text_positions import PLACE_BITS, describe_byte, text_size
 
 _HEAD_BYTES = 1 << 20  # that types of columns are inferred from
 _FIRST_BYTES = 1 << 16  # of every other file, for its header
 _IDS_BYTES = 1 << 24  # of text, of which one column is read
+_MORE_BYTES = 1 << 16  # behind the end of a chunk, at first, until a line ends
+_MOST_BYTES = 1 << 26  # of unpacked text at a time
+_PIECE_BYTES = 1 << 18  # of text that is unpacked at once
+_LINE_FEED = 10
 _FIRST = "column 0"  # a first column without a name
 
 
 class CsvFiles(RowSource, ABC):
-    """What plain and compressed CSV files share: headers, columns, words for errors.
-
-    `paths`: in the order in which their rows count. Raises SourceError, SourceNotFoundError, MissingDependencyError: a
-    file that is missing or cannot be read; no pyarrow. Raises InvalidInputError: no rows; columns that are no features,
-    or not the same in all files; a head that is no CSV text.
-    """
+    """What plain and compressed CSV files share: headers, columns, words for errors."""
 
     n_rows = None
     producer_bytes = WORKING_BYTES
@@ -76,9 +77,8 @@ class CsvFiles(RowSource, ABC):
         self.libraries = ("pyarrow", *remote_library(*self.paths))
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
-        self._format = csv_format
+        self._format, self._options = csv_format, options
         self._begin_files()
-        self._options = options
         self._is_mixed = isinstance(options.categories, str)  # whether any column may be text
         self._parser = self._find_columns(options)
         layout, self.id_column = self._parser.layout, options.id_column
@@ -97,11 +97,7 @@ class CsvFiles(RowSource, ABC):
             with opened_text(path) as (fill, raw):
                 text = read_text(fill, _FIRST_BYTES if self._head else _HEAD_BYTES)
                 used = raw.tell()
-            if not text.strip():
-                self._starts.append(len(text))
-                self._columns.append(names)
-                continue
-            found, start, named = self._format.begin(text, path)
+            found, start, named = self._format.begin(text, path) if text.strip() else (names, len(text), True)
             if names and not named:
                 if len(found) != len(names):
                     raise InvalidInputError(f"{path} has {len(found):,} columns and {self.paths[0]} {len(names):,}")
@@ -112,7 +108,8 @@ class CsvFiles(RowSource, ABC):
                 self._named, names, self._first, self._part_of_head = named, found, part, part
             if not self._head and text[start:].strip():
                 whole = len(text) < _HEAD_BYTES
-                self._head = text[start:] + b"\n" if whole else text[start : self._format.last_end(text, start)]
+                end = None if whole else self._format.records(np.frombuffer(text, np.uint8, offset=start))[1] + start
+                self._head = text[start:end] + b"\n" * whole
                 self._part_of_head = part
                 self._used = len(text) / max(1, used)
         if not self._head.strip():
@@ -121,8 +118,8 @@ class CsvFiles(RowSource, ABC):
     def _find_columns(self, options: TableOptions) -> CsvParser:
         """Tell types of columns by the head."""
         pa = pyarrow(self.name)
-        path = self.paths[self._part_of_head]
-        self._name_first(path, options)
+        path, text = self.paths[self._part_of_head], np.frombuffer(self._head, np.uint8)
+        self._name_first(path, text)
         known = [[*names, *without(list(options.keys_of(part)), names)] for part, names in enumerate(self._columns)]
         first = known[self._first]
         try:
@@ -135,27 +132,25 @@ class CsvFiles(RowSource, ABC):
             raise InvalidInputError(f"{error}; it has no header, and columns are numbered from '0'") from None
         line = self._head[: self._head.find(b"\n")].decode("utf-8", "replace")
         self._format.check_first_record(line, self._columns[self._first] if self._named else (), path)
-        text = padded(self._head)
         columns, keys = self._columns[self._part_of_head], options.keys_of(self._part_of_head)
+        named = options.categories if isinstance(options.categories, dict) else ()
+        stored = without(chosen, keys) or columns[:1]
         try:
-            named = options.categories if isinstance(options.categories, dict) else ()
-            stored = without(chosen, keys) or columns[:1]
-            head = read_table(text[: len(self._head)], self._format, columns, dict.fromkeys(named, pa.string()), stored)
+            head = read_table(text, self._format, columns, dict.fromkeys(named, pa.string()), stored)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            parser, start = CsvParser(self._format, columns, {}), self._starts[self._part_of_head]
-            problem = parser.located(text, 0, len(self._head), start, str(error))
-            raise self._named_place(self._part_of_head, problem) from None
+            place = self._starts[self._part_of_head]
+            problem = CsvParser(self._format, columns, {}).located(text, place, str(error))
+            raise self._located(self._part_of_head, problem or MalformedCsvError(str(error), place)) from None
         self._rows_a_byte = head.num_rows / len(self._head)
         texts = [field.name for field in head.schema if pa.types.is_string(field.type)]
-        head = with_nulls(head, dict.fromkeys(texts, self._format.number_nulls))  # what messages show is no number
-        head = with_keys(head, chosen, keys)
+        # what messages show is no number
+        head = with_keys(with_nulls(head, dict.fromkeys(texts, self._format.number_nulls)), chosen, keys)
         types = {name: kind_of(head.schema.field(name).type) for name in chosen}
         self._counts = any(pa.types.is_integer(head.schema.field(name).type) for name in chosen)
-        for name in texts if options.has_days else ():
-            if name in types and name not in named:
-                with suppress(pa.ArrowInvalid):  # no type of Arrow has room for all dates
-                    days_of(one_chunk(head.column(name)), pa.date32())
-                    types[name] = pa.date32()
+        for name in {*texts} & {*types} - {*named} if options.has_days else ():
+            with suppress(pa.ArrowInvalid):  # dates of which some are too far away for nanoseconds
+                one_chunk(head.column(name)).cast(pa.timestamp("us"))
+                types[name] = pa.timestamp("us")
         found = self._look_through(CsvParser(self._format, columns, types, keys=keys))
         typed = replace(options, dtype=options.dtype or np.dtype(np.float64))
         layout = lay_out(first, types, typed, path, head.select, named=self._named)
@@ -175,13 +170,17 @@ class CsvFiles(RowSource, ABC):
         self._parser, n_texts = parser, -1
         while self._unknown(types) and n_texts < (n_texts := sum(is_text(types[name]) for name in one_hot_columns)):
             found: dict[str, dict[str, None]] = {name: {} for name in one_hot_columns}
-            for part, text, start, end, base in self._pieces(1 << 22):
+            for part, text, base in self._pieces(1 << 22):
                 table = None
                 while table is None and (names := self._unknown(types)):
                     try:
-                        table, _ = self._parser_of(part).table(text, start, end, base, names)
+                        table, _ = self._parser_of(part).table(text[:-WINDOW], base, names)
                     except MalformedCsvError as problem:
-                        self._widen(types, problem, part)
+                        kind = types.get(problem.column)
+                        new = kind_of_cell(problem.cell) if kind == pa.null() else pa.string()
+                        if kind is None or (new == pa.string() and not self._is_mixed):
+                            raise self._located(part, problem) from None
+                        types[problem.column] = new
                 held = {name: values for name, values in found.items() if is_text(types[name])}
                 if table is None or not gather_values(held, table):
                     break
@@ -199,24 +198,16 @@ class CsvFiles(RowSource, ABC):
             if pa.types.is_null(kind) or (how(name) == "onehot" if pa.types.is_string(kind) else self._is_mixed)
         ]
 
-    def _widen(self, types: dict[str, Any], problem: MalformedCsvError, part: int) -> None:
-        """Give a column a type that the field has which is not of its type. Raises InvalidInputError: there is none."""
-        pa = pyarrow(self.name)
-        kind = types.get(problem.column)
-        types[problem.column] = new = kind_of_cell(problem.cell) if kind == pa.null() else pa.string()
-        if kind is None or (new == pa.string() and not self._is_mixed):
-            raise self._named_place(part, problem) from None
-
     def _parser_of(self, part: int) -> CsvParser:
         return replace(self._parser, names=self._columns[part], keys=self._options.keys_of(part))
 
-    def _name_first(self, path: str, options: TableOptions) -> None:
+    def _name_first(self, path: str, text: Text) -> None:
         """Name a first column without a name by its place, unless its values tell rows apart, as an index does."""
-        names = self._columns[self._part_of_head]
+        names, options = self._columns[self._part_of_head], self._options
         if names[:1] != ("",) or "" in (options.columns or ()):
             return
         is_known = _FIRST in (*(options.columns or ()), *options.exclude, options.id_column)
-        pa, text = pyarrow(self.name), np.frombuffer(self._head, np.uint8)
+        pa = pyarrow(self.name)
         try:
             first = one_chunk(read_table(text, self._format, [str(i) for i in range(len(names))], {}, "0")[0])
         except pa.ArrowException:
@@ -225,43 +216,40 @@ class CsvFiles(RowSource, ABC):
         if is_known or not is_index:
             self._columns = [(_FIRST, *names[1:]) if names[:1] == ("",) else names for names in self._columns]
         if not (is_known or is_index):
-            warnings.warn(
-                f"{path}: its first column has no name, and its values are no index; it is the feature {_FIRST!r}. "
-                f'Leave it out with exclude="{_FIRST}"',
-                StreamkmWarning,
-                stacklevel=2,
-            )
+            words = f'it is the feature {_FIRST!r}. Leave it out with exclude="{_FIRST}"'
+            shown = f"{path}: its first column has no name, and its values are no index; {words}"
+            warnings.warn(shown, StreamkmWarning, stacklevel=2)
 
-    def _named_place(self, part: int, problem: MalformedCsvError) -> InvalidInputError:
+    def _located(self, part: int, problem: MalformedCsvError) -> InvalidInputError:
         return InvalidInputError(f"{self.describe(part << PLACE_BITS | problem.byte)}: {problem.text}")
 
-    @contextmanager
-    def _places_named(self, part: int) -> Iterator[None]:
-        """Let errors of a parser name the file, line and byte."""
-        try:
-            yield
-        except MalformedCsvError as problem:
-            raise self._named_place(part, problem) from None
+    def _too_long(self, part: int, byte: int) -> InvalidInputError:
+        words = "a field in quotes does not end, or a quote in a field is not doubled"
+        problem = f"a record is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; {words}"
+        return self._located(part, MalformedCsvError(problem, byte))
 
-    def _parse(self, part: int, text: NDArray[np.uint8], start: int, end: int, base: int) -> Rows:
-        first = part << PLACE_BITS
-        with self._places_named(part):
-            X, places = self._parser_of(part).parse(text, start, end, base, lambda byte: self.describe(first | byte))
-        return Rows(X, places + first)
+    def _parse(self, part: int, text: Text, base: int, names: Sequence[str] | None = None) -> tuple[Any, Any]:
+        """Rows, or some columns, of a text, and the place of each row; see `CsvParser`."""
+        first, parser = part << PLACE_BITS, self._parser_of(part)
+        try:
+            if names is not None:
+                return parser.table(text[:-WINDOW], base, names)
+            X, places = parser.parse(text, base, lambda byte: self.describe(first | byte))
+            return X, places + first
+        except MalformedCsvError as problem:
+            raise self._located(part, problem) from None
 
     def ids(self) -> Iterator[Any]:
         """Yield what names rows, as text; see `RowSource.ids`."""
         if self.id_column is None:
             yield from super().ids()
             return
-        for part, text, start, end, base in self._pieces(_IDS_BYTES):
-            with self._places_named(part):
-                table, _ = self._parser_of(part).table(text, start, end, base, [self.id_column])
-            yield table.column(self.id_column)
+        for part, text, base in self._pieces(_IDS_BYTES):
+            yield self._parse(part, text, base, [self.id_column])[0].column(self.id_column)
 
     @abstractmethod
-    def _pieces(self, text_bytes: int) -> Iterator[tuple[int, NDArray[np.uint8], int, int, int]]:
-        """Yield all text in order: file, text, its first record, behind its last one, position of its byte 0."""
+    def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:
+        """Yield all text in order: the file, whole records with `WINDOW` bytes behind them, place of the first."""
 
     @property
     def estimated_rows(self) -> int:
@@ -274,10 +262,6 @@ class CsvFiles(RowSource, ABC):
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         decoded = self._rows_a_byte * self._parser.layout.row_bytes
         return max(1, round(min(target_bytes / max(decoded, 1e-9), 2 * target_bytes)))
-
-    def _decoded(self, text_bytes: int) -> int:
-        """Bytes that a chunk of so much text is planned with."""
-        return int(text_bytes * max(self._rows_a_byte * self._parser.layout.row_bytes, 0.5)) + 1
 
     def describe(self, place: int) -> str:
         """Say where a row is: ``x.csv, line 7 (byte 512)``. Lines are counted from 1, the header too."""
@@ -297,10 +281,75 @@ class CsvFiles(RowSource, ABC):
         return SentRows(self, partial(describe_byte, self.paths)) if self.in_process else self
 
 
-def read_text(fill: Fill, n_bytes: int) -> bytes:
-    """As much text as there is, up to `n_bytes`."""
-    view = memoryview(bytearray(n_bytes))
-    done = 0
-    while done < n_bytes and (n_read := fill(view[done:])):
-        done += n_read
-    return bytes(view[:done])
+class CsvTable(CsvFiles, ChunkedSource):
+    """Rows of plain CSV files without line feeds in fields; see `CsvFiles`."""
+
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut the files at even bytes, without regard to lines; see `ChunkedSource.chunks`."""
+        return ChunkRuns.of(self._cuts(self._text_of(target_bytes)))
+
+    def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        decoded = max(self._rows_a_byte * self._parser.layout.row_bytes, 0.5)
+        for part, (begin, size) in enumerate(zip(self._starts, self.sizes, strict=True)):
+            n_chunks = -(-(size - begin) // text_bytes)
+            cuts = [begin + (size - begin) * i // n_chunks for i in range(n_chunks + 1)] if n_chunks > 0 else []
+            for start, stop in pairwise(cuts):
+                yield part, start, stop, int((stop - start) * decoded) + 1
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read the records that start in a chunk; see `ChunkedSource.read`."""
+        return Rows(*self._parse(chunk.part, *self._lines(chunk)))
+
+    def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:
+        for chunk in self.chunks(text_bytes):
+            yield chunk.part, *self._lines(chunk)
+
+    def _lines(self, chunk: Chunk) -> tuple[Text, int]:
+        """Text of the lines that start in a chunk, and the place of the first."""
+        path, size = self.paths[chunk.part], self.sizes[chunk.part]
+        # one byte back, for the line feed that tells whether the first byte starts a line
+        is_first = chunk.start == self._starts[chunk.part]
+        base, more, end = chunk.start - (not is_first), _MORE_BYTES, 0
+        while not end:
+            stop = min(size, chunk.stop + more)
+            text = bytearray(stop - base + 1 + WINDOW)
+            with open_binary(path, base, stop) as file:
+                n_read = read_fully(file, memoryview(text)[: stop - base], base)
+            start = 0 if is_first else text.find(b"\n", 0, chunk.stop - base) + 1
+            if not (start or is_first):
+                return np.zeros(WINDOW, np.uint8), base  # one line goes through all of it
+            end = text.find(b"\n", chunk.stop - 1 - base, n_read) + 1
+            if not end and stop == size:
+                text[n_read], end = _LINE_FEED, n_read + 1
+            elif not end and more > MAX_LINE_BYTES:
+                line = base + max(start, text.rfind(b"\n", 0, chunk.stop - base) + 1)
+                raise self._too_long(chunk.part, line)
+            more *= 8
+        return np.frombuffer(text, np.uint8)[start : end + WINDOW], base + start
+
+
+class CsvStream(CsvFiles):
+    """Rows of CSV files in order; see `CsvFiles`. Places count bytes after decompression."""
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        """Yield all rows in order; see `RowSource.stream`."""
+        for part, text, base in self._pieces(min(self._text_of(target_bytes), _MOST_BYTES)):
+            rows = Rows(*self._parse(part, text, base))
+            if len(rows.places):
+                yield rows
+
+    def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:
+        for part in range(len(self.paths)):
+            with opened_text(self.paths[part]) as (fill, _):
+                read_text(fill, self._starts[part])
+                held, base, more = b"", self._starts[part], b"\n"
+                while more:
+                    # what is held is looked through again: so much more that this is seldom
+                    more = read_text(fill, max(text_bytes - len(held), len(held), _PIECE_BYTES if held else 1))
+                    text = held + more + b"\n" * (not more and held != b"")
+                    end = self._format.records(np.frombuffer(text, np.uint8))[1] if more else len(text)
+                    if end:
+                        yield part, np.frombuffer(text[:end] + bytes(WINDOW), np.uint8), base
+                    elif len(text) > MAX_LINE_BYTES:
+                        raise self._too_long(part, base)
+                    held, base = text[end:], base + end

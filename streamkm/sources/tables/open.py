@@ -150,12 +150,12 @@ def open_csv(
     **options: Any,
 ) -> RowSource:
     """Open CSV files, plain or compressed; see `open_source` for options, `CsvFiles` for errors."""
-    from streamkm.sources.tables.csv_tables import CompressedCsvTable, CsvTable
+    from streamkm.sources.tables.csv_files import CsvStream, CsvTable
 
     tabbed = _is_tabbed(paths[0])
     form = check_format(delimiter, header, newlines_in_values, null_values, tabbed=tabbed)
-    kinds = {compression(path) for path in paths}
-    return (CsvTable if kinds == {"plain"} else CompressedCsvTable)(paths, read_options(options), form)
+    is_cut = not form.newlines_in_values and {compression(path) for path in paths} == {"plain"}
+    return (CsvTable if is_cut else CsvStream)(paths, read_options(options), form)
 
 
 def open_parquet(paths: Sequence[str], **options: Any) -> RowSource:
