@@ -5,8 +5,9 @@ Knows nothing of what the text means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -46,6 +47,11 @@ class LongLine:
     n_units: int  # of what its format counts: words, or values
     largest_byte: int
     memory_bytes: int = 0  # that a thread takes to make a row of it, and that the row takes where it is kept
+
+    def longer(self, text: NDArray[np.uint8], units: Units) -> LongLine:
+        """The line with so much more text."""
+        n_bytes, largest = self.n_bytes + len(text), max(self.largest_byte, int(text.max(initial=0)))
+        return replace(self, n_bytes=n_bytes, n_units=self.n_units + units(text), largest_byte=largest)
 
     def describe(self) -> str:
         """Say where it is, for messages: a scan of the text in front of it. Lines are counted from 1."""
@@ -107,13 +113,7 @@ class LineWatch:
         )
 
     def _longer(self, line: LongLine, text: NDArray[np.uint8]) -> LongLine:
-        """The line with so much more text."""
-        longer = replace(
-            line,
-            n_bytes=line.n_bytes + len(text),
-            n_units=line.n_units + self.cost.units(text),
-            largest_byte=max(line.largest_byte, int(text.max(initial=0))),
-        )
+        longer = line.longer(text, self.cost.units)
         return replace(longer, memory_bytes=self.cost.memory(longer))
 
 
@@ -122,11 +122,9 @@ def find_long_lines(paths: Sequence[str], sizes: Sequence[int], units: Units) ->
     found: list[LongLine] = []
     step = max(LONG_BYTES, sum(sizes) // PROBES)
     for path, size in zip(paths, sizes, strict=True):
-        if size > step and not is_remote(path):
+        if size > step and not is_remote(path) and len(found) < MOST_FOUND:
             with open_binary(path) as raw:
-                found += _in_file(raw, path, size, step, units)
-        if len(found) >= MOST_FOUND:
-            break
+                found += islice(_in_file(raw, path, size, step, units), MOST_FOUND)
     return tuple(found)
 
 
@@ -135,39 +133,26 @@ def by_memory(lines: Iterable[LongLine]) -> tuple[LongLine, ...]:
     return tuple(sorted(lines, key=lambda line: -line.memory_bytes))
 
 
-def _in_file(raw: RawFile, path: str, size: int, step: int, units: Units) -> list[LongLine]:
-    """Find long lines of one file, at most `MOST_FOUND`."""
-    found: list[LongLine] = []
+def _in_file(raw: RawFile, path: str, size: int, step: int, units: Units) -> Iterator[LongLine]:
+    """Yield long lines of one file."""
     stop = 0  # of the last line that was looked at
     for at in range(0, size, step):
-        if len(found) == MOST_FOUND:
-            break
-        if at < stop or b"\n" in _text(raw, at, min(at + NEAR_BYTES, size)).tobytes():
+        if at < stop or b"\n" in _text(raw, at, min(at + NEAR_BYTES, size)):
             continue
         back = max(stop, at - step)  # there is a line feed behind the probe before
-        start = back + _text(raw, back, at).tobytes().rfind(b"\n") + 1
-        stop, n_units, largest_byte = _walked(raw, start, size, units)
-        if stop - start >= LONG_BYTES:
-            found.append(LongLine(path, start, stop - start, n_units, largest_byte))
-    return found
+        line = LongLine(path, back + _text(raw, back, at).rfind(b"\n") + 1, 0, 0, 0)
+        last = min(size, line.byte + MAX_LINE_BYTES)
+        for begin in range(line.byte, last, LONG_BYTES):
+            text, feed, _ = _text(raw, begin, min(begin + LONG_BYTES, last)).partition(b"\n")
+            line = line.longer(np.frombuffer(text, np.uint8), units)
+            if feed:
+                break
+        stop = line.byte + line.n_bytes
+        if line.n_bytes >= LONG_BYTES:
+            yield line
 
 
-def _walked(raw: RawFile, start: int, size: int, units: Units) -> tuple[int, int, int]:
-    """Where a line ends, as far as a line may reach; its units, and its largest byte."""
-    at, last, n_units, largest_byte = start, min(size, start + MAX_LINE_BYTES), 0, 0
-    while at < last:
-        text = _text(raw, at, min(at + LONG_BYTES, last))
-        end = text.tobytes().find(b"\n")
-        text = text if end < 0 else text[:end]
-        n_units += units(text)
-        largest_byte = max(largest_byte, int(text.max(initial=0)))
-        at += len(text)
-        if end >= 0:
-            break
-    return at, n_units, largest_byte
-
-
-def _text(raw: RawFile, start: int, stop: int) -> NDArray[np.uint8]:
+def _text(raw: RawFile, start: int, stop: int) -> bytearray:
     """Bytes of a file."""
-    text = np.empty(stop - start, np.uint8)
-    return text[: read_fully(raw, memoryview(text.data), start)]
+    text = bytearray(stop - start)
+    return text[: read_fully(raw, memoryview(text), start)]
