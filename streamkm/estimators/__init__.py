@@ -21,7 +21,7 @@ with deferred("pandas", "scipy.stats", "scipy.special", "numpy.f2py", "numpy.tes
 
 
 def fit_tiny() -> Iterator[StreamKMeans]:
-    """Estimators fitted to made rows, dense of both precisions and svmlight text: they compile what most fits call."""
+    """Estimators fitted to made rows of CSV, float32 and svmlight text: they compile what most fits call."""
     import numpy as np
 
     from streamkm.estimators.kmeans import StreamKMeans
@@ -29,10 +29,11 @@ def fit_tiny() -> Iterator[StreamKMeans]:
     random = np.random.default_rng(0)
     dense = random.random((5_000, 80))  # enough rows to take the same way as more of them
     fit = StreamKMeans(10, random_state=0, progress=False, executor=1).fit
-    yield fit(dense)
     yield fit(dense.astype(np.float32))
     with TemporaryDirectory(prefix="streamkm-") as folder:
-        text = Path(folder, "rows.svm")
+        table, text = Path(folder, "rows.csv"), Path(folder, "rows.svm")
+        np.savetxt(table, dense, "%.3f", ",", header=",".join(f"x{j}" for j in range(80)), comments="")
+        yield fit(table)
         indices = np.sort(random.integers(1, 5_000, (3_000, 50)))
         text.write_text("".join(f"0 {' '.join(f'{j}:0.5' for j in dict.fromkeys(row))}\n" for row in indices.tolist()))
         yield fit(text)

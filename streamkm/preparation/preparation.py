@@ -253,7 +253,8 @@ class Preparation:
             filled = names[:1] == [FILL]
             known = (*STEPS, *([WEIGHT] if any(columns) else []))
             bare = cls((*names[:filled], *check_steps(names[filled:], known)))
-            found = tuple(_restored(arrays, step, number) for number, step in enumerate(bare.finding))
+            kinds = [kind_of(step) for step in bare.finding]
+            found = tuple(kind(*(arrays[f"{f.name}{at}"] for f in fields(kind))) for at, kind in enumerate(kinds))
         except (KeyError, TypeError, InvalidParameterError) as error:
             raise ModelFileError(f"steps are {steps!r}, and {error} is wrong with what they have found") from error
         for each in found:
@@ -263,12 +264,6 @@ class Preparation:
                 if not fits or not np.isfinite(values).all():
                     raise ModelFileError(f"a step holds {values.dtype} {values.shape}; needed: finite float64 (d,)")
         return cls(bare.steps, found, columns if any(columns) else ())
-
-
-def _restored(arrays: Mapping[str, NDArray[Any]], step: str, number: int) -> Scaling | Fill:
-    """What one step has found, of a file's arrays."""
-    kind = kind_of(step)
-    return kind(*(arrays[f"{field.name}{number}"] for field in fields(kind)))
 
 
 def kind_of(step: str) -> type[Fill | Scaling]:
