@@ -220,7 +220,8 @@ class CsrSource(ChunkedSource):
                 raise InvalidInputError(f"{array.name} has shape {array.shape}; a CSR matrix needs one dimension there")
         if self._indices.shape[0] != self._nnz:
             raise InvalidInputError(
-                f"{self._indices.name} has {self._indices.shape[0]:,} entries and {self._data.name} {self._nnz:,}"
+                f"{self._indices.name} has {self._indices.shape[0]:,} entries and {self._data.name} {self._nnz:,}; "
+                "both must be equal"
             )
         if self._indptr.shape[0] != n_rows + 1:
             raise InvalidInputError(
