@@ -31,7 +31,6 @@ from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.dense import DenseSource
 from streamkm.stores import operations as storing
-from streamkm.stores import write as store_pass
 from streamkm.stores import writer as store
 from tests.programs import forking
 
@@ -43,9 +42,8 @@ def reader_of(X, *, chunk_bytes=20_000, metric="euclidean", invalid="raise"):
 
 
 def small_chunks():
-    """Storage chunks and waits so short that little data make many of them."""
+    """Storage chunks so short that little data make many of them."""
     store.CHUNK_BYTES = 1 << 15
-    store_pass.INTERVAL_S = 0.0
 
 
 def run(operation, path, data, options=(), *, problem=None):

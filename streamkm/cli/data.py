@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkm.cluster.fit_info import FitInfo
-from streamkm.core.atomic_io import check_replaceable
+from streamkm.core.atomic_io import check_new
 from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
 from streamkm.fitting.documents import COUNTED_BYTES, count_and_weight, open_documents
 from streamkm.sources import open_source
@@ -129,7 +129,7 @@ def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | 
 def check_frequencies_target(path: str | os.PathLike[str]) -> None:
     """Refuse a path where something else lies than document frequencies, which may be replaced. Raises OutputError."""
     if os.path.lexists(path):
-        check_replaceable(path)
+        check_new(path, overwrite=True)
         try:
             TfIdf.load(path)
         except (OSError, ModelFileError):

@@ -13,7 +13,6 @@ import click
 
 from streamkm.cli.common import Talk, work
 from streamkm.cli.options import (
-    force_option,
     invalid_option,
     memory_option,
     overwrite_option,
@@ -23,9 +22,8 @@ from streamkm.cli.options import (
     talk_options,
     threads_option,
 )
-from streamkm.core.atomic_io import writing
+from streamkm.core.atomic_io import check_new, replace_file, writing
 from streamkm.core.exceptions import OutputError
-from streamkm.core.marks import Overwrite, check_ours, replace_marked
 
 
 @click.command()
@@ -44,7 +42,6 @@ from streamkm.core.marks import Overwrite, check_ours, replace_marked
 @set_option
 @table_options
 @overwrite_option
-@force_option
 @restart_option
 @talk_options
 def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
@@ -60,8 +57,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
         from streamkm.deduplication import dedupe as find_duplicates
         from streamkm.engine.checkpoint import KeptDirectory, forget, records
 
-        overwrite: Overwrite = "any" if options["force"] else options["overwrite"]
-        _check_target(output, overwrite)
+        _check_target(output, overwrite=options["overwrite"])
         directory = KeptDirectory(f"{output}.checkpoint")
         records(directory)  # refuses a directory of other files before data are opened
         if options["restart"]:
@@ -75,21 +71,21 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
                 random_state=options["seed"],
                 **{name: options[name] for name in ("threshold", "keep", "memory_limit", "executor", "invalid")},
             )
-        replace_marked(
+        replace_file(
             output,
             lambda file: np.save(file, found.rows, allow_pickle=False),
             found.rows.nbytes,
-            ready=lambda _: _check_target(output, overwrite),  # once more: the passes may have taken hours
+            overwrite=options["overwrite"],
         )
         forget(directory)
         talk.say([*found.lines()[:-1], talk.time(), ("numbers", output)])  # not that of the stages alone
 
 
-def _check_target(target: str, overwrite: Overwrite) -> None:
+def _check_target(target: str, *, overwrite: bool) -> None:
     """Refuse a file that could not be written at the end, or may not be replaced."""
     path = Path(target)
     if path.suffix != ".npy":
         raise OutputError(f"row numbers are written as .npy, not as {path.name}; choose such a name with -o")
-    check_ours(path, "file of row numbers", overwrite)
+    check_new(path, overwrite=overwrite)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

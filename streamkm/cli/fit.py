@@ -71,7 +71,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         options["n_clusters"] = many[1] if isinstance(many, tuple) else many
         run = _load(inputs, settings, options)
         from streamkm.cli import report, results
-        from streamkm.cli.results import INCREMENTAL, RESULT_NAMES, prepare_labels, staged
+        from streamkm.cli.results import INCREMENTAL, RESULT_NAMES, check_target, prepare_labels, staged
         from streamkm.cli.summary import clusters_text, result_lines
         from streamkm.cli.update_results import planned
         from streamkm.engine.saving import RESULTS
@@ -80,7 +80,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
 
         estimator, place = talk.prepare(run.estimator), Path(run.output.directory)
         directory = run.checkpoint or f"{place}.checkpoint"
-        made = _check_places(run, place, None if no_checkpoint else directory, many, options)
+        made, may = _check_places(run, place, None if no_checkpoint else directory, many, options)
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
             talk.plan(planned(run))
@@ -97,7 +97,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
             talk.book("start", summary, fitted_at)
             if source.id_column is not None and found is not None:
                 summary["clusters"] = shown_clusters(estimator, summary["clusters"], source, None)
-            with staged(place, RESULT_NAMES) as stage:
+            with staged(place, RESULT_NAMES, overwrite=may) as stage:
                 fitted, form = (source, run.data.text), run.output.labels
                 further = _incremental(run, many) if run.output.incremental else None
                 results.write_results(stage, estimator, summary, labels_format=form, data=fitted, incremental=further)
@@ -107,6 +107,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                     talk.book(name, summary, time.perf_counter())
                     results.write_summary(stage, summary)
                 if saved is not None:
+                    check_target(place, overwrite=may)
                     saved.save(RESULTS, {}, {"place": os.path.abspath(place)})  # which it may replace when it goes on
             if saved is not None:
                 saved.discard()
@@ -115,10 +116,13 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         talk.say(told, "" if found is None else clusters_text(found, summary["clusters"]), 1 + run.output.incremental)
 
 
-def _check_places(run: Run, place: Path, checkpoint: str | None, many: Any, options: dict[str, Any]) -> dict[str, str]:
+def _check_places(
+    run: Run, place: Path, checkpoint: str | None, many: Any, options: dict[str, Any]
+) -> tuple[dict[str, str], bool]:
     """Refuse a directory of other files, and pictures of another size, before a fit that may take hours.
 
-    Gives what tells the run from others. Ends the command if it is to be resumed and the directory has its results.
+    Gives what tells the run from others, and whether it may replace results. Ends the command if it is to be resumed
+    and the directory has its results.
     """
     from streamkm.cli.results import SUMMARY, check_target
     from streamkm.cli.update_results import data_digest, earlier_run, json_digest
@@ -136,10 +140,11 @@ def _check_places(run: Run, place: Path, checkpoint: str | None, many: Any, opti
         forget(checkpoint or "")  # of a run that was killed when all was done
         click.echo(f"streamkm: {place} is complete: nothing to resume", err=True)
         click.get_current_context().exit()
-    check_target(place, overwrite=run.output.overwrite or (bool(stages) and has_placed(str(checkpoint), place)))
+    may = run.output.overwrite or (bool(stages) and has_placed(str(checkpoint), place))
+    check_target(place, overwrite=may)
     if options["image_shape"] is not None and run.data.source.n_features is not None:
         check_image_shape(options["image_shape"], run.data.source.n_features)
-    return made
+    return made, may
 
 
 def _incremental(run: Run, many: Any) -> Any:

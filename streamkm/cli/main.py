@@ -28,7 +28,6 @@ from streamkm.cli.common import Talk, TerminatedError, ended_in_order, parsed, w
 from streamkm.cli.dedupe import dedupe
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.options import (
-    force_option,
     image_option,
     overwrite_option,
     set_option,
@@ -43,7 +42,6 @@ from streamkm.cli.warm import warm
 from streamkm.cli.wording import COMMANDS, in_words_of
 from streamkm.core.atomic_io import is_full
 from streamkm.core.exceptions import ConfigError, StreamkmError
-from streamkm.core.marks import Overwrite
 from streamkm.core.secrets import without_secrets
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
@@ -215,7 +213,6 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 @table_options
 @threads_option
 @overwrite_option
-@force_option
 @talk_options
 def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Label the rows of PATH... with the centers of MODEL.
@@ -233,15 +230,14 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         from streamkm.sources.tables.categories import UNSEEN
 
         UNSEEN.clear()
-        may: Overwrite = "any" if options["force"] else options["overwrite"]
-        check_labels_target(output, overwrite=may)
+        check_labels_target(output, overwrite=options["overwrite"])
         estimator = talk.prepare(load_estimator(model).set_params(executor=options["executor"]))
         with work(paths, settings, beside=model, executor=options["executor"]) as source:
             if output.endswith(".npy"):
                 labels = estimator.predict(source)
-                write_labels(output, labels, overwrite=may)
+                write_labels(output, labels, overwrite=options["overwrite"])
             else:
-                labels = estimator.predict_to(source, output, overwrite=may)
+                labels = estimator.predict_to(source, output, overwrite=options["overwrite"])
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
         new = ", ".join(f"{n:,} of {name}" for name, n in UNSEEN.items() if n)  # of this process, not of a cluster's
         more = [("new values", f"{new}: the fit had not seen them")] if new else []

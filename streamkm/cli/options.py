@@ -76,10 +76,8 @@ column_steps_option = click.option(
     "log1p:fare,standardize:age+income,weight:age=2.  [default for tables with text: table]",
 )  # fmt: skip
 """What is done to rows, or to some of their columns, as they are read: `preprocess`."""
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace results of an earlier run.")
-"""Whether results of an earlier run may go: `overwrite`."""
-force_option = click.option("--force", is_flag=True, help="Replace a file that is no result of streamkm's, too.")
-"""Whether any file may go: `force`."""
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that have the names of results.")
+"""Whether files may be replaced: `overwrite`."""
 memory_option = click.option(
     "--memory-limit", default="auto", show_default=True, metavar="SIZE",
     help="Memory of this process at most: 1 GiB, 50%, or auto, 80 % of the machine's.",

@@ -56,7 +56,7 @@ def write_report(directory: str | os.PathLike[str], image_shape: Sequence[int] |
         The report cannot be written.
     """
     folder = Path(directory)
-    write_texts(folder, {REPORT: _page(folder, folder, image_shape)}, [REPORT])
+    write_texts(folder, {REPORT: _page(folder, folder, image_shape)}, [REPORT], overwrite=True)
     return folder / REPORT
 
 

@@ -1,9 +1,8 @@
-"""Results on disk: labels, the model, summary.json, the map of the clusters, the report.
+"""Results on disk: labels, the model, streamkm.json with the summary, the map of the clusters, the report.
 
-Responsible for what a results directory holds and for how it is replaced: everything is written into a hidden directory
-beside it, flushed to disk, listed in a marker and then renamed, so that the directory appears complete. Where there is
-one already, the hidden directory is inside of it, and its files are renamed one by one; no file that streamkm did not
-write is replaced. Never draws, never reads rows.
+Everything is written into a hidden directory beside the results directory, flushed to disk and renamed, so that the
+directory appears complete. Where there is one already, the hidden directory is inside of it, and its files are renamed
+one by one. Never draws, never reads rows.
 """
 
 from __future__ import annotations
@@ -20,14 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cli.data import TEXT, TFIDF, write_text_settings
-from streamkm.core.atomic_io import named, remove_tree, replace_file, sync, working_directory, writing
+from streamkm.core.atomic_io import (
+    check_local,
+    check_new,
+    check_new_directory,
+    named,
+    remove_tree,
+    replace_file,
+    sync,
+    working_directory,
+    writing,
+)
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
-from streamkm.core.local_paths import check_local
-from streamkm.core.manifest import RESULTS, Owned
-from streamkm.core.marks import Overwrite, check_ours, replace_marked
-from streamkm.passes.labels import FORMAT, MARK, SKIPPED, check_labels_array
-from streamkm.passes.table_places import SUFFIXES, check_table_place
+from streamkm.passes.labels import OF_LABELS, SKIPPED, check_labels_place
+from streamkm.passes.table_formats import SUFFIXES, check_table_place
 from streamkm.reports.maps import cluster_map
 
 if TYPE_CHECKING:
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
     from streamkm.passes.label_tables import Written
     from streamkm.sources.base import RowSource
 
-MODEL, INCREMENTAL, SUMMARY = "model.npz", "incremental.npz", "summary.json"
+MODEL, INCREMENTAL, SUMMARY = "model.npz", "incremental.npz", "streamkm.json"
 VIEW, REPORT = "sketch_view.npz", "report.html"
 LABELS = ("labels.npy", "labels.zarr", "labels.csv", "labels.parquet")
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
@@ -49,45 +55,40 @@ _LABELS_PER_CHUNK = 1 << 20
 def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = RESULT_NAMES) -> None:
     """Refuse a results directory that could not be written at the end, or that holds results to keep. Writes nothing.
 
-    `overwrite`: whether results of an earlier run may be replaced. `results`: names of files that count as results.
-    Raises OutputError: `target` is a file, lies in a directory that cannot be written, holds results and `overwrite` is
-    False, or has other files under the names of results.
+    `overwrite`: whether files there may be replaced. `results`: names of files that count as results. Raises
+    OutputError: `target` is a file, cannot be written, or holds files of such names that may not be replaced.
     """
     check_local(target)
     directory = Path(target)
     if directory.exists() and not directory.is_dir():
         raise OutputError(f"{directory} is a file; results need a directory: choose another with -o")
     present = [name for name in results if os.path.lexists(directory / name)]
-    _owned(directory).check(present)
     if present and not overwrite:
         raise OutputError(
             f"{directory} holds results of an earlier run ({', '.join(present)}); pass --overwrite to replace them, or "
             f"choose another directory with -o"
         )
+    for name in present:
+        if name.endswith(".zarr"):
+            check_new_directory(directory / name, OF_LABELS, overwrite=True)
+        else:
+            check_new(directory / name, overwrite=True)
     _check_writable(directory)
 
 
-def check_labels_target(target: str | os.PathLike[str], *, overwrite: Overwrite) -> None:
-    """As `check_target`, for labels in one file or Zarr array.
-
-    Raises OutputError: another suffix, something there and `overwrite` False, something there that is no labels, or no
-    permission.
-    """
-    check_local(target)
+def check_labels_target(target: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """As `check_target`, for labels in one file or Zarr array. Raises OutputError, for another suffix too."""
     path = Path(target)
-    is_table = os.fspath(target).endswith(SUFFIXES)
-    if path.suffix not in (".npy", ".zarr") and not is_table:
+    if os.fspath(target).endswith(SUFFIXES):
+        check_table_place(target, overwrite=overwrite)
+    elif path.suffix == ".zarr":
+        check_labels_place(target, overwrite=overwrite)
+    elif path.suffix == ".npy":
+        check_new(target, overwrite=overwrite)
+    else:
         raise OutputError(
             f"labels are written as .npy, .zarr, .csv or .parquet, not as {path.name}; choose such a name with -o"
         )
-    if is_table:
-        check_table_place(target, overwrite=overwrite)
-    elif path.suffix == ".npy":
-        check_ours(path, "file of labels", overwrite)
-    elif os.path.lexists(path):
-        if not overwrite:
-            raise OutputError(f"{path} exists; pass --overwrite to replace it, or choose another name with -o")
-        check_labels_array(path)
     _check_writable(path.parent)
 
 
@@ -100,21 +101,12 @@ def _check_writable(directory: Path) -> None:
         raise OutputError(f"no permission to write in {nearest}; choose another directory with -o")
 
 
-def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, overwrite: Overwrite = False) -> None:
-    """Write labels as one .npy file; readers see the old file or the whole new one.
-
-    `path`: ends in .npy. `labels`: (n,). `overwrite`: whether labels that streamkm wrote there may be replaced, or any
-    regular file. Raises DiskFullError, OutputError if it cannot be written.
-    """
+def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, overwrite: bool = False) -> None:
+    """Write labels (n,) as one .npy file; readers see the old file or the whole new one."""
     target = Path(path)
     with writing(target, labels.nbytes):
         target.parent.mkdir(parents=True, exist_ok=True)
-    replace_marked(
-        target,
-        lambda file: np.save(file, labels, allow_pickle=False),
-        labels.nbytes,
-        ready=lambda _: check_labels_target(target, overwrite=overwrite),  # the pass may have taken hours
-    )
+    replace_file(target, lambda file: np.save(file, labels, allow_pickle=False), labels.nbytes, overwrite=overwrite)
 
 
 def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Path | None:
@@ -128,9 +120,8 @@ def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Pat
     place = target / ".labels.zarr" if target.exists() else target.with_name(f".{target.name}.labels.zarr")
     with writing(directory):
         place.parent.mkdir(parents=True, exist_ok=True)
-    if os.path.lexists(place):  # of a run that was killed
-        check_labels_array(place)
-        remove_tree(place)
+    check_new_directory(place, OF_LABELS, overwrite=True)
+    remove_tree(place)  # of a run that was killed
     return place
 
 
@@ -198,8 +189,8 @@ def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSou
             import zarr
 
             chunks = (min(_LABELS_PER_CHUNK, max(1, len(found))),)
-            marked: dict[str, Any] = {MARK: FORMAT, SKIPPED: int(np.count_nonzero(found < 0))}
-            zarr.create_array(str(labels), data=found, chunks=chunks, attributes=marked)
+            skipped: dict[str, Any] = {SKIPPED: int(np.count_nonzero(found < 0))}
+            zarr.create_array(str(labels), data=found, chunks=chunks, attributes=skipped)
     return None
 
 
@@ -208,12 +199,11 @@ def labels_name(directory: Path) -> str:
     return next((name for name in LABELS if (directory / name).exists()), LABELS[0])
 
 
-def write_texts(directory: str | os.PathLike[str], texts: Mapping[str, str], replaced: Sequence[str]) -> None:
-    """Write text files of results by name, as `staged` does.
-
-    Raises DiskFullError, OutputError if they cannot be written, or another file has the name of one.
-    """
-    with staged(Path(directory), replaced) as stage:
+def write_texts(
+    directory: str | os.PathLike[str], texts: Mapping[str, str], replaced: Sequence[str], *, overwrite: bool
+) -> None:
+    """Write text files of results by name, as `staged` does."""
+    with staged(Path(directory), replaced, overwrite=overwrite) as stage:
         stage_texts(stage, texts)
 
 
@@ -224,11 +214,11 @@ def stage_texts(stage: Path, texts: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
+def staged(directory: Path, replaced: Sequence[str], *, overwrite: bool) -> Iterator[Path]:
     """Give a hidden directory to write in; at the end it becomes `directory`, or its files go there.
 
-    Of the names `replaced`, in that order, those that were not written are removed from `directory`. Files that are not
-    streamkm's are refused.
+    Of the names `replaced`, in that order, those that were not written are removed from `directory`. Raises as
+    `check_target`.
     """
     is_new = not directory.exists()
     with (
@@ -237,17 +227,12 @@ def staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
         named(stage, directory),
     ):
         yield stage
-        for mark in {path.name for path in stage.iterdir()}.difference(replaced):  # of a file that another call wrote
-            (stage / mark).unlink()
         _flush(stage)
-        owned = Owned(stage, RESULTS, OutputError) if is_new else _owned(directory)
-        owned.check(() if is_new else replaced)
-        files = [path for path in stage.rglob("*") if path.is_file()]
-        owned.announce({path.relative_to(stage).as_posix(): path.stat().st_size for path in files})
         if is_new:
             os.replace(stage, directory)  # an empty directory that was made meanwhile is replaced, no other
             sync(directory.absolute().parent)
             return
+        check_target(directory, overwrite=overwrite, results=replaced)  # once more: the run may have taken hours
         aside = stage / ".replaced"
         aside.mkdir()
         for result in replaced:
@@ -257,11 +242,6 @@ def staged(directory: Path, replaced: Sequence[str]) -> Iterator[Path]:
             if new.exists():
                 os.replace(new, old)
         sync(directory)
-
-
-def _owned(directory: Path) -> Owned:
-    """What streamkm has written in a directory of results."""
-    return Owned.read(directory, RESULTS, OutputError) or Owned(directory, RESULTS, OutputError)
 
 
 def _flush(directory: Path) -> None:

@@ -17,7 +17,6 @@ from streamkm.cli.options import (
     memory_option,
     overwrite_option,
     preprocess_option,
-    restart_option,
     set_option,
     table_options,
     talk_options,
@@ -39,14 +38,12 @@ from streamkm.cli.options import (
 @set_option
 @table_options
 @overwrite_option
-@restart_option
 @talk_options
 def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Sketch DATA... into a store that can be clustered.
 
-    One pass, and one for each step of --preprocess that must know all rows; a run that was interrupted goes on where it
-    was. Cluster the store with streamkm fit. Document frequencies are kept in STORE.tfidf.npz, for streamkm append
-    --set text.tfidf=STORE.tfidf.npz.
+    One pass, and one for each step of --preprocess that must know all rows. Cluster the store with streamkm fit.
+    Document frequencies are kept in STORE.tfidf.npz, for streamkm append --set text.tfidf=STORE.tfidf.npz.
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.data import check_frequencies_target, write_frequencies
@@ -79,9 +76,7 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
             reader = prepared_reader(reader, workers, talk.progress())
             stage = stack.enter_context(talk.stage("sketch", reader))
             found = choose_store_sketch(reader, sketch, options["seed"], workers, stage)
-            store = write_store(
-                output, reader, found, workers, stage, overwrite=options["overwrite"], restart=options["restart"]
-            )
+            store = write_store(output, reader, found, workers, stage, overwrite=options["overwrite"])
         kept = [("frequencies", frequencies)] if frequencies else []
         talk.say([("rows", f"{store.n_rows:,}"), ("store", output), *store.details().items(), *kept])
 
@@ -95,10 +90,9 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
 @memory_option
 @threads_option
 @set_option
-@restart_option
 @talk_options
 def append(store: str, paths: Sequence[str], settings: Sequence[str], **options: Any) -> None:
-    """Add rows, or features, of MORE... to STORE."""
+    """Add rows, or features, of MORE... to STORE, which stays as it is until the end."""
     if options["first_feature"] is not None and not options["columns"]:
         raise click.UsageError("--first-feature is of use with --columns only")
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
@@ -121,8 +115,7 @@ def append(store: str, paths: Sequence[str], settings: Sequence[str], **options:
             workers = stack.enter_context(open_executor(executor, n_threads))
             stage = stack.enter_context(talk.stage("append", reader))
             if options["columns"]:
-                first, restart = options["first_feature"], options["restart"]
-                found = append_columns(store, reader, workers, stage, first_feature=first, restart=restart)
+                found = append_columns(store, reader, workers, stage, first_feature=options["first_feature"])
             else:
-                found = append_rows(store, reader, workers, stage, restart=options["restart"])
+                found = append_rows(store, reader, workers, stage)
         talk.say([("rows", f"{found.n_rows:,}"), ("store", store), *found.details().items()])

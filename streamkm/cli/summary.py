@@ -48,7 +48,7 @@ def clusters_text(found: ClusterSummary, clusters: Sequence[Mapping[str, Any]]) 
     shown = replace(found.with_examples(ids, {}), missing=None, cautions=())  # told above
     more = len(found) - MOST_SHOWN
     table = str(replace(shown, rows=shown.rows[:MOST_SHOWN]))
-    return table + (f"\nand {more:,} smaller clusters: report.html and summary.json have them" if more > 0 else "")
+    return table + (f"\nand {more:,} smaller clusters: report.html and streamkm.json have them" if more > 0 else "")
 
 
 def _objective_text(result: dict[str, Any]) -> str:

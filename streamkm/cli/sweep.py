@@ -61,7 +61,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
             from streamkm.reports.drawing import svg_file
 
             texts[SWEEP_SVG] = svg_file(result.plot())
-        write_texts(output, texts, SWEEP_RESULTS)
+        write_texts(output, texts, SWEEP_RESULTS, overwrite=options["overwrite"])
         talk.say([*result.lines(), ("results", output)])
 
 

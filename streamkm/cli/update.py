@@ -111,8 +111,8 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
                     [("rows", f"counted already: {output} has their update; choose another -o to count them again")]
                 )
                 return
-            interrupted = all(earlier.get(name) == value for name, value in run.items())
-            check_target(output, overwrite=overwrite or interrupted, results=UPDATE_RESULTS)
+            may = overwrite or all(earlier.get(name) == value for name, value in run.items())  # of an interrupted call
+            check_target(output, overwrite=may, results=UPDATE_RESULTS)
             form = options["labels_format"] or "npy"
             done = estimator.update(
                 source,
@@ -125,7 +125,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             told = {**done.to_dict(), "lineage": [plain(asdict(event)) for event in estimator.lineage_], RUN: run}
             if file_version(model) != version:
                 raise OutputError(f"{model} was changed while this update ran; nothing was written: call it again")
-            with staged(Path(output), UPDATE_RESULTS) as stage:
+            with staged(Path(output), UPDATE_RESULTS, overwrite=may) as stage:
                 stage_labels(stage, estimator, form, source)
                 stage_texts(stage, {UPDATE: json_text(told), UPDATE_PAGE: update_page(done)})
         estimator.set_params(**kept).save(target, overwrite=True)
@@ -164,7 +164,7 @@ def drift(model: str, paths: Sequence[str], output: str | None, settings: Sequen
             found = estimator.drift(source)
         if output is not None:
             texts = {DRIFT_PAGE: update_page(found), DRIFT: json_text(found.to_dict())}
-            write_texts(output, texts, DRIFT_RESULTS)
+            write_texts(output, texts, DRIFT_RESULTS, overwrite=options["overwrite"])
         talk.show(str(found))
         if fail_on is not None and _VERDICTS.index(found.verdict) >= _VERDICTS.index(fail_on):
             click.get_current_context().exit(WORSE_THAN_WANTED)

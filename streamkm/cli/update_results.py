@@ -8,16 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamkm.cli.data import TEXT
 from streamkm.cli.results import INCREMENTAL, LABELS
-from streamkm.cluster.fit_info import FitInfo
-from streamkm.core.atomic_io import check_replaceable
+from streamkm.core.atomic_io import check_new
 from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
-from streamkm.core.marks import check_ours
 from streamkm.estimators.continued import unfitted_incremental
 from streamkm.estimators.incremental import IncrementalKMeans
 from streamkm.estimators.kmeans import StreamKMeans
@@ -74,18 +71,10 @@ def load_incremental(path: str) -> IncrementalKMeans:
 
 def check_model_place(model: str, target: str, *, overwrite: bool) -> None:
     """Refuse a place of the updated model that has something else, or where it would be without its settings."""
-    if os.path.realpath(model) == os.path.realpath(target):
-        check_replaceable(target)
-        return
-
-    def is_model(path: Path) -> bool:
-        with suppress(ModelFileError):
-            return bool(FitInfo.load(path).estimator)
-        return False
-
-    check_ours(target, "model", overwrite, is_model)
+    is_same = os.path.realpath(model) == os.path.realpath(target)
+    check_new(target, overwrite=overwrite or is_same)
     there = Path(model).parent
-    if Path(target).parent.resolve() != there.resolve() and (there / TEXT).exists():
+    if not is_same and Path(target).parent.resolve() != there.resolve() and (there / TEXT).exists():
         raise OutputError(
             f"{there} says how later data of {model} are opened ({TEXT}); choose a name there with --model-to"
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -24,7 +23,6 @@ from streamkm.cluster.fit_info import FitInfo, read_arrays
 from streamkm.cluster.rows import row_d2norms, safe_scale
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
-from streamkm.core.marks import list_among_results
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.kernels.centers.reduced import COORDINATES
 from streamkm.preparation import Preparation
@@ -148,13 +146,7 @@ class Model:
             arrays |= dict(zip(INDEX_ARRAYS, self.index, strict=True))
         arrays |= {"header": np.array(json.dumps(header)), **stored}
         n_bytes = sum(array.nbytes for array in arrays.values())
-        target = Path(path)
-        replace_file(
-            path,
-            lambda file: np.savez(file, **arrays),  # type: ignore[arg-type]
-            n_bytes,
-            ready=lambda size: list_among_results(target, {target.name: size}),
-        )
+        replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> tuple[Model, dict[str, Any]]:

@@ -14,8 +14,8 @@ import numpy as np
 from streamkm.cluster.rows import Block
 from streamkm.core.atomic_io import writing
 from streamkm.core.exceptions import CheckpointError
+from streamkm.core.locks import TemporaryFolder
 from streamkm.core.matrix import matrix_bytes, pack_matrix, unpack_matrix
-from streamkm.core.temporary import TemporaryFolder
 from streamkm.engine.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)

@@ -1,51 +1,31 @@
-"""Files that are there whole or not at all: replaced, flushed, locked; and what a full disk is called.
-
-Knows nothing of what is written.
-"""
+"""Files that are there whole or not at all: written beside, flushed, renamed, and locked meanwhile."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from streamkm.core.exceptions import DiskFullError, InUseError, OutputError, StreamkmError
-from streamkm.core.local_paths import check_local
-from streamkm.core.partial_files import (
-    directory_tag,
-    file_tag,
-    partial_name,
-    remove_rests,
-    say_writing,
-    try_lock,
-)
+from streamkm.core.exceptions import DiskFullError, OutputError, StreamkmError
+from streamkm.core.secrets import masked
 
+REPLACED = "replaced"  # a directory that another one takes the place of, in the working directory of that one
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_LOCKED_BYTE = 1 << 30  # beyond what is written: where locks are mandatory, the holder's number can still be read
+_URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]+):/+")  # `pathlib` leaves one slash; drives have one letter
 
 
 @contextmanager
 def writing(path: str | os.PathLike[str], n_bytes: int | None = None) -> Iterator[None]:
-    """Turn the system's errors of writing `path` into streamkm's.
-
-    Parameters
-    ----------
-    path : path
-        For messages.
-    n_bytes : int or None
-        What is to be written, where that is known.
-
-    Raises
-    ------
-    DiskFullError
-        No space, a quota or a limit of the file's size.
-    OutputError
-        Whatever else the system refuses.
-    """
+    """Turn the system's errors of writing a path into DiskFullError (no space, a quota) or OutputError."""
     try:
         yield
     except OSError as error:
@@ -76,60 +56,42 @@ def named(hidden: str | os.PathLike[str], path: str | os.PathLike[str]) -> Itera
         raise type(error)(str(error).replace(os.fspath(hidden), os.fspath(path))) from error
 
 
-@contextmanager
-def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a hidden directory beside a path, to make there what it is to become; removed at the end.
-
-    One that a killed process left is removed when the same is written again; see `remove_rests`.
-
-    Raises
-    ------
-    DiskFullError, OutputError
-        It cannot be made.
-    """
-    target = Path(path)
-    remove_rests(target)
-    place = target.with_name(partial_name(target.name, directory_tag()))
-    with writing(target):
-        place.mkdir(parents=True)
-        handle = None if os.name == "nt" else os.open(place, os.O_RDONLY)
-    try:
-        if handle is not None:
-            say_writing(handle)
-        yield place
-    finally:
-        gone = target.with_name(partial_name(target.name, directory_tag()))
-        with suppress(OSError):
-            place = place.rename(gone)  # calls that still run after an error make no file there while it is emptied
-        shutil.rmtree(place, ignore_errors=True)  # what is left, the next removes
-        if handle is not None:
-            os.close(handle)
+def check_local(path: str | os.PathLike[str]) -> None:
+    """Refuse a URL to write to, which would name a directory ``s3:`` below the current one. Raises OutputError."""
+    if found := _URL.match(os.fspath(path)):
+        url = f"{found['protocol']}://{os.fspath(path)[found.end() :]}"
+        raise OutputError(
+            f"{masked(url)} is a URL, and results are written to local paths only; give a path (on a "
+            f"cluster one that all workers see), and copy what was written"
+        )
 
 
-def check_replaceable(path: str | os.PathLike[str]) -> None:
-    """Refuse what is there and is no file: a pipe blocks whoever opens it, and a device must not be replaced.
-
-    Raises
-    ------
-    OutputError
-        Or a URL; see `check_local`.
-    """
+def check_new(path: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Refuse a URL, what is there and no file, and without `overwrite` whatever is there. Raises OutputError."""
     check_local(path)
     with suppress(FileNotFoundError, NotADirectoryError):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise OutputError(f"{os.fspath(path)} exists and is no regular file; choose another name")
-
-
-def check_new(path: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Refuse a path where a file is, unless that may be replaced, or where something else is.
-
-    Raises
-    ------
-    OutputError
-    """
-    check_replaceable(path)
     if not overwrite and os.path.lexists(path):
         raise OutputError(f"{os.fspath(path)} exists; pass overwrite to replace it, or choose another name")
+
+
+def check_new_directory(path: str | os.PathLike[str], own: str, *, overwrite: bool) -> None:
+    """Refuse a directory where something is, unless that may be replaced and all names in it match the pattern `own`.
+
+    What a killed process had put aside there comes back. Raises OutputError.
+    """
+    check_local(path)
+    remove_rests(path)
+    if not os.path.lexists(path):
+        return
+    if not overwrite:
+        raise OutputError(f"{os.fspath(path)} exists; pass overwrite to replace it, or choose another name")
+    other = os.path.islink(path) or not os.path.isdir(path)
+    found = [] if other else sorted(name for name in os.listdir(path) if not re.fullmatch(own, name))
+    if other or found:
+        what = f"holds other files ({', '.join(found[:5])})" if found else "is no directory"
+        raise OutputError(f"{os.fspath(path)} exists and {what}; choose another name")
 
 
 def replace_file(
@@ -137,50 +99,30 @@ def replace_file(
     write: Callable[[BinaryIO], Any],
     n_bytes: int | None = None,
     *,
-    tag: str | None = None,
-    ready: Callable[[int], object] | None = None,
+    overwrite: bool = True,
 ) -> None:
     """Write a file; readers, and any process after a crash, see the old one or the whole new one.
 
-    Written under a hidden name that nobody can know before, flushed to the disk, renamed; then the directory is
-    flushed. What a process that was killed left under such a name is removed first.
+    Written under a hidden name, flushed to the disk, renamed; then the directory is flushed. What a killed process left
+    under such a name is removed first.
 
-    Parameters
-    ----------
-    path : path
-    write : callable
-        Given the open file.
-    n_bytes : int or None
-        As of `writing`.
-    tag : str, optional
-        In the hidden name; unless given, the number of the process and a random word.
-    ready : callable, optional
-        Given the size of the complete file, before that takes its name.
+    `write` is given the open file. Without `overwrite` a file that is there is refused, at the beginning and the end.
 
-    Raises
-    ------
-    OutputError
-        As `writing`, and what is there is no file; the old file is as it was.
+    Raises DiskFullError, OutputError: as `check_new` and `writing`; the old file is as it was.
     """
     target = Path(path)
     with writing(target, n_bytes):
-        check_replaceable(target)
-    if tag is None:
+        check_new(target, overwrite=overwrite)
         remove_rests(target)
-    partial = target.with_name(partial_name(target.name, file_tag() if tag is None else tag))
-    with writing(target, n_bytes):
-        if tag is not None:
-            partial.unlink(missing_ok=True)  # of a process that was killed
+        partial = target.with_name(partial_name(target.name))
         created = open(partial, "x+b")  # noqa: SIM115 - a file or a link of that name is refused, not opened
         try:
             with created as file:
-                say_writing(file.fileno())
+                _say_writing(file.fileno())
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
-                size = os.fstat(file.fileno()).st_size
-                if ready is not None:
-                    ready(size)
+                check_new(target, overwrite=overwrite)  # writing may have taken hours
                 if os.name != "nt":
                     os.replace(partial, target)
             if os.name == "nt":  # where open files keep their names
@@ -191,14 +133,32 @@ def replace_file(
         sync(target.parent)
 
 
-def remove_tree(path: str | os.PathLike[str]) -> None:
-    """Remove a directory with all that is in it, if it is there; nothing that symbolic links lead to.
+@contextmanager
+def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a hidden directory beside a path, to make there what it is to become; removed at the end.
 
-    Raises
-    ------
-    OutputError
-        It is no directory, or cannot be removed.
+    Raises DiskFullError, OutputError: it cannot be made.
     """
+    target = Path(path)
+    remove_rests(target)
+    place = target.with_name(partial_name(target.name))
+    with writing(target):
+        place.mkdir(parents=True)
+        handle = None if os.name == "nt" else os.open(place, os.O_RDONLY)
+    try:
+        if handle is not None:
+            _say_writing(handle)
+        yield place
+    finally:
+        with suppress(OSError):  # calls that still run after an error make no file there while it is emptied
+            place = place.rename(target.with_name(partial_name(target.name)))
+        shutil.rmtree(place, ignore_errors=True)  # what is left, the next removes
+        if handle is not None:
+            os.close(handle)
+
+
+def remove_tree(path: str | os.PathLike[str]) -> None:
+    """Remove a directory, if it is there; nothing that symbolic links lead to. Raises OutputError."""
     with writing(path), suppress(FileNotFoundError):
         shutil.rmtree(path)
 
@@ -206,10 +166,7 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
 def replace_tree(new: Path, target: Path, aside: Path) -> None:
     """Put a complete directory in a place; one that is there goes to `aside`, and comes back where that fails.
 
-    Raises
-    ------
-    DiskFullError, OutputError
-        What was there is there.
+    Raises DiskFullError, OutputError: what was there is there.
     """
     with writing(target):
         replaced = target.exists()
@@ -235,54 +192,75 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
-class Lock:
-    """One process at a time: the operating system's lock on a file, gone with the process that holds it.
+def file_tag() -> str:
+    """A name for a file of this process: the process's number, and a word that nobody can know before."""
+    return f"{os.getpid()}-{secrets.token_hex(8)}"
 
-    Parameters
-    ----------
-    path : path
-        Made where it is missing; holds the number of the process.
-    what : str
-        What it guards, for the message: ``checkpoint /data/run``.
 
-    Raises
-    ------
-    InUseError
-        If another process, or another lock of this one, holds it.
+def partial_name(name: str) -> str:
+    """The name of a file or directory until it is complete: `.NAME.PROCESS-WORD.partial`."""
+    return f".{name}.{file_tag()}.partial"
+
+
+def remove_rests(path: str | os.PathLike[str]) -> None:
+    """Remove what killed processes left beside a path; a directory that had left its place is put there again.
+
+    Files and directories named by `partial_name` are rests if their process is no more and nobody, on no machine, has
+    locked them. What cannot be removed stays.
     """
+    import psutil
 
-    def __init__(self, path: str | os.PathLike[str], what: str):
-        self._path = Path(path)
-        while True:
-            with writing(path):
-                # not through a symbolic link: what it leads to would be overwritten
-                handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
-            if not try_lock(handle):
-                holder = os.pread(handle, 20, 0).decode("ascii", "replace") if hasattr(os, "pread") else ""
-                os.close(handle)
-                raise InUseError(
-                    f"{what} is in use by process {holder.strip() or '(unknown)'}; wait until it ends, or choose "
-                    f"another directory"
-                )
-            # the file may have been removed by its last holder after it was opened here: then it guards nothing
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), os.stat(path)):
-                    break
-            os.close(handle)
-        self._handle = handle
+    target = Path(path)
+    own = re.compile(re.escape(f".{target.name}.") + r"([0-9]+)-[0-9a-f]{16}\.partial")
+    with suppress(OSError):
+        for name in os.listdir(target.parent):
+            found, rest = own.fullmatch(name), target.parent / name
+            if found is None or psutil.pid_exists(int(found[1])) or not is_unlocked(rest):
+                continue
+            if not rest.is_dir():
+                rest.unlink()
+                continue
+            if (rest / REPLACED).is_dir() and not os.path.lexists(target):
+                os.replace(rest / REPLACED, target)
+            shutil.rmtree(rest)
+
+
+def is_unlocked(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a file or a directory that nobody has locked, as whoever writes it does."""
+    if os.path.islink(path) or not (os.path.isdir(path) or os.path.isfile(path)):
+        return False
+    if os.name == "nt" and os.path.isdir(path):  # where directories cannot be locked
+        return True
+    # not through a symbolic link, nor waiting for a pipe, that was laid there meanwhile
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    try:
+        return try_lock(handle)
+    finally:
+        os.close(handle)
+
+
+def _say_writing(handle: int) -> None:
+    """Have others see that somebody is at a file, as far as there are locks."""
+    with suppress(OSError):
+        try_lock(handle)
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file for this handle; False where another one has locked it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
         try:
-            with writing(path):
-                os.ftruncate(handle, 0)
-                os.write(handle, str(os.getpid()).encode("ascii"))
-        except OutputError:
-            self.release()
-            raise
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        os.lseek(handle, 0, os.SEEK_SET)
+    else:
+        import fcntl
 
-    def release(self, *, remove: bool = False) -> None:
-        """Let others in; `remove` takes the file away."""
-        if remove and os.name != "nt":
-            self._path.unlink(missing_ok=True)
-        os.close(self._handle)
-        if remove and os.name == "nt":
-            with suppress(OSError):
-                self._path.unlink(missing_ok=True)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True

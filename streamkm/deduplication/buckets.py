@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.sampling.row_sample import stacked, stacked_csr
 from streamkm.core.atomic_io import replace_file
+from streamkm.core.locks import TemporaryFolder
 from streamkm.core.matrix import Matrix, matrix_bytes, pack_matrix, unpack_matrix
-from streamkm.core.temporary import TemporaryFolder
 
 ROW_BYTES = 16  # of a row's number and clusters
 NUMBERS = ("rows", "labels", "others")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from streamkm.engine.checkpoint import Checkpoint, Throttle, load_record, records
+from streamkm.engine.checkpoint import RECORD, Checkpoint, load_record, records
 from streamkm.engine.records import pack, unpack
 
 T = TypeVar("T")
@@ -19,11 +20,24 @@ INTERVAL_S = 10.0  # between saves within a stage
 SHARE = 0.05  # of the time, at most, that saving may take
 
 
-class CheckpointWriter:
-    """Saves progress at intervals, and restores it.
+class Throttle:
+    """When to save: at most once per interval, and for at most a share of the time."""
 
-    `checkpoint`: None: nothing is saved or restored.
-    """
+    def __init__(self, interval_s: float, share: float):
+        self._interval_s, self._share = interval_s, share
+        self._next = time.monotonic() + interval_s
+
+    def save_if_due(self, save: Callable[[], Any], *, is_due: bool = False) -> None:
+        """Call `save` if it is due, by the time or as the caller says."""
+        started = time.monotonic()
+        if is_due or started >= self._next:
+            save()
+            ended = time.monotonic()
+            self._next = ended + max(self._interval_s, (ended - started) * (1 / self._share - 1))
+
+
+class CheckpointWriter:
+    """Saves progress at intervals, and restores it; without a checkpoint it does neither."""
 
     def __init__(self, checkpoint: Checkpoint | None = None):
         self.checkpoint = checkpoint
@@ -59,7 +73,7 @@ class CheckpointWriter:
 def saved_stages(directory: str | os.PathLike[str]) -> list[str]:
     """Names of the records behind a run's beginning, the latest last; see `checkpoint.records` for errors."""
     found = records(directory) - {BEGIN, PROCESS}
-    return sorted(found, key=lambda name: (Path(directory) / f"{name}.npz").stat().st_mtime_ns)
+    return sorted(found, key=lambda name: (Path(directory) / f"{name}{RECORD}").stat().st_mtime_ns)
 
 
 def has_placed(directory: str | os.PathLike[str], target: str | os.PathLike[str]) -> bool:

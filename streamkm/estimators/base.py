@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.marks import Overwrite
 from streamkm.estimators.centers import held_centers, wide_centers
 from streamkm.estimators.fitted_attributes import gather_labels
 from streamkm.estimators.input_rows import open_rows
@@ -119,7 +118,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """
         return row_values(self, X, "predict", nearest_labels, np.empty(0, np.int32))
 
-    def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: Overwrite = False) -> Any:
+    def predict_to(self, X: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> Any:
         """Find the cluster of each row and write what was found to a file; one pass.
 
         Parameters
@@ -133,9 +132,8 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
             of the cluster's rows in the fit, 1 for usual rows, 3 for rows three times as far. Rows that are skipped
             have the label -1 and no numbers. NAME.parquet/, text with the slash: a folder of such tables,
             ``part-00000.parquet`` and so on, of a million rows or more each, which engines read as one table.
-        overwrite : bool or "any"
-            Replace labels that streamkm wrote there: the format tells, or for CSV a hidden file beside it,
-            ``.NAME.csv.streamkm``. "any" replaces any regular file.
+        overwrite : bool
+            Replace a file that is there, whatever it is; of directories only those of such labels.
 
         Returns
         -------

@@ -48,7 +48,7 @@ def cluster_summary(estimator: Any) -> ClusterSummary | None:
 
 
 def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, Any]:
-    """Gather what summary.json and a report say, as JSON values.
+    """Gather what streamkm.json and a report say, as JSON values.
 
     `estimator`: of clusters, fitted. `found`: its `cluster_summary`, where that is known. The result: ``data``,
     ``result``, ``clusters``, ``stages``, ``history``, ``parameters`` and ``versions``. Numbers that are not finite, and

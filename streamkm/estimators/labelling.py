@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Model
-from streamkm.core.marks import Overwrite
 from streamkm.core.memory import memory_limit_bytes, trim_heap
 from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
@@ -27,8 +26,7 @@ from streamkm.passes.labels import check_labels_place, check_seen, label_pass, n
 from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.predict import lazy_map, map_rows
 from streamkm.passes.reader import RowReader
-from streamkm.passes.table_formats import RowNames
-from streamkm.passes.table_places import SUFFIXES, TablePlace, check_table_place
+from streamkm.passes.table_formats import SUFFIXES, RowNames, TablePlace, check_table_place
 from streamkm.planning.line_room import with_line_room
 from streamkm.planning.memory_budget import MemoryBudget, accepted
 from streamkm.sources.base import RowSource
@@ -36,7 +34,7 @@ from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import prepared
 
 
-def label_places(path: Any, *, overwrite: Overwrite = False) -> tuple[Any, TablePlace | None]:
+def label_places(path: Any, *, overwrite: bool = False) -> tuple[Any, TablePlace | None]:
     """The place of a Zarr array of labels, or of a table, by the suffix; neither for None."""
     if path is None or os.fspath(path).endswith(SUFFIXES):
         return None, None if path is None else check_table_place(path, overwrite=overwrite)
@@ -94,7 +92,7 @@ class Labelling:
         """Read the rows once; give the function's values of all, `empty` where there are none."""
         return joined(self.values(name, function), empty, self.reader.source.n_rows)
 
-    def write_labels(self, target: Path, *, overwrite: Overwrite) -> None:
+    def write_labels(self, target: Path, *, overwrite: bool) -> None:
         """Read the rows once; write their labels to a Zarr array."""
         with self.context() as context:
             check_seen(context.executor, target)
@@ -104,7 +102,7 @@ class Labelling:
                 write_labels(context.executor, held, target, stage, overwrite=overwrite)
 
     def write_table(
-        self, place: TablePlace, usual: NDArray[np.float64] | None, names: RowNames, *, overwrite: Overwrite
+        self, place: TablePlace, usual: NDArray[np.float64] | None, names: RowNames, *, overwrite: bool
     ) -> Written:
         """Read the rows once; write their labels, distances and outlier scores to a table."""
         with self.context() as context, self.progress.stage("predict") as stage:
@@ -127,7 +125,7 @@ def row_values(
     return Labelling(estimator, source, n_columns).gathered(name, function, empty)
 
 
-def write_label_table(estimator: Any, source: RowSource, place: TablePlace, *, overwrite: Overwrite = False) -> Written:
+def write_label_table(estimator: Any, source: RowSource, place: TablePlace, *, overwrite: bool = False) -> Written:
     """Read rows once; write their labels, distances and outlier scores to a table."""
     profile, usual = getattr(estimator, "profile_", None), None
     labelling = Labelling(estimator, source, N_VALUES)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.seeding.init import Starts
 from streamkm.cluster.spill import Spill
 from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.locks import remove_dead_folders
 from streamkm.core.memory import heap_restored
 from streamkm.core.progress import Progress
-from streamkm.core.temporary import remove_dead_folders
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.passes.context import PassContext

@@ -29,7 +29,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers
 from streamkm.cluster.seeding.search_set import centered, search_rows
-from streamkm.core.atomic_io import check_new, replace_file
+from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import with_nan
 from streamkm.core.memory import trim_heap
@@ -177,9 +177,8 @@ class SweepResult(Lines):
         DiskFullError, OutputError
             It exists, or cannot be written; the old file is as it was.
         """
-        check_new(path, overwrite=overwrite)
         text = self.csv_text().encode()
-        replace_file(path, lambda file: file.write(text), len(text))
+        replace_file(path, lambda file: file.write(text), len(text), overwrite=overwrite)
 
     def plot(self) -> Any:
         """Draw inertia, silhouette and agreement by the number of clusters, the suggested one marked.

@@ -18,19 +18,25 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import row_d2
-from streamkm.core.atomic_io import named, replace_file, replace_tree, sync, working_directory, writing
+from streamkm.core.atomic_io import (
+    REPLACED,
+    file_tag,
+    named,
+    replace_file,
+    replace_tree,
+    sync,
+    working_directory,
+    writing,
+)
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.marks import Overwrite, list_among_results, replace_marked
 from streamkm.core.matrix import rows_between
-from streamkm.core.partial_files import REPLACED, file_tag
 from streamkm.core.progress import Stage
 from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
 from streamkm.passes.labels import SKIPPED, check_directory
 from streamkm.passes.predict import Values
 from streamkm.passes.reader import ValidRows
-from streamkm.passes.table_formats import FORMATS, ParquetFormat, RowNames, TableFormat, pyarrow_parquet
-from streamkm.passes.table_places import TablePlace, check_place
+from streamkm.passes.table_formats import FORMATS, ParquetFormat, RowNames, TableFormat, TablePlace, pyarrow_parquet
 
 N_VALUES = 4  # of a row, as `nearest_two` gives them
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
@@ -154,15 +160,15 @@ def write_table(
     usual: NDArray[np.float64] | None,
     names: RowNames,
     *,
-    overwrite: Overwrite = False,
+    overwrite: bool = False,
 ) -> Written:
     """Read all rows once and write a table of their labels; readers see the old file or the whole new one.
 
     `place`: all workers see its directory. `usual`: float64 (k,), mean distance of each cluster's rows to the center:
     what distances are divided by for outlier scores, which are left empty without it. `names`: row numbers or ids.
-    `overwrite`: bool or "any", as of `check_place`, which is asked once more at the end. Raises InvalidInputError: if
-    there are not as many ids as rows; DiskFullError, OutputError: the old file is as it was; SourceNotFoundError: a
-    worker does not see the directory; nothing was read.
+    `overwrite`: whether a table that is there may be replaced. Raises InvalidInputError: if there are not as many ids
+    as rows; DiskFullError, OutputError: the old file is as it was; SourceNotFoundError: a worker does not see the
+    directory; nothing was read.
     """
     path, table_format = place.path, FORMATS[place.path.suffix]
     values = Values(model, model.table(), nearest_two)
@@ -182,15 +188,10 @@ def write_table(
             table_format.join(file, parts(hidden), names)
         names.end()
 
-    def ready(size: int) -> None:
-        check_place(place, overwrite=overwrite)  # once more: the pass may have taken hours
-        list_among_results(path, {path.name: size})
-
     if place.is_folder:
         _write_folder(place, parts, names, overwrite=overwrite)
     else:
-        replace = replace_marked if path.suffix == ".csv" else replace_file
-        replace(path, write, ready=ready)
+        replace_file(path, write, overwrite=overwrite)
     return Written(stage.rows, n_skipped)
 
 
@@ -229,7 +230,7 @@ class TableLabels:
 
 
 def _write_folder(
-    place: TablePlace, parts: Callable[[Path], Iterator[Path]], names: RowNames, *, overwrite: Overwrite
+    place: TablePlace, parts: Callable[[Path], Iterator[Path]], names: RowNames, *, overwrite: bool
 ) -> None:
     """Write a folder of Parquet files, which appears when it is complete."""
     path = place.path
@@ -239,8 +240,7 @@ def _write_folder(
         ParquetFormat().split(made, parts(hidden), names)
         names.end()
         sync(made)
-        check_place(place, overwrite=overwrite)  # once more: the pass may have taken hours
-        list_among_results(path, {f"{path.name}/{file.name}": file.stat().st_size for file in made.iterdir()})
+        place.check(overwrite=overwrite)  # once more: the pass may have taken hours
         replace_tree(made, path, hidden / REPLACED)
 
 

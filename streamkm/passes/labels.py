@@ -5,7 +5,6 @@ What is done with labels in memory is assigning's work.
 
 from __future__ import annotations
 
-import json
 import os
 from array import array
 from collections.abc import Iterator
@@ -19,11 +18,17 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.model import Model
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.core.atomic_io import named, replace_tree, working_directory, writing
+from streamkm.core.atomic_io import (
+    REPLACED,
+    check_local,
+    check_new_directory,
+    file_tag,
+    named,
+    replace_tree,
+    working_directory,
+    writing,
+)
 from streamkm.core.exceptions import OutputError
-from streamkm.core.local_paths import check_local
-from streamkm.core.marks import Overwrite, list_among_results
-from streamkm.core.partial_files import REPLACED, file_tag, remove_rests
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.passes import Map
@@ -32,42 +37,22 @@ from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.predict import nearest_labels
 from streamkm.passes.reader import ValidRows
 
-MARK = "streamkm_labels"  # attribute of the Zarr array; its value is the format
-SKIPPED = "n_skipped"  # another: how many labels are -1
-FORMAT = 1
-_OF_LABELS = frozenset({"zarr.json", "c"})  # what such an array consists of
+SKIPPED = "n_skipped"  # attribute of the Zarr array: how many labels are -1
+OF_LABELS = r"zarr\.json|c"  # names in the directory of such an array
 ROWS_PER_WRITE = 1 << 20  # labels of a storage chunk: one call writes one, so no two calls write the same file
 
 
-def check_labels_place(path: str | os.PathLike[str], *, overwrite: Overwrite = False) -> Path:
+def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """The path of a Zarr array of labels that may be made, or replaced.
 
-    Raises OutputError: a URL, another suffix than .zarr, something there and `overwrite` False, or something else there
-    than labels that streamkm wrote.
+    Raises OutputError: a URL, another suffix than .zarr, or something there that may not be replaced.
     """
     check_local(path)
     target = Path(path)
     if target.suffix != ".zarr":
         raise OutputError(f"labels are written as .zarr, .csv or .parquet, not as {target.name}; choose such a name")
-    remove_rests(target)  # before anything is read: labels that a killed process had put aside come back
-    if os.path.lexists(target):
-        if not overwrite:
-            raise OutputError(f"{target} exists; choose another name, or remove it")
-        check_labels_array(target)
+    check_new_directory(target, OF_LABELS, overwrite=overwrite)
     return target.absolute()
-
-
-def check_labels_array(path: Path) -> None:
-    """Refuse to replace what is no Zarr array of labels that streamkm wrote, or holds other files too.
-
-    Raises OutputError.
-    """
-    try:
-        marked = MARK in json.loads((path / "zarr.json").read_bytes())["attributes"]
-    except (OSError, ValueError, KeyError, TypeError):
-        marked = False
-    if not marked or path.is_symlink() or not {entry.name for entry in path.iterdir()} <= _OF_LABELS:
-        raise OutputError(f"{path} exists and is no Zarr array of labels that streamkm wrote; choose another name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +100,11 @@ def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
     return HeldLabels(np.array(counts, np.int64), context.executor, handles)
 
 
-def write_labels(
-    executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: Overwrite = False
-) -> None:
+def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: bool = False) -> None:
     """Have the labels written to a Zarr array, which appears when it is complete.
 
-    `target`: visible to all workers. `overwrite`: bool or "any", whether labels that are there may be replaced. Raises
-    OutputError, DiskFullError: it cannot be written here; SourceNotFoundError: a worker does not see the path; names
-    both.
+    `target`: visible to all workers. `overwrite`: whether labels that are there may be replaced. Raises OutputError,
+    DiskFullError: it cannot be written here; SourceNotFoundError: a worker does not see the path; names both.
 
     Notes
     -----
@@ -134,9 +116,8 @@ def write_labels(
     n_rows = int(bounds[-1])
     with working_directory(target) as place:
         work, chunks = place / "labels", (min(ROWS_PER_WRITE, max(1, n_rows)),)
-        marked: dict[str, Any] = {MARK: FORMAT}
         with writing(target):
-            array = zarr.create_array(str(work), shape=(n_rows,), chunks=chunks, dtype=np.int32, attributes=marked)
+            array = zarr.create_array(str(work), shape=(n_rows,), chunks=chunks, dtype=np.int32)
         n_skipped = 0
         with named(work, target):
             for count in executor.map(stage.name, _write_item, _storage_chunks(held, bounds), str(work)):
@@ -147,9 +128,6 @@ def write_labels(
             for left in work.rglob("*.partial"):  # of a worker that was killed
                 left.unlink()
         check_labels_place(target, overwrite=overwrite)  # once more: the pass may have taken hours
-        files = [file for file in work.rglob("*") if file.is_file()]
-        sizes = {f"{target.name}/{file.relative_to(work).as_posix()}": file.stat().st_size for file in files}
-        list_among_results(target, sizes)
         replace_tree(work, target, place / REPLACED)
 
 

@@ -1,4 +1,4 @@
-"""CSV and Parquet as formats of a table of labels: how a call writes a part, and how parts become one file.
+"""CSV and Parquet as formats of a table of labels: where one may be, how a call writes a part, how parts are joined.
 
 A part has all columns but the first, which names the rows: only whoever joins the parts knows how many rows come
 before. Knows nothing of what the columns hold.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -16,11 +18,10 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.atomic_io import sync
-from streamkm.core.exceptions import MissingDependencyError
+from streamkm.core.atomic_io import check_local, check_new, check_new_directory, sync
+from streamkm.core.exceptions import MissingDependencyError, OutputError
 
 COLUMNS = ("label", "distance", "second_label", "second_distance", "outlier_score")
-MARK = b"streamkm_labels"  # key of a Parquet file's metadata
 FILE_ROWS = 1 << 20
 """Rows from which on a file of a folder gets no further part."""
 PART_NAME = "part-{}.parquet"
@@ -158,11 +159,47 @@ class ParquetFormat:
                 table = pa.ipc.open_file(mapped).read_all()
                 taken = names.take(len(table))
                 first = _arrow(taken) if isinstance(taken, np.ndarray) else taken
-                yield table.add_column(0, names.column, first).replace_schema_metadata({MARK: b"1"})
+                yield table.add_column(0, names.column, first).replace_schema_metadata(None)
                 del table  # a mapped file cannot be removed everywhere
 
 
 FORMATS: dict[str, TableFormat] = {".csv": CsvFormat(), ".parquet": ParquetFormat()}
+SUFFIXES = (*FORMATS, *(f"{suffix}/" for suffix in FORMATS))
+"""Of places of tables; one that ends in a slash is a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """Where a table is written: a path that ends in .csv or .parquet, and whether it becomes a folder of Parquet."""
+
+    path: Path
+    is_folder: bool = False
+
+    def check(self, *, overwrite: bool) -> None:
+        """Refuse a place that cannot be made or replaced. Raises as `check_table_place`."""
+        if not self.path.parent.is_dir():
+            missing = self.path.parent
+            raise OutputError(f"{self.path} cannot be written: there is no directory {missing}; make it, and try again")
+        if self.path.suffix == ".parquet":
+            pyarrow_parquet()
+        elif self.is_folder:
+            raise OutputError(f"{self.path}/ would be a folder of CSV; leave the slash out, or choose NAME.parquet/")
+        if self.is_folder:
+            check_new_directory(self.path, PART_NAME.format("[0-9]{5,}"), overwrite=overwrite)
+        else:
+            check_new(self.path, overwrite=overwrite)
+
+
+def check_table_place(path: str | os.PathLike[str], *, overwrite: bool) -> TablePlace:
+    """The place of a table of labels that may be made, or replaced.
+
+    Raises OutputError: a URL, no directory to write to, something there that may not be replaced, or a folder of CSV;
+    MissingDependencyError: Parquet without pyarrow.
+    """
+    check_local(path)
+    place = TablePlace(Path(path), os.fspath(path).endswith("/"))
+    place.check(overwrite=overwrite)
+    return TablePlace(place.path.absolute(), place.is_folder)
 
 
 def pyarrow_parquet() -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.atomic_io import check_replaceable, replace_file
+from streamkm.core.atomic_io import check_new, replace_file
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import MissingDependencyError, OutputError
 from streamkm.metrics.cluster_summary import ClusterRow
@@ -36,7 +36,7 @@ def check_page_place(path: str | os.PathLike[str]) -> None:
     """
     if not os.path.lexists(path):
         return
-    check_replaceable(path)
+    check_new(path, overwrite=True)
     found = ""
     with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         found = file.read(_HEAD)

@@ -31,12 +31,7 @@ logger = logging.getLogger(__name__)
 def sketch_of_store(source: StoreSource) -> Sketch:
     """The sketch that a store's rows were made by.
 
-    Raises
-    ------
-    ModelFileError
-        A kind that this release does not know.
-    SourceError
-        Its arrays are damaged.
+    Raises ModelFileError: a kind that this release does not know; SourceError: its arrays are damaged.
     """
     return sketch_from_dict(source.info.sketch, source.sketch_arrays())
 
@@ -51,10 +46,7 @@ def model_of_store(source: StoreSource, centers: NDArray[np.float64]) -> Model:
 def model_on_store(model: Model, source: StoreSource) -> Model:
     """The same centers for rows of a store, which are sketched (and of unit length, under cosine) already.
 
-    Raises
-    ------
-    StoreError
-        The model prepares or sketches rows in another way than the store's were.
+    Raises StoreError: the model prepares or sketches rows in another way than the store's were.
     """
     check_sketch(source, model.sketch, model.metric)
     check_steps_of(source, () if model.preparation is None else model.preparation.steps)
@@ -82,9 +74,7 @@ def prepared_as(store: StoreSource, source: RowSource) -> RowSource:
 def check_steps_of(store: StoreSource, steps: tuple[str, ...]) -> None:
     """Refuse rows that were prepared by other steps than a store's.
 
-    Raises
-    ------
-    StoreError
+    Raises StoreError.
     """
     if steps != store.info.steps:
         told = [", ".join(each) or "none" for each in (store.info.steps, steps)]
@@ -94,10 +84,7 @@ def check_steps_of(store: StoreSource, steps: tuple[str, ...]) -> None:
 def metric_on_store(source: StoreSource, metric: Metric) -> Metric:
     """The metric that a store's rows are walked with, where `metric` was asked for: they are scaled already, or never.
 
-    Raises
-    ------
-    StoreError
-        "cosine" for rows that were not of unit length when they were sketched.
+    Raises StoreError: "cosine" for rows that were not of unit length when they were sketched.
     """
     if metric == "cosine" and source.info.metric != "cosine":
         raise StoreError(
@@ -110,10 +97,7 @@ def metric_on_store(source: StoreSource, metric: Metric) -> Metric:
 def check_sketch(source: StoreSource, sketch: Sketch, metric: Metric) -> None:
     """Refuse another sketch or metric than a store's.
 
-    Raises
-    ------
-    StoreError
-        Names what differs.
+    Raises StoreError: names what differs.
     """
     stored, given = source.info.sketch, sketch.to_dict()
     for name in dict.fromkeys([*stored, *given]):
@@ -137,10 +121,7 @@ def check_sketch(source: StoreSource, sketch: Sketch, metric: Metric) -> None:
 def check_inputs(source: StoreSource) -> None:
     """Refuse a store one of whose input files is still there and has changed since.
 
-    Raises
-    ------
-    StoreError
-        Names the file and what changed.
+    Raises StoreError: names the file and what changed.
     """
     for entry in source.info.inputs:
         for then in entry["source"].get("files", ()):
@@ -172,11 +153,7 @@ def _fingerprint_now(path: str) -> dict[str, Any] | None:
 def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
     """Refuse rows, or features, of a file that a store has already.
 
-    Parameters
-    ----------
-    source : StoreSource
-    added : mapping
-        Fingerprint of what is to be added.
+    `added`: fingerprint of what is to be added.
     """
     for entry in source.info.inputs:
         held = entry["source"]
@@ -209,10 +186,8 @@ def _documents(described: Mapping[str, Any]) -> Any:
 def check_columns(source: StoreSource, first_feature: int) -> Sketch:
     """Refuse to add features to a store that they cannot be added to; give its sketch.
 
-    Raises
-    ------
-    StoreError
-        A sketch that is no hash of features, rows scaled by all of their features, or features that it has already.
+    Raises StoreError: a sketch that is no hash of features, rows scaled by all of their features, or features that it
+    has already.
     """
     info = source.info
     sketch = sketch_of_store(source)
@@ -242,9 +217,7 @@ def check_columns(source: StoreSource, first_feature: int) -> Sketch:
 def check_width(source: StoreSource, added: RowSource) -> None:
     """Refuse rows of another number of features than a store's, where both numbers are exact, not counted.
 
-    Raises
-    ------
-    StoreError
+    Raises StoreError.
     """
     d = added.n_features
     exact = all(entry["exact"] for entry in source.info.inputs)

@@ -48,21 +48,9 @@ def reader_for_store(
 ) -> tuple[RowReader, int]:
     """RowReader a source in chunks of the size that a fit would take, by so many threads.
 
-    Parameters
-    ----------
-    sketch : SketchOptions
-        As of `choose_store_sketch`.
-    preprocess : tuple of str
-        What is done to rows before; `prepared_reader` finds what they must know.
-    memory_limit, executor
-        As of `StreamKMeans`.
-
-    Raises
-    ------
-    InvalidParameterError
-        What does not fit the source.
-    MemoryLimitError
-        If the pass would not fit in memory.
+    `sketch`: as of `choose_store_sketch`. `preprocess`: what is done to rows before; `prepared_reader` finds what they
+    must know. `memory_limit`, `executor`: as of `StreamKMeans`. Raises InvalidParameterError: what does not fit the
+    source; MemoryLimitError: if the pass would not fit in memory.
     """
     known = ("auto", *sketch_names())
     if sketch.sketch not in known:
@@ -87,10 +75,7 @@ def reader_for_store(
 def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -> RowReader:
     """The same reader, once steps have found what they must know: a pass over the original rows for each that must.
 
-    Raises
-    ------
-    InvalidInputError
-        For rows that are invalid, unless they are to be skipped.
+    Raises InvalidInputError: for rows that are invalid, unless they are to be skipped.
     """
     preparation, original = reader.source.prepared_by, reader.source.original
     if preparation is None or preparation.is_complete:
@@ -104,18 +89,9 @@ def choose_store_sketch(
 ) -> Sketch:
     """The sketch for a store of a source's rows, as a fit would choose it.
 
-    Parameters
-    ----------
-    sketch : SketchOptions
-        By name, and its number of components. One that is found on rows reads the source once more, beforehand, for a
-        sample of them.
-    seed : int
-        From 0 to 2^64 - 1; of the hash, or of the sample and its directions.
-
-    Raises
-    ------
-    InvalidParameterError
-        What does not fit the source.
+    `sketch`: by name, and its number of components. One that is found on rows reads the source once more, beforehand,
+    for a sample of them. `seed`: from 0 to 2^64 - 1; of the hash, or of the sample and its directions. Raises
+    InvalidParameterError: what does not fit the source.
     """
     planned = choose_sketch(reader.source, sketch, PCA_FEW_CLUSTERS)
     kind, m = planned.sketch, planned.n_components

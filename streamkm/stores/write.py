@@ -1,13 +1,8 @@
-"""The pass that fills a part of a sketch store, and goes on where it was after a kill.
-
-Responsible for what becomes of a chunk (its sketch, or its sketch added to rows of a store) and for recording what is
-done. What the part becomes part of is storing's work.
-"""
+"""The pass that fills a part of a sketch store: chunks become their sketches, added to rows of a store or not."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +16,6 @@ from streamkm.core.exceptions import InvalidInputError, StoreError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
-from streamkm.engine.checkpoint import Checkpoint, Throttle
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, outputs
 from streamkm.passes.reader import RowReader, SourceRows, ValidRows
@@ -29,18 +23,13 @@ from streamkm.sketches import Sketch
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.stores.writer import PartWriter
 
-logger = logging.getLogger(__name__)
-
-RECORD = "progress"
-INTERVAL_S = 5.0  # of work that a kill may cost
 STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every pass into a store has: the record of what is done, and how and by whom rows are read."""
+    """How and by whom rows are read that go into a store."""
 
-    saved: Checkpoint
     reader: RowReader
     executor: Executor
     stage: Stage
@@ -56,33 +45,17 @@ class Filled:
 
 
 def fill_part(job: Job, directory: Path, making: NewRows | NewColumns, kind: str | None) -> Filled:
-    """Write what a pass makes of a source into a part; goes on where an earlier call was interrupted."""
-    saved, reader, executor, stage = job.saved, job.reader, job.executor, job.stage
-    writer, n_done, width = None, 0, 0
-    record = saved.load(RECORD)
-    if record is not None and directory.is_dir():
-        arrays, meta = record
-        writer = PartWriter.resume(directory, arrays, meta)
-        n_done, width, kind = meta["chunks"], meta["width"], meta["kind"]
-        logger.info("%s: %d chunks were done before; going on", stage.name, n_done)
-        stage.advance(n_done)
-    throttle = Throttle(INTERVAL_S)
-    finish = making.finisher(0 if writer is None else writer.n_rows)
-    rows = SourceRows(reader, n_before=n_done)
-    for made, found in outputs(StoredRows(making.shared, making.function), rows, executor, stage):
+    """Write what a pass makes of a source into a part."""
+    reader, executor, stage = job.reader, job.executor, job.stage
+    writer, width, finish = None, 0, making.finisher()
+    for made, found in outputs(StoredRows(making.shared, making.function), SourceRows(reader), executor, stage):
         if kind is None:
             kind = "dense" if isinstance(made, np.ndarray) else "csr"
         X = finish(_as_stored(made, kind))
         if writer is None:
             writer = PartWriter(directory, kind, X.dtype, X.shape[1])
         writer.add(X)
-        n_done, width = n_done + 1, max(width, found)
-
-        def save(writer: PartWriter = writer, n_done: int = n_done, width: int = width) -> None:
-            arrays, meta = writer.commit()
-            saved.save(RECORD, arrays, {**meta, "chunks": n_done, "width": width})
-
-        throttle.save_if_due(save)
+        width = max(width, found)
     if writer is None or not writer.n_rows:
         raise InvalidInputError(f"{reader.source.name} has no rows; needed: at least 1")
     stage.rows = writer.n_rows
@@ -100,7 +73,7 @@ class NewRows:
         """What calls of the executor make of a chunk."""
         return sketch.apply(X)
 
-    def finisher(self, n_done: int) -> Callable[[Matrix], Matrix]:  # noqa: ARG002 - rows stand by themselves
+    def finisher(self) -> Callable[[Matrix], Matrix]:
         """A function that makes rows of the store of that."""
         return lambda X: X
 
@@ -118,9 +91,9 @@ class NewColumns:
         sketch, first_feature = shared
         return sketch.apply_columns(X, first_feature)
 
-    def finisher(self, n_done: int) -> Callable[[Matrix], Matrix]:
-        """A function that adds consecutive rows, the first of them row `n_done`, to the store's."""
-        take = _taker(self._store, n_done, self._reader.target_bytes)
+    def finisher(self) -> Callable[[Matrix], Matrix]:
+        """A function that adds consecutive rows to the store's."""
+        take = _taker(self._store, self._reader.target_bytes)
 
         def add(X: Matrix) -> Matrix:
             held = take(X.shape[0])
@@ -131,9 +104,9 @@ class NewColumns:
         return add
 
 
-def _taker(store: StoreSource, first_row: int, target_bytes: int) -> Callable[[int], Matrix]:
-    """A function that gives the next rows of a store, in order from `first_row`; fewer at its end."""
-    pieces = _pieces_from(store, first_row, target_bytes)
+def _taker(store: StoreSource, target_bytes: int) -> Callable[[int], Matrix]:
+    """A function that gives the next rows of a store; fewer at its end."""
+    pieces = (part.read(chunk).X for part in store.part_sources for chunk in part.chunks(target_bytes))
     held: list[Matrix] = []
 
     def take(n_rows: int) -> Matrix:
@@ -149,32 +122,14 @@ def _taker(store: StoreSource, first_row: int, target_bytes: int) -> Callable[[i
     return take
 
 
-def _pieces_from(store: StoreSource, first_row: int, target_bytes: int) -> Iterator[Matrix]:
-    seen = 0
-    for part in store.part_sources:
-        for chunk in part.chunks(target_bytes):
-            skipped = max(0, first_row - seen - chunk.start)
-            if skipped < chunk.stop - chunk.start:
-                yield part.read(chunk).X[skipped:]
-        seen += part.n_rows or 0
-
-
 @dataclass(frozen=True, slots=True)
 class StoredRows(Map[tuple[Matrix, int]]):
-    """Rows of a chunk as a store has them, canonical, with NaN for those that were skipped; and how wide they were.
-
-    Attributes
-    ----------
-    shared : Any
-        The function's second argument.
-    function : callable
-        Of the valid rows.
-    """
+    """Rows of a chunk as a store has them, canonical, with NaN for those that were skipped; and how wide they were."""
 
     large = True
 
-    shared: Any
-    function: Callable[[Matrix, Any], Matrix]
+    shared: Any  # the function's second argument
+    function: Callable[[Matrix, Any], Matrix]  # of the valid rows
 
     @staticmethod
     def memory(block_bytes: int) -> PassMemory:

@@ -1,4 +1,4 @@
-"""Parts of sketch stores: their arrays as they grow, and what of them is on disk for sure.
+"""Sketch stores as they are written: the root, which names the parts that count, and arrays that grow.
 
 The layout is described in `streamkm.sources.sketch_store`.
 """
@@ -6,8 +6,8 @@ The layout is described in `streamkm.sources.sketch_store`.
 from __future__ import annotations
 
 import os
+import re
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,85 +16,85 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec
 
-from streamkm.core.atomic_io import remove_tree, sync, writing
+from streamkm.core.atomic_io import remove_tree, replace_file, sync, writing
 from streamkm.core.matrix import Matrix, raw
-from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, PartInfo
+from streamkm.preparation import Preparation
+from streamkm.sketches import Sketch
+from streamkm.sources.sketch_store import CSR_ARRAYS, ROOT, STEPS_PREFIX, PartInfo, StoreInfo
 
 CHUNK_BYTES = 2 << 20  # of a storage chunk, decoded
+_OF_A_PART = re.compile(r"zarr\.json|X|weights|checksums|zarr\.[0-9a-f]{32}\.partial")
 _CODEC = {"cname": "lz4", "clevel": 5, "shuffle": "shuffle"}  # 2 GB/s written, 4 read, by one thread
-_PARTIAL = ".partial"  # ends the names of files that zarr, or `replace_file`, was writing when it was killed
+
+
+def start_store(place: Path, sketch: Sketch, preparation: Preparation | None) -> dict[str, int]:
+    """Make the groups of a store and write what its sketch needs and steps have found; give the checksums of that."""
+    checksums = {}
+    found = {} if preparation is None else preparation.arrays()
+    arrays = sketch.arrays() | {STEPS_PREFIX + name: values for name, values in found.items()}
+    with writing(place):
+        for group in ("", "parts", "sketch"):
+            zarr.create_group(str(place / group))
+        for name, values in arrays.items():
+            array = create_array(place / "sketch" / name, values.dtype, (max(1, len(values)), *values.shape[1:]))
+            array.resize(values.shape)
+            array[...] = values
+            checksums[name] = zlib.crc32(raw(values))
+        _sync_all(place / "sketch")
+    return checksums
+
+
+def publish(path: str | os.PathLike[str], info: StoreInfo) -> None:
+    """Make a store what `info` says, in one step, the replacement of its root; then remove parts that it lost."""
+    root = info.to_root()
+    with writing(path):
+        sync(Path(path) / "parts")
+    replace_file(Path(path) / ROOT, lambda file: file.write(root), len(root))
+    sweep_parts(path, info)
+
+
+def sweep_parts(path: str | os.PathLike[str], info: StoreInfo) -> None:
+    """Remove parts that a store does not have: those that it lost, or that a killed process began."""
+    kept = {str(part.number) for part in info.parts}
+    for entry in (Path(path) / "parts").iterdir():
+        if entry.name in kept or not entry.name.isdecimal() or entry.is_symlink() or not entry.is_dir():
+            continue
+        if all(map(_OF_A_PART.fullmatch, os.listdir(entry))):
+            remove_tree(entry)
+
+
+def part_directory(path: str | os.PathLike[str], number: int) -> Path:
+    """Where a part of a store lies."""
+    return Path(path) / "parts" / str(number)
+
+
+def _sync_all(directory: Path) -> None:
+    """Bring all that is below a directory to the disk."""
+    for folder, _, names in os.walk(directory, topdown=False):
+        for each in (*(os.path.join(folder, name) for name in names), folder):
+            sync(each)
 
 
 class PartWriter:
-    """Rows on their way into a part of a store.
+    """Rows on their way into a new part of a store, "dense" or "csr"; `n_rows` were added."""
 
-    Parameters
-    ----------
-    directory : path
-        Of the part. What is there is continued, from where `state` says, or replaced.
-    kind : "dense" or "csr"
-    dtype : dtype
-        Of the values.
-    n_components : int
-    state : (dict of arrays, dict of JSON values), optional
-        What an earlier `commit` gave.
-
-    Attributes
-    ----------
-    n_rows : int
-        Rows added.
-    """
-
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        kind: str,
-        dtype: Any,
-        n_components: int,
-        state: tuple[Mapping[str, NDArray[Any]], Mapping[str, Any]] | None = None,
-    ):
-        self._directory = Path(directory)
-        self._kind, self._n_components = kind, n_components
-        dtype = np.dtype(dtype)
-        self._settings = {"kind": kind, "dtype": dtype.str, "n_components": n_components}
+    def __init__(self, directory: Path, kind: str, dtype: np.dtype[Any], n_components: int):
+        self._directory, self._n_components = directory, n_components
         self.n_rows = self._nnz = 0
-        if state is None:
-            with writing(directory):
-                remove_tree(directory)
-                zarr.create_group(str(directory))
-        if kind == "dense":
-            self._arrays = {"X": _GrowingArray(self._directory / "X", dtype, n_components)}
-        else:
-            if state is None:
-                with writing(directory):
-                    zarr.create_group(str(self._directory / "X"))
+        with writing(directory):
+            zarr.create_group(str(directory))
+            if kind == "dense":
+                self._arrays = {"X": _GrowingArray(directory / "X", dtype, n_components)}
+                return
+            zarr.create_group(str(directory / "X"))
             dtypes = (dtype, np.dtype(np.int32), np.dtype(np.int64))
             self._arrays = {
-                name: _GrowingArray(self._directory / "X" / name, each)
-                for name, each in zip(CSR_ARRAYS, dtypes, strict=True)
+                name: _GrowingArray(directory / "X" / name, each) for name, each in zip(CSR_ARRAYS, dtypes, strict=True)
             }
-        if state is not None:
-            self.n_rows, self._nnz = state[1]["n_rows"], state[1]["nnz"]
-            for name, array in self._arrays.items():
-                array.resume(state[1]["written"][name], state[0][f"{name}.tail"], state[0][f"{name}.checksums"])
-        elif kind == "csr":
             self._arrays["indptr"].add(np.zeros(1, np.int64))
 
-    @classmethod
-    def resume(
-        cls, directory: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]
-    ) -> PartWriter:
-        """Go on from what `commit` gave."""
-        return cls(directory, meta["kind"], meta["dtype"], meta["n_components"], (arrays, meta))
-
     def add(self, X: Matrix) -> None:
-        """Append rows, canonical CSR or dense as the part is.
-
-        Raises
-        ------
-        DiskFullError, OutputError
-            What the last `commit` gave is still valid.
-        """
+        """Append rows, canonical CSR or dense as the part is."""
         with writing(self._directory):
             if isinstance(X, np.ndarray):
                 self._arrays["X"].add(X)
@@ -105,30 +105,10 @@ class PartWriter:
                 self._nnz += int(X.indptr[-1])
         self.n_rows += X.shape[0]
 
-    def commit(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Bring what was added to the disk; give the state to go on from: what fills no storage chunk, and numbers."""
-        with writing(self._directory):
-            for array in self._arrays.values():
-                array.flush()
-            for folder in (self._directory / "X", self._directory, self._directory.parent):
-                sync(folder)
-        state: dict[str, NDArray[Any]] = {}
-        for name, array in self._arrays.items():
-            state[f"{name}.tail"], state[f"{name}.checksums"] = array.tail(), np.array(array.checksums, np.uint32)
-        written = {name: array.written for name, array in self._arrays.items()}
-        return state, {**self._settings, "n_rows": self.n_rows, "nnz": self._nnz, "written": written}
-
     def finish(self, number: int, weights: NDArray[np.float64]) -> PartInfo:
-        """Complete the part and bring all of it to the disk.
-
-        Parameters
-        ----------
-        number : int
-            The part's.
-        weights : float64 (n,) or (0,)
-        """
+        """Complete the part, of a number, and bring all of it to the disk; its rows may have weights."""
         with writing(self._directory):
-            if self._kind == "csr":
+            if "data" in self._arrays:
                 group = zarr.open_group(str(self._directory / "X"), mode="r+")
                 group.attrs.update(
                     {
@@ -141,7 +121,7 @@ class PartWriter:
             if len(weights):
                 arrays["weights"] = _GrowingArray(self._directory / "weights", np.dtype(np.float64))
                 arrays["weights"].add(weights)
-            zarr.create_group(str(self._directory / "checksums"), overwrite=True)
+            zarr.create_group(str(self._directory / "checksums"))
             found = {}
             for name, array in arrays.items():
                 array.finish()
@@ -152,44 +132,21 @@ class PartWriter:
                 )
                 table.resize((len(checksums),))
                 table[:] = checksums
-            for folder, _, names in os.walk(self._directory, topdown=False):
-                for name in names:
-                    path = os.path.join(folder, name)
-                    os.unlink(path) if name.endswith(_PARTIAL) else sync(path)
-                sync(folder)
+            _sync_all(self._directory)
         return PartInfo(number, self.n_rows, found)
 
 
 class _GrowingArray:
-    """A Zarr array that rows are appended to, storage chunk by storage chunk.
-
-    Parameters
-    ----------
-    directory : Path
-    dtype : dtype
-    width : int or None
-        Columns; None for one dimension.
-    """
+    """A Zarr array, of one or of `width` columns, that rows are appended to, storage chunk by storage chunk."""
 
     def __init__(self, directory: Path, dtype: np.dtype[Any], width: int | None = None):
-        self._directory = directory
         self._inner = () if width is None else (width,)
         self._unit = max(1, CHUNK_BYTES // (dtype.itemsize * (width or 1)))
-        exists = (directory / ROOT).exists()
-        self._array = (
-            zarr.open_array(str(directory), mode="r+")
-            if exists
-            else create_array(directory, dtype, (self._unit, *self._inner))
-        )
+        self._array = create_array(directory, dtype, (self._unit, *self._inner))
         self._pending: list[NDArray[Any]] = [np.empty((0, *self._inner), dtype)]
         self._n_pending = 0
-        self._unsynced: list[int] = []
-        self.written = 0
+        self._written = 0
         self.checksums: list[int] = []
-
-    def resume(self, written: int, tail: NDArray[Any], checksums: NDArray[np.uint32]) -> None:
-        self.written, self.checksums = written, checksums.tolist()
-        self._pending, self._n_pending = [tail], len(tail)
 
     def add(self, values: NDArray[Any]) -> None:
         """Append values; whole storage chunks are written."""
@@ -201,39 +158,17 @@ class _GrowingArray:
             self._write(joined[:full])
             self._pending, self._n_pending = [joined[full:].copy()], self._n_pending - full
 
-    def tail(self) -> NDArray[Any]:
-        """Values that fill no storage chunk yet."""
-        return np.concatenate(self._pending)
-
-    def flush(self) -> None:
-        """Bring what was written to the disk."""
-        folders = {self._directory}
-        for number in self._unsynced:
-            key = self._array.metadata.encode_chunk_key((number, *(0 for _ in self._inner)))
-            path = self._directory / key
-            if path.exists():  # a storage chunk of zeros is not stored
-                sync(path)
-                folders.add(path.parent)
-        sync(self._directory / ROOT)
-        for folder in folders:
-            sync(folder)
-        self._unsynced = []
-
     def finish(self) -> None:
         """Write the rest; nothing may be added afterwards."""
-        tail = self.tail()
-        if len(tail):
-            self._write(tail)
-        self._pending, self._n_pending = [tail[:0]], 0
+        if self._n_pending:
+            self._write(np.concatenate(self._pending))
 
     def _write(self, values: NDArray[Any]) -> None:
-        start, stop = self.written, self.written + len(values)
+        start, stop = self._written, self._written + len(values)
         self._array.resize((stop, *self._inner))
         self._array[start:stop] = values
-        for at in range(0, len(values), self._unit):
-            self.checksums.append(zlib.crc32(raw(values[at : at + self._unit])))
-            self._unsynced.append((start + at) // self._unit)
-        self.written = stop
+        self.checksums += [zlib.crc32(raw(values[at : at + self._unit])) for at in range(0, len(values), self._unit)]
+        self._written = stop
 
 
 def create_array(directory: Path, dtype: np.dtype[Any], chunks: tuple[int, ...]) -> Any:

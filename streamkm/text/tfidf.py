@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.core.atomic_io import check_new, replace_file
+from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import raw, working_dtype
 from streamkm.text.words import ARRAYS as WORD_ARRAYS
@@ -144,10 +144,9 @@ class TfIdf(IdfFit):
         DiskFullError, OutputError
             It exists, or cannot be written; the old file is as it was.
         """
-        check_new(path, overwrite=overwrite)
         arrays = {**self.arrays(), **({} if self.words is None else self.words.arrays())}
         n_bytes = sum(array.nbytes for array in arrays.values())
-        replace_file(path, lambda file: np.savez(file, **arrays), n_bytes)  # type: ignore[arg-type]
+        replace_file(path, lambda file: np.savez(file, **arrays), n_bytes, overwrite=overwrite)  # type: ignore[arg-type]
 
     def digest(self) -> str:
         """What tells these weights from others."""

@@ -56,7 +56,7 @@ def command(path: str) -> float:
     out = f"{path}.out"
     options = ["-k", str(K), "--seed", "0", "-q", "--no-report", "--no-checkpoint", "--overwrite", "-o", out]
     streamkm(["fit", path, *options], standalone_mode=False)
-    return json.loads(Path(out, "summary.json").read_text())["result"]["objective"]
+    return json.loads(Path(out, "streamkm.json").read_text())["result"]["objective"]
 
 
 def by_pieces(pieces) -> float:

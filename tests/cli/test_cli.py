@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -28,11 +27,10 @@ from streamkm import StreamKMeans, __version__
 from streamkm.cli.main import main
 from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_texts
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.manifest import MARKER
 from streamkm.core.progress import COMPILING
 from streamkm.engine import open as engine_open
 from streamkm.engine import saving
-from streamkm.engine.checkpoint import Checkpoint, records
+from streamkm.engine.checkpoint import records
 from streamkm.estimators import kmeans as kmeans_module
 from streamkm.estimators.fit_summary import summarize
 from tests.children import StoppedError, chunks_read, stopped_after
@@ -40,7 +38,7 @@ from tests.programs import Program, run_program
 from tests.tables import cases, row, slow_but
 
 TOP = Path(__file__).parents[2]
-FILES = {"labels.npy", "model.npz", "sketch_view.npz", "summary.json", "report.html", MARKER}
+FILES = {"labels.npy", "model.npz", "sketch_view.npz", "streamkm.json", "report.html"}
 
 
 def rows(n_rows=90, seed=0):
@@ -73,7 +71,7 @@ def run(*arguments, code=0):
 
 
 def summary(directory="out"):
-    return json.loads(Path(directory, "summary.json").read_text())
+    return json.loads(Path(directory, "streamkm.json").read_text())
 
 
 # fit
@@ -182,7 +180,7 @@ def test_results_are_kept_unless_asked(folder):
 
 def test_the_summary_repeats_the_run_and_holds_no_address(folder):
     run("fit", "x.npy", "-k", 3, "-o", "out", "--set", "estimator.init=random", "--set", "estimator.n_init=1")
-    text = Path("out/summary.json").read_text() + Path("out/report.html").read_text()
+    text = Path("out/streamkm.json").read_text() + Path("out/report.html").read_text()
     assert not re.search(r"0x[0-9a-f]{6}|object at", text)
     seed = summary()["result"]["seed"]
     assert StreamKMeans.load("out/model.npz").seed_ == seed
@@ -366,59 +364,23 @@ def test_assign(folder):
 
 
 @cases("suffix", [".npy", ".csv", ".parquet"])
-def test_labels_replace_labels_of_streamkm_alone_unless_forced(folder, suffix):
-    """Not what looks like them, nor what was changed since, though name and size are the same."""
+def test_labels_replace_a_file_where_that_is_said_and_nothing_else(folder, suffix):
     run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q", "--overwrite")
     given, path = ("assign", "out/model.npz", "x.npy", "-q", "-o", f"mine{suffix}"), Path(f"mine{suffix}")
     run(*given)
-    table, n_rows = path.read_bytes(), len(np.load("x.npy"))
+    table = path.read_bytes()
+    path.write_text("mine")
+    assert "pass --overwrite" in run(*given, code=2)
+    assert path.read_text() == "mine"
     run(*given, "--overwrite")
-    others = {
-        ".npy": [npy(np.arange(5, dtype="i4")), npy(np.full(n_rows, 7, "i4"))],
-        ".csv": [b"row,label,distance,second_label,second_distance,outlier_score\n0,9,,,,\n", table.swapcase()],
-        ".parquet": [parquet(pd.read_parquet(path))] if suffix == ".parquet" else [],
-    }
-    for mine in others[suffix]:
-        path.write_bytes(mine)
-        assert "replace it by --force" in run(*given, "--overwrite", code=2)
-        assert path.read_bytes() == mine
-        run(*given, "--force")
-        run(*given, "--overwrite")
-        assert path.read_bytes() == table
+    assert path.read_bytes() == table
     path.unlink()
     path.mkdir()
-    assert "no regular file" in run(*given, "--force", code=2)
-
-
-def parquet(frame):
-    with io.BytesIO() as file:
-        frame.to_parquet(file)
-        return file.getvalue()
-
-
-def npy(array):
-    with io.BytesIO() as file:
-        np.save(file, array)
-        return file.getvalue()
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".csv"])
-def test_a_change_in_the_middle_is_seen(folder, suffix):
-    """Of a large file of labels: all its bytes count."""
-    np.save("many.npy", np.repeat(rows(), 1_000, axis=0)[:, :2])
-    run("fit", "many.npy", "-k", 2, "-o", "out", "--no-report", "-q")
-    given, path = ("assign", "out/model.npz", "many.npy", "-q", "-o", f"y{suffix}"), Path(f"y{suffix}")
-    run(*given)
-    mine = bytearray(path.read_bytes())
-    mine[len(mine) // 2] ^= 1
-    path.write_bytes(mine)
-    assert "was changed since" in run(*given, "--overwrite", code=2)
-    assert path.read_bytes() == mine
+    assert "no regular file" in run(*given, "--overwrite", code=2)
 
 
 @pytest.mark.parametrize("form", ["npy", "csv", "parquet", "zarr"])
 def test_labels_in_results_are_replaced_as_the_results_are(folder, form):
-    """The directory's marker lists the new ones: a fit replaces them in turn."""
     np.save("more.npy", rows(400))
     fit = ("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q", "--set", f"output.labels={form}", "--overwrite")
     given = ("assign", "out/model.npz", "more.npy", "-q", "-o", f"out/labels.{form}")
@@ -429,18 +391,6 @@ def test_labels_in_results_are_replaced_as_the_results_are(folder, form):
     run(*given, "--overwrite")
     run(*fit)
     assert summary()["data"]["n_samples"] == 90
-
-
-@pytest.mark.parametrize("mine", ["a file", "a change"])
-def test_what_is_not_listed_among_results_is_kept(folder, mine):
-    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q")
-    path = Path("out/other.npy" if mine == "a file" else "out/labels.npy")
-    np.save(path, np.zeros(7, np.int32))
-    given = ("assign", "out/model.npz", "x.npy", "-q", "-o", path)
-    assert "replace it by --force" in run(*given, "--overwrite", code=2)
-    assert len(np.load(path)) == 7
-    run(*given, "--force")
-    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q", "--overwrite")
 
 
 @pytest.mark.parametrize(
@@ -471,7 +421,7 @@ def test_no_space_names_what_was_asked_for(folder, tmpfs, what):
         n_full += 1
         with row(n_pages=n_pages):
             assert result.exit_code == 2, result.exception
-            named = re.search(rf"error: {place}/([a-z/.]+|keep.npy.checkpoint/assign-0.npz): no space", result.output)
+            named = re.search(rf"error: {place}/([a-z/.]+|keep.npy.checkpoint/[a-z0.-]+): no space", result.output)
             assert named, result.output
             assert f"{place}/." not in result.output
             assert "partial" not in result.output
@@ -479,25 +429,12 @@ def test_no_space_names_what_was_asked_for(folder, tmpfs, what):
     assert result.exit_code == 0
 
 
-def test_a_file_in_the_place_of_a_mark_is_left(folder):
-    run("fit", "x.npy", "-k", 2, "-o", "out", "--no-report", "-q")
-    Path(".y.npy.streamkm").write_text("mine")
-    assert ".y.npy.streamkm is no mark" in run("assign", "out/model.npz", "x.npy", "-o", "y.npy", code=2)
-    assert Path(".y.npy.streamkm").read_text() == "mine"
-    assert not Path("y.npy").exists()
-
-
 def test_labels_never_replace_a_directory_of_other_things(folder):
     Path("mine.zarr").mkdir()
-    with pytest.raises(OutputError, match="no Zarr array of labels"):
-        check_labels_target("mine.zarr", overwrite=True)
-    zarr.create_array("data.zarr", shape=(3,), dtype="i4")
-    with pytest.raises(OutputError, match="no Zarr array of labels"):
-        check_labels_target("data.zarr", overwrite=True)
-    np.save("vectors.npy", np.zeros((3, 2)))
-    Path("text.npy").write_text("mine")
-    for name in ("vectors.npy", "text.npy"):
-        with pytest.raises(OutputError, match=f"{name} exists and is no file of labels"):
+    Path("mine.zarr", "thesis.tex").write_text("mine")
+    zarr.create_group("data.zarr").create_array("X", shape=(3,), dtype="i4")
+    for name, other in (("mine.zarr", "thesis.tex"), ("data.zarr", "X")):
+        with pytest.raises(OutputError, match=rf"{name} exists and holds other files \({other}\)"):
             check_labels_target(name, overwrite=True)
     with pytest.raises(OutputError, match="cannot be written"):
         write_labels("x.npy/y.npy", np.zeros(3, np.int32))
@@ -505,45 +442,27 @@ def test_labels_never_replace_a_directory_of_other_things(folder):
 
 def test_written_text_replaces_the_old(folder):
     for text in ("a", "b"):
-        write_texts("sub", {"t.txt": text}, ["t.txt"])
+        write_texts("sub", {"t.txt": text}, ["t.txt"], overwrite=True)
         assert Path("sub/t.txt").read_text() == text
-    assert sorted(os.listdir("sub")) == [MARKER, "t.txt"]
+    assert sorted(os.listdir("sub")) == ["t.txt"]
 
 
-RESULTS = (
-    "labels.npy",
-    "labels.zarr",
-    "model.npz",
-    "text.json",
-    "tfidf.npz",
-    "sketch_view.npz",
-    "report.html",
-)
-
-
-def test_files_of_others_are_not_taken_for_results(folder):
-    """Whatever they are called, and whatever may be replaced."""
-    for number, name in enumerate((*RESULTS, "summary.json")):
-        place = Path(f"out{number}")
+def test_files_in_the_place_of_results_are_replaced_where_that_is_said_alone(folder):
+    for name in ("labels.npy", "text.json", "streamkm.json"):
+        place = Path(f"out-{name}")
         place.mkdir()
-        if name.endswith(".zarr"):
-            zarr.create_array(str(place / name), shape=(3,), dtype="i4")
-        else:
-            (place / name).write_text("mine")
-        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-        for more in ([], ["--overwrite"]):
-            message = run("fit", "x.npy", "-k", 2, "-o", place, *more, code=2)
-            assert f"{place} holds {name}, which streamkm did not write there" in message
-        assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+        (place / name).write_text("mine")
+        assert f"{place} holds results of an earlier run ({name})" in run("fit", "x.npy", "-k", 2, "-o", place, code=2)
+        assert (place / name).read_text() == "mine"
+    run("fit", "x.npy", "-k", 2, "-o", place, "--overwrite", "--no-report")
+    Path("other/labels.zarr").mkdir(parents=True)
+    Path("other/labels.zarr/mine").write_text("mine")
+    assert "other/labels.zarr exists and holds other files (mine)" in run(
+        "fit", "x.npy", "-k", 2, "-o", "other", "--overwrite", code=2
+    )
     Path("scores").mkdir()
     Path("scores/sweep.csv").write_text("mine")
-    assert "holds sweep.csv" in run("sweep", "x.npy", "-k", "2:4", "-o", "scores", "--overwrite", code=2)
-    # what was replaced by hand is not streamkm's any more
-    run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
-    Path("out/report.html").write_text("mine")
-    assert "out holds report.html" in run("report", "out", code=2)
-    assert "out holds report.html" in run("fit", "x.npy", "-k", 3, "-o", "out", "--overwrite", code=2)
-    assert Path("out/report.html").read_text() == "mine"
+    assert "(sweep.csv); pass --overwrite" in run("sweep", "x.npy", "-k", "2:4", "-o", "scores", code=2)
     Path("data").mkdir()
     np.save("data/x.npy", rows())
     run("fit", "data/x.npy", "-k", 3, "-o", "data", "--no-report")
@@ -551,14 +470,12 @@ def test_files_of_others_are_not_taken_for_results(folder):
     assert np.array_equal(np.load("data/x.npy"), rows())
 
 
-def test_a_checkpoint_is_no_place_for_results(folder):
-    with Checkpoint.open("state", {}):
-        assert "marked as streamkm's checkpoint, not as its results" in run(
-            "fit", "x.npy", "-k", 2, "-o", "state", "--overwrite", code=2
-        )
+def test_a_directory_of_results_is_no_place_for_a_checkpoint(folder):
     run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
     message = run("fit", "x.npy", "-k", 3, "-o", "new", "--set", "estimator.checkpoint=out", code=2)
-    assert "marked as streamkm's results, not as its checkpoint" in message
+    assert (
+        "out holds other files (labels.npy, model.npz, sketch_view.npz, streamkm.json) and is no checkpoint" in message
+    )
 
 
 @pytest.mark.parametrize("kernel", ["", "kernel: {n_landmarks: 20, rank: 5}\n"], ids=["k-means", "kernel k-means"])
@@ -604,7 +521,7 @@ def test_a_short_run_that_ends_in_its_report_goes_on_there(folder, monkeypatch, 
     assert not chunks
     assert "streamkm: out.checkpoint goes on behind its last record (it has seed" in said
     assert "assign" in said
-    assert {"labels.npy", "report.html", "summary.json"} < {*os.listdir("out")}
+    assert {"labels.npy", "report.html", "streamkm.json"} < {*os.listdir("out")}
     assert not Path("out.checkpoint").exists()
 
 

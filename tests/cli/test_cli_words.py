@@ -133,8 +133,8 @@ def test_a_complete_run_is_not_resumed(folder):
         run(*told, *same)
         assert "nothing to resume" in run(*told, *same, "--resume")
         assert "pass --overwrite" in run(*told, *other, "--resume", code=2)
-    Path("out/summary.json").write_text("{")
-    assert "was changed since; move it away" in run(*given, "--resume", code=2)
+    Path("out/streamkm.json").write_text("{")
+    assert "pass --overwrite to replace them" in run(*given, "--resume", code=2)
 
 
 def test_advice_is_known_to_the_command_line():

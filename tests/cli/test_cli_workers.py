@@ -14,7 +14,6 @@ import zarr
 from click.testing import CliRunner
 
 from streamkm.cli.main import main
-from streamkm.core.manifest import MARKER
 from streamkm.engine import open as opening
 from streamkm.sources.sketch_store import StoreSource
 from tests.dask_processes import cluster_of, watched
@@ -74,9 +73,9 @@ def test_fit(folder, running, seen, data, labels):
     np.testing.assert_array_equal(got, np.load("here/labels.npy"))
     assert ("labels" in seen()) == (labels == "zarr")  # written there
     assert {path.name for path in Path("there").iterdir()} == {
-        f"labels.{labels}", "model.npz", "sketch_view.npz", "summary.json", MARKER
+        f"labels.{labels}", "model.npz", "sketch_view.npz", "streamkm.json",
     }  # fmt: skip
-    result, wanted = (json.loads(Path(name, "summary.json").read_text())["result"] for name in ("there", "here"))
+    result, wanted = (json.loads(Path(name, "streamkm.json").read_text())["result"] for name in ("there", "here"))
     assert result == wanted
 
 

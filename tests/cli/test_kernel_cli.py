@@ -40,7 +40,7 @@ def test_fit_writes_everything_and_assign_reads_it(rings):
     run("fit", "x.npy", "-k", 2, "-o", "out", *KERNEL)
     labels = np.load("out/labels.npy")
     assert adjusted_rand_score(rings, labels) > 0.97
-    result = json.loads(Path("out/summary.json").read_text())["result"]
+    result = json.loads(Path("out/streamkm.json").read_text())["result"]
     fitted = StreamKernelKMeans(2, gamma=4.0, n_landmarks=100, random_state=0, progress=False).fit("x.npy")
     assert result["objective"] == fitted.inertia_
     assert result["trace_residual"] == fitted.trace_residual_

@@ -65,8 +65,7 @@ def outcome(place):
     files = {
         name: content
         for name, content in tree(place).items()
-        if not name.endswith((".streamkm.json", "summary.json", "sweep.svg", "update.html"))
-        and not name.startswith(".new.zarr.work")
+        if not name.endswith(("streamkm.json", "sweep.svg", "update.html"))
     }
     if "new/update.json" in files:
         files["new/update.json"] = {**json.loads(files["new/update.json"]), "seconds": None, "run": None}

@@ -220,7 +220,7 @@ def test_other_commands(trips):
     run("sketch", "trips.csv", "-o", "x.zarr", *columns)
     run("fit", "x.zarr", "-k", 3, "-o", "clustered", "--no-report", "--seed", 1)
     run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", "--seed", 1, "--metric", "cosine", *columns)
-    assert json.loads(Path("out/summary.json").read_text())["parameters"]["metric"] == "cosine"
+    assert json.loads(Path("out/streamkm.json").read_text())["parameters"]["metric"] == "cosine"
     steps = ("--preprocess", "log1p,standardize", "--metric", "cosine", "--invalid", "skip")
     run("sweep", "trips.parquet", "-k", "2:4", "-o", "swept", "--seed", 1, *columns, *steps)
     assert json.loads(Path("swept/sweep.json").read_text())["best"] in (2, 3, 4)
@@ -311,7 +311,7 @@ def _typed(output):
     """Run the command that `streamkm inspect` ends with; give its summary."""
     command = shlex.split(output.splitlines()[-1])
     run(*command[1:], "-o", "typed", "--no-report", "--overwrite")
-    return json.loads(Path("typed/summary.json").read_text())
+    return json.loads(Path("typed/streamkm.json").read_text())
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "feather", "folder"])

@@ -304,7 +304,7 @@ def test_sublinear_counts(folder):
 
 @pytest.mark.parametrize("tfidf", ["true", "false"])
 def test_documents_without_a_word_are_counted(folder, tfidf):
-    """In what is printed, in summary.json, in the table of clusters, in the report, and in the saved model."""
+    """In what is printed, in streamkm.json, in the table of clusters, in the report, and in the saved model."""
     documents, _ = topic_texts(60)
     documents[::7] = ["", "...", "- -"] * 3
     path = write("jsonl", documents)
@@ -312,7 +312,7 @@ def test_documents_without_a_word_are_counted(folder, tfidf):
     blank = len(documents[::7])
     assert blank == 9
     assert "9 rows without any word" in said
-    told = json.loads(Path("out/summary.json").read_text())
+    told = json.loads(Path("out/streamkm.json").read_text())
     assert told["data"]["n_blank"] == 9
     assert sum(row["n_blank"] for row in told["clusters"]) == 9
     labels = np.load("out/labels.npy")
@@ -333,7 +333,7 @@ def test_a_cluster_of_documents_without_a_word_has_its_place_in_the_report(folde
     k = "4" if len(set(documents)) > 4 else "1"
     run("fit", config(path, "  tfidf: false\n", n_clusters=k), "-o", "out")
     run("report", "out")
-    told = json.loads(Path("out/summary.json").read_text())
+    told = json.loads(Path("out/streamkm.json").read_text())
     X, model = FeatureHashing(n_features=M).apply(documents).toarray(), StreamKMeans.load("out/model.npz")
     far = np.linalg.norm(X - model.cluster_centers_[model.predict(X)], axis=1)
     for row in told["clusters"]:

@@ -115,8 +115,8 @@ def test_a_model_can_be_written_elsewhere(begun):
     assert IncrementalKMeans.load("next.npz").n_samples_seen_ == 1200
     assert "next.npz exists" in run("update", "model.npz", "day2.npy", "-o", "out2", "--model-to", "next.npz", code=2)
     Path("mine.npz").write_text("mine")
-    refused = run("update", "model.npz", "day2.npy", "-o", "out2", "--model-to", "mine.npz", "--overwrite", code=2)
-    assert "no model that streamkm wrote" in refused
+    refused = run("update", "model.npz", "day2.npy", "-o", "out2", "--model-to", "mine.npz", code=2)
+    assert "mine.npz exists; pass --overwrite" in refused
     assert Path("mine.npz").read_text() == "mine"
     assert not Path("out2").exists()
 

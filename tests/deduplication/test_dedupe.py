@@ -394,16 +394,11 @@ def test_the_command(tmp_path, monkeypatch):
     for label, text in wanted.lines()[:-1]:
         assert label in said
         assert text in said
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".keep.npy.streamkm", "keep.npy", "x.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["keep.npy", "x.npy"]
     assert "keep.npy exists; pass --overwrite" in run(*given, code=2)
     run(*given, "--overwrite", "--keep", "farthest", "--restart", "-q")
     assert len(np.load("keep.npy")) != 0
-    assert "is no file of row numbers" in run(*given[:-1], "x.npy", "--overwrite", code=2)
-    for mine in (np.array([9, 3, 1, 1, 5]), np.arange(len(np.load("keep.npy")))):  # the second of the same size
-        np.save("keep.npy", mine)
-        assert "replace it by --force" in run(*given, "--overwrite", code=2)
-        np.testing.assert_array_equal(np.load("keep.npy"), mine)
-    run(*given, "--force", "-q")
+    assert "x.npy exists; pass --overwrite" in run(*given[:-1], "x.npy", code=2)
     run(*given, "--overwrite", "-q")
     np.testing.assert_array_equal(np.load("keep.npy"), wanted.rows)
     assert "row numbers are written as .npy" in run(*given[:-1], "keep.txt", code=2)
@@ -411,6 +406,6 @@ def test_the_command(tmp_path, monkeypatch):
     X[7] = np.inf
     np.save("x.npy", X)
     assert "row 7 of x.npy; pass --invalid skip" in run(*given[:-1], "k.npy", code=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".keep.npy.streamkm", "keep.npy", "x.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["keep.npy", "x.npy"]
     assert "1,200 (1 skipped)" in run(*given[:-1], "k.npy", "--invalid", "skip")
     assert open_source("x.npy").n_rows == 1200

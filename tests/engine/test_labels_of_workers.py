@@ -77,8 +77,8 @@ def assert_same(got, expected):
 
 
 def assert_alone(path):
-    """Demand that nothing lies beside a file of labels but the mark of a CSV file."""
-    assert {each.name for each in path.parent.iterdir()} <= {path.name, f".{path.name}.streamkm"}
+    """Demand that nothing lies beside a file of labels."""
+    assert {each.name for each in path.parent.iterdir()} <= {path.name}
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [*(("numbers", suffix) for suffix in SUFFIXES), ("ids", ".csv")])

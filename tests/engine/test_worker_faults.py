@@ -273,7 +273,7 @@ def test_a_fit_goes_on_without_its_scheduler(tmp_path, at, cluster, data, wanted
         at(stage, number, started.scheduler.kill)
         with pytest.raises(ClusterError, match=r"lost the scheduler tcp://.*" + KEPT):
             kmeans.set_params(executor=client).fit(data, checkpoint=state)
-    assert (state / f"{record}.npz").exists()
+    assert (state / f"{record}.record").exists()
     shutil.copytree(state, tmp_path / "copy")
     assert_same_bits(kmeans.set_params(executor=2).fit(data, checkpoint=state), wanted)
     assert not state.exists()

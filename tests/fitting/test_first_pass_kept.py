@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.spill import Spill
 from streamkm.core.exceptions import CheckpointError
-from streamkm.core.temporary import remove_dead_folders
+from streamkm.core.locks import remove_dead_folders
 from tests.children import assert_same_fit, chunks_read, fit_killed_behind, outcome, spill_and_wait
 from tests.dask_processes import assert_same_bits
 from tests.passes.test_passes import CountingSource

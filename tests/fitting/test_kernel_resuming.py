@@ -163,6 +163,6 @@ def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, stop):
     X = np.load(folder / "x.npy")[:2000]
     kmeans = StreamKernelKMeans(5, n_landmarks=50, progress=False)
     stop(kmeans, X, tmp_path / "state", "landmarks")
-    with np.load(tmp_path / "state" / "landmarks.npz") as record:
+    with np.load(tmp_path / "state" / "landmarks.record") as record:
         landmarks = record["array_value.map.landmarks"]
     np.testing.assert_array_equal(kmeans.fit(X, checkpoint=tmp_path / "state").sketch_.landmarks, landmarks)

@@ -107,11 +107,11 @@ def test_what_a_further_pass_begins_with_is_kept_of_a_young_run_too(tmp_path, mo
 
 def test_an_interrupt_keeps_what_was_done(folder, wanted, tmp_path):
     child = start(folder, "text", tmp_path)
-    wait_for(tmp_path / "state" / "sketch.npz")
+    wait_for(tmp_path / "state" / "sketch.record")
     os.kill(child.pid, signal.SIGINT)
     child.join()
     assert child.exitcode == 1  # KeyboardInterrupt
-    assert (tmp_path / "state" / "sketch.npz").exists()
+    assert (tmp_path / "state" / "sketch.record").exists()
     child = start(folder, "text", tmp_path)
     child.join()
     assert child.exitcode == 0
@@ -190,7 +190,7 @@ def test_below_a_limit_a_process_that_holds_more_goes_on_as_the_run_began(folder
     np.testing.assert_array_equal(kmeans.cluster_centers_, wanted.cluster_centers_)
 
 
-@pytest.mark.parametrize("removed", ["labels.npy", "found.npz", "refined.npz"])
+@pytest.mark.parametrize("removed", ["labels.growing", "found.record", "refined.record"])
 @pytest.mark.usefixtures("sample_of_10_000")
 def test_a_state_of_which_a_part_is_gone_does_no_harm(small_folder, wanted_of_small, tmp_path, stop, removed):
     file, options = CASES["dense"]
@@ -251,7 +251,7 @@ def test_without_a_seed_the_same_streams_go_on(folder, tmp_path, stop):
     X = np.load(folder / "x.npy")[:5000]
     kmeans = StreamKMeans(20, init="random", n_init=1, progress=False)
     stop(kmeans, X, tmp_path / "state", "seed")
-    with np.load(tmp_path / "state" / "seed.npz") as record:
+    with np.load(tmp_path / "state" / "seed.record") as record:
         start = record["array_value"]
     kmeans.max_iter = 100
     kmeans.fit(X, checkpoint=tmp_path / "state")
@@ -284,7 +284,7 @@ def test_a_checkpoint_is_an_argument_of_fit_and_not_of_the_estimator(estimator, 
 def test_two_fits_on_one_checkpoint(folder, tmp_path):
     child = start(folder, "text", tmp_path)
     file, options = CASES["text"]
-    wait_for(tmp_path / "state" / "begin.npz")
+    wait_for(tmp_path / "state" / "begin.record")
     os.kill(child.pid, signal.SIGSTOP)  # so that it does not end before the other begins
     try:
         with pytest.raises(InUseError, match=str(child.pid)):

@@ -21,7 +21,6 @@ from sklearn.preprocessing import StandardScaler
 from streamkm import StreamKMeans, sweep
 from streamkm.cli.sweep import clusters_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, OutputError
-from streamkm.core.manifest import MARKER
 from streamkm.model_selection.sweep import SweepResult, SweepRow
 from streamkm.sources import open_source
 from tests import naive
@@ -342,7 +341,7 @@ def test_written_results(blobs, tmp_path, monkeypatch):
     said = run("sweep", "x.npy", "-k", "7:9", "--seed", 0, "-o", "out")
     assert "k = 8 is suggested" in said
     files = ["sweep.csv", "sweep.json", "sweep.svg"]
-    assert sorted(path.name for path in Path("out").iterdir()) == [MARKER, *files]
+    assert sorted(path.name for path in Path("out").iterdir()) == files
     wanted = sweep(open_source("x.npy"), [7, 8, 9], **QUIET)
     found = json.loads(Path("out/sweep.json").read_text())
     assert found["advice"] == wanted.advice
@@ -351,4 +350,4 @@ def test_written_results(blobs, tmp_path, monkeypatch):
     assert "k = 8" in Path("out/sweep.svg").read_text()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     run("sweep", "x.npy", "-k", "7:9", "--seed", 0, "-o", "bare")
-    assert sorted(path.name for path in Path("bare").iterdir()) == [MARKER, *files[:2]]
+    assert sorted(path.name for path in Path("bare").iterdir()) == files[:2]

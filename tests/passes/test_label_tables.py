@@ -100,7 +100,7 @@ def test_a_fit_writes_them_and_a_loaded_model_the_same(suffix, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_only_tables_of_labels_are_replaced(suffix, tmp_path):
+def test_tables_are_replaced_where_that_is_said(suffix, tmp_path):
     X = rows()
     model, path = fitted(X), tmp_path / f"labels{suffix}"
     model.predict_to(X, path)
@@ -108,14 +108,6 @@ def test_only_tables_of_labels_are_replaced(suffix, tmp_path):
         model.predict_to(X, path)
     model.predict_to(X[:7], path, overwrite=True)
     assert len(read(path)) == 7
-    other = pd.DataFrame({"label": [1]})
-    other.to_csv(path, index=False) if suffix == ".csv" else other.to_parquet(path)
-    before = path.read_bytes()
-    for content in (before, b"", b"\xff\x00"):
-        path.write_bytes(content)
-        with pytest.raises(OutputError, match="no table of labels"):
-            model.predict_to(X, path, overwrite=True)
-        assert path.read_bytes() == content
     with pytest.raises(OutputError, match=r"\.csv or \.parquet"):
         model.predict_to(X, tmp_path / "labels.txt")
 
@@ -161,11 +153,7 @@ def test_only_folders_of_labels_are_replaced(tmp_path):
         model.predict_to(X, folder, overwrite=True)
     other = folder / "notes.txt"
     other.write_text("mine")
-    for overwrite in (True, "any"):
-        with pytest.raises(OutputError, match="no folder of labels alone"):
-            model.predict_to(X, f"{folder}/", overwrite=overwrite)
-    other.rename(folder / "part-00001.parquet")
-    with pytest.raises(OutputError, match="no folder of labels alone"):
+    with pytest.raises(OutputError, match=r"exists and holds other files \(notes.txt\)"):
         model.predict_to(X, f"{folder}/", overwrite=True)
     assert len(read(folder / "part-00000.parquet")) == 7
     with pytest.raises(OutputError, match="folder of CSV"):
@@ -219,16 +207,15 @@ def named_rows(rows, pieces):
     return source
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_file_that_comes_during_the_pass_is_not_replaced(tmp_path, overwrite):
+def test_a_file_that_comes_during_the_pass_is_not_replaced(tmp_path):
     X, path = rows(), tmp_path / "labels.csv"
 
     def ids():
         yield pa.chunked_array([[f"{i}" for i in range(len(X))]])
         path.write_text("mine")
 
-    with pytest.raises(OutputError, match="no table of labels" if overwrite else "exists"):
-        fitted(X).predict_to(named_rows(X, ids()), path, overwrite=overwrite)
+    with pytest.raises(OutputError, match="exists"):
+        fitted(X).predict_to(named_rows(X, ids()), path)
     assert path.read_text() == "mine"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -338,7 +325,7 @@ def test_commands_write_them(suffix, tmp_path, monkeypatch):
     assert len(table) == 500
     page = html.unescape((tmp_path / "out" / "report.html").read_text())
     assert f'pd.read_{suffix}("out/labels.{suffix}")' in page
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = json.loads((tmp_path / "out" / "streamkm.json").read_text())
     assert summary["result"]["n_passes"] == 3
     assert "predict" in [stage["name"] for stage in summary["stages"]]
     told = run("assign", "out/model.npz", "X.npy", "-o", f"again.{suffix}")

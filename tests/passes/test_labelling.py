@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import shutil
 
 import numpy as np
@@ -102,20 +103,21 @@ def test_what_cannot_be_written(tmp_path):
     with pytest.raises(OutputError, match=r"labels are written as .zarr, .csv or .parquet, not as labels.npy"):
         kmeans().fit(X, labels_to=tmp_path / "labels.npy")
     model.predict_to(X, tmp_path / "labels.zarr")
-    with pytest.raises(OutputError, match=r"labels.zarr exists; choose another name"):
+    with pytest.raises(OutputError, match=r"labels.zarr exists; pass overwrite to replace it"):
         model.predict_to(X, tmp_path / "labels.zarr")
     np.testing.assert_array_equal(
         model.predict_to(X[:5], tmp_path / "labels.zarr", overwrite=True)[:], model.labels_[:5]
     )
-    (tmp_path / "mine.zarr").mkdir()
-    zarr.create_array(str(tmp_path / "data.zarr"), shape=(3,), dtype="i4")[:] = 7
+    (tmp_path / "mine.zarr").write_text("mine")
+    zarr.create_group(str(tmp_path / "data.zarr")).create_array("X", shape=(3,), dtype="i4")[:] = 7
     shutil.copytree(tmp_path / "labels.zarr", tmp_path / "more.zarr")
     (tmp_path / "more.zarr" / "notes.txt").write_text("mine")
     (tmp_path / "link.zarr").symlink_to(tmp_path / "labels.zarr")
     before = tree(tmp_path)
-    for name in ("mine.zarr", "data.zarr", "more.zarr", "link.zarr"):
-        with pytest.raises(OutputError, match=rf"{name} exists and is no Zarr array of labels that streamkm wrote"):
-            model.predict_to(X, tmp_path / name, overwrite=True)
+    other = {"mine": "is no directory", "data": "holds other files (X)", "more": "holds other files (notes.txt)"}
+    for name, message in {**other, "link": other["mine"]}.items():
+        with pytest.raises(OutputError, match=re.escape(f"{name}.zarr exists and {message}")):
+            model.predict_to(X, tmp_path / f"{name}.zarr", overwrite=True)
     assert tree(tmp_path) == before
     with pytest.raises(InvalidInputError, match=r"walked once only; leave labels_to out"):
         kmeans().fit(iter([X]), labels_to=tmp_path / "once.zarr")

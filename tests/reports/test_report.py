@@ -62,7 +62,7 @@ SUMMARY = {
 @pytest.fixture
 def results(tmp_path):
     """A results directory with what a report is made of."""
-    (tmp_path / "summary.json").write_text(json.dumps(SUMMARY))
+    (tmp_path / "streamkm.json").write_text(json.dumps(SUMMARY))
     rng = np.random.default_rng(0)
     points, labels = rng.normal(size=(50, 2)).astype(np.float32), rng.integers(3, size=50).astype(np.int32)
     np.savez(tmp_path / "sketch_view.npz", points=points, labels=labels, of_rows=True, by_neighbours=True)
@@ -372,7 +372,7 @@ def test_without_matplotlib_rows_of_pixels_are_told_without_pictures(tmp_path, m
     assert "set apart by" in text
 
 
-@pytest.mark.parametrize("name", ["summary.json", "sketch_view.npz"])
+@pytest.mark.parametrize("name", ["streamkm.json", "sketch_view.npz"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "empty", "other"])
 def test_damaged_results_are_refused(results, name, damage):
     path: Path = results / name

@@ -221,7 +221,7 @@ class TestCommands:
         run("fit", "posts", "-k", 3, "--seed", 0, "--set", "text.n_features=4096", "-o", "out")
         labels = np.load("out/labels.npy")
         assert len({*zip(labels.tolist(), y.tolist(), strict=True)}) == 3
-        clusters = json.loads(Path("out/summary.json").read_text())["clusters"]
+        clusters = json.loads(Path("out/streamkm.json").read_text())["clusters"]
         for row in clusters:
             assert row["typical"]
             assert all(each["id"] == names[each["row"]] for each in row["typical"])
@@ -245,7 +245,7 @@ class TestCommands:
         write_json(Path("x.jsonl"), documents)
         options = ["--set", "text.field=text", "--set", "text.n_features=4096", "--id-column", "id"]
         run("fit", "x.jsonl", "-k", 3, "--seed", 0, *options, "-o", "out")
-        clusters = json.loads(Path("out/summary.json").read_text())["clusters"]
+        clusters = json.loads(Path("out/streamkm.json").read_text())["clusters"]
         shown = [each for row in clusters for name in ("typical", "outlying") for each in row[name]]
         assert shown
         assert all(each["id"] == str(each["row"]) for each in shown)

@@ -26,7 +26,7 @@ from streamkm.passes.assign import Assigned
 from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.label_tables import TableLabels
 from streamkm.passes.labels import n_writes, open_labels, write_labels
-from streamkm.passes.table_places import SUFFIXES
+from streamkm.passes.table_formats import SUFFIXES
 
 WORTH_OF_FEW = 0.002  # share of the objective that is worth another round, where memory left few sampled rows
 ROUNDING = 1e-12  # share of an objective by which sums of the same rows may differ: a pass is worse beyond it
