@@ -106,7 +106,7 @@ def save_and_end(directory):
     with checkpoint.Checkpoint.open(directory, {"run": 1}) as saved:
         for n in range(2):
             saved.save("state", {"values": np.arange(10 ** (n + 1))}, {"n": n})
-        saved.labels(10).close()
+        saved.write_labels(0, np.zeros(10, np.int32))
         saved.discard()
 
 
@@ -130,14 +130,14 @@ def save_killed_everywhere(directory):
 def save_for_ever(directory, size):
     """Save states until killed: labels first, then the record that says how many."""
     n = 0
-    with checkpoint.Checkpoint.open(directory, {"size": size}) as saved, saved.labels(size) as labels:
+    with checkpoint.Checkpoint.open(directory, {"size": size}) as saved:
         found = saved.load("state")
         if found is not None:
             n = found[1]["n"]
         while True:
             n += 1
-            labels.write(0, np.full(size, n, np.int32))
-            labels.commit("state", {"values": np.full(size, n)}, {"n": n})
+            saved.write_labels(0, np.full(size, n, np.int32))
+            saved.save("state", {"values": np.full(size, n)}, {"n": n})
 
 
 def fit(path, checkpoint, out, options, begun):

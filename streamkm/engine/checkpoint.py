@@ -7,7 +7,6 @@ later record names. Other files in the directory stay. Knows nothing of fits.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -15,7 +14,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -33,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 MARKER, FORMAT = "checkpoint.json", 2
 RECORD, GROWING = ".record", ".growing"  # ends of the names of files
-LABELS = f"labels{GROWING}"
+LABELS = "labels"  # the file that they grow in
 LISTED = 5  # names or differences in a message
 _NAME = r"[a-z][a-z0-9-]*"
 _FILES = rf"{_NAME}\.(record|growing)|checkpoint\.json"
@@ -41,7 +40,6 @@ _OWN = re.compile(rf"({_FILES})|\.({_FILES})\.[0-9]+-[0-9a-f]{{16}}\.partial")
 _ARRAY = "array_"  # before the names of a record's arrays, which are free
 # what NumPy and zipfile raise on bytes that are not theirs
 _DAMAGE = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, TokenError)
-_NO_FALLOCATE = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})  # file systems without it
 
 
 class KeptDirectory(str):
@@ -127,13 +125,23 @@ class Checkpoint:
         """Give a record's arrays and meta; None where there is none or it is damaged, which is logged."""
         return load_record(self.directory, name)
 
-    def has_labels(self, n_rows: int) -> bool:
-        """Whether the earlier state has labels of so many rows."""
-        return _fits(self.directory / LABELS, n_rows)
+    def write_labels(self, first_row: int, labels: NDArray[np.int32]) -> None:
+        """Write the labels of consecutive rows and bring them to the disk; they count once a later record says so."""
+        path = self.growing(LABELS)
+        with writing(path, labels.nbytes):
+            if path.is_symlink():
+                path.unlink()
+            with open(path, "r+b" if path.exists() else "xb") as file:
+                file.seek(4 * first_row)
+                file.write(raw(labels))
+                file.flush()
+                os.fsync(file.fileno())
 
-    def labels(self, n_rows: int) -> LabelsFile:
-        """Open the labels of `n_rows` rows: those of the earlier state, or new ones."""
-        return LabelsFile(self.directory / LABELS, n_rows, self)
+    def read_labels(self, labels: NDArray[np.int32]) -> bool:
+        """Read the labels of the first rows into an array; False if the earlier state has not so many."""
+        with suppress(FileNotFoundError), open(self.growing(LABELS), "rb") as file:
+            return file.readinto(raw(labels)) == labels.nbytes
+        return False
 
     def growing(self, name: str) -> Path:
         """The path of a file that grows and that a record tells the size of."""
@@ -191,54 +199,6 @@ def load_record(directory: Path, name: str) -> tuple[dict[str, NDArray[Any]], di
         return None
 
 
-class LabelsFile(AbstractContextManager["LabelsFile"]):
-    """Labels of known number, written chunk by chunk into a .npy file; opened by `Checkpoint.labels`."""
-
-    def __init__(self, path: Path, n_rows: int, checkpoint: Checkpoint):
-        self._path, self._checkpoint = path, checkpoint
-        if not _fits(path, n_rows):
-            replace_file(path, lambda file: _allocate(file, n_rows), 4 * n_rows)
-        self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 - closed by `close`
-        self._start = os.fstat(self._file.fileno()).st_size - 4 * n_rows
-
-    def write(self, first_row: int, labels: NDArray[np.int32]) -> None:
-        """Write the labels of consecutive rows; they count once a later `commit` says so."""
-        view = raw(labels.astype(np.int32, copy=False))
-        with writing(self._path, len(view)):
-            self._file.seek(self._start + 4 * first_row)
-            while len(view):
-                view = view[self._file.write(view) :]
-
-    def commit(self, name: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
-        """Flush the labels to disk, then save the record that says how many there are."""
-        with writing(self._path):
-            os.fsync(self._file.fileno())
-        self._checkpoint.save(name, arrays, meta)
-
-    def read(self, *, mapped: bool = False) -> NDArray[np.int32]:
-        """Give the labels of all rows, in memory or as a read-only memory map."""
-        return np.load(self._path, mmap_mode="r" if mapped else None, allow_pickle=False)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _fits(path: Path, n_rows: int) -> bool:
-    """Whether a file, and no link to one, holds labels of so many rows."""
-    try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        return False
-    except _DAMAGE as error:
-        logger.warning("%s is damaged and counts as not there: %s", path, error)
-        return False
-    return found.shape == (n_rows,) and found.dtype == np.int32 and not path.is_symlink()
-
-
 def _fingerprint(directory: Path) -> dict[str, Any] | None:
     """The fingerprint of the checkpoint in a directory; None if it is missing, empty or of a run that was discarded.
 
@@ -271,17 +231,3 @@ def _fingerprint(directory: Path) -> dict[str, Any] | None:
 def _shortly(listed: list[str], between: str) -> str:
     """The first of some texts, and how many more there are."""
     return between.join(listed[:LISTED]) + (f" and {len(listed) - LISTED} more" if len(listed) > LISTED else "")
-
-
-def _allocate(file: Any, n_rows: int) -> None:
-    """Write an empty .npy file and reserve its space now, so that a full disk shows before labels are written."""
-    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.int32)), "fortran_order": False, "shape": (n_rows,)}
-    np.lib.format.write_array_header_1_0(file, header)
-    file.flush()
-    start = file.tell()
-    try:
-        os.posix_fallocate(file.fileno(), start, 4 * n_rows)
-    except (AttributeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in _NO_FALLOCATE:
-            raise
-        file.truncate(start + 4 * n_rows)

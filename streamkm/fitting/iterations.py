@@ -27,6 +27,8 @@ from streamkm.engine.passes import run
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.fitting.context import FitContext
 
+logger = logging.getLogger(__name__)
+
 EPOCHS = "epochs"  # the record of epochs of moving averages
 Result = TypeVar("Result", LloydResult, EpochsResult)
 
@@ -48,9 +50,6 @@ class StepCheckpoint(Generic[Result]):
         """Save what all epochs found, so that a run that was killed in the steps behind them need not repeat any."""
         if self.begun is None or self.begun.n_iter < result.n_iter:
             self._writer.save(self._name, result)
-
-
-logger = logging.getLogger(__name__)
 
 
 def iterated(

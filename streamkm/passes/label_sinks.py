@@ -41,9 +41,9 @@ class GatheredLabels:
 
     def __init__(self, chunk_rows: NDArray[np.int64], writer: CheckpointWriter):
         self._bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
-        self._n_rows, self._n_written = int(self._bounds[-1]), 0
+        self._n_written = 0
         self._checkpoint = writer.checkpoint
-        self.labels = np.empty(self._n_rows, np.int32)
+        self.labels = np.empty(int(self._bounds[-1]), np.int32)
         self.n_taken = 0
 
     def take(self, output: NDArray[np.int32]) -> None:
@@ -52,23 +52,20 @@ class GatheredLabels:
         self.n_taken += 1
 
     def restore(self, n_items: int) -> bool:
-        """Read the labels of so many chunks; False if the checkpoint has labels of other rows."""
-        if self._checkpoint is None or not self._checkpoint.has_labels(self._n_rows):
+        """Read the labels of so many chunks; False if the checkpoint has not so many."""
+        n_rows = int(self._bounds[n_items])
+        if self._checkpoint is None or not self._checkpoint.read_labels(self.labels[:n_rows]):
             return False
-        self.n_taken, self._n_written = n_items, int(self._bounds[n_items])
-        with self._checkpoint.labels(self._n_rows) as file:
-            self.labels[: self._n_written] = file.read(mapped=True)[: self._n_written]
+        self.n_taken, self._n_written = n_items, n_rows
         return True
 
     def save(self, name: str, folded: Folded[Any]) -> None:
         """Write the labels that are new, then the record that says how many chunks there are."""
-        if self._checkpoint is None:
-            return
-        stop = int(self._bounds[folded.n_items])
-        with self._checkpoint.labels(self._n_rows) as file:
-            file.write(self._n_written, self.labels[self._n_written : stop])
-            file.commit(name, *pack(folded))
-        self._n_written = stop
+        if self._checkpoint is not None:
+            stop = int(self._bounds[folded.n_items])
+            self._checkpoint.write_labels(self._n_written, self.labels[self._n_written : stop])
+            self._checkpoint.save(name, *pack(folded))
+            self._n_written = stop
 
 
 class ScatteredLabels:
