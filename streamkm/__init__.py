@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from streamkm.core import __version__
 from streamkm.core.process import collector_off
-from streamkm.core.version import __version__
 
 if TYPE_CHECKING:
     from streamkm.core.exceptions import StreamkmError

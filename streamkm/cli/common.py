@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from streamkm.cli.wording import in_words_of
+from streamkm.core.display import aligned, without_secrets
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.process import collector_off
 from streamkm.core.progress import COMPILING, Progress
-from streamkm.core.secrets import without_secrets
-from streamkm.core.text_table import aligned
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Override

@@ -22,9 +22,8 @@ from streamkm.cli.data import TEXT, Opened, open_configured, read_table_settings
 from streamkm.cli.schema import SECTIONS, Output, flat_parameters, shown, validate
 from streamkm.cli.summary import FEATURES, columns_text, fit_command, fit_options, seen_columns, source_lines
 from streamkm.cli.wording import COLUMN_FLAGS
+from streamkm.core.display import MASK, aligned, masked
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, StreamkmError
-from streamkm.core.secrets import MASK, masked
-from streamkm.core.text_table import aligned
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans

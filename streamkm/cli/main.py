@@ -41,8 +41,8 @@ from streamkm.cli.update import drift, update
 from streamkm.cli.warm import warm
 from streamkm.cli.wording import COMMANDS, in_words_of
 from streamkm.core.atomic_io import is_full
+from streamkm.core.display import without_secrets
 from streamkm.core.exceptions import ConfigError, StreamkmError
-from streamkm.core.secrets import without_secrets
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
 

@@ -16,8 +16,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from streamkm.core.display import MASK
 from streamkm.core.exceptions import ConfigError
-from streamkm.core.secrets import MASK
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kernel_validation import ALIASES

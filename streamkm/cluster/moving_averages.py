@@ -25,7 +25,7 @@ from streamkm.cluster.in_memory import cluster_cuts, d2norm_of, row_pieces
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.rows import Block, rows_by_label
 from streamkm.cluster.totals import inertia_of
-from streamkm.core.ordered_sum import added_in_order
+from streamkm.core.matrix import added_in_order
 from streamkm.engine import Executor
 from streamkm.kernels.cluster import totals as kernels
 

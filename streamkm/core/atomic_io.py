@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from streamkm.core.display import masked
 from streamkm.core.exceptions import DiskFullError, OutputError, StreamkmError
-from streamkm.core.secrets import masked
 
 REPLACED = "replaced"  # a directory that another one takes the place of, in the working directory of that one
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

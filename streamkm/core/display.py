@@ -1,10 +1,21 @@
-"""Text for people: what cannot be written as UTF-8 is escaped; hints on names that are like others."""
+"""Text for people: tables, escapes, hints on names that are like others, URLs without what is secret in them."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
+import html
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+MASK = "***"
+
+# every pattern walks a text once: none begins again within what it has walked in vain
+_URL = re.compile(r"(?<=[A-Za-z0-9+.-])://[^\s'\"<>]*[^\s'\"<>.,:;()\[\]{}]")
+_USER = re.compile(r"(?<=://)[^/?#]*@")  # greedy: passwords may hold an @
+# of one URL of a chain; what stands behind # or ; is one where it has values, else part of a name
+_QUERY = re.compile(r"(?:\?|[#;](?=[^:/#;]*=)).*?(?=::|\Z)", re.DOTALL)
+_VALUE = re.compile(r"(?P<name>[^?#&;=]+=)?(?P<value>[^?#&;]+)")
+_LEFT = "text-align:left"
 
 
 def displayed(text: str) -> str:
@@ -14,5 +25,75 @@ def displayed(text: str) -> str:
 
 def near_hint(name: Any, known: Sequence[str]) -> str:
     """A hint on the known name that is most like another, if there is one."""
+    import difflib
+
     near = difflib.get_close_matches(str(name), known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def masked(url: str) -> str:
+    """Show a URL without its secrets: ``https://***@host/x.npy?token=***``."""
+    return _QUERY.sub(lambda query: _VALUE.sub(rf"\g<name>{MASK}", query[0]), _USER.sub(f"{MASK}@", url))
+
+
+def is_masked(url: str) -> bool:
+    """Whether something was taken out of a URL, so that it leads nowhere."""
+    return MASK in url
+
+
+def without_secrets(text: str) -> str:
+    """Give a text with every URL in it as `masked` shows it."""
+    return _URL.sub(lambda found: masked(found[0]), text) if "://" in text else text
+
+
+class Lines:
+    """What prints as labels and texts, and is shown so by notebooks: a class with a method `lines`."""
+
+    __slots__ = ()
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and text, for people."""
+        raise NotImplementedError
+
+    def __init_subclass__(cls) -> None:
+        cls._repr_pretty_ = Lines._repr_pretty_  # type: ignore[method-assign] # else IPython prefers the class's repr
+
+    def __str__(self) -> str:
+        return aligned(self.lines())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002
+        """Print so in IPython."""
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        rows = (
+            f'<tr><th style="{_LEFT}">{html.escape(label)}</th><td style="{_LEFT}">{html.escape(text)}</td></tr>'
+            for label, text in self.lines()
+        )
+        return f"<table>{''.join(rows)}</table>"
+
+
+def aligned(pairs: Iterable[tuple[str, str]]) -> str:
+    """Lines of labels and texts, the texts below each other.
+
+    Examples
+    --------
+    >>> print(aligned([("rows", "7"), ("features", "1,000")]))
+    rows      7
+    features  1,000
+    """
+    pairs = list(pairs)
+    width = max((len(label) for label, _ in pairs), default=0)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in pairs)
+
+
+def columns_text(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells, each column as wide as its widest cell: the last to the left, the others to the right.
+
+    Examples
+    --------
+    >>> columns_text([("id", "name"), ("10", "a")])
+    ['id  name', '10  a']
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [f"{'  '.join(map(str.rjust, line[:-1], widths))}  {line[-1]}".rstrip() for line in lines]

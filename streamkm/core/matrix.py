@@ -1,8 +1,10 @@
-"""What rows are made of: the matrix type of every layer, and the precision that work is done in."""
+"""What rows are made of: the matrix type of every layer, the precision of work, and sums in a fixed order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
+from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -121,3 +123,8 @@ def unpack_matrix(name: str, arrays: Mapping[str, NDArray[Any]]) -> Matrix:
         return arrays[name]
     data, indices, indptr, shape = (arrays[f"{name}.{part}"] for part in ("data", "indices", "indptr", "shape"))
     return sp.csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
+
+
+def added_in_order(values: Iterable[float]) -> float:
+    """The sum of numbers, one after the other; from Python 3.12 on, `sum` has other last bits."""
+    return reduce(operator.add, values, 0.0)

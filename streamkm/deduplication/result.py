@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.core.display import Lines
 from streamkm.core.progress import Stage
-from streamkm.core.text_table import Lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

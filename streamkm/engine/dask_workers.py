@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from streamkm.core import environment
 from streamkm.core.exceptions import ClusterError
 from streamkm.core.memory import total_memory
-from streamkm.core.version import environment
 
 logger = logging.getLogger(__name__)
 

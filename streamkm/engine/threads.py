@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
-from streamkm.core.pools import start
 from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs
 from streamkm.engine.reduction import fold_run
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 STATES_AHEAD = 1  # runs that are started beyond those that threads are at: each leaves a state, which may be large
 
@@ -28,7 +33,7 @@ class LocalThreads(Executor):
         self.n_workers = n_workers
 
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        return start(self._pool, function, *args)
+        return _start(self._pool, function, *args)
 
     def share(self, value: Any) -> Any:
         return value
@@ -58,7 +63,7 @@ class LocalThreads(Executor):
                     deque(numbers, maxlen=0)  # drain the iterator so that the other threads stop
                     raise
 
-        helpers = [start(self._pool, work) for _ in range(min(self.n_workers, len(items)) - 1)]
+        helpers = [_start(self._pool, work) for _ in range(min(self.n_workers, len(items)) - 1)]
         work()
         for helper in helpers:
             if not helper.cancel():  # it did begin
@@ -82,3 +87,24 @@ class LocalThreads(Executor):
 
     def _joiner(self, stage: str, joining: Joining[Any], shared: tuple[Any, ...]) -> Callable[[list[Any]], Any]:
         return joining.pairwise(*shared)
+
+
+def _start(pool: ThreadPoolExecutor, function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
+    """Have a pool call a function; once the main thread has ended, pools take nothing, and this thread calls it."""
+    try:
+        return pool.submit(function, *args, **kwargs)
+    except RuntimeError as error:
+        if "interpreter shutdown" not in str(error):
+            raise
+    _say_once()
+    future: Future[Result] = Future()
+    try:
+        future.set_result(function(*args, **kwargs))
+    except Exception as error:  # noqa: BLE001 - as the pool would
+        future.set_exception(error)
+    return future
+
+
+@cache
+def _say_once() -> None:
+    logger.warning("the main thread has ended, and pools of threads with it: one thread does the rest")

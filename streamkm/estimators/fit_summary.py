@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.distances import euclidean_distances
+from streamkm.core import __version__
 from streamkm.core.display import displayed
-from streamkm.core.version import __version__
 from streamkm.estimators.centers import known_means
 from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.validation import plain

@@ -13,9 +13,8 @@ from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.normalization import WHOLE, Normalization
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule, sketched_d2norms
-from streamkm.core.matrix import Matrix, rows_between
+from streamkm.core.matrix import Matrix, added_in_order, rows_between
 from streamkm.core.memory import trim_heap
-from streamkm.core.ordered_sum import added_in_order
 from streamkm.core.progress import Stage
 from streamkm.engine.passes import Map, held_outputs
 from streamkm.fitting.context import FitContext, Settings, check_clusters

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from streamkm.core.text_table import columns_text
+from streamkm.core.display import columns_text
 
 if TYPE_CHECKING:
     import numpy as np

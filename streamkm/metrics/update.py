@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamkm.cluster.tracking.transition import Event
-from streamkm.core.text_table import Lines
+from streamkm.core.display import Lines
 from streamkm.metrics.cluster_summary import number_text
 from streamkm.metrics.drift_report import MANY_BEYOND, Drift, Moved, plain, table_html, table_text, weight_text
 

@@ -30,11 +30,11 @@ from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers
 from streamkm.cluster.seeding.search_set import centered, search_rows
 from streamkm.core.atomic_io import replace_file
+from streamkm.core.display import Lines
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import with_nan
 from streamkm.core.memory import trim_heap
 from streamkm.core.progress import Progress
-from streamkm.core.text_table import Lines
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.estimators.validation import check_choice, drawn_seed
 from streamkm.fitting.context import check_clusters

@@ -21,7 +21,7 @@ from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.spill import Spill
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
-from streamkm.core.ordered_sum import added_in_order
+from streamkm.core.matrix import added_in_order
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.memory import PassMemory

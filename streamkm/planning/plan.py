@@ -8,8 +8,8 @@ from typing import Any
 from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import Schedule
 from streamkm.cluster.sampling.coreset import CoresetRule
+from streamkm.core.display import Lines, aligned
 from streamkm.core.memory import human_bytes
-from streamkm.core.text_table import Lines, aligned
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.plan_parts import (

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.model import Metric, Model, Space
+from streamkm.core.display import is_masked
 from streamkm.core.exceptions import SourceError, SourceNotFoundError, StoreError
 from streamkm.core.matrix import raw
-from streamkm.core.secrets import is_masked
 from streamkm.sketches import Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import file_fingerprint

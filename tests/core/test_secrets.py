@@ -23,8 +23,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans, open_source
 from streamkm.cli.main import main
+from streamkm.core.display import masked, without_secrets
 from streamkm.core.exceptions import SourceError
-from streamkm.core.secrets import masked, without_secrets
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.remote.objects import Address
 from tests.tables import slow_but

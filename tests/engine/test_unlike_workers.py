@@ -16,8 +16,8 @@ import pytest
 
 import streamkm
 from streamkm import StreamKMeans
+from streamkm.core import environment
 from streamkm.core.exceptions import ClusterError, SourceNotFoundError
-from streamkm.core.version import environment
 from streamkm.engine import open_executor
 from streamkm.sources import open_source
 from tests.dask_processes import STARTED_SECONDS, Cluster, cluster_of, watched, write_rows

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
+from streamkm.core.display import is_masked, masked, without_secrets
 from streamkm.core.exceptions import (
     InvalidParameterError,
     MissingDependencyError,
@@ -24,7 +25,6 @@ from streamkm.core.exceptions import (
     SourceNotFoundError,
     StreamkmError,
 )
-from streamkm.core.secrets import is_masked, masked, without_secrets
 from streamkm.sources.local import natural
 
 logger = logging.getLogger(__name__)
