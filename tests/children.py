@@ -49,7 +49,7 @@ def small_chunks():
 def run(operation, path, data, options=(), *, problem=None):
     """Write or extend a store; says on `problem`, a queue, how it ended."""
     small_chunks()
-    do = {"write": storing.write_store, "rows": storing.append_rows, "columns": storing.append_columns}[operation]
+    do = {"write": storing.write_store, "rows": storing.append_rows}[operation]
     sketch = (SKETCH,) if operation == "write" else ()
     try:
         with open_executor(2) as executor:

@@ -84,38 +84,30 @@ def sketch(paths: Sequence[str], output: str, settings: Sequence[str], **options
 @click.command()
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.argument("paths", nargs=-1, required=True, metavar="MORE...")
-@click.option("--columns", is_flag=True, help="MORE... are further features of the same rows, not further rows.")
-@click.option("--first-feature", type=click.IntRange(0), help="Number of their first feature.  [default: the next]")
 @invalid_option("raise", "skip", text="skip: keep rows with NaN or infinity as rows of NaN.")
 @memory_option
 @threads_option
 @set_option
 @talk_options
 def append(store: str, paths: Sequence[str], settings: Sequence[str], **options: Any) -> None:
-    """Add rows, or features, of MORE... to STORE, which stays as it is until the end."""
-    if options["first_feature"] is not None and not options["columns"]:
-        raise click.UsageError("--first-feature is of use with --columns only")
+    """Add rows of MORE... to STORE, which stays as it is until the end."""
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.engine import open_executor, under_limit
         from streamkm.sources.sketch_store import StoreInfo, StoreSource
         from streamkm.stores.compatibility import prepared_as
-        from streamkm.stores.operations import append_columns, append_rows
+        from streamkm.stores.operations import append_rows
         from streamkm.stores.planned import reader_for_store
 
         with ExitStack() as stack:
             stack.enter_context(under_limit(options["memory_limit"]))
             limit, executor = options["memory_limit"], options["executor"]
             source = stack.enter_context(work(paths, settings, append_to=store, memory_limit=limit, executor=executor))
-            if not options["columns"]:
-                source = prepared_as(StoreSource(store), source)
+            source = prepared_as(StoreSource(store), source)
             metric = StoreInfo.read(store).metric
             reader, n_threads = reader_for_store(
                 source, metric, options["invalid"], memory_limit=limit, executor=executor
             )
             workers = stack.enter_context(open_executor(executor, n_threads))
             stage = stack.enter_context(talk.stage("append", reader))
-            if options["columns"]:
-                found = append_columns(store, reader, workers, stage, first_feature=options["first_feature"])
-            else:
-                found = append_rows(store, reader, workers, stage)
+            found = append_rows(store, reader, workers, stage)
         talk.say([("rows", f"{found.n_rows:,}"), ("store", store), *found.details().items()])

@@ -59,15 +59,8 @@ class MemoryLimitError(MemoryError, StreamkmError):  # in the other order, Dask 
 
     Lines of text that are too long for what is left are refused where they are read.
 
-    Parameters
-    ----------
-    said : str
-    needed_bytes : int, optional
-        The limit that the message names as sufficient; None where no limit of this process helps.
-    remedy : str
-        What else helps.
-    on_workers : bool
-        Whether that limit is one of the workers of a cluster.
+    `needed_bytes`: the limit that the message names as sufficient; None where no limit of this process helps. `remedy`:
+    what else helps. `on_workers`: whether that limit is one of the workers of a cluster.
     """
 
     def __init__(

@@ -30,10 +30,7 @@ def is_sparse(X: Any) -> bool:
 def check_unmasked(X: Any, name: str, remedy: str) -> None:
     """Refuse a masked array of NumPy, or a list of such rows, where a value is masked: its number means nothing.
 
-    Raises
-    ------
-    InvalidInputError
-        Naming the first masked value.
+    Raises InvalidInputError: naming the first masked value.
     """
     if isinstance(X, list | tuple):
         for row, values in enumerate(X):

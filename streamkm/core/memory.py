@@ -31,18 +31,10 @@ _CONTAINERS = (
 def memory_limit_bytes(limit: Any) -> int:
     """Resident bytes that this process may take at most.
 
-    Parameters
-    ----------
-    limit : "auto", int, float, str or mapping
-        "auto": 80 % of the machine's memory, or of the container's limit. An int: bytes. A float up to 1, or text like
-        "50%": such a share. Text like "1 GiB" or "500 MB": that much. Never what happens to be free: the same call
-        means the same limit. A mapping of ``limit`` and ``process_memory``, or text like "1 GiB, process 256 MiB":
-        see `given_process_memory`.
-
-    Raises
-    ------
-    InvalidParameterError
-        For anything else.
+    `limit`: "auto", int, float, str or mapping, "auto": 80 % of the machine's memory, or of the container's limit. An
+    int: bytes. A float up to 1, or text like "50%": such a share. Text like "1 GiB" or "500 MB": that much. Never what
+    happens to be free: the same call means the same limit. A mapping of ``limit`` and ``process_memory``, or text like
+    "1 GiB, process 256 MiB": see `given_process_memory`. Raises InvalidParameterError: for anything else.
     """
     return _bytes_of(_parts(limit)[0], limit) if is_given(limit) else int(AUTO_SHARE * total_memory())
 
@@ -119,11 +111,7 @@ def trim_heap(limit_bytes: int, expected_bytes: int = 0) -> None:
     on, up to the end of `heap_restored`, which keeps heaps from growing within a stage. Does nothing where the C
     library is not glibc.
 
-    Parameters
-    ----------
-    limit_bytes : int
-    expected_bytes : int
-        That it will hold in the stages to come; to hold more now is too much.
+    `expected_bytes`: that it will hold in the stages to come; to hold more now is too much.
     """
     if sys.platform != "linux":
         return

@@ -23,26 +23,13 @@ TOLD_EVERY_S = 30.0
 
 @dataclass
 class Stage:
-    """One stage of a run, as it went.
+    """One stage of a run, as it went."""
 
-    Attributes
-    ----------
-    name : str
-        ``sketch``, ``seed``, ``epochs``, ``lloyd``, ``polish``, ``assign``, ``refine-1``.
-    seconds : float
-        Wall time, without that of `COMPILING`.
-    read_bytes : int
-        Stored bytes read from the source; 0 for stages that work in memory.
-    rows : int
-        Rows that passed through.
-    inertias : tuple of float
-        The objective of each epoch or step of the stage, as `history_` has it; see there.
-    """
-
-    name: str
-    seconds: float = 0.0
-    read_bytes: int = 0
-    rows: int = 0
+    name: str  # ``sketch``, ``seed``, ``epochs``, ``lloyd``, ``polish``, ``assign``, ``refine-1``
+    seconds: float = 0.0  # wall time, without that of `COMPILING`
+    read_bytes: int = 0  # stored bytes read from the source; 0 for stages that work in memory
+    rows: int = 0  # rows that passed through
+    # tuple of float, the objective of each epoch or step of the stage, as `history_` has it; see there
     inertias: tuple[float, ...] = ()
     done: float = field(default=0.0, repr=False, compare=False)
     on_advance: Callable[[float], None] | None = field(default=None, repr=False, compare=False)
@@ -64,20 +51,13 @@ COMPILING = Stage("compiling")
 class Progress:
     """Records the stages of one run and shows them.
 
-    Parameters
-    ----------
-    show : bool or "auto"
-        Draw bars below the cell of a notebook, or on stderr if it is a terminal. Elsewhere True writes a line on
-        stderr for each finished stage, unless the log takes it, and "auto" writes nothing there. Every finished stage
-        is one line of the log, whatever is shown; where there is no bar, a long one says every 30 s how far it is.
-
-    Attributes
-    ----------
-    latest : Progress
-        That of the latest run, which says what no stage does.
+    `show`: bool or "auto", draw bars below the cell of a notebook, or on stderr if it is a terminal. Elsewhere True
+    writes a line on stderr for each finished stage, unless the log takes it, and "auto" writes nothing there. Every
+    finished stage is one line of the log, whatever is shown; where there is no bar, a long one says every 30 s how far
+    it is.
     """
 
-    latest: ClassVar[Progress]
+    latest: ClassVar[Progress]  # that of the latest run, which says what no stage does
 
     def __init__(self, show: bool | str = "auto"):
         self.stages: list[Stage] = []
@@ -185,12 +165,7 @@ def counted(done: float, total: float | None, unit: str = "", seconds: float = 0
 class NotebookBar:
     """A bar that a notebook shows: done of total, rate, time taken.
 
-    Parameters
-    ----------
-    name : str
-    total : float or None
-        In `unit`; None where it is not known.
-    unit : str
+    `total`: in `unit`; None where it is not known.
     """
 
     def __init__(self, name: str, total: float | None, unit: str):

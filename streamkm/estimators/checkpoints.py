@@ -96,15 +96,12 @@ def open_checkpoint(
             saved.save(PROCESS, {}, {"bytes": plan.process_memory})
         try:
             yield saved
-        except ClusterError as error:
+        except BaseException as error:
             if not saved_stages(directory):
                 saved.discard()
-                raise
-            raise ClusterError(
-                f"{error}; what was done is kept in {os.fspath(directory)}: the same fit with this checkpoint, or "
-                f"streamkm fit --resume, goes on from there, on another cluster or on none, to the same result"
-            ) from error
-        except BaseException:
-            if not saved_stages(directory):
-                saved.discard()
+            elif isinstance(error, ClusterError):
+                raise ClusterError(
+                    f"{error}; what was done is kept in {os.fspath(directory)}: the same fit with this checkpoint, or "
+                    f"streamkm fit --resume, goes on from there, on another cluster or on none, to the same result"
+                ) from error
             raise

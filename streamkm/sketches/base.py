@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 
 
@@ -50,8 +49,6 @@ class SketchAnswers(Protocol):
     is_nystroem : bool
         Whether it is made of kernel values against landmarks, so that its features, as fits find them, underestimate
         the kernel: ``K - B B'`` is positive semidefinite for kernel values K and features B.
-    adds_columns : bool
-        Whether `apply_columns` sketches features by themselves: sketches of a row's parts add up to that of the row.
     """
 
     __slots__ = ()
@@ -68,7 +65,6 @@ class SketchAnswers(Protocol):
     scales_with_rows: ClassVar[bool] = True
     moves_with_rows: ClassVar[bool] = True
     is_nystroem: ClassVar[bool] = False
-    adds_columns: ClassVar[bool] = False
 
     @classmethod
     def leaves_zeros(cls, n_components: int) -> bool:  # noqa: ARG003
@@ -123,10 +119,6 @@ class SketchAnswers(Protocol):
     def with_function(self, function: Callable[..., Any]) -> Self:  # noqa: ARG002
         """Give the sketch that `writable` was called of, if it called this function."""
         return self
-
-    def apply_columns(self, X: Matrix, first_feature: int) -> Matrix:  # noqa: ARG002
-        """Sketch rows whose column 0 is feature `first_feature`; only if it `adds_columns`."""
-        raise InvalidParameterError(f"{type(self).__name__} sketches all features together")
 
 
 @runtime_checkable

@@ -70,7 +70,6 @@ class CountSketch(SeededSketch):
     kind: ClassVar[str] = "countsketch"
     passes_to_fit: ClassVar[int] = 0
     sparse_as_single: ClassVar[bool] = True
-    adds_columns: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_components(self.n_components, MAX_COMPONENTS)
@@ -120,16 +119,6 @@ class CountSketch(SeededSketch):
             indptr = indptr * self.nnz_per_feature
         return sp.csr_array((data, indices, indptr), shape=(X.shape[0], self.n_components))
 
-    def apply_columns(self, X: Matrix, first_feature: int) -> Matrix:
-        """Sketch rows whose column 0 is feature `first_feature`.
-
-        The sketch is linear: the sketches of a row's pieces add up to that of the row.
-        """
-        if isinstance(X, np.ndarray):
-            return self._apply_dense(X, first_feature)
-        moved = X.indices.astype(np.int64) + first_feature
-        return self.apply(sp.csr_array((X.data, moved, X.indptr), shape=(X.shape[0], first_feature + X.shape[1])))
-
     def hash(self, start: int, stop: int, block: int = 0) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Buckets and signs of features start..stop-1 in a block."""
         seeds, bounds = self._blocks()
@@ -174,12 +163,11 @@ class CountSketch(SeededSketch):
         seeds = [stream_seed(np.uint64(self._seed), np.uint64(r)) for r in range(s)]
         return np.array(seeds, np.uint64), np.array([r * self.n_components // s for r in range(s + 1)], np.uint64)
 
-    def _apply_dense(self, X: NDArray[Any], first_feature: int = 0) -> NDArray[Any]:
+    def _apply_dense(self, X: NDArray[Any]) -> NDArray[Any]:
         out = np.zeros((X.shape[0], self.n_components), working_dtype(X.dtype))
         n_batch = max(1, BATCH_ENTRIES // max(1, X.shape[1]))
         n_batch -= n_batch % 16 if n_batch > 16 else 0
-        last = first_feature + X.shape[1]
-        hashes = [self.hash(first_feature, last, block) for block in range(self.nnz_per_feature)]
+        hashes = [self.hash(0, X.shape[1], block) for block in range(self.nnz_per_feature)]
         if self.nnz_per_feature > 1:
             hashes = [(buckets, signs.astype(out.dtype) * out.dtype.type(self.scale)) for buckets, signs in hashes]
         for start in range(0, X.shape[0], n_batch):

@@ -151,7 +151,7 @@ def _fingerprint_now(path: str) -> dict[str, Any] | None:
 
 
 def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:
-    """Refuse rows, or features, of a file that a store has already.
+    """Refuse rows of a file that a store has already.
 
     `added`: fingerprint of what is to be added.
     """
@@ -181,37 +181,6 @@ def _identity(file: Mapping[str, Any]) -> Any:
 def _documents(described: Mapping[str, Any]) -> Any:
     """What of its files makes a document, by the fingerprint of a source; None where they hold rows."""
     return described.get("made_with", {}).get("documents")
-
-
-def check_columns(source: StoreSource, first_feature: int) -> Sketch:
-    """Refuse to add features to a store that they cannot be added to; give its sketch.
-
-    Raises StoreError: a sketch that is no hash of features, rows scaled by all of their features, or features that it
-    has already.
-    """
-    info = source.info
-    sketch = sketch_of_store(source)
-    if not sketch.adds_columns:
-        raise StoreError(
-            f"{source.path} is of the {sketch.kind} sketch, which depends on all features together; features can be "
-            f"added to a countsketch only"
-        )
-    if info.metric == "cosine":
-        raise StoreError(
-            f"{source.path} holds rows of unit length (cosine metric); features cannot be added after rows were "
-            f"scaled: sketch all features together"
-        )
-    if info.steps:
-        raise StoreError(
-            f"{source.path} holds rows after the steps {', '.join(info.steps)}; features cannot be added after them: "
-            f"sketch all features together"
-        )
-    if first_feature < info.n_features:
-        raise StoreError(
-            f"features from {first_feature:,} overlap those of {source.path}, 0-{info.n_features - 1:,}; pass "
-            f"first_feature={info.n_features} or more"
-        )
-    return sketch
 
 
 def check_width(source: StoreSource, added: RowSource) -> None:

@@ -1,4 +1,4 @@
-"""Everything that walks a source into a sketch store: writing one, adding rows, adding features.
+"""Everything that walks a source into a sketch store: writing one, adding rows.
 
 The store changes in one step at the end of a pass: a call that is killed before leaves it as it was.
 """
@@ -26,7 +26,6 @@ from streamkm.sketches import Sketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
 from streamkm.stores.compatibility import (
-    check_columns,
     check_inputs,
     check_new,
     check_sketch,
@@ -34,7 +33,7 @@ from streamkm.stores.compatibility import (
     check_width,
     sketch_of_store,
 )
-from streamkm.stores.write import Job, NewColumns, NewRows, fill_part, other_rows
+from streamkm.stores.write import Job, fill_part
 from streamkm.stores.writer import part_directory, publish, start_store, sweep_parts
 
 
@@ -61,7 +60,7 @@ def write_store(
     with working_directory(target) as work, named(work, target):
         place = work / "store"
         sketch_checksums = start_store(place, sketch, preparation)
-        filled = fill_part(Job(reader, executor, stage), part_directory(place, 0), NewRows(sketch), None)
+        filled = fill_part(Job(reader, executor, stage), part_directory(place, 0), sketch, None)
         part = filled.writer.finish(0, _checked_weights(reader, weights, filled.writer.n_rows))
         n_features = reader.source.n_features or max(1, filled.width)
         info = StoreInfo(
@@ -142,52 +141,17 @@ def append_rows(
             )
         check_new(store, fingerprint(reader.source))
         number = _next_part(path)
-        filled = fill_part(Job(reader, executor, stage), part_directory(path, number), NewRows(own), info.kind)
+        filled = fill_part(Job(reader, executor, stage), part_directory(path, number), own, info.kind)
         part = filled.writer.finish(number, _checked_weights(reader, weights, filled.writer.n_rows))
         n_rows, width = info.n_rows + part.n_rows, reader.source.n_features or max(1, filled.width)
-        n_features = max(info.n_features, reader.source.n_features or filled.width)
-        inputs = (*info.inputs, _input(reader, range(info.n_rows, n_rows), range(width)))
-        parts = (*info.parts, part)
-        publish(path, replace(info, n_rows=n_rows, n_features=n_features, parts=parts, inputs=inputs))
-    return StoreSource(path)
-
-
-def append_columns(
-    path: str | os.PathLike[str],
-    reader: RowReader,
-    executor: Executor,
-    stage: Stage,
-    *,
-    first_feature: int | None = None,
-) -> StoreSource:
-    """Add features to the rows of a store: the sketch of a row is the sum of the sketches of its pieces.
-
-    One pass over the source and one over the store, which is written anew beside itself and then switched.
-
-    `path`: of a store of CountSketch rows. `reader`: of a source whose row i has further features of row i of the
-    store. `first_feature`: number of the source's feature 0 among all features; None: the first that the store does not
-    have. Raises StoreError: a sketch that is no hash of features, a store of the cosine metric, features that it has
-    already, another number of rows; InUseError: another process changes the store; OutputError, DiskFullError,
-    InvalidInputError, SourceError: as `write_store`.
-    """
-    with _locked(path) as store:
-        info = store.info
-        first = info.n_features if first_feature is None else first_feature
-        sketch = check_columns(store, first)
-        if reader.metric != info.metric:
-            check_sketch(store, sketch, reader.metric)
-        check_inputs(store)
-        if reader.source.n_rows not in (None, info.n_rows):
-            raise other_rows(store, reader, f"{reader.source.n_rows:,}")
-        check_new(store, fingerprint(reader.source))
-        number, columns = _next_part(path), NewColumns(sketch, first, store, reader)
-        filled = fill_part(Job(reader, executor, stage), part_directory(path, number), columns, info.kind)
-        if filled.writer.n_rows != info.n_rows:
-            raise other_rows(store, reader, f"{filled.writer.n_rows:,}")
-        part = filled.writer.finish(number, store.weights())
-        stop = first + (reader.source.n_features or max(1, filled.width))
-        added = _input(reader, range(info.n_rows), range(first, stop))
-        publish(path, replace(info, n_features=stop, parts=(part,), inputs=(*info.inputs, added)))
+        changed = replace(
+            info,
+            n_rows=n_rows,
+            n_features=max(info.n_features, reader.source.n_features or filled.width),
+            parts=(*info.parts, part),
+            inputs=(*info.inputs, _input(reader, range(info.n_rows, n_rows), range(width))),
+        )
+        publish(path, changed)
     return StoreSource(path)
 
 

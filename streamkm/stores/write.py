@@ -1,8 +1,7 @@
-"""The pass that fills a part of a sketch store: chunks become their sketches, added to rows of a store or not."""
+"""The pass that fills a part of a sketch store: chunks become their sketches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from streamkm.cluster.blocks import merged
-from streamkm.cluster.sampling.row_sample import as_block_matrix, stacked
-from streamkm.core.exceptions import InvalidInputError, StoreError
+from streamkm.cluster.sampling.row_sample import as_block_matrix
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
@@ -20,7 +19,6 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, outputs
 from streamkm.passes.reader import RowReader, SourceRows, ValidRows
 from streamkm.sketches import Sketch
-from streamkm.sources.sketch_store import StoreSource
 from streamkm.stores.writer import PartWriter
 
 STORED_COPIES = 4  # of a sketched chunk: made, gathered, compressed, written
@@ -44,14 +42,14 @@ class Filled:
     width: int
 
 
-def fill_part(job: Job, directory: Path, making: NewRows | NewColumns, kind: str | None) -> Filled:
+def fill_part(job: Job, directory: Path, sketch: Sketch, kind: str | None) -> Filled:
     """Write what a pass makes of a source into a part."""
     reader, executor, stage = job.reader, job.executor, job.stage
-    writer, width, finish = None, 0, making.finisher()
-    for made, found in outputs(StoredRows(making.shared, making.function), SourceRows(reader), executor, stage):
+    writer, width = None, 0
+    for made, found in outputs(StoredRows(sketch), SourceRows(reader), executor, stage):
         if kind is None:
             kind = "dense" if isinstance(made, np.ndarray) else "csr"
-        X = finish(_as_stored(made, kind))
+        X = _as_stored(made, kind)
         if writer is None:
             writer = PartWriter(directory, kind, X.dtype, X.shape[1])
         writer.add(X)
@@ -62,74 +60,13 @@ def fill_part(job: Job, directory: Path, making: NewRows | NewColumns, kind: str
     return Filled(writer, kind, width)
 
 
-class NewRows:
-    """Making rows of a store: their sketch."""
-
-    def __init__(self, sketch: Sketch):
-        self.shared: Any = sketch
-
-    @staticmethod
-    def function(X: Matrix, sketch: Sketch) -> Matrix:
-        """What calls of the executor make of a chunk."""
-        return sketch.apply(X)
-
-    def finisher(self) -> Callable[[Matrix], Matrix]:
-        """A function that makes rows of the store of that."""
-        return lambda X: X
-
-
-class NewColumns:
-    """Making rows of a store longer: the sketch of further features is added to the rows that it has."""
-
-    def __init__(self, sketch: Any, first_feature: int, store: StoreSource, reader: RowReader):
-        self.shared: Any = (sketch, first_feature)
-        self._store, self._reader = store, reader
-
-    @staticmethod
-    def function(X: Matrix, shared: tuple[Any, int]) -> Matrix:
-        """What calls of the executor make of a chunk."""
-        sketch, first_feature = shared
-        return sketch.apply_columns(X, first_feature)
-
-    def finisher(self) -> Callable[[Matrix], Matrix]:
-        """A function that adds consecutive rows to the store's."""
-        take = _taker(self._store, self._reader.target_bytes)
-
-        def add(X: Matrix) -> Matrix:
-            held = take(X.shape[0])
-            if held.shape != X.shape:
-                raise other_rows(self._store, self._reader, f"more than {self._store.info.n_rows:,}")
-            return as_block_matrix(held + X)
-
-        return add
-
-
-def _taker(store: StoreSource, target_bytes: int) -> Callable[[int], Matrix]:
-    """A function that gives the next rows of a store; fewer at its end."""
-    pieces = (part.read(chunk).X for part in store.part_sources for chunk in part.chunks(target_bytes))
-    held: list[Matrix] = []
-
-    def take(n_rows: int) -> Matrix:
-        while sum(X.shape[0] for X in held) < n_rows:
-            piece = next(pieces, None)
-            if piece is None:
-                break
-            held.append(piece)
-        joined = stacked(held) if held else sp.csr_array((0, store.info.n_components), dtype=np.float32)
-        held[:] = [joined[n_rows:]] if joined.shape[0] > n_rows else []
-        return joined[:n_rows]
-
-    return take
-
-
 @dataclass(frozen=True, slots=True)
 class StoredRows(Map[tuple[Matrix, int]]):
-    """Rows of a chunk as a store has them, canonical, with NaN for those that were skipped; and how wide they were."""
+    """Sketched rows of a chunk, canonical, with NaN for those that were skipped; and how wide the rows were."""
 
     large = True
 
-    shared: Any  # the function's second argument
-    function: Callable[[Matrix, Any], Matrix]  # of the valid rows
+    sketch: Sketch
 
     @staticmethod
     def memory(block_bytes: int) -> PassMemory:
@@ -138,7 +75,7 @@ class StoredRows(Map[tuple[Matrix, int]]):
 
     def output(self, rows: ValidRows) -> tuple[Matrix, int]:
         """Of one chunk."""
-        return _with_gaps(rows, as_block_matrix(merged(self.function(rows.X, self.shared)))), rows.X.shape[1]
+        return _with_gaps(rows, as_block_matrix(merged(self.sketch.apply(rows.X)))), rows.X.shape[1]
 
 
 def _with_gaps(rows: ValidRows, X: Matrix) -> Matrix:
@@ -165,10 +102,3 @@ def _as_stored(X: Matrix, kind: str) -> Matrix:
     if kind == "dense":
         return X if isinstance(X, np.ndarray) else X.toarray()
     return sp.csr_array(X) if isinstance(X, np.ndarray) else X
-
-
-def other_rows(store: StoreSource, reader: RowReader, n_rows: str) -> StoreError:
-    """The error for further features of other rows than a store's."""
-    return StoreError(
-        f"{reader.source.name} has {n_rows} rows; {store.path} has {store.info.n_rows:,}: features are added row by row"
-    )

@@ -77,10 +77,6 @@ def test_of_commands(folder, arguments, wanted):
 def test_of_stores_and_checkpoints(folder):
     run("sketch", "x.npy", "-o", "s.zarr")
     assert "append to it, or pass --overwrite" in run("sketch", "x.npy", "-o", "s.zarr", code=2)
-    np.save("y.npy", np.ones((40, 2)))
-    for first in (0, 1):
-        said = run("append", "s.zarr", "y.npy", "--columns", "--first-feature", first, code=2)
-        assert "pass --first-feature 3 or more" in said or "features together" in said
 
 
 @pytest.mark.parametrize("command", ["fit", "plan", "fit a store", "sweep"])

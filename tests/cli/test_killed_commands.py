@@ -23,7 +23,6 @@ COMMANDS = {
     "sketch": ["sketch", "x.npy", "-o", "new.zarr", "-m", "8", "--sketch", "countsketch"],
     "append": ["append", "s.zarr", "y.npy"],
     "sparse": ["append", "s.zarr", "y.npz"],
-    "columns": ["append", "s.zarr", "z.npy", "--columns"],
     "cluster": ["fit", "s.zarr", "-k", "4", "-o", "out", "--resume"],
     "fit": ["fit", "x.npy", "-k", "4", "-o", "out", "--resume", "--labels-format", "zarr"],
     "first": ["fit", "x.npy", "-k", "4", "-o", "first", "--resume", "--labels-format", "parquet"],
@@ -44,7 +43,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands") / "before"
     folder.mkdir()
     rng = np.random.default_rng(0)
-    for name, shape in (("x", (4000, 6)), ("y", (3000, 6)), ("z", (4000, 2))):
+    for name, shape in (("x", (4000, 6)), ("y", (3000, 6))):
         np.save(folder / f"{name}.npy", rng.normal(size=shape).astype("f4") + 9 * rng.integers(0, 4, (shape[0], 1)))
     sp.save_npz(folder / "y.npz", sp.csr_array(np.load(folder / "y.npy")))
     with pytest.MonkeyPatch.context() as patched:

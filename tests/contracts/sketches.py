@@ -219,15 +219,6 @@ class SketchContract:
                 if sketch.fits_features(d):
                     assert sketch.apply(np.ones((2, d))).shape == (2, sketch.n_components)
 
-    def test_says_if_features_are_sketched_apart(self, sketch: Sketch) -> None:
-        X = whole_numbers(0.5)
-        if not sketch.adds_columns:
-            with pytest.raises(InvalidParameterError):
-                sketch.apply_columns(X, 0)
-            return
-        parts = dense(sketch.apply_columns(X[:, :15], 0)) + dense(sketch.apply_columns(X[:, 15:], 15))
-        np.testing.assert_allclose(parts, dense(sketch.apply(X)), atol=1e-4)
-
     def test_can_be_written(self, sketch: Sketch) -> None:
         writable = sketch.writable()
         json.dumps(writable.to_dict())

@@ -39,7 +39,7 @@ from streamkm.stores.compatibility import (
     prepared_as,
     sketch_of_store,
 )
-from streamkm.stores.operations import append_columns, append_rows, write_store
+from streamkm.stores.operations import append_rows, write_store
 from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
 from tests import children
 from tests.children import SKETCH, reader_of, tree
@@ -155,8 +155,6 @@ class TestWriting:
             do(append_rows, tmp_path / "s", X)
         source = do(append_rows, tmp_path / "s", X[:5], weights=weights[:5])
         np.testing.assert_array_equal(source.weights(), np.concatenate([weights, weights[:5]]))
-        source = do(append_columns, tmp_path / "s", sp.vstack([X, X[:5]], format="csr"))
-        np.testing.assert_array_equal(source.weights(), np.concatenate([weights, weights[:5]]))
         with pytest.raises(InvalidInputError, match="sample_weight has 7 values; sparse matrix has 120 rows"):
             do(write_store, tmp_path / "t", X, SKETCH, weights=np.ones(7))
         assert not (tmp_path / "t").exists()
@@ -197,7 +195,6 @@ class TestFilesOfOthers:
             (tmp_path / "s" / name).parent.mkdir(exist_ok=True)
             (tmp_path / "s" / name).write_text("mine")
         do(append_rows, tmp_path / "s", matrix("dense", seed=1))
-        do(append_columns, tmp_path / "s", np.ones((240, 3), np.float32))
         for name in mine:
             assert (tmp_path / "s" / name).read_text() == "mine"
 
@@ -305,64 +302,8 @@ class TestRowsAdded:
             StoreError, match=r"a\.npy has changed since it was sketched into .*\(bytes 20928, was 19328"
         ):
             do(append_rows, tmp_path / "s", matrix("dense"))
-        with pytest.raises(StoreError, match=r"a\.npy has changed"):
-            do(append_columns, tmp_path / "s", np.ones((240, 3)))
         (tmp_path / "a.npy").unlink()  # moved away is not changed
         assert do(append_rows, tmp_path / "s", matrix("dense")).n_rows == 360
-
-
-class TestFeaturesAdded:
-    @pytest.mark.parametrize("cuts", [(20,), (1, 30)])
-    @pytest.mark.parametrize("m", [100, 300])  # small sketches of sparse rows are dense
-    def test_are_as_if_there_from_the_start(self, tmp_path, kind, cuts, m):
-        X, sketch = matrix(kind), CountSketch(m, 7)
-        first, *rest = np.split(np.arange(40), cuts)
-        do(write_store, tmp_path / "s", X[:60][:, first], sketch)
-        do(append_rows, tmp_path / "s", X[60:][:, first])
-        for features in rest:
-            source = do(append_columns, tmp_path / "s", X[:, features], reader={"chunk_bytes": 1234})
-        np.testing.assert_array_equal(stored_rows(source), dense(X) @ countsketch_matrix(7, 40, m))
-        assert source.info.n_features == 40
-        assert source.info.inputs[-1]["features"] == [cuts[-1], 40]
-        assert len(list((tmp_path / "s/parts").iterdir())) == 2  # one part and the group's own file
-
-    def test_far_away(self, tmp_path, kind):
-        X, far = matrix(kind), 10**12
-        do(write_store, tmp_path / "s", X, SKETCH)
-        source = do(append_columns, tmp_path / "s", X, first_feature=far)
-        moved = np.zeros((40, 300))
-        for j in range(40):
-            moved[j] = dense(sketched_feature(far + j))
-        np.testing.assert_array_equal(stored_rows(source), sketched(X) + dense(X) @ moved)
-        assert source.info.n_features == far + 40
-
-    @cases("n_rows", [100, 119, 121, 300])
-    @cases("known", [True, False])
-    def test_of_other_rows_are_refused(self, tmp_path, n_rows, known):
-        before = do(write_store, tmp_path / "s", matrix("sparse"), SKETCH)
-        X = matrix("sparse", n_rows)
-        with pytest.raises(StoreError, match=r"rows; .*s has 120: features are added row by row"):
-            do(append_columns, tmp_path / "s", X if known else lambda: iter([X[:64], X[64:]]))
-        np.testing.assert_array_equal(stored_rows(open_source(tmp_path / "s")), stored_rows(before))
-
-    def test_that_are_there_or_cannot_be_added(self, tmp_path):
-        X = matrix("dense")
-        do(write_store, tmp_path / "s", X, SKETCH)
-        with pytest.raises(StoreError, match=r"features from 39 overlap .*0-39; pass first_feature=40 or more"):
-            do(append_columns, tmp_path / "s", X, first_feature=39)
-        with pytest.raises(StoreError, match="was sketched for the euclidean metric, not cosine"):
-            do(append_columns, tmp_path / "s", X, reader={"metric": "cosine"})
-        do(write_store, tmp_path / "i", X, IdentitySketch(40))
-        with pytest.raises(StoreError, match="of the identity sketch, which depends on all features together"):
-            do(append_columns, tmp_path / "i", X)
-        do(write_store, tmp_path / "c", X, SKETCH, reader={"metric": "cosine"})
-        with pytest.raises(StoreError, match="rows of unit length"):
-            do(append_columns, tmp_path / "c", X, reader={"metric": "cosine"})
-
-
-def sketched_feature(j):
-    """The sketch of a row that is 1 at feature j alone."""
-    return SKETCH.apply(sp.csr_array((np.ones(1, np.float32), np.array([j]), np.array([0, 1])), shape=(1, j + 1)))
 
 
 class TestClustering:
@@ -469,8 +410,6 @@ class TestClustering:
             store = write_store(tmp_path / "s", reader, SKETCH, workers, Stage("test"))
             wide = replace(reader, source=prepared_as(store, open_source(matrix("sparse", 9, 40, seed=2))))
             assert len(wide.source.preparation.found[0].factor) == 40
-            with pytest.raises(StoreError, match="features cannot be added after them"):
-                append_columns(tmp_path / "s", reader_of(matrix("sparse")), workers, Stage("test"))
             with pytest.raises(InvalidInputError, match="sketched already"):
                 reader_for_store(store, "euclidean", "raise", preprocess=("unit",))
         other = write_arrays(tmp_path / "s", "steps_factor0", np.ones(40))
@@ -487,7 +426,7 @@ class TestAfterAKill:
 
     @pytest.fixture
     def data(self, tmp_path):
-        for number, n_features in (("1", 40), ("2", 40), ("3", 25)):
+        for number, n_features in (("1", 40), ("2", 40)):
             np.save(tmp_path / f"{number}.npy", matrix("dense", 1_500, n_features, seed=int(number)))
         X = matrix("sparse", 1_500, 40)
         dump_svmlight_file(X, np.zeros(1_500), str(tmp_path / "4.svm"), zero_based=False)
@@ -536,7 +475,7 @@ class TestAfterAKill:
             given = data / ("4.svm" if operation == "text" else "1.npy")
             return self.kill_and_compare("write", given, None, data / "s", n_kills, rng)
         do(write_store, data / "before", data / "1.npy", SKETCH)
-        given = data / {"rows": "2.npy", "columns": "3.npy"}[operation]
+        given = data / "2.npy"
         return self.kill_and_compare(operation, given, data / "before", data / "s", n_kills, rng)
 
     @pytest.mark.parametrize("operation", ["text", "rows"])  # the others are killed in slow tests
@@ -544,7 +483,7 @@ class TestAfterAKill:
         self.kill(operation, data, 1, random.Random(0))
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("operation", ["write", "text", "rows", "columns"])
+    @pytest.mark.parametrize("operation", ["write", "text", "rows"])
     def test_many_times(self, data, reduced, operation):
         assert self.kill(operation, data, 3 if reduced else 15, random.Random(1)) >= 1
 
@@ -553,7 +492,7 @@ class TestAfterAKill:
 
         A file that is complete under its temporary name must not stay in the store when the operation is done.
         """
-        context, given = forking(), data / {"write": "4.svm", "rows": "2.npy", "columns": "3.npy"}[operation]
+        context, given = forking(), data / {"write": "4.svm", "rows": "2.npy"}[operation]
         if operation != "write":
             do(write_store, data / "before", data / "1.npy", SKETCH)
 
@@ -579,37 +518,22 @@ class TestAfterAKill:
             assert tree(data / "s") == wanted, f"killed at {moment}"
         return len(moments)
 
-    @pytest.mark.parametrize("operation", ["write", "rows", pytest.param("columns", marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("operation", ["write", "rows"])
     def test_before_it_becomes_part_of_the_store(self, data, operation):
         assert self.ended_at([".zarr.json."], operation, data) == 1
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("operation", ["write", "rows", "columns"])
+    @pytest.mark.parametrize("operation", ["write", "rows"])
     def test_before_every_renaming(self, data, reduced, operation):
         step = 30 if reduced else 1
         assert self.ended_at(range(0, 1_000, step), operation, data) > 20 // step
 
 
-def interrupt(monkeypatch, after):
-    """Make the reader end like Ctrl-C after so many chunks; gives a list that grows with every chunk read."""
-    reads = []
-
-    def read(self, rows):
-        reads.append(rows)
-        if len(reads) > after:
-            raise KeyboardInterrupt
-        return STORED(self, rows)
-
-    monkeypatch.setattr(store_pass.StoredRows, "output", read)
-    return reads
-
-
 def test_a_second_writer_is_refused(tmp_path):
     do(write_store, tmp_path / "s", matrix("sparse"), SKETCH)
     held = Lock(tmp_path / ".s.lock", "it")
-    for operation in (append_rows, append_columns):
-        with pytest.raises(InUseError, match=f"s is in use by process {os.getpid()}"):
-            do(operation, tmp_path / "s", matrix("sparse"))
+    with pytest.raises(InUseError, match=f"s is in use by process {os.getpid()}"):
+        do(append_rows, tmp_path / "s", matrix("sparse"))
     held.release()  # as where a process was killed, the file is there
     assert do(append_rows, tmp_path / "s", matrix("sparse")).n_rows == 240
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
@@ -644,27 +568,16 @@ def test_a_full_disk(tmpfs, tmp_path):
     assert NO_WEIGHTS.shape == open_source(place / "s").weights().shape
 
 
-def test_the_same_columns_are_not_added_twice(tmp_path):
-    np.save(tmp_path / "1.npy", matrix("dense"))
-    np.save(tmp_path / "2.npy", matrix("dense", seed=2))
-    do(write_store, tmp_path / "s", tmp_path / "1.npy", SKETCH)
-    once = do(append_columns, tmp_path / "s", tmp_path / "2.npy").info
-    with pytest.raises(StoreError, match=r"2\.npy is in .* already"):
-        do(append_columns, tmp_path / "s", tmp_path / "2.npy")
-    assert open_source(tmp_path / "s").info == once
-
-
 def test_a_part_that_a_kill_left_behind_is_swept(tmp_path):
-    np.save(tmp_path / "1.npy", matrix("dense"))
-    np.save(tmp_path / "2.npy", matrix("dense", seed=2))
+    for name in ("1", "2"):
+        np.save(tmp_path / f"{name}.npy", matrix("dense", seed=int(name)))
     do(write_store, tmp_path / "s", tmp_path / "1.npy", SKETCH)
-    old = shutil.copytree(tmp_path / "s" / "parts" / "0", tmp_path / "old")
-    do(append_columns, tmp_path / "s", tmp_path / "2.npy")
-    wanted = tree(tmp_path / "s")
-    shutil.copytree(old, tmp_path / "s" / "parts" / "0", dirs_exist_ok=True)  # as if killed before its removal
+    wanted = tree(shutil.copytree(tmp_path / "s", tmp_path / "old"))
+    shutil.copytree(tmp_path / "s" / "parts" / "0", tmp_path / "s" / "parts" / "1")  # as if killed before the end
     with pytest.raises(StoreError, match="already"):
-        do(append_columns, tmp_path / "s", tmp_path / "2.npy")
+        do(append_rows, tmp_path / "s", tmp_path / "1.npy")
     assert tree(tmp_path / "s") == wanted
+    assert do(append_rows, tmp_path / "s", tmp_path / "2.npy").n_rows == 240
 
 
 @pytest.mark.parametrize("name", ["signs", "svd"])
