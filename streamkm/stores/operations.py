@@ -21,6 +21,7 @@ from streamkm.core.exceptions import InvalidInputError, OutputError, StoreError
 from streamkm.core.locks import Lock
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
+from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import Sketch
 from streamkm.sources.fingerprints import fingerprint
@@ -33,8 +34,7 @@ from streamkm.stores.compatibility import (
     check_width,
     sketch_of_store,
 )
-from streamkm.stores.write import Job, fill_part
-from streamkm.stores.writer import part_directory, publish, start_store, sweep_parts
+from streamkm.stores.writer import fill_part, part_directory, publish, start_store, sweep_parts
 
 
 def write_store(
@@ -58,9 +58,9 @@ def write_store(
     check_store_place(path, overwrite=overwrite)
     target = Path(os.path.realpath(path))
     with working_directory(target) as work, named(work, target):
-        place = work / "store"
+        place, context = work / "store", PassContext(executor=executor, reader=reader)
         sketch_checksums = start_store(place, sketch, preparation)
-        filled = fill_part(Job(reader, executor, stage), part_directory(place, 0), sketch, None)
+        filled = fill_part(context, stage, part_directory(place, 0), sketch, None)
         part = filled.writer.finish(0, _checked_weights(reader, weights, filled.writer.n_rows))
         n_features = reader.source.n_features or max(1, filled.width)
         info = StoreInfo(
@@ -140,8 +140,8 @@ def append_rows(
                 f"{'some' if info.weighted else 'none'}, too"
             )
         check_new(store, fingerprint(reader.source))
-        number = _next_part(path)
-        filled = fill_part(Job(reader, executor, stage), part_directory(path, number), own, info.kind)
+        number, context = _next_part(path), PassContext(executor=executor, reader=reader)
+        filled = fill_part(context, stage, part_directory(path, number), own, info.kind)
         part = filled.writer.finish(number, _checked_weights(reader, weights, filled.writer.n_rows))
         n_rows, width = info.n_rows + part.n_rows, reader.source.n_features or max(1, filled.width)
         changed = replace(

@@ -28,7 +28,7 @@ from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch, sketch_names
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import prepared
-from streamkm.stores.write import StoredRows
+from streamkm.stores.writer import StoredRows
 
 logger = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.chunks import Chunk
-from streamkm.stores.write import StoredRows
+from streamkm.stores.writer import StoredRows
 from tests.limits import PROCESS_MEMORY, limited, memory_model
 from tests.passes.test_passes import StreamedSource
 from tests.tables import cases

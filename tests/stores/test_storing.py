@@ -30,7 +30,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.predict import map_rows, nearest_labels
 from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, SketchOptions
 from streamkm.sources import open_source
-from streamkm.stores import write as store_pass
+from streamkm.stores import writer as store_pass
 from streamkm.stores.compatibility import (
     check_sketch,
     metric_on_store,
