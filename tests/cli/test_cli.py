@@ -25,7 +25,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from streamkm import StreamKMeans, __version__
 from streamkm.cli.main import main
-from streamkm.cli.results import OutputError, check_labels_target, write_labels, write_texts
+from streamkm.cli.results import OutputError, check_labels_target, staged, write_labels, write_texts
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import COMPILING
 from streamkm.engine import open as engine_open
@@ -468,6 +468,21 @@ def test_files_in_the_place_of_results_are_replaced_where_that_is_said_alone(fol
     run("fit", "data/x.npy", "-k", 3, "-o", "data", "--no-report")
     run("fit", "data/x.npy", "-k", 3, "-o", "data", "--no-report", "--overwrite")
     assert np.array_equal(np.load("data/x.npy"), rows())
+
+
+def test_results_that_came_meanwhile_stay(folder):
+    place = Path("out")
+    place.mkdir()
+
+    def write():
+        with staged(place, ["a"], overwrite=False) as stage:
+            (stage / "a").write_text("new")
+            (place / "a").write_text("mine")
+
+    with pytest.raises(OutputError, match=r"holds results .*\(a\)"):
+        write()
+    assert (place / "a").read_text() == "mine"
+    assert os.listdir(place) == ["a"]
 
 
 def test_a_directory_of_results_is_no_place_for_a_checkpoint(folder):
