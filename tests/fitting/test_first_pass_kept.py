@@ -80,7 +80,7 @@ def test_a_killed_run_leaves_its_rows_in_the_checkpoint_alone(
     killed.start()
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
-    (rows,) = (each for each in state.iterdir() if each.name.startswith(".sketch."))
+    (rows,) = (each for each in state.iterdir() if each.name.endswith(".growing"))
     with open(rows, "ab") as file:  # as of a block that was being written
         file.write(bytes(5000))
     seen = chunks_read(monkeypatch)
@@ -95,7 +95,7 @@ def test_a_killed_run_leaves_its_rows_in_the_checkpoint_alone(
 def test_rows_that_are_gone_are_read_again(path, wanted, tmp_path, stop, harm):
     kmeans = StreamKMeans(progress=False, **OPTIONS)
     stop(kmeans, str(path), tmp_path / "state", "seed")
-    (rows,) = (each for each in (tmp_path / "state").iterdir() if each.name.startswith(".sketch."))
+    (rows,) = (each for each in (tmp_path / "state").iterdir() if each.name.endswith(".growing"))
     if harm == "cut off":
         rows.write_bytes(rows.read_bytes()[:-1])
     else:
@@ -111,9 +111,9 @@ def test_rows_that_are_gone_are_read_again(path, wanted, tmp_path, stop, harm):
 def test_damaged_rows_are_named(path, tmp_path, stop):
     kmeans = StreamKMeans(progress=False, **OPTIONS)
     stop(kmeans, str(path), tmp_path / "state", "seed")
-    (rows,) = (each for each in (tmp_path / "state").iterdir() if each.name.startswith(".sketch."))
+    (rows,) = (each for each in (tmp_path / "state").iterdir() if each.name.endswith(".growing"))
     rows.write_bytes(bytes(rows.stat().st_size))
-    with pytest.raises(CheckpointError, match=r"\.sketch\..* is damaged.*remove the checkpoint"):
+    with pytest.raises(CheckpointError, match=r"sketch\.growing is damaged.*remove the checkpoint"):
         kmeans.fit(str(path), checkpoint=tmp_path / "state")
 
 
