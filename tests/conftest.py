@@ -10,6 +10,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 import gc
+import multiprocessing.util
 import shutil
 import subprocess
 import tempfile
@@ -34,6 +35,7 @@ from streamkm.planning.memory_budget import MemoryBudget
 from tests.benchmarks.make_topics import Topics
 from tests.programs import forking
 
+multiprocessing.util.get_temp_dir()  # of sockets, whose paths must be short: before any test has folders of its own
 REDUCED = bool(os.environ.get("STREAMKM_REDUCED"))
 SLOW_IN_CONTRACTS = (
     "test_input_may_be_read_only",

@@ -540,7 +540,7 @@ X = short_texts(6000)  # all in the row sample
 StreamKMeans(8, random_state=0, progress=False).fit(X[:, np.unique(X.indices)])  # loads kernels
 before = peak()
 fitted = StreamKMeans(40, random_state=0, progress=False).fit(X)
-fitted.predict(X), fitted.summary(), fitted.save("{path}")
+fitted.predict(X), fitted.summary(), fitted.save("{path}", overwrite=True)
 StreamKMeans.load("{path}").predict(X)
 print(json.dumps([peak() - before, fitted.plan_.peak_bytes - fitted.plan_.base_bytes]))
 """

@@ -74,7 +74,8 @@ getattr(fitted, given["method"])(path)
 say({given["method"]: sums[-1]}, 0)
 """
 STORE = """
-ended = CliRunner().invoke(main, ["sketch", path, "-o", out, "--memory-limit", limit], catch_exceptions=False)
+given = ["sketch", path, "-o", out, "--overwrite", "--memory-limit", limit]
+ended = CliRunner().invoke(main, given, catch_exceptions=False)
 assert ended.exit_code == 0
 say(plans[-1].memory, plans[-1].base_bytes)
 """
