@@ -26,10 +26,11 @@ from streamkm.cli.options import (
     table_options,
     talk_options,
 )
-from streamkm.core.exceptions import OutputError
+from streamkm.core.exceptions import ConfigError, OutputError
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Run
+    from streamkm.planning.plan import Plan
 
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +74,6 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         from streamkm.cli import report, results
         from streamkm.cli.results import INCREMENTAL, RESULT_NAMES, check_target, prepare_labels, staged
         from streamkm.cli.summary import clusters_text, result_lines
-        from streamkm.cli.update_results import planned
         from streamkm.engine.saving import RESULTS
         from streamkm.estimators.fit_summary import cluster_summary, shown_clusters, summarize
         from streamkm.estimators.kmeans import StreamKMeans
@@ -83,7 +83,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         made, may = _check_places(run, place, None if no_checkpoint else directory, many, options)
         with ExitStack() as stack:
             stack.enter_context(on_cluster(run.cluster))
-            talk.plan(planned(run))
+            talk.plan(_planned(run))
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
             _choose_number(estimator, source, many)
             saved = None
@@ -124,8 +124,7 @@ def _check_places(
     Gives what tells the run from others, and whether it may replace results. Ends the command if it is to be resumed
     and the directory has its results.
     """
-    from streamkm.cli.results import SUMMARY, check_target
-    from streamkm.cli.update_results import data_digest, earlier_run, json_digest
+    from streamkm.cli.results import SUMMARY, check_target, data_digest, earlier_run, json_digest
     from streamkm.engine.checkpoint import forget
     from streamkm.engine.saving import has_placed, saved_stages
     from streamkm.estimators.validation import OF_THIS_RUN, plain
@@ -145,6 +144,27 @@ def _check_places(
     if options["image_shape"] is not None and run.data.source.n_features is not None:
         check_image_shape(options["image_shape"], run.data.source.n_features)
     return made, may
+
+
+def _planned(run: Run) -> Plan:
+    """What a fit will do; refused before it reads a row where a model that goes on is wanted and cannot be made."""
+    plan = run.plan()
+    if not run.output.incremental:
+        if run.output.half_life is not None:
+            raise ConfigError("--half-life is of use with --incremental only; pass both, or leave it out")
+        return plan
+    from streamkm.estimators.continued import unfitted_incremental
+    from streamkm.estimators.kmeans import StreamKMeans
+
+    if not isinstance(run.estimator, StreamKMeans):
+        raise ConfigError("--incremental is for k-means alone; leave it out, or the section kernel")
+    unfitted_incremental(run.estimator, half_life=run.output.half_life)
+    if plan.expected_space == "sketch":
+        raise ConfigError(
+            "--incremental needs clusters in the original space, and this fit will have them in the sketch alone; "
+            "raise --memory-limit, pass --set estimator.assign_space=original, or leave --incremental out"
+        )
+    return plan
 
 
 def _incremental(run: Run, many: Any) -> Any:

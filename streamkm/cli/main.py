@@ -1,13 +1,11 @@
-"""The command line: its group, exit codes, and the commands ``streamkm inspect``, ``assign`` and ``report``.
+"""The command line: its group, exit codes, and the commands ``streamkm inspect``, ``assign`` and ``warm``.
 
-Responsible, with its parts, for arguments, for what is printed and for exit codes. ``fit`` and ``plan`` are in
-`fit`, ``update`` and ``drift`` in `update`, ``sketch`` and ``append`` in `stores`, ``dedupe`` in `dedupe`,
-``sweep`` in `sweep`, ``warm`` in `warm`, what commands share is in `common`; these modules alone import click, print,
-and set up logging. The work is done elsewhere.
+The other commands are in `fit`, `update` and `commands`, what they share in `common` and `options`; these modules alone
+import click, print, and set up logging. The work is done elsewhere.
 
-Exit codes: 0; 2 for wrong usage or input; 3 for a drift that --fail-on names; 1 for a failure of streamkm, or no space
-for what is printed; 130 when interrupted; 143 after SIGTERM; 141, without a word, where the reader of what is printed
-has stopped (``| head``); a command that fails keeps its code, read or not.
+Exit codes: 0; 2 for wrong usage or input; 3 for rows whose verdict --fail-on names; 1 for a failure of streamkm, or no
+space for what is printed; 130 when interrupted; 143 after SIGTERM; 141, without a word, where the reader of what is
+printed has stopped (``| head``); a command that fails keeps its code, read or not.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from streamkm.cli.options import (
 )
 from streamkm.cli.stores import append, sketch
 from streamkm.cli.sweep import sweep
-from streamkm.cli.update import drift, update
+from streamkm.cli.update import update
 from streamkm.cli.warm import warm
 from streamkm.cli.wording import COMMANDS, in_words_of
 from streamkm.core.atomic_io import is_full
@@ -256,6 +254,6 @@ def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool)
         talk.say([("report", str(write_report(directory, image_shape)))])
 
 
-for _command in (fit, plan, inspect, assign, update, drift, sketch, append, dedupe, sweep, report, warm):
+for _command in (fit, plan, inspect, assign, update, sketch, append, dedupe, sweep, report, warm):
     main.add_command(_command)
 COMMANDS.update(main.commands)

@@ -7,6 +7,7 @@ one by one. Never draws, never reads rows.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ from streamkm.core.exceptions import OutputError
 from streamkm.passes.labels import OF_LABELS, SKIPPED, check_labels_place
 from streamkm.passes.table_formats import SUFFIXES, check_table_place
 from streamkm.reports.maps import cluster_map
+from streamkm.sources.fingerprints import fingerprint
 
 if TYPE_CHECKING:
     from streamkm.core.progress import Stage
@@ -49,6 +51,7 @@ VIEW, REPORT = "sketch_view.npz", "report.html"
 LABELS = ("labels.npy", "labels.zarr", "labels.csv", "labels.parquet")
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
 RESULT_NAMES = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, VIEW, REPORT, SUMMARY)
+RUN = "run"  # in a summary: what tells whether a call is one that was made before
 _LABELS_PER_CHUNK = 1 << 20
 
 
@@ -170,7 +173,7 @@ def write_results(
 
 def write_summary(stage: Path, summary: dict[str, Any]) -> None:
     """Write what a fit has to tell."""
-    (stage / SUMMARY).write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", "utf-8")
+    (stage / SUMMARY).write_text(json_text(summary), "utf-8")
 
 
 def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSource) -> Stage | None:
@@ -250,3 +253,27 @@ def _flush(directory: Path) -> None:
         for file in files:
             sync(Path(root, file))
         sync(root)
+
+
+def earlier_run(path: Path) -> dict[str, str]:
+    """What an update that has written its results says of itself; nothing where there is none."""
+    try:
+        run = json.loads(path.read_text("utf-8"))[RUN]
+    except (OSError, ValueError, KeyError, TypeError):  # not written, or by something else: `check_target` judges
+        return {}
+    return run if isinstance(run, dict) else {}
+
+
+def data_digest(source: RowSource) -> str:
+    """What tells data from others, without their names."""
+    return json_digest(fingerprint(source))
+
+
+def json_digest(values: Any) -> str:
+    """What tells JSON values from others."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def json_text(values: dict[str, Any]) -> str:
+    """JSON of results, indented, with a line end."""
+    return json.dumps(values, indent=2, allow_nan=False) + "\n"

@@ -45,8 +45,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
     """
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         from streamkm.cli.data import usual_steps
-        from streamkm.cli.results import check_target, write_texts
-        from streamkm.cli.update_results import json_text
+        from streamkm.cli.results import check_target, json_text, write_texts
         from streamkm.model_selection.sweep import sweep as run_sweep
         from streamkm.reports.report import has_matplotlib
 

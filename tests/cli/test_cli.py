@@ -612,7 +612,6 @@ def test_version_and_help():
         "inspect",
         "assign",
         "update",
-        "drift",
         "report",
         "sketch",
         "append",

@@ -73,7 +73,7 @@ def test_models_that_go_on_open_tables_like_the_fit(trips):
         labels = pd.read_csv("labels.csv")
         assert labels["trip_id"].tolist() == later["trip_id"].tolist()
         np.testing.assert_array_equal(labels["label"], wanted)
-    assert "Too few updates to judge" in run("drift", "out/incremental.npz", "later.csv")
+    assert "Too few updates to judge" in run("update", "--dry-run", "out/incremental.npz", "later.csv")
     run("update", "out/incremental.npz", "later.csv", "-o", "next", "--labels-format", "csv", "--model-to", "more.npz")
     model.update("later.csv")
     np.testing.assert_array_equal(pd.read_csv("next/labels.csv")["label"], model.predict(later))
