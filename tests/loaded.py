@@ -16,7 +16,7 @@ from numba.core.entrypoints import init_all
 from streamkm.estimators import fit_tiny
 
 PACKAGES = (
-    "tests.children", "streamkm.cli.main", "streamkm.cli.fit", "streamkm.cli.config", "streamkm.cli.report",
+    "tests.children", "streamkm.cli.main", "streamkm.cli.fit", "streamkm.cli.config",
     "streamkm.cli.results", "streamkm.cli.summary", "streamkm.deduplication", "streamkm.sources.binary.numpy_files",
     "streamkm.stores.planned", "dask.cli", "distributed.cli.dask_scheduler", "distributed.cli.dask_worker",
     "distributed.nanny", "zarr", "h5py", "matplotlib.backends.backend_svg", "matplotlib.pyplot",

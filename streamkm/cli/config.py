@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from streamkm.cli.data import TEXT, Opened, open_configured, read_table_settings, read_text_settings, usual_steps
+from streamkm.cli.options import COLUMN_FLAGS
 from streamkm.cli.schema import SECTIONS, Output, flat_parameters, shown, validate
 from streamkm.cli.summary import FEATURES, columns_text, fit_command, fit_options, seen_columns, source_lines
-from streamkm.cli.wording import COLUMN_FLAGS
 from streamkm.core.display import MASK, aligned, masked
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, StreamkmError
 from streamkm.engine import ClusterSettings

@@ -1,8 +1,4 @@
-"""The commands ``streamkm fit`` and ``plan``, which take the same arguments.
-
-Responsible for their options, for the run that arguments and a configuration make, and for its checkpoint. The work is
-done elsewhere.
-"""
+"""The commands ``streamkm fit`` and ``plan``, which take the same arguments; the work is done elsewhere."""
 
 from __future__ import annotations
 
@@ -57,22 +53,33 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @overwrite_option
 def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
-    """Cluster data or a sketch store; write labels, model, summary, report.
+    """Cluster rows; write labels, a model and a report.
 
     What is done is kept beside the results every few seconds: a run that was interrupted goes on with --resume.
 
-    DATA are files, folders or globs of one format: tables (CSV, Parquet, Arrow), svmlight text (plain or compressed),
-    HDF5, Zarr, .npy or .npz; FILE:/path names a dataset inside a file. Documents are hashed: .jsonl, .csv and .parquet
-    with --set text.field=NAME, lines of text with --set data.format=lines, folders of .txt files with a document
-    each (other files with --set data.format=files). What the command line says wins over the configuration.
+    DATA are a sketch store, or files, folders or globs of one format: tables (CSV, Parquet, Arrow), svmlight text
+    (plain or compressed), HDF5, Zarr, .npy or .npz; FILE:/path names a dataset inside a file. Documents are hashed:
+    .jsonl, .csv and .parquet with --set text.field=NAME, lines of text with --set data.format=lines, folders of .txt
+    files with a document each (other files with --set data.format=files). What the command line says wins over the
+    configuration.
     """
     _check_usage(inputs, settings, options["n_clusters"], is_incremental=options["incremental"])
     with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
         image_shape, no_checkpoint, many = options["image_shape"], options["no_checkpoint"], options["n_clusters"]
         options["n_clusters"] = many[1] if isinstance(many, tuple) else many
         run = _load(inputs, settings, options)
-        from streamkm.cli import report, results
-        from streamkm.cli.results import INCREMENTAL, RESULT_NAMES, check_target, prepare_labels, staged
+        from streamkm.cli import results
+        from streamkm.cli.results import (
+            INCREMENTAL,
+            REPORT,
+            RESULT_NAMES,
+            SUMMARY,
+            check_target,
+            json_text,
+            prepare_labels,
+            stage_texts,
+            staged,
+        )
         from streamkm.cli.summary import clusters_text, result_lines
         from streamkm.engine.saving import RESULTS
         from streamkm.estimators.fit_summary import cluster_summary, shown_clusters, summarize
@@ -103,9 +110,10 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                 results.write_results(stage, estimator, summary, labels_format=form, data=fitted, incremental=further)
                 for name in ("writing", "report")[: 1 + run.output.report]:
                     if name == "report":
-                        report.results_page(stage, place, image_shape)
+                        page = results.results_page(place, form, summary, estimator, image_shape)
+                        stage_texts(stage, {REPORT: page})
                     talk.book(name, summary, time.perf_counter())
-                    results.write_summary(stage, summary)
+                    stage_texts(stage, {SUMMARY: json_text(summary)})
                 if saved is not None:
                     check_target(place, overwrite=may)
                     saved.save(RESULTS, {}, {"place": os.path.abspath(place)})  # which it may replace when it goes on

@@ -22,27 +22,33 @@ from typing import Any
 import click
 
 from streamkm import __version__
-from streamkm.cli.common import Talk, TerminatedError, ended_in_order, parsed, work
-from streamkm.cli.dedupe import dedupe
+from streamkm.cli.commands import dedupe, sketch, sweep
+from streamkm.cli.common import Talk, TerminatedError, ended_in_order, parsed, print_pairs, work
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.options import (
-    image_option,
+    COMMANDS,
+    in_words_of,
     overwrite_option,
     set_option,
     table_options,
     talk_options,
     threads_option,
 )
-from streamkm.cli.stores import append, sketch
-from streamkm.cli.sweep import sweep
 from streamkm.cli.update import update
-from streamkm.cli.warm import warm
-from streamkm.cli.wording import COMMANDS, in_words_of
 from streamkm.core.atomic_io import is_full
 from streamkm.core.display import without_secrets
 from streamkm.core.exceptions import ConfigError, StreamkmError
+from streamkm.core.progress import COMPILING
 
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
+
+
+_PURPOSES = {
+    "Look at data": ("inspect", "sweep", "plan"),
+    "Cluster": ("fit", "assign"),
+    "More rows later": ("update",),
+    "Large data": ("sketch", "dedupe"),
+}  # commands of each in the help
 
 
 class _InputError(click.ClickException):
@@ -151,6 +157,11 @@ def _complete_streams() -> None:
 class _Commands(click.Group):
     """Turns exceptions of commands into messages and exit codes."""
 
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        for purpose, names in _PURPOSES.items():
+            with formatter.section(purpose):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(90)) for name in names])
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         _complete_streams()
         return super().main(*args, **kwargs)
@@ -191,7 +202,7 @@ def main() -> None:
 @set_option
 @table_options
 def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
-    """Say what is in files: rows, features, storage; columns of tables, and the fit to type.
+    """Say what is in files, and for tables the fit to type.
 
     Reads the first rows of tables and no rows of other files, so some numbers are estimates ("about").
     """
@@ -213,7 +224,7 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 @overwrite_option
 @talk_options
 def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
-    """Label the rows of PATH... with the centers of MODEL.
+    """Label rows with the centers of MODEL.
 
     MODEL is the model.npz of a results directory, or a file that save() of an estimator wrote. Each row gets the label
     of its nearest center. Tables are read by the columns, categories and dates of the fit, which MODEL keeps. Documents
@@ -242,18 +253,26 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), *more, ("labels", output), talk.time()])
 
 
-@click.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
-@image_option
+@click.command(hidden=True)
 @talk_options
-def report(directory: str, image_shape: tuple[int, ...] | None, **talking: bool) -> None:
-    """Make report.html of a results directory again."""
-    with Talk(**talking) as talk:
-        from streamkm.cli.report import write_report
+def warm(*, quiet: bool, verbose: bool) -> None:
+    """Compile kernels before the first fit, for all processes that share the cache.
 
-        talk.say([("report", str(write_report(directory, image_shape)))])
+    The cache is where NUMBA_CACHE_DIR says, else beside the package, or in the cache of the user. Use it when an image
+    of a container is built, or on each machine before workers of a cluster are started: python -m streamkm warm.
+    """
+    with Talk(quiet=not verbose, verbose=verbose):  # how these fits go is of no interest
+        from streamkm.estimators import fit_tiny
+        from streamkm.kernels.centers.nearest import nearest_csr
+        from streamkm.kernels.text.svmlight import parse_rows
+
+        list(fit_tiny())
+    compiled = f"{COMPILING.done:,.0f} compiled in {COMPILING.seconds:.0f} s"
+    folder = os.path.commonpath([each.stats.cache_path for each in (nearest_csr, parse_rows)])
+    if not quiet:
+        print_pairs([("kernels", compiled if COMPILING.done else "all in the cache before"), ("cache", folder)])
 
 
-for _command in (fit, plan, inspect, assign, update, sketch, append, dedupe, sweep, report, warm):
+for _command in (fit, plan, inspect, assign, update, sketch, dedupe, sweep, warm):
     main.add_command(_command)
 COMMANDS.update(main.commands)

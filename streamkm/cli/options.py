@@ -1,16 +1,35 @@
-"""Options that more than one command has."""
+"""Options of commands, and what errors and warnings say in their words: ``invalid="skip"`` is an option of Python's.
+
+A flag that stands for a key of the configuration has the type of that key, which `schema` takes from the signature.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from streamkm.cli.wording import COLUMN_FLAGS
-
 _THREADS_HELP = "Threads of this process.  [default: one for each processor]"
+COMMANDS: dict[str, Any] = {}  # by name; `main` fills it
+_FITS = ("fit", "plan")
+_PARAMETERS = {"seed": "random_state", "threads": "executor"}  # what Python calls some options
+_SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
+_ROWS = ("data", "text")  # sections that all other commands take
+_PHRASES = (
+    ("overwrite='any'", "--force"), ("pass overwrite", "pass --overwrite"),
+    ("or start anew", "or begin anew with --restart"),
+)  # fmt: skip
+_YAML = {"None": "null", "True": "true", "False": "false"}
+_OF = {"FeatureHashing": "text", "SketchOptions": "estimator"}  # sections that stand for their arguments
+# a parameter with its value, which a message may leave to the reader
+_GIVEN = re.compile(
+    rf"""(?:({"|".join(_OF)})\()?(?<![\w./-])([a-z]\w*)=("[^"]*"|'[^']*'|\[[^\]]*\]|[\w.+-]*\w|)(?(1)\))"""
+)
+_NAMED = re.compile(r"(?<![\w./=-])[a-z]+_[a-z_]+(?![\w./=(-])")
 
 
 def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
@@ -56,6 +75,42 @@ def _sizes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     return None if value is None else tuple(map(int, sizes))
 
 
+def _number(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
+    return int(value) if value is not None and value.removeprefix("-").isdecimal() else value
+
+
+_COLUMN_KEYS: dict[str, tuple[Any, ...]] = {
+    "columns": (_names, "A,B", "Table columns to use as features."),
+    "exclude": (_names, "A,B", "Table columns to leave out."),
+    "id_column": (None, "NAME", "Table column that identifies rows; not used as a feature."),
+    "categories": (None, "onehot|hash", "Encoding of text columns."),
+    "categories_unseen": (
+        None,
+        "raise|ignore",
+        "Categories that the fit has not seen.  [default: raise]",
+    ),
+    "feature_names": (None, "FILE", "Names of features, one a line, for data without names."),
+    "dates": (None, "days", "Read dates and times as days since 1970."),
+    "genes": (None, "NAME", "Cells: the genes for which this column of var is true."),
+}
+COLUMN_FLAGS = tuple(_COLUMN_KEYS)
+_STEPS_HELP = (
+    "Done to rows as they are read: table, standardize, robust, log1p, total, unit. Steps of some columns: "
+    "log1p:fare,standardize:age+income,weight:age=2.  [default for tables with text: table]"
+)
+_ESTIMATOR_KEYS: dict[str, tuple[Any, ...]] = {
+    "seed": (_number, "N", "Random seed; it determines the result."),
+    "metric": (None, "NAME", "euclidean, cosine or spherical.  [default: euclidean]"),
+    "preprocess": (_steps, "A,B", _STEPS_HELP),
+    "memory_limit": (None, "SIZE", "Largest memory of the process: 1 GiB or 50%."),
+    "refine": (_number, "N", "Further passes, each an exact step on all rows."),
+    "invalid": (
+        None,
+        "raise|skip|mean",
+        "NaN or infinity: skip gives rows the label -1.  [default: raise]",
+    ),
+    "threads": (_number, "N", _THREADS_HELP),
+}
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE",
     help="Set a key of the configuration, as in estimator.n_clusters=50 or data.dataset=/X. Repeatable.",
@@ -65,17 +120,12 @@ threads_option = click.option(
     "--threads", "executor", type=click.IntRange(1), callback=lambda _, __, value: value or "auto", help=_THREADS_HELP
 )  # fmt: skip
 """How many threads work: `executor`."""
-preprocess_option = click.option(
-    "--preprocess", callback=_names, metavar="A,B",
-    help="Done to rows as they are read: standardize, robust, log1p, total, unit.",
-)  # fmt: skip
-"""What is done to rows as they are read: `preprocess`."""
-column_steps_option = click.option(
-    "--preprocess", callback=_steps, metavar="A,B",
-    help="Done to rows as they are read: table, standardize, robust, log1p, total, unit. Steps of some columns: "
-    "log1p:fare,standardize:age+income,weight:age=2.  [default for tables with text: table]",
-)  # fmt: skip
+preprocess_option = click.option("--preprocess", callback=_steps, metavar="A,B", help=_STEPS_HELP)
 """What is done to rows, or to some of their columns, as they are read: `preprocess`."""
+metric_option = click.option(
+    "--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True
+)
+"""How far rows are apart: `metric`."""
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that have the names of results.")
 """Whether files may be replaced: `overwrite`."""
 memory_option = click.option(
@@ -99,40 +149,19 @@ restart_option = click.option("--restart", is_flag=True, help="Forget what an in
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Which columns of tables and which genes are features: keys of the section data, added to `settings`."""
-    return _as_settings(
-        command,
-        {name: f"data.{name}" for name in COLUMN_FLAGS},
-        click.option("--columns", callback=_names, metavar="A,B", help="Table columns to use as features."),
-        click.option("--exclude", callback=_names, metavar="A,B", help="Table columns to leave out."),
-        click.option("--id-column", metavar="NAME", help="Table column that identifies rows; not used as a feature."),
-        click.option("--categories", type=click.Choice(["onehot", "hash"]), help="Encoding of text columns."),
-        click.option(
-            "--categories-unseen", type=click.Choice(["raise", "ignore"]),
-            help="Categories that the fit has not seen: an error, or no category.  [default: raise]",
-        ),
-        click.option("--feature-names", metavar="FILE", help="Names of features, one a line, for data without names."),
-        click.option("--dates", type=click.Choice(["days"]), help="Read dates and times as days since 1970."),
-        click.option("--genes", metavar="NAME", help="Cells: the genes for which this column of var is true."),
-    )  # fmt: skip
+    return _as_settings(command, "data", _COLUMN_KEYS)
 
 
 def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What is set most often of the section estimator, as flags; they are added to `settings`."""
-    keys = {name: f"estimator.{name}" for name in ("metric", "preprocess", "memory_limit", "refine", "invalid")}
-    return _as_settings(
-        command,
-        {**keys, "seed": "estimator.random_state", "threads": "estimator.executor"},
-        click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), help="Random seed; it determines the result."),
-        click.option("--metric", type=click.Choice(["euclidean", "cosine", "spherical"]), help="[default: euclidean]"),
-        column_steps_option,
-        click.option("--memory-limit", metavar="SIZE", help="Largest memory of the process: 1 GiB or 50%."),
-        click.option("--refine", type=click.IntRange(0), help="Further passes, each an exact step on all rows."),
-        click.option(
-            "--invalid", type=click.Choice(["raise", "skip", "mean"]),
-            help="Rows with NaN or infinity: skip gives them the label -1; mean fills NaN.  [default: raise]",
-        ),
-        click.option("--threads", type=click.IntRange(1), help=_THREADS_HELP),
-    )  # fmt: skip
+    return _as_settings(command, "estimator", _ESTIMATOR_KEYS)
+
+
+def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What commands that read rows by no configuration are given: where these are, and how the command works."""
+    for shared in (talk_options, overwrite_option, table_options, set_option, threads_option, memory_option):
+        command = shared(command)
+    return click.argument("paths", nargs=-1, required=True, metavar="DATA...")(command)
 
 
 def invalid_option(*choices: str, text: str) -> Callable[..., Any]:
@@ -140,25 +169,68 @@ def invalid_option(*choices: str, text: str) -> Callable[..., Any]:
     return click.option("--invalid", type=click.Choice(choices), default="raise", show_default=True, help=text)
 
 
-def _as_settings(command: Callable[..., Any], keys: dict[str, str], *options: Any) -> Callable[..., Any]:
-    """Give a command options, of which each that is given becomes one of its `settings`."""
+def _as_settings(command: Callable[..., Any], section: str, keys: dict[str, tuple[Any, ...]]) -> Callable[..., Any]:
+    """Give a command flags for keys of a section, of which each that is given becomes one of its `settings`."""
 
     @functools.wraps(command)
-    def wrapped(*args: Any, settings: Sequence[str], **given: Any) -> Any:
-        values = {key: given.pop(name, None) for name, key in keys.items()}
-        flags = {each.name: each.opts[0] for each in click.get_current_context().command.params}
-        more = [(key, values[key], flags[name]) for name, key in keys.items() if values[key] is not None]
+    def wrapped(*args: Any, settings: Sequence[Any], **given: Any) -> Any:
+        values = {name: given.pop(name) for name in keys}
+        more = [
+            (f"{section}.{_PARAMETERS.get(name, name)}", value, f"--{name.replace('_', '-')}")
+            for name, value in values.items()
+            if value is not None
+        ]
         return command(*args, settings=(*settings, *more), **given)
 
     made: Callable[..., Any] = wrapped
-    for option in reversed(options):
-        made = option(made)
+    for name, (read, metavar, text) in reversed(keys.items()):
+        made = click.option(f"--{name.replace('_', '-')}", callback=read, metavar=metavar, help=text)(made)
     return made
 
 
 def talk_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """How much is said: `quiet` and `verbose`."""
-    command = click.option("-v", "--verbose", is_flag=True, help="More log lines, and where errors were raised.")(
-        command
-    )
-    return click.option("-q", "--quiet", is_flag=True, help="No progress, no log lines, no summary.")(command)
+    loud = click.option("-v", "--verbose", is_flag=True, help="More log lines, and where errors were raised.")
+    return click.option("-q", "--quiet", is_flag=True, help="No progress, no log lines, no summary.")(loud(command))
+
+
+def in_words_of(command: str, text: str) -> str:
+    """A message with the options and keys that a command has for the parameters in it.
+
+    `command`: ``fit``.
+
+    Examples
+    --------
+    >>> from streamkm.cli.main import main  # it fills `COMMANDS`
+    >>> in_words_of("fit", 'NaN in row 7; pass invalid="skip" to leave such rows out')
+    'NaN in row 7; pass --invalid skip to leave such rows out'
+    >>> in_words_of("sketch", 'NaN in row 7; pass invalid="skip" to leave such rows out')
+    'NaN in row 7; pass --invalid skip to leave such rows out'
+    """
+    from streamkm.cli.schema import SECTIONS
+
+    options, sections = _options(command), reversed(_SECTIONS.get(command, _ROWS))  # of equal keys the first section's
+    keys = {name: f"{section}.{name}" for section in sections for name in SECTIONS[section].model_fields}
+    keys |= {"fit_on": "kernel.fit_on"} if command in _FITS else {}  # a sketch's is in `_OF`
+
+    def given(found: re.Match[str]) -> str:
+        of, name, value = found.groups()
+        value = _YAML.get(value, value.strip("\"'"))
+        if name in options and not of:
+            value = re.sub("[]\\['\" ]", "", value) if value.startswith("[") else value  # a list of names
+            opens = found.string[found.end() :].startswith("{")  # steps with their columns
+            return f"{options[name]} {shlex.quote(value) if value else ''}" if value or opens else options[name]
+        value = f'"{value}"' if "\\" in value else value  # YAML reads it in double quotes alone
+        key = f"{_OF[of]}.{name}" if of else keys.get(name)
+        return found.group() if key is None else f"--set {shlex.quote(f'{key}={value}')}"
+
+    for python, words in _PHRASES:
+        text = text.replace(python, words)
+    return _NAMED.sub(lambda found: options.get(found[0]) or keys.get(found[0], found[0]), _GIVEN.sub(given, text))
+
+
+def _options(command: str) -> dict[str, str]:
+    """Options of a command that take a value, by the names of Python's parameters."""
+    known = [each for each in getattr(COMMANDS.get(command), "params", ()) if each.param_type_name == "option"]
+    found = {str(each.name): each.opts[0] for each in known if not getattr(each, "is_flag", False)}
+    return found | {python: found[name] for name, python in _PARAMETERS.items() if name in found}

@@ -1,8 +1,8 @@
-"""Results on disk: labels, the model, streamkm.json with the summary, the map of the clusters, the report.
+"""Results on disk: labels, the model, streamkm.json with the summary, the report.
 
 Everything is written into a hidden directory beside the results directory, flushed to disk and renamed, so that the
 directory appears complete. Where there is one already, the hidden directory is inside of it, and its files are renamed
-one by one. Never draws, never reads rows.
+one by one. Never reads rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +46,19 @@ if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
 
 MODEL, INCREMENTAL, SUMMARY = "model.npz", "incremental.npz", "streamkm.json"
-VIEW, REPORT = "sketch_view.npz", "report.html"
+REPORT = "report.html"
 LABELS = ("labels.npy", "labels.zarr", "labels.csv", "labels.parquet")
 # in the order in which they appear; the summary last, so that a new summary means that all of it is new
-RESULT_NAMES = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, VIEW, REPORT, SUMMARY)
+RESULT_NAMES = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, REPORT, SUMMARY)
 RUN = "run"  # in a summary: what tells whether a call is one that was made before
 _LABELS_PER_CHUNK = 1 << 20
+_LOADING = {
+    ".npy": 'np.load("{}")',
+    ".zarr": 'zarr.open_array("{}")[:]',
+    ".csv": 'pd.read_csv("{}")',
+    ".parquet": 'pd.read_parquet("{}")',
+}
+_MODULES = {".npy": "numpy as np", ".zarr": "zarr", ".csv": "pandas as pd", ".parquet": "pandas as pd"}
 
 
 def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = RESULT_NAMES) -> None:
@@ -158,7 +164,6 @@ def write_results(
     DiskFullError, OutputError
         If it cannot be written.
     """
-    places = cluster_map(estimator.sketch_sample_, estimator.sample_labels_, estimator.counts_)
     labelled = stage_labels(stage, estimator, labels_format, data[0])
     if labelled is not None:
         from streamkm.estimators.fit_summary import add_pass
@@ -167,13 +172,32 @@ def write_results(
     estimator.save(stage / MODEL)
     if incremental is not None:
         incremental.save(stage / INCREMENTAL)
-    np.savez(stage / VIEW, **asdict(places))
     write_text_settings(stage, *data)
 
 
-def write_summary(stage: Path, summary: dict[str, Any]) -> None:
-    """Write what a fit has to tell."""
-    (stage / SUMMARY).write_text(json_text(summary), "utf-8")
+def results_page(
+    place: Path, labels_format: str, summary: dict[str, Any], estimator: Any, image_shape: Sequence[int] | None
+) -> str:
+    """The report of a fit whose results will be at a place; with pictures of centers if rows are pixels."""
+    from streamkm.estimators.fit_summary import shown_clusters
+    from streamkm.reports.report import report_page
+
+    if image_shape is not None and summary["clusters"]:
+        summary = summary | {"clusters": shown_clusters(estimator, summary["clusters"], None, image_shape)}
+    places = cluster_map(estimator.sketch_sample_, estimator.sample_labels_, estimator.counts_)
+    return report_page(summary, places, _next_steps(place, f"labels.{labels_format}", summary["result"]))
+
+
+def _next_steps(folder: Path, name: str, result: Mapping[str, Any]) -> str:
+    """Commands and lines of Python that take up the results in a directory, whose labels have a name."""
+    labels, suffix = folder / name, Path(name).suffix
+    kind, last = ("StreamKernelKMeans", "predict(X)") if "trace_residual" in result else ("StreamKMeans", "summary()")
+    return (
+        f"# label more rows of this kind\nstreamkm assign {folder / MODEL} MORE_DATA -o more-{name}\n\n"
+        f"# in Python\nimport {_MODULES[suffix]}\nfrom streamkm import {kind}\n"
+        f"labels = {_LOADING[suffix].format(labels)}\n"
+        f'kmeans = {kind}.load("{folder / MODEL}")\nprint(kmeans.{last})'
+    )
 
 
 def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSource) -> Stage | None:
@@ -195,11 +219,6 @@ def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSou
             skipped: dict[str, Any] = {SKIPPED: int(np.count_nonzero(found < 0))}
             zarr.create_array(str(labels), data=found, chunks=chunks, attributes=skipped)
     return None
-
-
-def labels_name(directory: Path) -> str:
-    """The name of the labels in a directory of results."""
-    return next((name for name in LABELS if (directory / name).exists()), LABELS[0])
 
 
 def write_texts(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from streamkm.cli.wording import COLUMN_FLAGS
+from streamkm.cli.options import COLUMN_FLAGS
 from streamkm.metrics.cluster_summary import ClusterSummary, blank_text
 from streamkm.sources.arrow import is_category, is_date, value_dtype
 from streamkm.sources.tables.categories import MOST_VALUES

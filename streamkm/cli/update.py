@@ -18,14 +18,9 @@ import click
 from streamkm.cli.common import Talk, work
 from streamkm.cli.options import (
     counts_of,
+    data_options,
     labels_format_option,
-    memory_option,
-    overwrite_option,
     restart_option,
-    set_option,
-    table_options,
-    talk_options,
-    threads_option,
 )
 from streamkm.core.exceptions import ModelFileError, OutputError
 
@@ -42,7 +37,7 @@ _VERDICTS = ("too few updates", "stable", "shifted", "fit again")
 
 @click.command()
 @click.argument("model", type=click.Path())
-@click.argument("paths", nargs=-1, required=True, metavar="DATA...")
+@data_options
 @click.option(
     "-o", "--output", type=click.Path(), default="streamkm-update", show_default=True, help="Results directory."
 )
@@ -59,14 +54,8 @@ _VERDICTS = ("too few updates", "stable", "shifted", "fit again")
 )  # fmt: skip
 @labels_format_option
 @restart_option
-@set_option
-@table_options
-@memory_option
-@threads_option
-@overwrite_option
-@talk_options
 def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
-    """Take the rows of DATA into MODEL, follow its clusters, label these rows.
+    """Take more rows into a model that goes on.
 
     MODEL is the incremental.npz of streamkm fit --incremental, or a file that save() of an IncrementalKMeans wrote; it
     is replaced by the updated one when all results are complete. The results directory gets labels, which are ids that

@@ -38,7 +38,7 @@ from tests.programs import Program, run_program
 from tests.tables import cases, row, slow_but
 
 TOP = Path(__file__).parents[2]
-FILES = {"labels.npy", "model.npz", "sketch_view.npz", "streamkm.json", "report.html"}
+FILES = {"labels.npy", "model.npz", "streamkm.json", "report.html"}
 
 
 def rows(n_rows=90, seed=0):
@@ -286,8 +286,6 @@ def test_skipped_rows(folder):
         (["inspect", "x.npy", "--set", "estimator.tol=1"], "this command takes keys of data and text only"),
         (["sweep", "x.npy", "-k", "2:3", "--preprocess", "scale"], "there is no step 'scale'"),
         (["sketch", "x.npy", "-o", "s.zarr", "--sketch", "foo"], "--sketch foo; needed: one of 'auto'"),
-        (["report", "no"], "'no' does not exist"),
-        (["report", "."], "has no complete results of streamkm fit"),
     ],
 )
 def test_exit_code_2(folder, arguments, message):
@@ -395,9 +393,7 @@ def test_labels_in_results_are_replaced_as_the_results_are(folder, form):
 
 @pytest.mark.parametrize(
     "what",
-    slow_but(
-        ["fit", "report", "l.npy", "l.zarr"], ["fit", "report", "dedupe", "l.npy", "l.csv", "l.parquet", "l.zarr"]
-    ),
+    slow_but(["fit", "l.npy", "l.zarr"], ["fit", "dedupe", "l.npy", "l.csv", "l.parquet", "l.zarr"]),
 )
 def test_no_space_names_what_was_asked_for(folder, tmpfs, what):
     """However many pages there are left: never a hidden name, and the same command goes on when there is space."""
@@ -405,11 +401,8 @@ def test_no_space_names_what_was_asked_for(folder, tmpfs, what):
     run("fit", "x.npy", "-k", 2, "-o", "model", "-q")
     given = {
         "fit": ("fit", "x.npy", "-k", 2, "-o", place / "out", "--no-report", "--no-checkpoint"),
-        "report": ("report", place / "model"),
         "dedupe": ("dedupe", "x.npy", "-o", place / "keep.npy"),
     }.get(what, ("assign", "model/model.npz", "x.npy", "-o", place / what))
-    if what == "report":
-        shutil.copytree("model", place / "model")
     n_full, filler = 0, place / "filler"
     for n_pages in range(100):
         filler.write_bytes(b"")
@@ -488,9 +481,7 @@ def test_results_that_came_meanwhile_stay(folder):
 def test_a_directory_of_results_is_no_place_for_a_checkpoint(folder):
     run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
     message = run("fit", "x.npy", "-k", 3, "-o", "new", "--set", "estimator.checkpoint=out", code=2)
-    assert (
-        "out holds other files (labels.npy, model.npz, sketch_view.npz, streamkm.json) and is no checkpoint" in message
-    )
+    assert "out holds other files (labels.npy, model.npz, streamkm.json) and is no checkpoint" in message
 
 
 @pytest.mark.parametrize("kernel", ["", "kernel: {n_landmarks: 20, rank: 5}\n"], ids=["k-means", "kernel k-means"])
@@ -525,7 +516,7 @@ def test_a_short_run_that_ends_in_its_report_goes_on_there(folder, monkeypatch, 
         Path("out/mine").write_text("mine")
     given = ("fit", "x.npy", "-k", 3, "-o", "out", "--seed", 0)
     with monkeypatch.context() as patched:
-        patched.setattr("streamkm.cli.report.results_page", lambda *_: 1 / 0)
+        patched.setattr("streamkm.cli.results.results_page", lambda *_: 1 / 0)
         done = CliRunner().invoke(main, list(map(str, given)))
     assert isinstance(done.exception, ZeroDivisionError)
     assert Path("out").exists() == made
@@ -538,13 +529,6 @@ def test_a_short_run_that_ends_in_its_report_goes_on_there(folder, monkeypatch, 
     assert "assign" in said
     assert {"labels.npy", "report.html", "streamkm.json"} < {*os.listdir("out")}
     assert not Path("out.checkpoint").exists()
-
-
-def test_report_is_made_again(folder):
-    run("fit", "x.npy", "-k", 3, "-o", "out", "--no-report")
-    assert not Path("out/report.html").exists()
-    assert "out/report.html" in run("report", "out")
-    assert "<svg" in Path("out/report.html").read_text()
 
 
 def test_columns_that_count_are_cautioned_of_in_terminal_and_report(folder):
@@ -568,8 +552,7 @@ def test_typical_rows_have_the_ids_of_the_table(folder):
     assert all(each["id"] == f"customer-{each['row']}" for each in typical)
     page = Path("out/report.html").read_text("utf-8")
     assert summary()["clusters"][0]["typical"][0]["id"] in page
-    run("report", "out")
-    assert Path("out/report.html").read_text("utf-8") == page
+    assert "streamkm assign out/model.npz" in page
 
 
 @pytest.mark.parametrize("threads", slow_but([3], [1, 3]))
@@ -587,13 +570,13 @@ def test_threads_of_every_command_that_computes(folder, monkeypatch, threads):
         ("fit", "x.npy", "-k", 3, "-o", "out"),
         ("assign", "out/model.npz", "x.npy", "-o", "more-labels.npy"),
         ("sketch", "x.npy", "-o", "store.zarr"),
-        ("append", "store.zarr", "more.npy"),
+        ("sketch", "--append", "store.zarr", "more.npy"),
         ("fit", "store.zarr", "-k", 3, "-o", "clustered"),
         ("sweep", "x.npy", "-k", "2:4"),
         ("dedupe", "x.npy", "-o", "keep.npy"),
     ):
         started.clear()
-        replace = [] if command[0] == "append" else ["--overwrite"]
+        replace = [] if "--append" in command else ["--overwrite"]
         run(*command, "--threads", threads, "-q", *replace)
         assert set(started) <= {1, threads}  # small fits take one
         assert started
@@ -606,20 +589,11 @@ def test_threads_of_every_command_that_computes(folder, monkeypatch, threads):
 
 def test_version_and_help():
     assert run("--version") == f"streamkm, version {__version__}\n"
-    commands = {
-        "fit",
-        "plan",
-        "inspect",
-        "assign",
-        "update",
-        "report",
-        "sketch",
-        "append",
-        "dedupe",
-        "sweep",
-        "warm",
-    }
-    assert set(main.commands) == commands
+    commands = {"fit", "plan", "assign", "sketch", "sweep", "inspect", "update", "dedupe"}
+    assert set(main.commands) == commands | {"warm"}
+    overview = run("--help")
+    assert all(f"\n  {name} " in overview for name in commands)
+    assert len(overview.splitlines()) <= 24
     for name in main.commands:
         assert "Options:" in run(name, "--help")
     assert isinstance(main, click.Group)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkm
-from streamkm.cli.wording import in_words_of
+from streamkm.cli.options import in_words_of
 from streamkm.sources.dense import DenseSource
 from tests.cli.test_cli import run
 from tests.tables import cases
@@ -139,7 +139,7 @@ def test_advice_is_known_to_the_command_line():
     for path in Path(streamkm.__file__).parent.rglob("*.py"):
         found |= {(path.name, name) for name in ADVICE.findall(path.read_text())}
     assert len(found) > 12
-    commands = ("fit", "sketch", "append", "update")
+    commands = ("fit", "sketch", "update")
     unknown = {
         (file, name)
         for file, name in found

@@ -73,7 +73,7 @@ def test_fit(folder, running, seen, data, labels):
     np.testing.assert_array_equal(got, np.load("here/labels.npy"))
     assert ("labels" in seen()) == (labels == "zarr")  # written there
     assert {path.name for path in Path("there").iterdir()} == {
-        f"labels.{labels}", "model.npz", "sketch_view.npz", "streamkm.json",
+        f"labels.{labels}", "model.npz", "streamkm.json",
     }  # fmt: skip
     result, wanted = (json.loads(Path(name, "streamkm.json").read_text())["result"] for name in ("there", "here"))
     assert result == wanted
@@ -93,7 +93,7 @@ def test_other_commands(folder, running, seen):
         assert re.search(r"^rows +900$", told, re.MULTILINE)
         run("assign", "out/model.npz", "x.npy", "-o", f"labels-{name}.csv", *where)
         run("sketch", "x.npy", "-o", f"{name}.zarr", "--sketch", "countsketch", "-m", 4, *where)
-        run("append", f"{name}.zarr", "x.svm", "--set", "data.n_features=6", *where)
+        run("sketch", "--append", f"{name}.zarr", "x.svm", "--set", "data.n_features=6", *where)
         run("sweep", "x.npy", "-k", "2:5", "-o", f"sweep-{name}", "--random-state", 0, *where)
     assert Path("here.npy").read_bytes() == Path("there.npy").read_bytes()
     assert Path("labels-here.csv").read_bytes() == Path("labels-there.csv").read_bytes()

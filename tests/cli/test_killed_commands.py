@@ -21,8 +21,8 @@ from tests.programs import forking
 
 COMMANDS = {
     "sketch": ["sketch", "x.npy", "-o", "new.zarr", "-m", "8", "--sketch", "countsketch"],
-    "append": ["append", "s.zarr", "y.npy"],
-    "sparse": ["append", "s.zarr", "y.npz"],
+    "append": ["sketch", "--append", "s.zarr", "y.npy"],
+    "sparse": ["sketch", "--append", "s.zarr", "y.npz"],
     "cluster": ["fit", "s.zarr", "-k", "4", "-o", "out", "--resume"],
     "fit": ["fit", "x.npy", "-k", "4", "-o", "out", "--resume", "--labels-format", "zarr"],
     "first": ["fit", "x.npy", "-k", "4", "-o", "first", "--resume", "--labels-format", "parquet"],

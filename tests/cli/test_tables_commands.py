@@ -233,7 +233,7 @@ def test_stores_of_prepared_rows(trips):
     assert "standardize, unit" in run("inspect", "x.zarr")
     run("fit", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--seed", 1)
     np.save("more.npy", trips[["distance", "passengers"]].to_numpy())  # a store has no names of columns
-    assert "1,200" in run("append", "x.zarr", "more.npy")
+    assert "1,200" in run("sketch", "--append", "x.zarr", "more.npy")
     run("assign", "out/model.npz", "more.npy", "-o", "labels.npy")
     np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
     assert "there is no step 'scale'" in run("sketch", "more.npy", "-o", "y.zarr", "--preprocess", "scale", code=2)
@@ -248,7 +248,7 @@ def test_svmlight_rows_are_prepared_as_those_of_a_table(trips):
     run("assign", "out/model.npz", "x.svm", "-o", "labels.npy")
     np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
     run("sketch", *given, "-o", "x.zarr")
-    run("append", "x.zarr", "x.svm")
+    run("sketch", "--append", "x.zarr", "x.svm")
     run("assign", "out/model.npz", "x.zarr", "-o", "stored.npy")
     np.testing.assert_array_equal(np.load("stored.npy"), np.tile(np.load("labels.npy"), 2))
 

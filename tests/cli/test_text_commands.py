@@ -160,10 +160,10 @@ def test_a_store_of_documents(folder):
     write("jsonl", documents[150:], "more")
     field = ("--set", "text.field=body")
     run("sketch", "x.jsonl", "-o", "x.zarr", "--seed", 1, *field)
-    said = run("append", "x.zarr", "more.jsonl", *field, code=2)
+    said = run("sketch", "--append", "x.zarr", "more.jsonl", *field, code=2)
     assert "text.tfidf=true would weight the new documents by their own frequencies" in said
     assert "pass --set text.tfidf=x.zarr.tfidf.npz, or false" in said
-    run("append", "x.zarr", "more.jsonl", *field, "--set", "text.tfidf=x.zarr.tfidf.npz")
+    run("sketch", "--append", "x.zarr", "more.jsonl", *field, "--set", "text.tfidf=x.zarr.tfidf.npz")
     run("fit", "x.zarr", "-k", 3, "-o", "out", "--no-report", "--set", "estimator.random_state=0")
     assert as_topics(np.load("out/labels.npy"), y)
 
@@ -175,13 +175,22 @@ def test_the_same_documents_are_not_appended_twice(folder, form):
     how = ("--set", "data.format=lines") if form == "txt" else ("--set", "text.field=body")
     run("sketch", path, "-o", "x.zarr", *how)
     how = (*how, "--set", "text.tfidf=x.zarr.tfidf.npz")
-    run("append", "x.zarr", more, *how)
+    run("sketch", "--append", "x.zarr", more, *how)
     for again, among in ((path, "0-59"), (more, "60-89")):
-        said = run("append", "x.zarr", again, *how, code=2)
+        said = run("sketch", "--append", "x.zarr", again, *how, code=2)
         assert f"{again} is in x.zarr already, among rows {among}" in said
     assert StoreInfo.read("x.zarr").n_rows == 90
     if form == "csv":  # another field is other data
-        run("append", "x.zarr", path, "--set", "text.field=[body, id]", "--set", "text.tfidf=x.zarr.tfidf.npz")
+        run(
+            "sketch",
+            "--append",
+            "x.zarr",
+            path,
+            "--set",
+            "text.field=[body, id]",
+            "--set",
+            "text.tfidf=x.zarr.tfidf.npz",
+        )
 
 
 def test_other_words_for_the_same_documents_are_another_run(folder):
@@ -308,7 +317,7 @@ def test_documents_without_a_word_are_counted(folder, tfidf):
     documents, _ = topic_texts(60)
     documents[::7] = ["", "...", "- -"] * 3
     path = write("jsonl", documents)
-    said = run("fit", config(path, f"  tfidf: {tfidf}\n"), "-v")
+    said = run("fit", config(path, f"  tfidf: {tfidf}\n"), "-v", "--set", "output.report=true")
     blank = len(documents[::7])
     assert blank == 9
     assert "9 rows without any word" in said
@@ -320,7 +329,6 @@ def test_documents_without_a_word_are_counted(folder, tfidf):
     model = StreamKMeans.load("out/model.npz")
     assert f"9 rows without any word: 9 in cluster {where}" in str(model.summary())
     assert "9 rows without any word" in model.summary()._repr_html_()
-    run("report", "out")
     assert "(9 rows without any word)" in Path("out/report.html").read_text()
 
 
@@ -331,8 +339,7 @@ def test_a_cluster_of_documents_without_a_word_has_its_place_in_the_report(folde
     documents[blank] = [""] * len(documents[blank])
     path = write("jsonl", documents)
     k = "4" if len(set(documents)) > 4 else "1"
-    run("fit", config(path, "  tfidf: false\n", n_clusters=k), "-o", "out")
-    run("report", "out")
+    run("fit", config(path, "  tfidf: false\n", n_clusters=k), "-o", "out", "--set", "output.report=true")
     told = json.loads(Path("out/streamkm.json").read_text())
     X, model = FeatureHashing(n_features=M).apply(documents).toarray(), StreamKMeans.load("out/model.npz")
     far = np.linalg.norm(X - model.cluster_centers_[model.predict(X)], axis=1)

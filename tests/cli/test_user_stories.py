@@ -198,9 +198,6 @@ STORIES = {
     "rows that come later": Story(
         fitted, "assign streamkm-out/model.npz x.npy -o later.npy", ("600", "later.npy"), lambda: found("later.npy")
     ),
-    "the report again": Story(
-        fitted, "report streamkm-out", ("report.html",), lambda: Path("streamkm-out/report.html").read_text("utf-8")
-    ),
     "results are not replaced by accident": Story(
         fitted,
         "fit x.npy -k 3",

@@ -135,8 +135,8 @@ def test_commands_tell_no_secret(web, tmp_path, name, verbose):
 def test_stores_and_checkpoints_keep_no_secret(web, tmp_path):
     store, saved = tmp_path / "st.zarr", tmp_path / "saved"
     run(["sketch", url(web, "x.npy"), "-o", str(store), "-v"])
-    run(["append", str(store), url(web, "more.npy"), "-v"])
-    assert "already" in run(["append", str(store), url(web, "more.npy", OTHER_QUERY), "-v"], code=2)
+    run(["sketch", "--append", str(store), url(web, "more.npy"), "-v"])
+    assert "already" in run(["sketch", "--append", str(store), url(web, "more.npy", OTHER_QUERY), "-v"], code=2)
     run(["fit", str(store), "-k", "3", "-o", str(tmp_path / "out"), "-v"])
     StreamKMeans(n_clusters=3, progress=False).fit(url(web, "x.npy"), checkpoint=str(saved))
     km = StreamKMeans(n_clusters=3, progress=False).fit(url(web, "x.npy", OTHER_QUERY), checkpoint=str(saved))
@@ -150,9 +150,9 @@ def test_objects_that_only_their_query_tells_apart_are_others(web, tmp_path):
     web.etags = False
     try:
         run(["sketch", url(web, "x.npy", "part=1"), "-o", store])
-        run(["append", store, url(web, "x.npy", "part=2")])
+        run(["sketch", "--append", store, url(web, "x.npy", "part=2")])
         assert open_source(store).n_rows == 2 * N_ROWS
-        assert "part=*** is in" in run(["append", store, url(web, "x.npy", "part=1")], code=2)
+        assert "part=*** is in" in run(["sketch", "--append", store, url(web, "x.npy", "part=1")], code=2)
     finally:
         web.etags = True
 

@@ -181,7 +181,7 @@ def folder(tmp_path, monkeypatch):
     """The current directory, with results of an earlier run in out."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
-    for name in ("labels.npy", "model.npz", "sketch_view.npz", "streamkm.json", "report.html"):
+    for name in ("labels.npy", "model.npz", "streamkm.json", "report.html"):
         (tmp_path / "out" / name).write_bytes(f"{name} of an earlier run".encode())
     return tmp_path
 

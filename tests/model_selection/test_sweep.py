@@ -19,7 +19,7 @@ from sklearn.metrics import silhouette_samples
 from sklearn.preprocessing import StandardScaler
 
 from streamkm import StreamKMeans, sweep
-from streamkm.cli.sweep import clusters_of
+from streamkm.cli.commands import clusters_of
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, OutputError
 from streamkm.model_selection.sweep import SweepResult, SweepRow
 from streamkm.sources import open_source

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import json
 import logging
 import re
 import sys
@@ -24,17 +23,16 @@ from sklearn.exceptions import NotFittedError
 
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
 from streamkm.cli.main import main
-from streamkm.cli.report import write_report
 from streamkm.core.exceptions import (
     InvalidInputError,
     InvalidParameterError,
     MissingDependencyError,
     OutputError,
-    SourceError,
 )
 from streamkm.estimators.fit_summary import summarize
 from streamkm.reports.maps import ClusterMap, cluster_map
 from streamkm.reports.page import render_page
+from streamkm.reports.report import report_page
 from tests.tables import cases, slow_but
 
 pytest.importorskip("matplotlib")
@@ -59,14 +57,11 @@ SUMMARY = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def results(tmp_path):
-    """A results directory with what a report is made of."""
-    (tmp_path / "streamkm.json").write_text(json.dumps(SUMMARY))
+def page():
+    """The page of a fit of few rows."""
     rng = np.random.default_rng(0)
     points, labels = rng.normal(size=(50, 2)).astype(np.float32), rng.integers(3, size=50).astype(np.int32)
-    np.savez(tmp_path / "sketch_view.npz", points=points, labels=labels, of_rows=True, by_neighbours=True)
-    return tmp_path
+    return report_page(SUMMARY, ClusterMap(points, labels, of_rows=True, by_neighbours=True), "")
 
 
 def titles(figure):
@@ -187,8 +182,8 @@ def test_a_cluster_has_one_colour_on_the_map_and_in_the_table():
     assert {name: colour.lower() for colour, name in shown} == chips | {str(c): GREY for c in range(20, 40)}
 
 
-def test_the_page_runs_its_own_script_alone(results):
-    text = write_report(results).read_text("utf-8")
+def test_the_page_runs_its_own_script_alone():
+    text = page()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -213,9 +208,8 @@ def test_ids_are_whole_and_of_large_results_the_largest_clusters_are_told(tmp_pa
     assert ".id { white-space: nowrap }" in text
 
 
-def test_report_is_one_file_and_escapes_names(results):
-    path = write_report(results)
-    text = path.read_text("utf-8")
+def test_report_is_one_file_and_escapes_names():
+    text = page()
     assert text.count("<svg") == 1  # the map
     assert "://" not in text
     assert "<x>" not in text
@@ -223,7 +217,6 @@ def test_report_is_one_file_and_escapes_names(results):
     assert "&lt;b&gt;" in text
     assert "1,234 rows (4 skipped) of 7 features in 3 clusters, assigned in a sketch of 7" in text
     assert "stopped before convergence" in text
-    assert f"streamkm assign {results}/model.npz" in text
     assert "prefers-color-scheme: dark" in text
     assert 'aria-label="Map of the clusters' in text
 
@@ -351,10 +344,10 @@ def test_a_gain_that_is_left_is_told():
     assert "to gain" not in text
 
 
-def test_without_matplotlib(results, monkeypatch, caplog):
+def test_without_matplotlib(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with caplog.at_level(logging.WARNING):
-        text = write_report(results).read_text()
+        text = page()
     assert [record.message for record in caplog.records] == [
         "the report has no figures: matplotlib is missing; pip install 'streamkm[plot]'"
     ]
@@ -370,19 +363,6 @@ def test_without_matplotlib_rows_of_pixels_are_told_without_pictures(tmp_path, m
     text = (tmp_path / "x.html").read_text()
     assert not pictures_of(text)
     assert "set apart by" in text
-
-
-@pytest.mark.parametrize("name", ["streamkm.json", "sketch_view.npz"])
-@pytest.mark.parametrize("damage", ["missing", "cut", "empty", "other"])
-def test_damaged_results_are_refused(results, name, damage):
-    path: Path = results / name
-    if damage == "missing":
-        path.unlink()
-    else:
-        content = path.read_bytes()
-        path.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "other": b"[]"}[damage])
-    with pytest.raises(SourceError, match="has no complete results"):
-        write_report(results)
 
 
 @pytest.mark.parametrize("place", ["data", "result"])
@@ -442,14 +422,9 @@ def test_commands_show_pictures(tmp_path, monkeypatch):
     shown = pictures_of(Path("out/report.html").read_text())
     wanted = [(f"center of cluster {i}", (2, 2, 3)) for i in range(3)]
     assert sorted((name, pixels.shape) for name, pixels in shown.items()) == wanted
-    assert run("report out -q").exit_code == 0
-    assert not pictures_of(Path("out/report.html").read_text())
-    assert run("report out --image-shape 3x4 -q").exit_code == 0
-    assert len(pictures_of(Path("out/report.html").read_text())) == 3
-    for command in ("fit x.npy -k 3 -o new", "report out"):
-        many = "have 15 values, and rows have 12 features; give another --image-shape"
-        for shape, said in (("3x5", many), ("3", "no shape of pictures")):
-            done = run(f"{command} --image-shape {shape}")
-            assert done.exit_code == 2
-            assert said in done.output
+    many = "have 15 values, and rows have 12 features; give another --image-shape"
+    for shape, said in (("3x5", many), ("3", "no shape of pictures")):
+        done = run(f"fit x.npy -k 3 -o new --image-shape {shape}")
+        assert done.exit_code == 2
+        assert said in done.output
     assert not Path("new").exists()

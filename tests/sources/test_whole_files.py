@@ -226,8 +226,6 @@ class TestCommands:
             assert row["typical"]
             assert all(each["id"] == names[each["row"]] for each in row["typical"])
         assert clusters[0]["typical"][0]["id"] in Path("out/report.html").read_text("utf-8")
-        run("report", "out")
-        assert clusters[0]["typical"][0]["id"] in Path("out/report.html").read_text("utf-8")
         assert read_text_settings("out")["format"] == "files"
         write_folder(Path("later"), documents[:20], "{}")
         run("assign", "out/model.npz", "later", "-o", "later.npy")

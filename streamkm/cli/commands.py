@@ -1,0 +1,195 @@
+"""The commands that take rows alone: ``streamkm sketch``, ``sweep`` and ``dedupe``. The work is done elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from streamkm.cli.common import Talk, work
+from streamkm.cli.options import data_options, invalid_option, metric_option, preprocess_option, restart_option
+from streamkm.core.atomic_io import check_new, replace_file, writing
+from streamkm.core.exceptions import InvalidParameterError, OutputError
+
+SWEEP_CSV, SWEEP_JSON, SWEEP_SVG = "sweep.csv", "sweep.json", "sweep.svg"
+SWEEP_RESULTS = (SWEEP_CSV, SWEEP_SVG, SWEEP_JSON)  # in the order in which they appear
+_OF_STORES = ("output", "sketch", "n_components", "seed", "metric", "preprocess")  # what a store has once it is made
+
+
+@click.command()
+@data_options
+@click.option("-o", "--output", type=click.Path(), help="The store, a directory: STORE.zarr.")
+@click.option("--append", type=click.Path(exists=True, file_okay=False), metavar="STORE", help="Add rows to STORE.")
+@click.option("--sketch", default="auto", show_default=True, help="auto, countsketch, pca or identity.")
+@click.option("-m", "--n-components", type=int, help="Components.  [default: as fit]")
+@click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Of the sketch.")
+@metric_option
+@preprocess_option
+@invalid_option("raise", "skip", text="skip: keep rows with NaN or infinity as rows of NaN.")
+def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> None:
+    """Keep sketched rows in a store that fit clusters.
+
+    One pass, and one for each step of --preprocess that must know all rows. A store stays as it is until rows are
+    appended to it whole. Document frequencies are kept in STORE.tfidf.npz; documents are appended by --set
+    text.tfidf=STORE.tfidf.npz.
+    """
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk, ExitStack() as stack:
+        from streamkm.cli.data import check_frequencies_target, write_frequencies
+        from streamkm.engine import open_executor, under_limit
+        from streamkm.preparation import check_steps
+        from streamkm.sketches import SketchOptions
+        from streamkm.sources.sketch_store import StoreInfo, StoreSource
+        from streamkm.stores.compatibility import prepared_as
+        from streamkm.stores.operations import append_rows, check_store_place, write_store
+        from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
+
+        output, append, how = options["output"], options["append"], SketchOptions()
+        limit, executor, weights = options["memory_limit"], options["executor"], None
+        steps: tuple[str, ...] = ()
+        _check_usage(append)
+        if append is None:
+            check_store_place(output, overwrite=options["overwrite"])
+            check_frequencies_target(f"{output}.tfidf.npz")
+        stack.enter_context(under_limit(limit))
+        source = stack.enter_context(work(paths, settings, append_to=append, memory_limit=limit, executor=executor))
+        if append is None:
+            # before the store: a kill leaves no store without what rows to be appended are weighted by
+            weights, metric = write_frequencies(f"{output}.tfidf.npz", source), options["metric"]
+            how = SketchOptions(options["sketch"], options["n_components"] or "auto")
+            steps = check_steps(options["preprocess"])
+        else:
+            source, metric = prepared_as(StoreSource(append), source), StoreInfo.read(append).metric
+        limits = {"memory_limit": limit, "executor": executor}
+        reader, n_threads = reader_for_store(source, metric, options["invalid"], sketch=how, preprocess=steps, **limits)
+        workers = stack.enter_context(open_executor(executor, n_threads))
+        if append is None:
+            reader = prepared_reader(reader, workers, talk.progress())
+        stage = stack.enter_context(talk.stage("sketch" if append is None else "append", reader))
+        if append is None:
+            found = choose_store_sketch(reader, how, options["seed"], workers, stage)
+            store = write_store(output, reader, found, workers, stage, overwrite=options["overwrite"])
+        else:
+            store = append_rows(append, reader, workers, stage)
+    kept = [("frequencies", weights)] if weights else []
+    talk.say([("rows", f"{store.n_rows:,}"), ("store", output or append), *store.details().items(), *kept])
+
+
+def _check_usage(append: str | None) -> None:
+    """Refuse rows without a place, and for rows that are appended what their store has already."""
+    context = click.get_current_context()
+    given = [
+        each.opts[-1]
+        for each in context.command.params
+        if each.name in _OF_STORES and context.get_parameter_source(each.name) is ParameterSource.COMMANDLINE
+    ]
+    if append is not None and given:
+        raise click.UsageError(f"--append and {given[0]} exclude each other: rows are sketched as {append} was")
+    if append is None and "--output" not in given:
+        raise click.UsageError("say where the store goes: -o STORE.zarr, or --append STORE.zarr")
+
+
+@click.command()
+@data_options
+@click.option("-k", "--n-clusters", default="2:50", show_default=True, help="Clusters: 2:50, 10:200:10 or 5,10.")
+@click.option("--seed", "--random-state", "random_state", type=int, help="Seed of the sample and the starts.")
+@click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
+@metric_option
+@preprocess_option
+@invalid_option("raise", "skip", "mean", text="skip: leave rows with NaN or infinity out; mean: fill NaN.")
+def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence[str], **options: Any) -> None:
+    """Cluster a sample into many numbers of clusters and score each.
+
+    DATA, or a sketch store, are read once. Writes sweep.csv, sweep.json and, with matplotlib, the picture sweep.svg.
+    """
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        from streamkm.cli.data import usual_steps
+        from streamkm.cli.results import check_target, json_text, write_texts
+        from streamkm.model_selection.sweep import sweep as run_sweep
+        from streamkm.reports.report import has_matplotlib
+
+        check_target(output, overwrite=options["overwrite"], results=SWEEP_RESULTS)
+        with work(paths, settings, memory_limit=options["memory_limit"], executor=options["executor"]) as source:
+            given = ("metric", "preprocess", "invalid", "random_state", "memory_limit", "executor")
+            how = {"progress": False if options["quiet"] else "auto", **{name: options[name] for name in given}}
+            how["preprocess"] = options["preprocess"] or usual_steps(source, options["metric"])
+            result = run_sweep(source, clusters_of(n_clusters), **how)
+        texts = {SWEEP_CSV: result.csv_text(), SWEEP_JSON: json_text(result.to_dict())}
+        if has_matplotlib():
+            from streamkm.reports.drawing import svg_file
+
+            texts[SWEEP_SVG] = svg_file(result.plot())
+        write_texts(output, texts, SWEEP_RESULTS, overwrite=options["overwrite"])
+        talk.say([*result.lines(), ("results", output)])
+
+
+def clusters_of(text: str) -> list[int]:
+    """Numbers of clusters that a text names: ``50``, ``2,5,10``, ``2:200`` (200 among them) or ``10:200:10``.
+
+    Raises InvalidParameterError for anything else, or no number.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        bounds = [bound.strip() for bound in part.split(":")]
+        if len(bounds) > 3 or not all(bound.isdecimal() for bound in bounds) or bounds[2:] == ["0"]:
+            raise InvalidParameterError(f"clusters {part.strip()!r}; needed: a number (50) or a range (2:200:1)")
+        first, last, step = (*map(int, bounds), *(int(bounds[0]), 1)[len(bounds) - 1 :])
+        if last < first:
+            raise InvalidParameterError(
+                f"the range {part.strip()!r} is empty; needed: a number (50) or a range (2:200:1)"
+            )
+        found.extend(range(first, last + 1, step))
+    return found
+
+
+@click.command()
+@data_options
+@click.option("--threshold", type=float, default=0.95, show_default=True, help="Cosine of near-duplicates, at least.")
+@click.option("-o", "--output", required=True, type=click.Path(), help="Numbers of the rows that are kept: KEEP.npy.")
+@click.option(
+    "--keep", type=click.Choice(["nearest", "farthest"]), default="nearest", show_default=True,
+    help="Which of near-duplicates: that nearest to the center of its cluster, or farthest from it.",
+)  # fmt: skip
+@click.option("-k", "--n-clusters", type=click.IntRange(1), help="Clusters to compare in.  [default: sqrt(rows) / 4]")
+@click.option("--seed", type=click.IntRange(0, (1 << 32) - 1), default=0, show_default=True, help="Of the clusters.")
+@invalid_option("raise", "skip", text="skip: leave rows with NaN or infinity out.")
+@restart_option
+def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
+    """Find the rows that are left without near-duplicates.
+
+    Rows are clustered by their angles; within a cluster a row goes if its cosine to one that is kept is THRESHOLD or
+    more. Numbers of the others, counted from 0, are written to KEEP.npy, ascending. Pairs in different clusters are not
+    compared; the summary says how many these are, about. A run that was interrupted goes on where it was.
+    """
+    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+        import numpy as np
+
+        from streamkm.deduplication import dedupe as find_duplicates
+        from streamkm.engine.checkpoint import KeptDirectory, forget, records
+
+        place = Path(output)
+        if place.suffix != ".npy":
+            raise OutputError(f"row numbers are written as .npy, not as {place.name}; choose such a name with -o")
+        check_new(place, overwrite=options["overwrite"])
+        with writing(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        directory = KeptDirectory(f"{output}.checkpoint")
+        records(directory)  # refuses a directory of other files before data are opened
+        if options["restart"]:
+            forget(directory)
+        with work(paths, settings, memory_limit=options["memory_limit"], executor=options["executor"]) as source:
+            found = find_duplicates(
+                source,
+                n_clusters=options["n_clusters"] or "auto",
+                checkpoint=directory,
+                progress=False if options["quiet"] else "auto",
+                random_state=options["seed"],
+                **{name: options[name] for name in ("threshold", "keep", "memory_limit", "executor", "invalid")},
+            )
+        may, size = options["overwrite"], found.rows.nbytes
+        replace_file(output, lambda file: np.save(file, found.rows, allow_pickle=False), size, overwrite=may)
+        forget(directory)
+        talk.say([*found.lines()[:-1], talk.time(), ("numbers", output)])  # not that of the stages alone
