@@ -20,7 +20,7 @@ _PARAMETERS = {"seed": "random_state", "threads": "executor"}  # what Python cal
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
 _PHRASES = (
-    ("overwrite='any'", "--force"), ("pass overwrite", "pass --overwrite"),
+    ("pass overwrite", "pass --overwrite"),
     ("or start anew", "or begin anew with --restart"),
 )  # fmt: skip
 _YAML = {"None": "null", "True": "true", "False": "false"}
