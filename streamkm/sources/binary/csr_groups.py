@@ -1,28 +1,27 @@
 """Sparse rows from three stored arrays (data, indices, indptr), whatever file they lie in.
 
+Responsible for cutting CSR rows along the storage chunks of `data` and `indices`, for the ragged ends that this leaves,
+and for proving that `indptr` is sound. Knows no file format: HDF5, Zarr and .npz find the arrays and hand them over.
+
 Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple
-of the storage chunk, so two neighbours share one storage chunk of each array, which is held until both had their part
-(`_SharedChunks`): walked in order in one process, every storage chunk is read once a pass; out of order or in several
-processes, a read costs at most one storage chunk of each array more at either end. How much that is, `shared_bytes`
-says: executors give neighbouring chunks to the same process.
+of the storage chunk, so two neighbours share one storage chunk of each array. What the neighbour needs of the decoded
+one is held until it asks (`shared_chunks`): walked in order in one process, by any number of threads, every storage
+chunk is read once a pass; out of order or in several processes, a read costs at most one storage chunk of each array
+more at either end. How much that is, `shared_bytes` says: executors give neighbouring chunks to the same process.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import ChunkedSource, Rows, row_places
+from streamkm.sources.binary.shared_chunks import SharedChunks
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import INT32_MAX, csr_rows
 from streamkm.sources.dense import check_count
@@ -32,69 +31,6 @@ _KEPT_INDPTR_BYTES = 1 << 26
 _KEPT_BOUNDARY_BYTES = 1 << 24
 
 
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A decoded storage chunk, and how many of its values nobody has asked for."""
-
-    n_left: int
-    values: Future[NDArray[Any]] = field(default_factory=Future)
-
-
-class _SharedChunks:
-    """Decoded storage chunks of which some reads had their part, and others will come for theirs.
-
-    A storage chunk that one thread decodes is waited for by the others. `most_bytes`: held besides the newest that does
-    not fit in of each array, for each thread that reads. Where there is more, the least recently used goes.
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[str, int], _Held] = OrderedDict()
-        self._threads: WeakSet[threading.Thread] = WeakSet()
-
-    def get(self, array: StoredArray, start: int, stop: int, n_again: int = 0) -> NDArray[Any]:
-        """Values `start` to `stop` of one storage chunk, not to be changed; `n_again` of them are asked for again.
-
-        Raises SourceError as the array; whoever waited for the same storage chunk gets it too.
-        """
-        key = (array.name, start // array.unit_rows)
-        first, last = key[1] * array.unit_rows, min((key[1] + 1) * array.unit_rows, array.shape[0])
-        with self._lock:
-            self._threads.add(threading.current_thread())
-            is_new = key not in self._held
-            held = self._held.setdefault(key, _Held(last - first))
-            held.n_left -= stop - start - n_again
-            self._held.move_to_end(key)
-        if is_new:
-            try:
-                held.values.set_result(array.read(first, last))
-            except BaseException as error:
-                with self._lock:
-                    self._held.pop(key, None)
-                held.values.set_exception(error)
-                raise
-        values = held.values.result()[start - first : stop - first]
-        with self._lock:
-            if held.n_left <= 0 and self._held.get(key) is held:
-                del self._held[key]
-            self._make_room()
-        return values
-
-    def _make_room(self) -> None:
-        room, large = self._most_bytes, Counter[str]()
-        for key, held in reversed(list(self._held.items())):
-            if not held.values.done():
-                continue
-            n_bytes = held.values.result().nbytes
-            if n_bytes <= room:
-                room -= n_bytes
-            elif large[key[0]] < len(self._threads):
-                large[key[0]] += 1
-            else:
-                del self._held[key]
-
-
 class CsrSource(ChunkedSource):
     """Rows of a CSR matrix whose three arrays are stored.
 
@@ -102,8 +38,20 @@ class CsrSource(ChunkedSource):
     slices, once more for every call of `chunks` and once a pass), and at most 16 MiB of what neighbouring chunks share,
     besides one storage chunk of each array for each thread that reads where these are larger.
 
-    `layout`: what the three arrays are called together. Raises InvalidInputError: lengths that do not fit together, an
-    empty matrix, arrays of another type. What only reading can tell is raised by `chunks` and `read`.
+    Parameters
+    ----------
+    data, indices, indptr : StoredArray of shape (nnz,), (nnz,), (n + 1,)
+    shape : (int, int)
+        (n, d).
+    name : str
+    layout : str
+        What the three arrays are called together, for people: ``AnnData CSR``.
+
+    Raises
+    ------
+    InvalidInputError
+        Lengths that do not fit together, an empty matrix, arrays of another type than numbers and integers. What only
+        reading can tell (`indptr` not rising, indices out of range) is raised by `chunks` and `read`.
     """
 
     is_sparse = True
@@ -162,21 +110,21 @@ class CsrSource(ChunkedSource):
         value_bytes = self.dtype.itemsize + index_bytes
         unit = max(self._data.unit_rows, self._indices.unit_rows)
         step = max(1, target_bytes // (value_bytes * unit)) * unit
-        # only empty rows are so many: their pointers alone would fill a chunk
+        # only empty rows are that many: their pointers alone would fill a chunk
         most_rows = max(target_bytes, value_bytes * unit) // 8
         # before the pointers are read: at least so many
         check_count(max(self._shape[0] // most_rows, self._nnz // step), self._shape[0], target_bytes)
+        return ChunkRuns.of(self._pieces(step, value_bytes, most_rows))
 
-        def pieces() -> Iterator[tuple[int, int, int, int]]:
-            start, start_nnz = 0, 0
-            for row, nnz in self._cuts(step):
-                share = (nnz - start_nnz) * value_bytes // max(1, row - start)
-                for piece in range(start, row, most_rows):
-                    end = min(piece + most_rows, row)
-                    yield 0, piece, end, (end - piece) * (share + 8)
-                start, start_nnz = row, nnz
-
-        return ChunkRuns.of(pieces())
+    def _pieces(self, step: int, value_bytes: int, most_rows: int) -> Iterator[tuple[int, int, int, int]]:
+        """Part, start, stop and bytes of each chunk."""
+        start, start_nnz = 0, 0
+        for row, nnz in self._cuts(step):
+            share = (nnz - start_nnz) * value_bytes // max(1, row - start)
+            for piece in range(start, row, most_rows):
+                end = min(piece + most_rows, row)
+                yield 0, piece, end, (end - piece) * (share + 8)
+            start, start_nnz = row, nnz
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""
@@ -207,21 +155,22 @@ class CsrSource(ChunkedSource):
 
     def _start_empty(self) -> None:
         self._kept: NDArray[np.int64] | None = None
-        self._boundaries = _SharedChunks(_KEPT_BOUNDARY_BYTES)
+        self._boundaries = SharedChunks(_KEPT_BOUNDARY_BYTES)
 
     def _check_layout(self) -> None:
         n_rows, n_features = self._shape
         if n_rows < 1 or n_features < 1:
             raise InvalidInputError(f"{self.name} has shape {self._shape}; at least 1 row and 1 feature are needed")
-        for array, kinds in ((self._data, "biuf"), (self._indices, "iu"), (self._indptr, "iu")):
+        for array, kinds in ((self._indices, "iu"), (self._indptr, "iu")):
             if array.dtype.kind not in kinds:
                 raise InvalidInputError(f"{array.name} holds {array.dtype}; a CSR matrix needs integers there")
+        for array in (self._data, self._indices, self._indptr):
             if len(array.shape) != 1:
                 raise InvalidInputError(f"{array.name} has shape {array.shape}; a CSR matrix needs one dimension there")
         if self._indices.shape[0] != self._nnz:
             raise InvalidInputError(
                 f"{self._indices.name} has {self._indices.shape[0]:,} entries and {self._data.name} {self._nnz:,}; "
-                "both must be equal"
+                f"they must be equal"
             )
         if self._indptr.shape[0] != n_rows + 1:
             raise InvalidInputError(
@@ -251,17 +200,19 @@ class CsrSource(ChunkedSource):
         n_rows = self._shape[0]
         return [*(cut for cut in cuts if cut[0] < n_rows), (n_rows, self._nnz)]
 
-    def _pointer_slices(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def _pointer_slices(self) -> list[tuple[int, NDArray[np.int64]]] | Any:
         """`indptr` whole and kept, or slice by slice where it is too large for that."""
-        entries, unit = self._indptr.shape[0], self._indptr.unit_rows
-        is_kept = entries * 8 <= _KEPT_INDPTR_BYTES
-        step = entries if is_kept else max(1, (_KEPT_INDPTR_BYTES // 8) // unit) * unit
-        for start in range(0, entries, step):
-            pointers = self._kept
-            if pointers is None:
-                pointers = self._indptr.read(start, min(start + step, entries)).astype(np.int64, copy=False)
-            self._kept = pointers if is_kept else None
-            yield start, pointers
+        entries = self._indptr.shape[0]
+        if entries * 8 <= _KEPT_INDPTR_BYTES:
+            if self._kept is None:
+                self._kept = self._indptr.read(0, entries).astype(np.int64, copy=False)
+            return [(0, self._kept)]
+        unit = self._indptr.unit_rows
+        step = max(1, (_KEPT_INDPTR_BYTES // 8) // unit) * unit
+        return (
+            (start, self._indptr.read(start, min(start + step, entries)).astype(np.int64, copy=False))
+            for start in range(0, entries, step)
+        )
 
     def _pointers(self, start: int, stop: int) -> NDArray[np.int64]:
         if self._kept is not None:
@@ -278,7 +229,10 @@ class CsrSource(ChunkedSource):
             )
 
     def _span(self, array: StoredArray, first: int, last: int, *, ends: bool = False) -> NDArray[Any]:
-        """Values `first` to `last`; with `ends`, reads before and behind have the first and the last, too."""
+        """Read values `first` to `last`: whole storage chunks from the array, ragged ends from `_boundaries`.
+
+        `ends`: the first and the last of them are those that the reads before and behind have, too.
+        """
         unit, size = array.unit_rows, array.shape[0]
         if first == last:
             return np.empty(0, decoded_dtype(array.dtype, array.name))
@@ -289,11 +243,12 @@ class CsrSource(ChunkedSource):
         outer = last if last == size else max(inner, (last - behind) // unit * unit)
         if first == inner and outer == last:
             return array.read(first, last)
+        twice = [first] * before + [last - 1] * behind
         out = np.empty(last - first, decoded_dtype(array.dtype, array.name))
         if first < inner:
-            out[: inner - first] = self._boundaries.get(array, first, inner)
+            out[: inner - first] = self._boundaries.get(array, first, inner, twice)
         if inner < outer:
             array.read_into(inner, outer, out[inner - first : outer - first])
         if outer < last:
-            out[outer - first :] = self._boundaries.get(array, outer, last, n_again=int(behind))
+            out[outer - first :] = self._boundaries.get(array, outer, last, twice)
         return out
