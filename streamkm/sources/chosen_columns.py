@@ -87,22 +87,21 @@ def by_names(source: RowSource, names: Any) -> ChosenColumns:
 
     Raises InvalidParameterError: no list of names, or a name twice. Raises InvalidInputError: a gene is not there.
     """
-    listed = list(names) if isinstance(names, list | tuple) else []
-    if not listed or not all(isinstance(name, str) for name in listed):
+    if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) for name in names):
         raise InvalidParameterError(f"genes={names!r}; needed: a column of var, or a list of names")
     cells = choosable(source)
     number_of = {name: number for number, name in enumerate(cells.feature_names or ())}
-    missing = [name for name in listed if name not in number_of]
+    missing = [name for name in names if name not in number_of]
     if missing:
-        more = f" and {len(missing) - 1:,} more of {len(listed):,} genes" if len(missing) > 1 else ""
+        more = f" and {len(missing) - 1:,} more of {len(names):,} genes" if len(missing) > 1 else ""
         raise InvalidInputError(
             f"{source.name} has no gene {missing[0]!r}{near_hint(missing[0], [*number_of])}{more}; needed: all genes "
             f"that are chosen. If another column of var has these names, pass it as var_column="
         )
-    name, times = Counter(listed).most_common(1)[0]
+    name, times = Counter(names).most_common(1)[0]
     if times > 1:
         raise InvalidParameterError(f"genes= has {name!r} {times} times; leave one")
-    return ChosenColumns(cells, [number_of[name] for name in listed])
+    return ChosenColumns(cells, [number_of[name] for name in names])
 
 
 def columns_of(X: Matrix, numbers: NDArray[np.int64]) -> Matrix:

@@ -45,8 +45,8 @@ class ParquetTable(RowGroupTable):
 
     def _look(self, path: str) -> TableFile:
         with _parquet(path) as file, guarded(path, "Parquet"):
-            meta = file.metadata
-            return TableFile(file.schema_arrow, [meta.row_group(i).num_rows for i in range(meta.num_row_groups)])
+            meta, schema = file.metadata, file.schema_arrow
+            return TableFile(schema, schema.names, [meta.row_group(i).num_rows for i in range(meta.num_row_groups)])
 
     def _batches(self, run: Run, names: list[str]) -> Iterator[Any]:
         path, skip, n_rows = self.paths[run.part], run.skip, run.n_rows
@@ -163,7 +163,7 @@ class ArrowTable(RowGroupTable):
                 )
             file.seek(0)
             with pa.ipc.open_file(file) as reader:
-                return TableFile(reader.schema, batch_rows(path))
+                return TableFile(reader.schema, reader.schema.names, batch_rows(path))
 
     def _batches(self, run: Run, names: list[str]) -> Iterator[Any]:
         fields = sorted(self._names[run.part].index(name) for name in names)

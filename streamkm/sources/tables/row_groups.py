@@ -89,6 +89,7 @@ class TableFile(NamedTuple):
     """What a file says of its rows."""
 
     schema: Any  # pyarrow.Schema
+    names: list[str]  # of its columns, which a damaged file may have of bytes that are no UTF-8
     rows: list[int]  # of each unit of storage
 
 
@@ -121,7 +122,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
         self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))
         found = [self._look(path) for path in self.paths]
-        self._names = [list(file.schema.names) for file in found]
+        self._names = [file.names for file in found]
         rows = np.array([n_rows for file in found for n_rows in file.rows], np.int64)
         self._parts = np.repeat(np.arange(len(found)), [len(file.rows) for file in found])
         self._begins = np.concatenate([[0], np.cumsum(rows)])
