@@ -1,8 +1,8 @@
 """A map of clusters: places in the plane for some rows, or for the clusters themselves where these are many.
 
-Two or three clusters lie on the plane of their means, where distances are true, and so do more where a plane shows
-nearly all of what separates them, and no two of them on top of each other. Others do not fit on any plane: rows are
-placed so that neighbours lie side by side, and only that is to be read from it. Nothing is drawn.
+Two or three clusters, and rows of two features, lie on the plane of the clusters' means, where distances are true.
+Others do not fit on any plane: rows are placed so that neighbours lie side by side, and only that is to be read from
+it. Nothing is drawn.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ MOST_POINTS = 500
 MOST_OF_ROWS = 90  # clusters of which rows are placed; of more, their means are
 DIRECTIONS = 30
 PERPLEXITY, EXAGGERATION, STEPS = 20.0, 1.5, 250  # of t-SNE; exaggerated throughout, groups are compact
-PLANE_SHARE = 0.9  # of the squared distances of the means from each other that a plane shows, to be shown itself,
-NEAREST_SHARE = 0.5  # and of the distance of each mean from the one that lies nearest to it in the plane
+WITHIN = 1e-3  # weight of directions within clusters, which fill the plane where the means do not
 EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
 
@@ -37,21 +36,14 @@ class ClusterMap:
 
 
 def cluster_map(sample: Any, labels: NDArray[np.int32], sizes: NDArray[np.float64]) -> ClusterMap:
-    """Place sampled rows, or the means of their clusters, in the plane. O(p^2) for p points, at most about 500.
+    """Places of sampled rows, or of the means of their clusters, in the plane. O(p^2) for p points, at most about 500.
 
-    `sample`: ndarray or csr_array (s, m), not changed. `labels`: int32 (s,), -1: left out. `sizes`: float64 (k,), of
-    the clusters; the largest are placed where they are many. Returns ClusterMap: the same for the same sample, but for
-    rounding.
+    `sample`: ndarray or csr_array (s, m), not changed. `labels`: int32 (s,), -1: left out. `sizes`: float64 (k,); the
+    largest clusters are placed where they are many.
 
     References: van der Maaten and Hinton, "Visualizing data using t-SNE", J. Mach. Learn. Res. 9 (2008). Bohm, Berens
     and Kobak, "Attraction-repulsion spectrum in neighbor embeddings", J. Mach. Learn. Res. 23 (2022), on exaggeration.
     """
-    with ONE_BLAS_THREAD:
-        return _placed(sample, labels, sizes)
-
-
-def _placed(sample: Any, labels: NDArray[np.int32], sizes: NDArray[np.float64]) -> ClusterMap:
-    """See `cluster_map`."""
     valid = np.flatnonzero(labels >= 0)
     present, owners, counts = np.unique(labels[valid], return_inverse=True, return_counts=True)
     if not len(valid):
@@ -65,11 +57,11 @@ def _placed(sample: Any, labels: NDArray[np.int32], sizes: NDArray[np.float64]) 
         shares = sp.csr_array((1 / counts[owners], (owners, np.arange(len(owners)))))
         largest = np.sort(np.argsort(-sizes[present], kind="stable")[:MOST_POINTS])
         X, present, owners = (shares @ X)[largest], present[largest], np.arange(len(largest))
-    shown = present[owners].astype(np.int32)
-    is_plane, places = _on_directions(X, owners)
-    if not of_rows or not is_plane:
-        return ClusterMap(_by_neighbours(places), shown, of_rows, True)
-    return ClusterMap(places[:, :2], shown, True, False)
+    by_neighbours = min(len(present) - 1, X.shape[1]) > 2
+    with ONE_BLAS_THREAD:
+        places = _on_directions(X, owners)
+        places = _by_neighbours(places) if by_neighbours else places[:, :2]
+    return ClusterMap(places, present[owners].astype(np.int32), of_rows, by_neighbours)
 
 
 def _drawn(owners: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -82,41 +74,21 @@ def _drawn(owners: NDArray[np.intp], counts: NDArray[np.intp]) -> NDArray[np.int
     )
 
 
-def _on_directions(X: Any, owners: NDArray[np.intp]) -> tuple[bool, NDArray[np.float64]]:
-    """Places on the principal directions of the clusters' means (n, at least 2); whether two of these are enough.
+def _on_directions(X: Any, owners: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Places on the principal directions of the clusters' means (n, at least 2), and then of rows about their means.
 
-    By products of rows, which cost the same for any number of features. Where the means span no plane, the directions
-    follow in which rows lie apart from them.
+    By products of rows, which cost the same for any number of features.
     """
-    from scipy.spatial.distance import cdist  # which imports much
-
-    products = np.asarray((X @ X.T).toarray() if sp.issparse(X) else (X - X.mean(axis=0)) @ (X - X.mean(axis=0)).T)
+    X = X if sp.issparse(X) else X - X.mean(axis=0)
+    products = np.asarray((X @ X.T).toarray() if sp.issparse(X) else X @ X.T)
     members = (owners[:, None] == np.arange(owners.max() + 1)).astype(np.float64)
-    counts = members.sum(axis=0)
-    least, n = EQUAL * float(np.trace(products)), len(owners)
-    values, found = _main_directions(products, (members / counts - 1 / n) * np.sqrt(counts), least, DIRECTIONS)
-    within = np.eye(n) - (members / counts) @ members.T
-    while found.shape[1] < 2:
-        rest = products - found @ found.T
-        more = _main_directions(rest, within, least, 1)[1]
-        found = np.column_stack([found, more if more.shape[1] else np.zeros(n)])
-    means = (members / counts).T @ found
-    plane, away = cdist(means[:, :2], means[:, :2]), cdist(means, means)
-    np.fill_diagonal(plane, np.inf)
-    nearest = (np.arange(len(means)), plane.argmin(axis=1))
-    is_apart = bool((plane[nearest] >= NEAREST_SHARE * away[nearest]).all())
-    shows_most = float(values[:2].sum()) >= PLANE_SHARE * float(values.sum())
-    return len(means) <= 3 or (shows_most and is_apart), found
-
-
-def _main_directions(
-    products: NDArray[np.float64], sums: NDArray[np.float64], least: float, n_wanted: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Squares and places of rows (n, q) on the main directions of sums of rows, by the products (n, n) of rows."""
-    values, vectors = np.linalg.eigh(sums.T @ products @ sums)
-    values, vectors = values[::-1], vectors[:, ::-1]
-    kept = min(int((values > least).sum()), n_wanted)
-    return values.clip(0), products @ (sums @ vectors[:, :kept]) / np.sqrt(values[:kept])
+    same, n = (members / members.sum(axis=0)) @ members.T, len(owners)
+    weights = same - 1 / n + WITHIN * (np.eye(n) - same)
+    values, vectors = np.linalg.eigh(weights @ products @ weights)
+    n_wanted = max(2, min(members.shape[1] - 1, DIRECTIONS))
+    scales = np.sqrt(np.maximum(values[::-1][:n_wanted], EQUAL * max(float(np.trace(products)), EQUAL)))
+    found = products @ (weights @ vectors[:, ::-1][:, :n_wanted]) / scales
+    return np.pad(found, ((0, 0), (0, max(0, 2 - found.shape[1]))))
 
 
 def _by_neighbours(X: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -101,6 +101,7 @@ def test_rows_lie_beside_rows_of_their_cluster(n_clusters, sparse):
     places = cluster_map(sp.csr_array(X) if sparse else X, labels, sizes)
     assert places.of_rows
     assert places.by_neighbours == (n_clusters > 3)
+    assert not cluster_map(X[:, :2], labels, sizes).by_neighbours  # the plane of two features shows all
     d2 = ((places.points[:, None] - places.points) ** 2).sum(axis=2)
     np.fill_diagonal(d2, np.inf)
     assert (places.labels[d2.argmin(axis=1)] == places.labels).mean() > 0.97
