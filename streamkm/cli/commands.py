@@ -119,7 +119,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
             result = run_sweep(source, clusters_of(n_clusters), **how)
         texts = {SWEEP_CSV: result.csv_text(), SWEEP_JSON: json_text(result.to_dict())}
         if has_matplotlib():
-            from streamkm.reports.drawing import svg_file
+            from streamkm.reports.figures import svg_file
 
             texts[SWEEP_SVG] = svg_file(result.plot())
         write_texts(output, texts, SWEEP_RESULTS, overwrite=options["overwrite"])

@@ -136,7 +136,7 @@ def _check_places(
     from streamkm.engine.checkpoint import forget
     from streamkm.engine.saving import has_placed, saved_stages
     from streamkm.estimators.validation import OF_THIS_RUN, plain
-    from streamkm.reports.pictures import check_image_shape
+    from streamkm.reports.report import check_image_shape
 
     of_no_matter = {*OF_THIS_RUN, "progress", "memory_limit"} - {"random_state"}
     values = {name: plain(each) for name, each in run.estimator.get_params().items() if name not in of_no_matter}

@@ -81,7 +81,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         from streamkm.engine.checkpoint import KeptDirectory, forget, records
         from streamkm.metrics.drift_report import plain
         from streamkm.passes.labels import count_skipped
-        from streamkm.reports.update_page import update_page
+        from streamkm.reports.report import update_page
 
         executor, limit = options["executor"], options["memory_limit"]
         version = _file_version(model)

@@ -24,8 +24,7 @@ from streamkm.metrics.clusters import whole
 from streamkm.metrics.silhouette import mean_silhouette
 from streamkm.passes.excerpts import row_ids, rows_as_values
 from streamkm.passes.labels import count_skipped
-from streamkm.reports.pictures import check_image_shape, with_pictures
-from streamkm.reports.report import cautions
+from streamkm.reports.report import cautions, check_image_shape, with_pictures
 
 if TYPE_CHECKING:
     from streamkm.core.progress import Stage

@@ -50,6 +50,7 @@ from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import Preparation, check_preprocess
+from streamkm.reports.maps import COLOURS
 from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
@@ -193,9 +194,9 @@ class SweepResult(Lines):
             Without matplotlib.
         """
         check_matplotlib()
-        from streamkm.reports.drawing import COLOURS, TITLE, new_figure
+        from streamkm.reports.figures import TITLE, new_figure
 
-        figure, panels = new_figure(3, height=3.4)
+        figure, panels = new_figure("ABC", 10.0, 3.4)
         ks, errors = [row.n_clusters for row in self.rows], [row.silhouette_error for row in self.rows]
         for panel, name, title in (
             (panels[0], "inertia", f"inertia a row, of {self.n_sampled:,} rows"),

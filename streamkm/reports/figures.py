@@ -1,27 +1,74 @@
-"""Figures of a result: the map of clusters, their sizes and silhouettes.
+"""How figures look, the map of clusters, their sizes and silhouettes; figures as SVG.
 
 Figure objects of matplotlib and never pyplot. Plain values and arrays come in; nothing is written.
 """
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib import figure
 from numpy.typing import ArrayLike, NDArray
 
-from streamkm.reports.drawing import FAINT, TITLE, WIDTH_INCHES, dress, empty_figure
-from streamkm.reports.maps import ClusterMap
-from streamkm.reports.palette import COLOURS, GREY, cluster_colours, text_on
+from streamkm.reports.maps import COLOURS, GREY, ClusterMap, cluster_colours, text_on
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.text import Text
 
+INK, FAINT, GRID = "#222222", "#757575", "#e4e4e4"
+DPI = 130
+_NOTEBOOK_DPI = 80  # as wide as a cell
+TITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": INK}
+_OF_PAGE = {INK: "ink", FAINT: "faint", GRID: "line", "#ffffff": "page"}  # colours in the page
+_NOT_OF_PAGES = re.compile(r'\s*<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)  # what files alone need
 _SPREADING_STEPS = 1000
 _MOST_BARS = 40  # clusters named one by one below bars; more would overlap
+
+
+class Figure(figure.Figure):
+    """A figure that IPython shows where pyplot, which would tell it how, is not imported."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=_NOTEBOOK_DPI)
+        return buffer.getvalue()
+
+
+def new_figure(panels: str, width: float, height: float, **ratios: Any) -> tuple[Figure, list[Axes]]:
+    """A figure of so many inches and its panels, a letter for each, with faint axes and a grid behind what is drawn."""
+    drawn = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    made = drawn.subplot_mosaic(panels, **ratios)
+    for panel in made.values():
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.spines[["left", "bottom"]].set_color(FAINT)
+        panel.tick_params(color=FAINT, labelcolor=INK)
+        panel.xaxis.label.set_color(INK)
+        panel.yaxis.label.set_color(INK)
+        panel.grid(axis="y", color=GRID, linewidth=0.8)
+        panel.set_axisbelow(True)
+    return drawn, [made[letter] for letter in sorted(made)]
+
+
+def svg_file(drawn: figure.Figure) -> str:
+    """A figure as the text of an SVG file, the same for the same figure."""
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "streamkm", "svg.fonttype": "none"}):
+        drawn.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def svg(drawn: figure.Figure) -> str:
+    """A figure as an SVG element of a page, from which it takes its colours."""
+    text = svg_file(drawn)
+    for colour, name in _OF_PAGE.items():
+        text = text.replace(colour, f"var(--{name})")
+    return _NOT_OF_PAGES.sub("", text[text.index("<svg") :])
 
 
 def plot_sizes(counts: ArrayLike, ids: Sequence[int] | None = None) -> Figure:
@@ -29,9 +76,7 @@ def plot_sizes(counts: ArrayLike, ids: Sequence[int] | None = None) -> Figure:
 
     `counts`: array of shape (k,). `ids`: sequence of int, what labels are; by default the numbers of the clusters.
     """
-    figure = empty_figure(6.0, 2.8)
-    panel = figure.add_subplot()
-    dress(panel)
+    figure, (panel,) = new_figure("A", 6.0, 2.8)
     _draw_sizes(panel, np.asarray(counts, np.float64), ids)
     return figure
 
@@ -80,19 +125,14 @@ def plot_clusters(
     `sizes`: array (k,). `names`: what clusters are called on the map; the others by their numbers. `silhouettes`:
     mapping of int to float, of clusters; empty where nothing is known. `ids`: sequence of int, as of `plot_sizes`.
     """
-    figure = empty_figure(WIDTH_INCHES + 2, 5.6)
-    grid = figure.add_gridspec(2 if silhouettes else 1, 2, width_ratios=(3, 2))
-    left, top = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1])
+    figure, (left, top, *others) = new_figure("AB;AC" if silhouettes else "AB", 12.0, 5.6, width_ratios=(3, 2))
     rows = np.asarray(sizes, np.float64)
     draw_map(left, places, rows, names)
     what = "sampled rows" if places.of_rows else "means of clusters"
     how = ": nearby points are similar" if places.by_neighbours else ", along directions that separate clusters most"
     left.set_title(f"{len(places.points):,} {what}{how}", **TITLE)
-    dress(top)
     _draw_sizes(top, rows, ids)
-    if silhouettes:
-        bottom = figure.add_subplot(grid[1, 1])
-        dress(bottom)
+    for bottom in others:
         order = np.argsort(-rows, kind="stable").tolist()
         _draw_bars(bottom, [silhouettes.get(cluster, np.nan) for cluster in order], order)
         bottom.set_ylim(min(0.0, *silhouettes.values()), 1)
@@ -102,8 +142,8 @@ def plot_clusters(
 
 def plot_map(places: ClusterMap, sizes: ArrayLike, names: Mapping[int, str]) -> Figure:
     """Draw the map alone; see `plot_clusters`."""
-    figure = empty_figure(6.0, 4.8)
-    draw_map(figure.add_subplot(), places, np.asarray(sizes, np.float64), names)
+    figure, (panel,) = new_figure("A", 6.0, 4.8)
+    draw_map(panel, places, np.asarray(sizes, np.float64), names)
     return figure
 
 

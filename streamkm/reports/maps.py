@@ -1,4 +1,4 @@
-"""A map of clusters: places in the plane for some rows, or for the clusters themselves where these are many.
+"""A map of clusters: places in the plane for some rows, or for the clusters where these are many, and their colours.
 
 Two or three clusters, and rows of two features, lie on the plane of the clusters' means, where distances are true.
 Others do not fit on any plane: rows are placed so that neighbours lie side by side, and only that is to be read from
@@ -12,11 +12,18 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
 from streamkm.core.blas import ONE_BLAS_THREAD
 
+# Okabe and Ito's colours, then others of other lightness: each two differ for every kind of colour vision
+COLOURS = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#7A5195", "#D8C800", "#782d00", "#00d8be",
+    "#5a87ff", "#5a3c5a", "#691e96", "#964b3c", "#4bd287", "#78d2ff", "#78c3c3", "#5af096", "#2d4bc3", "#2d69e1",
+)  # fmt: skip
+GREY = "#9a9a9a"
+DARK, LIGHT = "#111111", "#fefefe"  # text on a colour; pages replace neither
 MOST_POINTS = 500
 MOST_OF_ROWS = 90  # clusters of which rows are placed; of more, their means are
 DIRECTIONS = 30
@@ -103,3 +110,17 @@ def _by_neighbours(X: NDArray[np.float64]) -> NDArray[np.float64]:
     )  # fmt: skip
     with threadpool_limits(1, user_api="openmp"):  # the last bits of sums by threads vary
         return np.asarray(made.fit_transform(X), np.float64)
+
+
+def cluster_colours(sizes: ArrayLike) -> list[str]:
+    """Give each cluster its colour: those of `COLOURS` to the largest, grey to the others."""
+    found = [GREY] * np.size(sizes)
+    for rank, cluster in enumerate(np.argsort(-np.asarray(sizes, np.float64), kind="stable")[: len(COLOURS)]):
+        found[cluster] = COLOURS[rank]
+    return found
+
+
+def text_on(colour: str) -> str:
+    """The colour of text that is read on another one."""
+    red, green, blue = bytes.fromhex(colour[1:])
+    return DARK if 0.3 * red + 0.6 * green + 0.1 * blue > 110 else LIGHT

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from streamkm.metrics.cluster_summary import Trait, blank_text, number_text
-from streamkm.reports.palette import cluster_colours, text_on
+from streamkm.reports.maps import cluster_colours, text_on
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +15,12 @@ from numpy.typing import NDArray
 
 from streamkm.core.atomic_io import check_new, replace_file
 from streamkm.core.display import displayed
-from streamkm.core.exceptions import MissingDependencyError, OutputError
+from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, OutputError
 from streamkm.metrics.cluster_summary import ClusterRow
+from streamkm.metrics.drift_report import HEAD, Drift, cells_of
+from streamkm.metrics.update import Update
 from streamkm.reports.maps import ClusterMap
-from streamkm.reports.page import TITLE, render_page
+from streamkm.reports.page import TITLE, render, render_page
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +30,15 @@ MOST_ERRORS = 3  # between the objective and what the sample predicted
 FEWEST_COUNTED = 200  # sampled rows by which a feature is known as a counter
 LONGEST_NAME = 16
 _HEAD = 1 << 10  # characters that a page is known by
+_MOST_ROWS = 2  # pictures of each kind beside that of the center
 MOST_BARS = 30  # clusters whose sizes the table shows well enough
+_FOLLOWED = "The new rows differ from those before; the clusters have followed"
+_VERDICTS = {
+    "too few updates": "Too few updates to judge these rows",
+    "stable": "The new rows are like those before",
+    "shifted": "The new rows differ from those before",
+    "fit again": "The new rows do not fit the clusters: fit again",
+}
 
 
 def check_page_place(path: str | os.PathLike[str]) -> None:
@@ -65,7 +77,7 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
         logger.warning("the report has no figures: matplotlib is missing; pip install 'streamkm[plot]'")
         return render_page(facts, {}, next_steps)
     from streamkm.reports import figures
-    from streamkm.reports.drawing import svg
+    from streamkm.reports.figures import svg
 
     drawn = {}
     if len(counts) > 1 and len(places.points) > 1:
@@ -74,6 +86,36 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
         drawn["Sizes"] = figures.plot_sizes(counts, facts["result"].get("ids"))
     shown = {name: svg(figure) for name, figure in drawn.items()}
     return render_page({**facts, "map": caption(places)}, shown, next_steps)
+
+
+def update_page(brought: Update | Drift) -> str:
+    """Render the page, HTML that needs no other file; without matplotlib it has no pictures, which is logged."""
+    update = brought if isinstance(brought, Update) else None
+    drift = brought.drift if isinstance(brought, Update) else brought
+    figures = {}
+    if drift is not None and not has_matplotlib():
+        logger.warning("the page has no pictures: matplotlib is missing; pip install 'streamkm[plot]'")
+    elif drift is not None:
+        from streamkm.reports.figures import svg
+        from streamkm.reports.river import plot_shares
+
+        figures["Shares of clusters"] = svg(plot_shares(drift))
+    texts = update or drift
+    lines = [] if texts is None else [pair for pair in texts.lines() if pair[0] not in ("drift", "events", "")]
+    follows = update is not None and update.has_followed
+    sentence = "" if update is None or drift is None else f"{update.sentence()} {update.advice}"
+    return render(
+        "update.html.jinja",
+        title="Drift" if update is None else "Update",
+        verdict="These are the first rows" if drift is None else _FOLLOWED if follows else _VERDICTS[drift.verdict],
+        is_fine=drift is None or drift.verdict in ("stable", "too few updates"),
+        sentence=drift.sentence() if update is None and drift is not None else sentence,
+        lines=lines,
+        events=None if update is None else [update.event_text(event) for event in update.events],
+        figures=figures,
+        head=HEAD,
+        rows=[] if drift is None else [cells_of(each) for each in drift.clusters],
+    )
 
 
 def names_of(facts: Mapping[str, Any]) -> dict[int, str]:
@@ -116,6 +158,66 @@ def has_matplotlib() -> bool:
         return find_spec("matplotlib") is not None
     except ValueError:  # it was taken out
         return False
+
+
+def check_image_shape(shape: Any, n_features: int) -> tuple[int, ...]:
+    """A shape that rows have as pictures: height and width, and 3 for colours.
+
+    Raises InvalidParameterError: for anything else, or another number of pixels than features.
+    """
+    given = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else ()
+    whole = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0 for size in given)
+    if not whole or len(given) not in (2, 3) or given[2:] not in ((), (3,)):
+        raise InvalidParameterError(f"image_shape={shape!r}; needed: (height, width) or (height, width, 3)")
+    if int(np.prod(given)) != n_features:
+        raise InvalidParameterError(
+            f"pictures of {' x '.join(map(str, given))} have {int(np.prod(given)):,} values, and rows have "
+            f"{n_features:,} features; give another image_shape"
+        )
+    return tuple(map(int, given))
+
+
+def with_pictures(
+    clusters: Sequence[Mapping[str, Any]],
+    centers: NDArray[np.float64],
+    shape: tuple[int, ...],
+    rows: Mapping[int, NDArray[Any]],
+) -> list[dict[str, Any]]:
+    """Clusters of a report with ``pictures``: their centers, and typical and far rows where they are given.
+
+    Without matplotlib, whose library for images it takes, there are none.
+
+    `clusters`: as `streamkm.estimators.fit_summary.summarize` has them. `centers`: float64 (k, d). `shape`: of
+    `check_image_shape`. `rows`: mapping of int to ndarray (d,), example rows, by number.
+    """
+    if not has_matplotlib():
+        return [dict(cluster) for cluster in clusters]
+    span = (float(centers.min()), float(centers.max()))
+    told = []
+    for cluster in clusters:
+        label = cluster["cluster"]
+        pictures = [(f"center of cluster {label}", picture(centers[label], shape, span))]
+        for name in ("typical", "outlying"):
+            shown = [each["row"] for each in cluster[name] if each["row"] in rows][:_MOST_ROWS]
+            pictures += [(f"{name} row {row}", picture(rows[row], shape, span)) for row in shown]
+        told.append({**cluster, "pictures": pictures})
+    return told
+
+
+def picture(values: NDArray[Any], shape: tuple[int, ...], span: tuple[float, float]) -> str:
+    """A row of pixels as the address of an image, for HTML.
+
+    `values`: ndarray (d,). `shape`: (height, width), where large values are dark, or (height, width, 3), where they are
+    bright. `span`: (float, float), values that are shown lightest and darkest; those beyond are cut off.
+    """
+    from PIL import Image
+
+    low, high = span
+    scaled = np.clip((np.asarray(values, np.float64) - low) / ((high - low) or 1.0), 0, 1).reshape(shape)
+    pixels = np.rint(255 * (scaled if len(shape) == 3 else 1 - scaled)).astype(np.uint8)
+    with io.BytesIO() as buffer:
+        Image.fromarray(pixels).save(buffer, "png")
+        return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[str]:

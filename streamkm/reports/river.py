@@ -1,4 +1,4 @@
-"""The clusters of a stream over its updates, as a river: a band for each, which branches where the cluster was split.
+"""Figures of a stream: its clusters over updates as a river, a band for each, and their shares before and now.
 
 Figure objects of matplotlib and never pyplot. Nothing is written.
 """
@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator
 
 from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.reports.drawing import COLOURS, FAINT, INK, TITLE, new_figure
+from streamkm.metrics.drift_report import Drift
+from streamkm.reports.figures import FAINT, INK, TITLE, new_figure
+from streamkm.reports.maps import COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
 
 MOST_BANDS = 30
 """Clusters with a band of their own; all others are one grey band."""
+MOST_PAIRS = 30
+"""Clusters whose shares before and now are drawn."""
 REST = -1
-_GAP = 0.012  # between bands
-_FULL_GAP = 0.01  # share from which on a band has the whole gap
 _STEPS = 24  # points of a curve from update to update
 _LABELLED = 0.03  # share from which on a band has its id on it
 _MARKS = {"born": ("o", "born"), "died": ("X", "died"), "split": ("<", "split from its neighbour"),
@@ -39,15 +42,12 @@ def plot_river(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> Figur
         raise InvalidInputError(f"{len(updates)} update so far; a figure over time needs two: call update again")
     ids, shares = band_shares(updates, lineage)
     numbers = np.array([each.update for each in updates], np.float64)
-    x, fine = _curves(numbers, shares)
-    lower, upper = _edges(fine)
-    figure, (panel,) = new_figure(1, height=6.0)
-    for place, id_ in enumerate(ids):
-        colour = FAINT if id_ == REST else COLOURS[place % len(COLOURS)]
-        alpha = 0.35 if id_ == REST else 0.85
-        shown = fine[place] > 0
-        panel.fill_between(x, lower[place], upper[place], where=shown, color=colour, alpha=alpha, linewidth=0)
-    middle = (lower + upper)[:, ::_STEPS] / 2
+    x = np.linspace(numbers[0], numbers[-1], (len(numbers) - 1) * _STEPS + 1)
+    figure, (panel,) = new_figure("A", 10.0, 6.0)
+    colours = [GREY if id_ == REST else COLOURS[place % len(COLOURS)] for place, id_ in enumerate(ids)]
+    bands = PchipInterpolator(numbers, shares, axis=1)(x)
+    panel.stackplot(x, bands, baseline="sym", colors=colours, alpha=0.85, edgecolor="#ffffff", linewidth=1.5)
+    middle = shares.cumsum(axis=0) - shares / 2 - shares.sum(axis=0) / 2
     for place, id_ in enumerate(ids):
         widest = int(shares[place].argmax())
         if shares[place, widest] >= _LABELLED:
@@ -59,6 +59,23 @@ def plot_river(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> Figur
     panel.spines["left"].set_visible(False)
     panel.set_xlabel("update")
     panel.set_title("Shares of clusters in the rows of each update; ids are written on wide bands", **TITLE)
+    return figure
+
+
+def plot_shares(drift: Drift) -> Figure:
+    """Draw the shares of the largest clusters before and now, as paired bars."""
+    shown = sorted(drift.clusters, key=lambda each: -max(each.share_before, each.share))[:MOST_PAIRS]
+    figure, (panel,) = new_figure("A", 10.0, 4.2)
+    places = range(len(shown))
+    before, now = [each.share_before for each in shown], [each.share for each in shown]
+    panel.bar([place - 0.2 for place in places], before, 0.4, color=FAINT, label="before")
+    panel.bar([place + 0.2 for place in places], now, 0.4, color=COLOURS[0], label="now")
+    panel.set_xticks(list(places), [str(each.id) for each in shown])
+    panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
+    panel.set_xlabel("cluster")
+    more = f"; the {MOST_PAIRS} largest of {len(drift.clusters):,} clusters" if len(drift.clusters) > MOST_PAIRS else ""
+    panel.set_title(f"Share of rows{more}", **TITLE)
+    panel.legend(frameon=False, labelcolor=INK)
     return figure
 
 
@@ -101,40 +118,17 @@ def _in_families(ids: Sequence[int], lineage: Sequence[Event]) -> list[int]:
     return order
 
 
-def _curves(
-    numbers: NDArray[np.float64], shares: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Shares between updates, by a curve that is level at each."""
-    t = np.arange((len(numbers) - 1) * _STEPS + 1) / _STEPS
-    left = np.minimum(t.astype(np.int64), len(numbers) - 2)
-    part = t - left
-    part = part * part * (3 - 2 * part)
-    fine = shares[:, left] * (1 - part) + shares[:, left + 1] * part
-    return np.interp(t, np.arange(len(numbers)), numbers), fine
-
-
-def _edges(fine: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The lower and the upper edge of each band, stacked about the middle; a band that is gone has no gap."""
-    gaps = _GAP * np.minimum(fine / _FULL_GAP, 1.0)
-    tops = np.cumsum(fine + gaps, axis=0)
-    tops -= tops[-1] / 2
-    return tops - fine - gaps, tops - gaps
-
-
 def _write(panel: Axes, x: float, y: float, text: str) -> None:
+    """Write the id on a band, with a dark line around its letters, which are then read on every colour."""
+    from matplotlib.patheffects import withStroke
+
     first, last = panel.dataLim.x0, panel.dataLim.x1
+    outline = [withStroke(linewidth=2, foreground=INK)]
     side = "left" if x <= first else "right" if x >= last else "center"
     panel.annotate(
         text, (x, y), xytext=({"left": 6, "right": -6, "center": 0}[side], 0), textcoords="offset points", ha=side,
-        va="center", fontsize=9, color="#ffffff", fontweight="bold", path_effects=_outline(),
+        va="center", fontsize=9, color="#ffffff", fontweight="bold", path_effects=outline,
     )  # fmt: skip
-
-
-def _outline() -> list[object]:
-    """A dark line around letters, which are then read on every colour."""
-    from matplotlib.patheffects import withStroke
-
-    return [withStroke(linewidth=2, foreground=INK)]
 
 
 def _mark_events(

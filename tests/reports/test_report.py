@@ -39,9 +39,8 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.colors import to_hex
 
-from streamkm.reports.drawing import svg
-from streamkm.reports.figures import apart, plot_clusters, plot_map, plot_sizes
-from streamkm.reports.palette import COLOURS, GREY
+from streamkm.reports.figures import apart, plot_clusters, plot_map, plot_sizes, svg
+from streamkm.reports.maps import COLOURS, GREY
 
 SUMMARY = {
     "data": {"name": "<x>.svm", "n_samples": 1234, "n_skipped": 4, "n_features": 7, "stored_bytes": 99},

@@ -9,7 +9,8 @@ import pytest
 
 from streamkm.cluster.tracking.transition import Event
 from streamkm.reports.page import TITLE
-from streamkm.reports.update_page import MOST_BARS, plot_shares, update_page
+from streamkm.reports.report import update_page
+from streamkm.reports.river import MOST_PAIRS, plot_shares
 from tests.metrics.test_update import CLUSTERS, DRIFT, UPDATE
 
 
@@ -39,16 +40,16 @@ def test_the_first_update_has_neither_drift_nor_pictures():
 
 
 def test_without_matplotlib_there_is_no_picture(monkeypatch, caplog):
-    monkeypatch.setattr("streamkm.reports.update_page.has_matplotlib", lambda: False)
+    monkeypatch.setattr("streamkm.reports.report.has_matplotlib", lambda: False)
     assert "<svg" not in update_page(UPDATE)
     assert "matplotlib is missing" in caplog.text
 
 
-@pytest.mark.parametrize("n_clusters", [2, MOST_BARS + 5])
+@pytest.mark.parametrize("n_clusters", [2, MOST_PAIRS + 5])
 def test_bars_are_pairs_of_the_largest_clusters(n_clusters):
     clusters = tuple(replace(CLUSTERS[0], id=id_, share=0.001 * id_, share_before=0.0) for id_ in range(n_clusters))
     (panel,) = plot_shares(replace(DRIFT, clusters=clusters)).axes
-    shown = min(n_clusters, MOST_BARS)
+    shown = min(n_clusters, MOST_PAIRS)
     assert len(panel.patches) == 2 * shown
     assert [int(text.get_text()) for text in panel.get_xticklabels()] == list(range(n_clusters))[::-1][:shown]
 
