@@ -1,4 +1,4 @@
-"""A report from plain values and a map: its figures, what clusters are called on them, cautions, and the page."""
+"""Reports from plain values, a map and rows of pixels: figures, names of clusters on them, pictures, cautions, pages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -76,15 +77,13 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
     if not has_matplotlib():
         logger.warning("the report has no figures: matplotlib is missing; pip install 'streamkm[plot]'")
         return render_page(facts, {}, next_steps)
-    from streamkm.reports import figures
-    from streamkm.reports.figures import svg
+    from streamkm.reports.figures import plot_map, plot_sizes, svg
 
-    drawn = {}
+    shown = {}
     if len(counts) > 1 and len(places.points) > 1:
-        drawn["map"] = figures.plot_map(places, counts, names_of(facts))
+        shown["map"] = svg(plot_map(places, counts, names_of(facts)))
     if len(counts) > MOST_BARS:
-        drawn["Sizes"] = figures.plot_sizes(counts, facts["result"].get("ids"))
-    shown = {name: svg(figure) for name, figure in drawn.items()}
+        shown["Sizes"] = svg(plot_sizes(counts, facts["result"].get("ids")))
     return render_page({**facts, "map": caption(places)}, shown, next_steps)
 
 
@@ -120,15 +119,13 @@ def update_page(brought: Update | Drift) -> str:
 
 def names_of(facts: Mapping[str, Any]) -> dict[int, str]:
     """What clusters are called on a map: by number, and by the first word where clusters have words."""
-    ids = facts["result"].get("ids")
-    if ids is not None:
-        return {number: str(cluster) for number, cluster in enumerate(ids)}
-    clusters = facts.get("clusters") or [{"cluster": c, "traits": ()} for c in range(len(facts["result"]["counts"]))]
+    result, rows = facts["result"], facts.get("clusters") or () if facts.get("by_words") else ()
+    words = {row["cluster"]: row["traits"][0]["feature"] for row in rows if row["traits"]}
     names = {}
-    for row in clusters:
-        word = row["traits"][0]["feature"] if facts.get("by_words") and row["traits"] else ""
+    for cluster, label in enumerate(result.get("ids") or range(len(result["counts"]))):
+        word = words.get(cluster, "")
         short = word if len(word) <= LONGEST_NAME else f"{word[: LONGEST_NAME - 1]}…"
-        names[row["cluster"]] = f"{row['cluster']} {short}".strip()
+        names[cluster] = f"{label} {short}".strip()
     return names
 
 
@@ -152,12 +149,9 @@ def check_matplotlib() -> None:
 
 def has_matplotlib() -> bool:
     """Whether figures can be drawn."""
-    from importlib.util import find_spec
-
-    try:
+    with suppress(ValueError):  # it was taken out
         return find_spec("matplotlib") is not None
-    except ValueError:  # it was taken out
-        return False
+    return False
 
 
 def check_image_shape(shape: Any, n_features: int) -> tuple[int, ...]:
@@ -165,9 +159,9 @@ def check_image_shape(shape: Any, n_features: int) -> tuple[int, ...]:
 
     Raises InvalidParameterError: for anything else, or another number of pixels than features.
     """
-    given = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else ()
-    whole = all(isinstance(size, int | np.integer) and not isinstance(size, bool) and size > 0 for size in given)
-    if not whole or len(given) not in (2, 3) or given[2:] not in ((), (3,)):
+    given = tuple(shape) if isinstance(shape, Sequence) else ()
+    whole = all(isinstance(size, int | np.integer) and size > 0 for size in given)
+    if len(given) < 2 or given[2:] not in ((), (3,)) or not whole:
         raise InvalidParameterError(f"image_shape={shape!r}; needed: (height, width) or (height, width, 3)")
     if int(np.prod(given)) != n_features:
         raise InvalidParameterError(
@@ -192,32 +186,26 @@ def with_pictures(
     """
     if not has_matplotlib():
         return [dict(cluster) for cluster in clusters]
-    span = (float(centers.min()), float(centers.max()))
     told = []
     for cluster in clusters:
-        label = cluster["cluster"]
-        pictures = [(f"center of cluster {label}", picture(centers[label], shape, span))]
+        shown = {f"center of cluster {cluster['cluster']}": centers[cluster["cluster"]]}
         for name in ("typical", "outlying"):
-            shown = [each["row"] for each in cluster[name] if each["row"] in rows][:_MOST_ROWS]
-            pictures += [(f"{name} row {row}", picture(rows[row], shape, span)) for row in shown]
+            known = [each["row"] for each in cluster[name] if each["row"] in rows][:_MOST_ROWS]
+            shown |= {f"{name} row {row}": rows[row] for row in known}
+        pictures = [(name, _picture(row, shape, centers.min(), centers.max())) for name, row in shown.items()]
         told.append({**cluster, "pictures": pictures})
     return told
 
 
-def picture(values: NDArray[Any], shape: tuple[int, ...], span: tuple[float, float]) -> str:
-    """A row of pixels as the address of an image, for HTML.
-
-    `values`: ndarray (d,). `shape`: (height, width), where large values are dark, or (height, width, 3), where they are
-    bright. `span`: (float, float), values that are shown lightest and darkest; those beyond are cut off.
-    """
+def _picture(values: NDArray[Any], shape: tuple[int, ...], low: float, high: float) -> str:
+    """A row of pixels (d,) as the address of an image: large values are dark, or bright where there are colours."""
     from PIL import Image
 
-    low, high = span
     scaled = np.clip((np.asarray(values, np.float64) - low) / ((high - low) or 1.0), 0, 1).reshape(shape)
     pixels = np.rint(255 * (scaled if len(shape) == 3 else 1 - scaled)).astype(np.uint8)
-    with io.BytesIO() as buffer:
-        Image.fromarray(pixels).save(buffer, "png")
-        return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "png")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[str]:

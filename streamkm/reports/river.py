@@ -29,8 +29,12 @@ MOST_PAIRS = 30
 REST = -1
 _STEPS = 24  # points of a curve from update to update
 _LABELLED = 0.03  # share from which on a band has its id on it
-_MARKS = {"born": ("o", "born"), "died": ("X", "died"), "split": ("<", "split from its neighbour"),
-          "joined": (">", "joined to another")}  # fmt: skip
+_MARKS = {
+    "born": ("o", "born"),
+    "died": ("X", "died"),
+    "split": ("<", "split from its neighbour"),
+    "joined": (">", "joined to another"),
+}
 
 
 def plot_river(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> Figure:
@@ -96,25 +100,14 @@ def band_shares(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> tupl
 
 
 def _in_families(ids: Sequence[int], lineage: Sequence[Event]) -> list[int]:
-    """Ids so that a cluster lies beside the one that it was split from, or else joined to."""
+    """Ids so that a cluster lies beside an earlier one that it was split from, or joined."""
     beside: dict[int, int] = {}
-    for kind in ("split", "joined"):
-        for event in lineage:
-            if event.event == kind and event.other is not None:
-                beside.setdefault(event.id, event.other)
-    children: dict[int, list[int]] = {}
+    for event in lineage:
+        if event.event in ("split", "joined") and event.other is not None:
+            beside.setdefault(max(event.id, event.other), min(event.id, event.other))
+    order: list[int] = []
     for id_ in ids:
-        if id_ in beside:
-            children.setdefault(beside[id_], []).append(id_)
-    known, order, placed = set(ids), [], set()
-    roots = [id_ for id_ in ids if beside.get(id_) not in known]
-    waiting = [*reversed(ids), *reversed(roots)]  # roots first; what only leads to itself comes last
-    while waiting:
-        id_ = waiting.pop()
-        if id_ not in placed:
-            placed.add(id_)
-            order.append(id_)
-            waiting += children.get(id_, [])
+        order.insert(order.index(beside[id_]) + 1 if beside.get(id_) in order else len(order), id_)
     return order
 
 
@@ -141,13 +134,12 @@ def _mark_events(
     """Mark where bands begin and end after the first update; below the figure it says which mark is which."""
     where, when = {id_: place for place, id_ in enumerate(ids)}, {number: at for at, number in enumerate(numbers)}
     for kind, (mark, text) in _MARKS.items():
-        begins = kind in ("born", "split")
-        found = [
-            (when[event.update], where[event.id])
+        back = 0 if kind in ("born", "split") else 1  # what ends was there an update before
+        at = [
+            (max(0, when[event.update] - back), where[event.id])
             for event in lineage
             if event.event == kind and event.id in where and when.get(event.update, 0) > 0
         ]
-        at = [(number if begins else max(0, number - 1), place) for number, place in found]
         if at:
             xs, ys = zip(*[(numbers[number], middle[place, number]) for number, place in at], strict=True)
             panel.plot(
