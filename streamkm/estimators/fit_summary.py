@@ -20,8 +20,7 @@ from streamkm.core.display import displayed
 from streamkm.estimators.centers import known_means
 from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.validation import plain
-from streamkm.metrics.clusters import whole
-from streamkm.metrics.silhouette import mean_silhouette
+from streamkm.metrics.clusters import mean_silhouette, whole
 from streamkm.passes.excerpts import row_ids, rows_as_values
 from streamkm.passes.labels import count_skipped
 from streamkm.reports.report import cautions, check_image_shape, with_pictures

@@ -110,16 +110,13 @@ class ClusterSummary:
 
     def notes(self) -> list[str]:
         """What the table leaves out, and why."""
-        notes = []
-        n_blank = sum(row.n_blank for row in self.rows)
+        n_blank, notes = sum(row.n_blank for row in self.rows), []
         if n_blank:
             where = ", ".join(f"{row.n_blank:,} in cluster {row.cluster}" for row in self.rows if row.n_blank)
             notes.append(f"{blank_text(n_blank, by_words=self.by_words)}: {where}")
-        if self.missing is not None:
-            notes.append(str(self.missing))
+        notes += [] if self.missing is None else [str(self.missing)]
         measured = any(row.mean_distance is not None and row.nearest >= 0 for row in self.rows)
-        untold = measured and all(row.simplified_silhouette is None for row in self.rows)
-        if untold:
+        if measured and all(row.simplified_silhouette is None for row in self.rows):
             notes.append("no simplified silhouettes: of so many clusters, second nearest centers are not looked for")
         return [*notes, *(f"caution: {each}" for each in self.cautions)]
 
@@ -129,9 +126,9 @@ class ClusterSummary:
 
     def _repr_html_(self) -> str:
         head, cells = self.table()
-        lines = [_html_line(head, "th")]
+        lines = [html_line(head, "th")]
         for line, row in zip(cells, self.rows, strict=True):
-            lines.append(_html_line(line, "td"))
+            lines.append(html_line(line, "td"))
             for each in row.typical:
                 if each.text is not None:
                     text = html.escape(f"{each}: {each.text}")
@@ -147,7 +144,7 @@ class ClusterSummary:
             "share": [f"{row.share:.1%}" for row in self.rows],
             "mean distance": [number_text(row.mean_distance) for row in self.rows],
             "largest": [number_text(row.largest_distance) for row in self.rows],
-            "simplified silhouette": [two_digits(row.simplified_silhouette) for row in self.rows],
+            "simplified silhouette": [number_text(row.simplified_silhouette, ".2f") for row in self.rows],
             "nearest": ["-" if row.nearest < 0 else f"{row.nearest} ({row.distance:.3g})" for row in self.rows],
             "typical row": [str(row.typical[0]) if row.typical else "-" for row in self.rows],
             "words" if self.by_words else "set apart by": [self.traits_text(row) for row in self.rows],
@@ -163,12 +160,13 @@ class ClusterSummary:
     def with_examples(self, ids: Mapping[int, str], texts: Mapping[int, str]) -> ClusterSummary:
         """The same, its examples with what the data call them and how they stand there, as far as that is known."""
 
-        def told(examples: Sequence[Example]) -> tuple[Example, ...]:
-            return tuple(
-                replace(each, id=ids.get(each.row, each.id), text=texts.get(each.row, each.text)) for each in examples
-            )
+        def told(each: Example) -> Example:
+            return replace(each, id=ids.get(each.row, each.id), text=texts.get(each.row, each.text))
 
-        rows = (replace(row, typical=told(row.typical), outlying=told(row.outlying)) for row in self.rows)
+        rows = [
+            replace(row, typical=tuple(map(told, row.typical)), outlying=tuple(map(told, row.outlying)))
+            for row in self.rows
+        ]
         return replace(self, rows=tuple(rows))
 
     def example_rows(self) -> list[int]:
@@ -183,24 +181,20 @@ class ClusterSummary:
         """A data frame with a row for each cluster; ``traits``, ``typical`` and ``outlying`` as text. Needs pandas."""
         import pandas as pd
 
-        rows = []
-        for row in self.rows:
-            values = {name: getattr(row, name) for name in ClusterRow.__dataclass_fields__}
-            values |= {name: ", ".join(map(str, values[name])) for name in ("typical", "outlying")}
-            rows.append({**values, "traits": self.traits_text(row)})
+        rows = [
+            asdict(row)
+            | {name: ", ".join(map(str, getattr(row, name))) for name in ("typical", "outlying")}
+            | {"traits": self.traits_text(row)}
+            for row in self.rows
+        ]
         frame = pd.DataFrame(rows).set_index("cluster")
         measured = ["mean_distance", "largest_distance", "simplified_silhouette"]
         return frame.astype(dict.fromkeys(measured, float))
 
 
-def number_text(value: float | None) -> str:
+def number_text(value: float | None, form: str = ".4g") -> str:
     """A number for people, four digits of it; a dash for none, or NaN."""
-    return "-" if value is None or math.isnan(value) else f"{value:.4g}"
-
-
-def two_digits(value: float | None) -> str:
-    """A number near 1 for people; a dash for none."""
-    return "-" if value is None else f"{value:.2f}"
+    return "-" if value is None or math.isnan(value) else f"{value:{form}}"
 
 
 def blank_text(n_blank: int, *, by_words: bool) -> str:
@@ -208,6 +202,7 @@ def blank_text(n_blank: int, *, by_words: bool) -> str:
     return f"{n_blank:,} {'row' if n_blank == 1 else 'rows'} without any {'word' if by_words else 'value'}"
 
 
-def _html_line(cells: Sequence[str], tag: str) -> str:
+def html_line(cells: Sequence[str], tag: str) -> str:
+    """Cells as a row of a table for notebooks; the last one stands to the left."""
     styles = ["", *([""] * (len(cells) - 2)), f' style="{_STYLE}"']
     return f"<tr>{''.join(f'<{tag}{s}>{html.escape(c)}</{tag}>' for c, s in zip(cells, styles, strict=True))}</tr>"

@@ -1,4 +1,4 @@
-"""What is in each cluster: size, distances, neighbour, and the features that set it apart from all rows."""
+"""What is in each cluster: size, distances, neighbour, the features that set it apart; and the silhouette of rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.columns import Columns
@@ -162,3 +163,25 @@ def _measured(profile: Profile, cluster: int, size: float, n_clusters: int) -> d
         "outlying": outlying,
         "n_blank": int(profile.n_blank[cluster]),
     }
+
+
+def mean_silhouette(distances: NDArray[np.float64], labels: NDArray[Any]) -> tuple[float, float]:
+    """Mean of ``(b - a) / max(a, b)`` over rows and its standard error, by the distances (s, s); a row alone counts 0.
+
+    The silhouette of Rousseeuw (1987): a is the mean distance to the other rows of the own cluster, b that to the rows
+    of the nearest other cluster. NaN unless there are two clusters and more rows than clusters. The error is that of
+    drawing the rows.
+    """
+    n_rows, codes = len(labels), np.unique(labels, return_inverse=True)[1]
+    counts, rows = np.bincount(codes), np.arange(n_rows)
+    if not 2 <= len(counts) < n_rows:
+        return np.nan, np.nan
+    sums = distances @ sp.csr_array((np.ones(n_rows), (rows, codes)))
+    alone = counts[codes] == 1
+    within = sums[rows, codes] / np.where(alone, 1, counts[codes] - 1)
+    means = sums / counts
+    means[rows, codes] = np.inf
+    nearest = means.min(axis=1)
+    with np.errstate(invalid="ignore"):
+        values = np.where(alone, 0.0, np.nan_to_num((nearest - within) / np.maximum(within, nearest)))
+    return float(values.mean()), float(values.std(ddof=1)) / n_rows**0.5

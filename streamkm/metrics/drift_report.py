@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from streamkm.core.display import columns_text
-from streamkm.metrics.cluster_summary import number_text
+from streamkm.metrics.cluster_summary import html_line, number_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -211,7 +211,7 @@ def table_text(clusters: Sequence[ClusterDrift]) -> str:
 
 def table_html(clusters: Sequence[ClusterDrift]) -> str:
     """The table for notebooks."""
-    return f"<table>{_html_line(HEAD, 'th')}{''.join(_html_line(cells_of(each), 'td') for each in clusters)}</table>"
+    return f"<table>{html_line(HEAD, 'th')}{''.join(html_line(cells_of(each), 'td') for each in clusters)}</table>"
 
 
 def weight_text(weight: float) -> str:
@@ -226,7 +226,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _html_line(cells: Sequence[str], tag: str) -> str:
-    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

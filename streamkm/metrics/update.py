@@ -6,7 +6,6 @@ Nothing is computed here: the update does that.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +61,9 @@ class Update(Lines):
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
-        first, *events = [*self._event_texts()] or ["none"]
+        more = len(self.events) - MOST_SHOWN
+        left_out = [f"and {more:,} more"] if more > 0 else []
+        first, *events = [*map(self.event_text, self.events[:MOST_SHOWN]), *left_out] or ["none"]
         return [
             ("new rows", f"{self.n_rows:,}"),
             ("drift", self.sentence()),
@@ -121,33 +122,17 @@ class Update(Lines):
 
     def event_text(self, event: Event) -> str:
         """An event in words, with what sets a new cluster apart."""
+        words = {
+            "born": f"was born: {weight_text(event.rows)} new rows",
+            "died": "died: its rows stopped coming",
+            "split": f"was split from cluster {event.other}: {weight_text(event.rows)} new rows",
+            "joined": f"was joined to cluster {event.other}",
+            "renamed": f"was cluster {event.other} elsewhere",
+        }
         traits = next((each.traits for each in self.new if each.id == event.id), ())
         told = "; ".join(f"{each.feature} {each.now:.4g}, {each.before:.4g} in all rows" for each in traits)
-        return f"{event_text(event)} ({told})" if told else event_text(event)
-
-    def _event_texts(self) -> Iterator[str]:
-        yield from map(self.event_text, self.events[:MOST_SHOWN])
-        if len(self.events) > MOST_SHOWN:
-            yield f"and {len(self.events) - MOST_SHOWN:,} more"
+        return f"cluster {event.id} {words[event.event]}{f' ({told})' if told else ''}"
 
     def _left_out(self, drift: Drift) -> list[str]:
         more = len(drift.clusters) - MOST_SHOWN
         return [f"and {more:,} clusters that changed less"] if more > 0 else []
-
-
-def event_text(event: Event) -> str:
-    """An event in words.
-
-    Examples
-    --------
-    >>> event_text(Event(3, "split", 41, 7, 1230.0, 12.5))
-    'cluster 41 was split from cluster 7: 1,230 new rows'
-    """
-    words = {
-        "born": f"was born: {weight_text(event.rows)} new rows",
-        "died": "died: its rows stopped coming",
-        "split": f"was split from cluster {event.other}: {weight_text(event.rows)} new rows",
-        "joined": f"was joined to cluster {event.other}",
-        "renamed": f"was cluster {event.other} elsewhere",
-    }
-    return f"cluster {event.id} {words[event.event]}"

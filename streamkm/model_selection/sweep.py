@@ -38,7 +38,8 @@ from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.estimators.validation import check_choice, drawn_seed
 from streamkm.fitting.context import check_clusters
-from streamkm.metrics.silhouette import mean_silhouette
+from streamkm.metrics.clusters import mean_silhouette
+from streamkm.metrics.drift_report import plain
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import find_preparation, planned_rows
@@ -152,16 +153,15 @@ class SweepResult(Lines):
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; null for NaN."""
-        rows = [{name: _plain(value) for name, value in asdict(row).items()} for row in self.rows]
-        about = {"n_samples": self.n_samples, "n_sampled": self.n_sampled}
-        return {"advice": self.advice, "best": self.best, "most_agreed": self.most_agreed, **about, "rows": rows}
+        told = {name: getattr(self, name) for name in ("advice", "best", "most_agreed", "n_samples", "n_sampled")}
+        return {**told, "rows": plain([asdict(row) for row in self.rows])}
 
     def csv_text(self) -> str:
         """The rows as CSV with a header; nothing for NaN."""
         with io.StringIO(newline="") as buffer:
             writer = csv.writer(buffer, lineterminator="\n")
             writer.writerow(field.name for field in fields(SweepRow))
-            writer.writerows(map(_plain, astuple(row)) for row in self.rows)
+            writer.writerows(plain([astuple(row) for row in self.rows]))
             return buffer.getvalue()
 
     def to_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -390,7 +390,3 @@ def _made(planned: PlannedSketch, seed: int, sample: Sample, n_clusters: int) ->
     if kind not in DATA_DEPENDENT:
         return make_sketch(kind, m, seed, X.shape[1])
     return find_sketch(kind, m, seed, X[: pca_rows(X.shape[1], m)], n_clusters)
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not np.isfinite(value) else value

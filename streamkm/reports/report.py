@@ -1,4 +1,4 @@
-"""Reports from plain values, a map and rows of pixels: figures, names of clusters on them, pictures, cautions, pages."""
+"""Reports from plain values, a map and rows of pixels: figures and their names, pictures, cautions, the pages."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from math import nan
 
 from streamkm.cluster.tracking.transition import Event
 from streamkm.metrics.drift_report import ClusterDrift, Drift, Figure, Moved, weight_text
-from streamkm.metrics.update import MOST_SHOWN, Update, event_text
+from streamkm.metrics.update import MOST_SHOWN, Update
 
 MOVED = (Moved("<fare>", 1.0, 2.0),)
 CLUSTERS = (
@@ -88,7 +88,7 @@ def test_events_are_told_in_words():
         Event(3, "died", 5, None, 12.25, nan),
         Event(3, "joined", 6, 2, 3, nan),
     ]
-    assert [event_text(event) for event in told] == [
+    assert [UPDATE.event_text(event) for event in told] == [
         "cluster 41 was born: 1,230 new rows",
         "cluster 5 died: its rows stopped coming",
         "cluster 6 was joined to cluster 2",
