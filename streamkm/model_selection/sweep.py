@@ -6,8 +6,6 @@ are those of the original features, whatever sketch the clusters are found in.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -158,11 +156,8 @@ class SweepResult(Lines):
 
     def csv_text(self) -> str:
         """The rows as CSV with a header; nothing for NaN."""
-        with io.StringIO(newline="") as buffer:
-            writer = csv.writer(buffer, lineterminator="\n")
-            writer.writerow(field.name for field in fields(SweepRow))
-            writer.writerows(plain([astuple(row) for row in self.rows]))
-            return buffer.getvalue()
+        lines = [[field.name for field in fields(SweepRow)], *plain([astuple(row) for row in self.rows])]
+        return "".join(",".join("" if each is None else str(each) for each in line) + "\n" for line in lines)
 
     def to_csv(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write `csv_text` to a file.

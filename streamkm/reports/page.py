@@ -74,7 +74,8 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
     KeyError, TypeError: if something is missing.
     """
     by_words, result = bool(facts.get("by_words")), facts["result"]
-    counts, distortion, ids = result["counts"], result["distortion"], result.get("ids")
+    counts, n_iter = result["counts"], result["n_iter"]
+    distortion = "not measured" if result["distortion"] is None else _number(result["distortion"])
     total, order = sum(counts) or 1, sorted(range(len(counts)), key=lambda cluster: -counts[cluster])
     clusters = facts.get("clusters") or [
         {"cluster": cluster, "size": counts[cluster], "share": counts[cluster] / total} for cluster in order
@@ -91,18 +92,15 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
         columns=_columns(clusters, by_words),
         clusters=clusters[:_MOST_ROWS],
         colours=cluster_colours(counts),
-        labels=range(len(counts)) if ids is None else ids,
+        labels=result.get("ids") or range(len(counts)),
         stages=[
             (stage["name"], f"{stage['seconds']:.2f}", f"{stage['rows']:,}", f"{stage['read_bytes']:,}")
             for stage in facts["stages"]
         ],
         numbers=[
             ("components of the sketch", f"{result['n_components']:,}"),
-            (
-                "objective in the sketch over that in the original space",
-                "not measured" if distortion is None else _number(distortion),
-            ),
-            ("iterations of the last stage", "not known" if result["n_iter"] is None else f"{result['n_iter']:,}"),
+            ("objective in the sketch over that in the original space", distortion),
+            ("iterations of the last stage", "not known" if n_iter is None else f"{n_iter:,}"),
             ("seed", result.get("seed")),
         ],
         parameters=[(name, json.dumps(value)) for name, value in facts["parameters"].items()],
@@ -171,13 +169,9 @@ def _cards(result: Mapping[str, Any]) -> Iterator[Card]:
         yield "explained variance", f"{explained:.1%}", "", "share of the total variance; 100%: rows are their centers"
     if error is not None:
         rows = f"{result['silhouette_rows']:,} sampled rows{', sketched' if result['silhouette_sketched'] else ''}"
+        value = f"{result['silhouette']:.2f} \u00b1 {error:.1g}"
         said = "how much nearer rows are to their own cluster than to the next one: 1 far from it, 0 on the border"
-        yield (
-            "silhouette",
-            f"{result['silhouette']:.2f} \u00b1 {error:.1g}",
-            f"of {rows}, with its standard error",
-            said,
-        )
+        yield "silhouette", value, f"of {rows}, with its standard error", said
     elif simplified is not None:
         said = "1 - a / b, a the distance to the center, b to the second nearest; higher than the silhouette, as a rule"
         yield "simplified silhouette", f"{simplified:.2f}", "of all rows", said
