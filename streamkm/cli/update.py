@@ -79,7 +79,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         from streamkm.cli.summary import rows_text
         from streamkm.engine import is_on_cluster
         from streamkm.engine.checkpoint import KeptDirectory, forget, records
-        from streamkm.metrics.drift_report import plain
+        from streamkm.metrics.cluster_summary import plain
         from streamkm.passes.labels import count_skipped
         from streamkm.reports.report import update_page
 

@@ -40,8 +40,7 @@ from streamkm.fitting.streams.coreset_centers import StreamSettings
 from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.follow import FollowSettings
 from streamkm.fitting.streams.stream import Stream, stream_size
-from streamkm.metrics.drift_report import Drift
-from streamkm.metrics.update import Update
+from streamkm.metrics.drift_report import Drift, Update
 from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
 from streamkm.passes.observe import UpdateSizes

@@ -32,10 +32,10 @@ from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.follow import FollowSettings
 from streamkm.fitting.streams.followed import UNSEARCHED, Step, events_of
 from streamkm.fitting.streams.stream import Stream
+from streamkm.metrics.cluster_summary import Moved
 from streamkm.metrics.clusters import Wording, largest
 from streamkm.metrics.drift import compare
-from streamkm.metrics.drift_report import Drift, Moved
-from streamkm.metrics.update import NewCluster
+from streamkm.metrics.drift_report import Drift, NewCluster
 from streamkm.passes.assign import Assign, Assigned, Decay, assign_pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_sinks import GatheredLabels, HeldLabels

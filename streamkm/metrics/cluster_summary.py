@@ -1,6 +1,6 @@
 """What is known of each cluster, as values that print well: rows of a table, features that set apart, examples.
 
-Nothing is computed here: `clusters` does that.
+Nothing is computed here: `clusters` and `drift` do that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from streamkm.core.display import columns_text
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pandas import DataFrame
 
+Reason = Literal["share", "mean", "novel", "new"]
 _STYLE = "max-width:40em;text-align:left"
 
 
@@ -68,6 +69,43 @@ class ClusterRow:
     typical: tuple[Example, ...] = ()  # rows nearest to the center, and farthest from it
     outlying: tuple[Example, ...] = ()
     n_blank: int = 0  # rows without any value, of sparse data: documents without a word
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A feature whose mean moved in a cluster."""
+
+    feature: str  # its name, its word, or its number
+    before: float  # means of the rows before, and of new rows
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDrift:
+    """One cluster, before and now."""
+
+    id: int
+    rows: float  # new ones, or their weight
+    share_before: float  # of all rows before, and of all new rows
+    share: float
+    # of its mean, in mean distances of the rows before; NaN where these tell no spread, or there are no new rows
+    shift: float
+    moved: tuple[Moved, ...]  # features that moved most, first
+    distance_before: float  # mean distance to the center; NaN where there are no rows
+    distance: float
+    novel: float  # new rows beyond its reach
+    # tuple of {"share", "mean", "novel", "new"}, what changed most in it; empty for most clusters
+    reasons: tuple[Reason, ...]
+
+    def __str__(self) -> str:
+        """What shifted in it, for people."""
+        texts = {
+            "share": f"share {self.share_before:.1%} to {self.share:.1%}",
+            "mean": f"mean moved by {self.shift:.2g} of the mean distance",
+            "new": "new",
+            "novel": f"{weight_text(self.novel)} rows beyond the distances seen",
+        }
+        return f"cluster {self.id} ({', '.join(texts[reason] for reason in self.reasons) or 'unchanged'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +233,20 @@ class ClusterSummary:
 def number_text(value: float | None, form: str = ".4g") -> str:
     """A number for people, four digits of it; a dash for none, or NaN."""
     return "-" if value is None or math.isnan(value) else f"{value:{form}}"
+
+
+def weight_text(weight: float) -> str:
+    """A weight of rows, without decimals above 100."""
+    return f"{weight:,.0f}" if weight >= 100 else f"{weight:.4g}"
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON takes it, None for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def blank_text(n_blank: int, *, by_words: bool) -> str:

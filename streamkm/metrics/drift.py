@@ -13,18 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.tracking.followed import ClusterState
+from streamkm.metrics.cluster_summary import ClusterDrift, Moved, Reason
 from streamkm.metrics.clusters import Wording, largest
-from streamkm.metrics.drift_report import (
-    ALARMS,
-    FEWEST_UPDATES,
-    MANY_BEYOND,
-    ClusterDrift,
-    Drift,
-    Figure,
-    Moved,
-    Reason,
-    Verdict,
-)
+from streamkm.metrics.drift_report import ALARMS, FEWEST_UPDATES, MANY_BEYOND, Drift, Figure, Verdict
 
 FEWEST_ROWS = 20.0  # effective rows of a cluster, before and now, that its mean is judged by
 BEYOND = 0.01  # share of rows beyond a quantile of 99 %

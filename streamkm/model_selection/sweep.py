@@ -36,8 +36,8 @@ from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, local_threads, open_executor, under_limit
 from streamkm.estimators.validation import check_choice, drawn_seed
 from streamkm.fitting.context import check_clusters
+from streamkm.metrics.cluster_summary import plain
 from streamkm.metrics.clusters import mean_silhouette
-from streamkm.metrics.drift_report import plain
 from streamkm.passes.context import PassContext
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import find_preparation, planned_rows

@@ -18,8 +18,7 @@ from streamkm.core.atomic_io import check_new, replace_file
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, OutputError
 from streamkm.metrics.cluster_summary import ClusterRow
-from streamkm.metrics.drift_report import HEAD, Drift, cells_of
-from streamkm.metrics.update import Update
+from streamkm.metrics.drift_report import HEAD, Drift, Update, cells_of
 from streamkm.reports.maps import ClusterMap
 from streamkm.reports.page import TITLE, render, render_page
 

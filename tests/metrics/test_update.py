@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import nan
 
 from streamkm.cluster.tracking.transition import Event
-from streamkm.metrics.drift_report import ClusterDrift, Drift, Figure, Moved, weight_text
-from streamkm.metrics.update import MOST_SHOWN, Update
+from streamkm.metrics.cluster_summary import ClusterDrift, Moved, weight_text
+from streamkm.metrics.drift_report import MOST_SHOWN, Drift, Figure, Update
 
 MOVED = (Moved("<fare>", 1.0, 2.0),)
 CLUSTERS = (
