@@ -461,7 +461,7 @@ class IncrementalKMeans(DescribedKMeans):
         """
         updates = self.updates_
         check_matplotlib()
-        from streamkm.reports.river import plot_river
+        from streamkm.reports.figures import plot_river
 
         return plot_river(updates, self.lineage_)
 

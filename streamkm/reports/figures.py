@@ -1,4 +1,4 @@
-"""How figures look, the map of clusters, their sizes and silhouettes; figures as SVG.
+"""Figures of a result: the map of clusters, sizes, silhouettes; of a stream: its river, shares before and now; SVG.
 
 Figure objects of matplotlib and never pyplot. Plain values and arrays come in; nothing is written.
 """
@@ -14,8 +14,12 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import figure
 from numpy.typing import ArrayLike, NDArray
+from scipy.interpolate import PchipInterpolator
 
-from streamkm.reports.maps import COLOURS, GREY, ClusterMap, cluster_colours, text_on
+from streamkm.cluster.tracking.transition import Event, UpdateRows
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.metrics.drift_report import Drift
+from streamkm.reports.maps import COLOURS, GREY, REST, ClusterMap, apart, band_shares, cluster_colours, text_on
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +31,16 @@ _NOTEBOOK_DPI = 80  # as wide as a cell
 TITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": INK}
 _OF_PAGE = {INK: "ink", FAINT: "faint", GRID: "line", "#ffffff": "page"}  # colours in the page
 _NOT_OF_PAGES = re.compile(r'\s*<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)  # what files alone need
-_SPREADING_STEPS = 1000
+MOST_PAIRS = 30
+"""Clusters whose shares before and now are drawn."""
+_STEPS = 24  # points of a curve from update to update
+_LABELLED = 0.03  # share from which on a band has its id on it
+_MARKS = {
+    "born": ("o", "born"),
+    "died": ("X", "died"),
+    "split": ("<", "split from its neighbour"),
+    "joined": (">", "joined to another"),
+}
 _MOST_BARS = 40  # clusters named one by one below bars; more would overlap
 
 
@@ -198,26 +211,85 @@ def _move_apart(panel: Axes, anchors: NDArray[np.float64], texts: Sequence[Text]
             panel.plot(*zip(anchor, place, strict=True), color=FAINT, linewidth=0.8, zorder=1)
 
 
-def apart(places: NDArray[np.float64], sizes: NDArray[np.float64], frame: tuple[float, ...]) -> NDArray[np.float64]:
-    """Move boxes as little as it takes, until none covers another and all are in a frame. O(n^2) a step.
+def plot_river(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> Figure:
+    """Draw the shares of clusters in the rows of each update, with births, deaths, splits and joins.
 
-    `places`: float64 (n, 2), middles of the boxes. `sizes`: float64 (n, 2), widths and heights. `frame`: tuple of
-    float, left, bottom, right and top. Returns float64 (n, 2).
+    `updates`: at least two, in order. Raises InvalidInputError: for fewer than two updates.
     """
-    low, high = np.array(frame[:2]) + sizes / 2, np.array(frame[2:]) - sizes / 2
-    at = np.clip(places, low, np.maximum(low, high))
-    rows, columns = np.triu_indices(len(at), 1)
-    needed = (sizes[rows] + sizes[columns]) / 2
-    for _ in range(_SPREADING_STEPS):
-        away = at[columns] - at[rows]
-        lacking = needed - np.abs(away)
-        clash = np.flatnonzero((lacking > 0.01).all(axis=1))
-        if not len(clash):
-            break
-        for pair in clash.tolist():
-            axis = int(np.argmin(lacking[pair]))
-            step = 0.6 * lacking[pair, axis] * (1 if away[pair, axis] >= 0 else -1)
-            at[columns[pair], axis] += step
-            at[rows[pair], axis] -= step
-        at = np.clip(at, low, np.maximum(low, high))
-    return at
+    if len(updates) < 2:
+        raise InvalidInputError(f"{len(updates)} update so far; a figure over time needs two: call update again")
+    ids, shares = band_shares(updates, lineage)
+    numbers = np.array([each.update for each in updates], np.float64)
+    x = np.linspace(numbers[0], numbers[-1], (len(numbers) - 1) * _STEPS + 1)
+    figure, (panel,) = new_figure("A", 10.0, 6.0)
+    colours = [GREY if id_ == REST else COLOURS[place % len(COLOURS)] for place, id_ in enumerate(ids)]
+    bands = PchipInterpolator(numbers, shares, axis=1)(x)
+    panel.stackplot(x, bands, baseline="sym", colors=colours, alpha=0.85, edgecolor="#ffffff", linewidth=1.5)
+    middle = shares.cumsum(axis=0) - shares / 2 - shares.sum(axis=0) / 2
+    for place, id_ in enumerate(ids):
+        widest = int(shares[place].argmax())
+        if shares[place, widest] >= _LABELLED:
+            _write(panel, numbers[widest], middle[place, widest], "others" if id_ == REST else str(id_))
+    _mark_events(panel, ids, numbers, middle, lineage)
+    panel.set_xlim(numbers[0], numbers[-1])
+    panel.set_xticks(numbers[:: max(1, len(numbers) // 12)])
+    panel.set_yticks([])
+    panel.spines["left"].set_visible(False)
+    panel.set_xlabel("update")
+    panel.set_title("Shares of clusters in the rows of each update; ids are written on wide bands", **TITLE)
+    return figure
+
+
+def plot_shares(drift: Drift) -> Figure:
+    """Draw the shares of the largest clusters before and now, as paired bars."""
+    shown = sorted(drift.clusters, key=lambda each: -max(each.share_before, each.share))[:MOST_PAIRS]
+    figure, (panel,) = new_figure("A", 10.0, 4.2)
+    places = range(len(shown))
+    before, now = [each.share_before for each in shown], [each.share for each in shown]
+    panel.bar([place - 0.2 for place in places], before, 0.4, color=FAINT, label="before")
+    panel.bar([place + 0.2 for place in places], now, 0.4, color=COLOURS[0], label="now")
+    panel.set_xticks(list(places), [str(each.id) for each in shown])
+    panel.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
+    panel.set_xlabel("cluster")
+    more = f"; the {MOST_PAIRS} largest of {len(drift.clusters):,} clusters" if len(drift.clusters) > MOST_PAIRS else ""
+    panel.set_title(f"Share of rows{more}", **TITLE)
+    panel.legend(frameon=False, labelcolor=INK)
+    return figure
+
+
+def _write(panel: Axes, x: float, y: float, text: str) -> None:
+    """Write the id on a band, with a dark line around its letters, which are then read on every colour."""
+    from matplotlib.patheffects import withStroke
+
+    first, last = panel.dataLim.x0, panel.dataLim.x1
+    outline = [withStroke(linewidth=2, foreground=INK)]
+    side = "left" if x <= first else "right" if x >= last else "center"
+    panel.annotate(
+        text, (x, y), xytext=({"left": 6, "right": -6, "center": 0}[side], 0), textcoords="offset points", ha=side,
+        va="center", fontsize=9, color="#ffffff", fontweight="bold", path_effects=outline,
+    )  # fmt: skip
+
+
+def _mark_events(
+    panel: Axes,
+    ids: Sequence[int],
+    numbers: NDArray[np.float64],
+    middle: NDArray[np.float64],
+    lineage: Sequence[Event],
+) -> None:
+    """Mark where bands begin and end after the first update; below the figure it says which mark is which."""
+    where, when = {id_: place for place, id_ in enumerate(ids)}, {number: at for at, number in enumerate(numbers)}
+    for kind, (mark, text) in _MARKS.items():
+        back = 0 if kind in ("born", "split") else 1  # what ends was there an update before
+        at = [
+            (max(0, when[event.update] - back), where[event.id])
+            for event in lineage
+            if event.event == kind and event.id in where and when.get(event.update, 0) > 0
+        ]
+        if at:
+            xs, ys = zip(*[(numbers[number], middle[place, number]) for number, place in at], strict=True)
+            panel.plot(
+                xs, ys, mark, color="#ffffff", markeredgecolor=INK, markersize=6, label=text, clip_on=False, zorder=5
+            )
+    if panel.get_legend_handles_labels()[0]:
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=4, frameon=False, labelcolor=INK)

@@ -1,12 +1,13 @@
-"""A map of clusters: places in the plane for some rows, or for the clusters where these are many, and their colours.
+"""Places and colours for figures: clusters on a map, bands of a stream's clusters, and names beside each other.
 
 Two or three clusters, and rows of two features, lie on the plane of the clusters' means, where distances are true.
 Others do not fit on any plane: rows are placed so that neighbours lie side by side, and only that is to be read from
-it. Nothing is drawn.
+it. Of many clusters, the means are placed. Nothing is drawn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
+from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.blas import ONE_BLAS_THREAD
 
 # Okabe and Ito's colours, then others of other lightness: each two differ for every kind of colour vision
@@ -29,6 +31,9 @@ MOST_OF_ROWS = 90  # clusters of which rows are placed; of more, their means are
 DIRECTIONS = 30
 PERPLEXITY, EXAGGERATION, STEPS = 20.0, 1.5, 250  # of t-SNE; exaggerated throughout, groups are compact
 WITHIN = 1e-3  # weight of directions within clusters, which fill the plane where the means do not
+MOST_BANDS = 30  # clusters with a band of their own in a river; all others are one grey band
+REST = -1
+SPREADING_STEPS = 1000
 EQUAL = 1e-12  # variance, as a part of the squares, that is rounding
 
 
@@ -124,3 +129,56 @@ def text_on(colour: str) -> str:
     """The colour of text that is read on another one."""
     red, green, blue = bytes.fromhex(colour[1:])
     return DARK if 0.3 * red + 0.6 * green + 0.1 * blue > 110 else LIGHT
+
+
+def band_shares(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> tuple[list[int], NDArray[np.float64]]:
+    """Bands from bottom to top: ids, `REST` last where there are others, and their shares (bands, updates)."""
+    everyone = sorted({int(id_) for each in updates for id_ in each.ids})
+    where = {id_: place for place, id_ in enumerate(everyone)}
+    shares = np.zeros((len(everyone), len(updates)))
+    for number, each in enumerate(updates):
+        total = float(each.rows.sum())
+        shares[[where[int(id_)] for id_ in each.ids], number] = each.rows / total if total else 0.0
+    peaks = shares.max(axis=1)
+    largest = set(np.argsort(-peaks, kind="stable")[:MOST_BANDS].tolist())
+    ids = [id_ for id_ in _in_families(everyone, lineage) if where[id_] in largest and peaks[where[id_]] > 0]
+    bands = shares[[where[id_] for id_ in ids]]
+    rest = shares[[place for place in range(len(everyone)) if place not in largest]].sum(axis=0)
+    return ([*ids, REST], np.vstack([bands, rest])) if rest.any() else (ids, bands)
+
+
+def _in_families(ids: Sequence[int], lineage: Sequence[Event]) -> list[int]:
+    """Ids so that a cluster lies beside an earlier one that it was split from, or joined."""
+    beside: dict[int, int] = {}
+    for event in lineage:
+        if event.event in ("split", "joined") and event.other is not None:
+            beside.setdefault(max(event.id, event.other), min(event.id, event.other))
+    order: list[int] = []
+    for id_ in ids:
+        order.insert(order.index(beside[id_]) + 1 if beside.get(id_) in order else len(order), id_)
+    return order
+
+
+def apart(places: NDArray[np.float64], sizes: NDArray[np.float64], frame: tuple[float, ...]) -> NDArray[np.float64]:
+    """Move boxes as little as it takes, until none covers another and all are in a frame. O(n^2) a step.
+
+    `places`: float64 (n, 2), middles of the boxes. `sizes`: float64 (n, 2), widths and heights. `frame`: tuple of
+    float, left, bottom, right and top. Returns float64 (n, 2).
+    """
+    low, high = np.array(frame[:2]) + sizes / 2, np.array(frame[2:]) - sizes / 2
+    at = np.clip(places, low, np.maximum(low, high))
+    rows, columns = np.triu_indices(len(at), 1)
+    needed = (sizes[rows] + sizes[columns]) / 2
+    for _ in range(SPREADING_STEPS):
+        away = at[columns] - at[rows]
+        lacking = needed - np.abs(away)
+        clash = np.flatnonzero((lacking > 0.01).all(axis=1))
+        if not len(clash):
+            break
+        for pair in clash.tolist():
+            axis = int(np.argmin(lacking[pair]))
+            step = 0.6 * lacking[pair, axis] * (1 if away[pair, axis] >= 0 else -1)
+            at[columns[pair], axis] += step
+            at[rows[pair], axis] -= step
+        at = np.clip(at, low, np.maximum(low, high))
+    return at

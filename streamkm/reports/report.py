@@ -94,8 +94,7 @@ def update_page(brought: Update | Drift) -> str:
     if drift is not None and not has_matplotlib():
         logger.warning("the page has no pictures: matplotlib is missing; pip install 'streamkm[plot]'")
     elif drift is not None:
-        from streamkm.reports.figures import svg
-        from streamkm.reports.river import plot_shares
+        from streamkm.reports.figures import plot_shares, svg
 
         figures["Shares of clusters"] = svg(plot_shares(drift))
     texts = update or drift

@@ -30,7 +30,7 @@ from streamkm.core.exceptions import (
     OutputError,
 )
 from streamkm.estimators.fit_summary import summarize
-from streamkm.reports.maps import ClusterMap, cluster_map
+from streamkm.reports.maps import ClusterMap, apart, cluster_map
 from streamkm.reports.page import render_page
 from streamkm.reports.report import report_page
 from tests.tables import cases, slow_but
@@ -39,7 +39,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.colors import to_hex
 
-from streamkm.reports.figures import apart, plot_clusters, plot_map, plot_sizes, svg
+from streamkm.reports.figures import plot_clusters, plot_map, plot_sizes, svg
 from streamkm.reports.maps import COLOURS, GREY
 
 SUMMARY = {

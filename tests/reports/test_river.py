@@ -8,7 +8,8 @@ import pytest
 from streamkm import IncrementalKMeans
 from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.reports.river import MOST_BANDS, REST, band_shares, plot_river
+from streamkm.reports.figures import plot_river
+from streamkm.reports.maps import MOST_BANDS, REST, band_shares
 
 
 def rows(*updates):

@@ -8,9 +8,9 @@ from math import nan
 import pytest
 
 from streamkm.cluster.tracking.transition import Event
+from streamkm.reports.figures import MOST_PAIRS, plot_shares
 from streamkm.reports.page import TITLE
 from streamkm.reports.report import update_page
-from streamkm.reports.river import MOST_PAIRS, plot_shares
 from tests.metrics.test_update import CLUSTERS, DRIFT, UPDATE
 
 
