@@ -37,7 +37,7 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
     appended to it whole. Document frequencies are kept in STORE.tfidf.npz; documents are appended by --set
     text.tfidf=STORE.tfidf.npz.
     """
-    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk, ExitStack() as stack:
+    with Talk(**options) as talk, ExitStack() as stack:
         from streamkm.cli.data import check_frequencies_target, write_frequencies
         from streamkm.engine import open_executor, under_limit
         from streamkm.preparation import check_steps
@@ -105,7 +105,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
 
     DATA, or a sketch store, are read once. Writes sweep.csv, sweep.json and, with matplotlib, the picture sweep.svg.
     """
-    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+    with Talk(**options) as talk:
         from streamkm.cli.data import usual_steps
         from streamkm.cli.results import check_target, json_text, write_texts
         from streamkm.model_selection.sweep import sweep as run_sweep
@@ -164,7 +164,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
     more. Numbers of the others, counted from 0, are written to KEEP.npy, ascending. Pairs in different clusters are not
     compared; the summary says how many these are, about. A run that was interrupted goes on where it was.
     """
-    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+    with Talk(**options) as talk:
         import numpy as np
 
         from streamkm.deduplication import dedupe as find_duplicates

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.options import in_words_of
+from streamkm.cli.options import GIVEN, in_words_of
 from streamkm.core.display import aligned, without_secrets
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.process import collector_off
@@ -40,7 +40,7 @@ class _Formatter(logging.Formatter):
 class Talk:
     """Logging, warnings and what is printed, for the time of one command; puts everything back afterwards."""
 
-    def __init__(self, *, quiet: bool, verbose: bool):
+    def __init__(self, *, quiet: bool, verbose: bool, **_: Any):
         if quiet and verbose:
             raise click.UsageError("--quiet and --verbose exclude each other")
         self._started, self._compiled = time.perf_counter(), COMPILING.seconds
@@ -69,9 +69,10 @@ class Talk:
         self._logger.removeHandler(self._handler)
         self._logger.setLevel(self._old_level)
 
-    def prepare(self, estimator: Any) -> Any:
-        """The estimator, without bars where the command is quiet."""
-        return estimator.set_params(progress=False) if self._quiet else estimator
+    def prepare(self, estimator: Any, **given: Any) -> Any:
+        """The estimator, without bars where the command is quiet; what it was saved with stays where that is "auto"."""
+        how = {name: value for name, value in given.items() if name == "executor" or value != "auto"}
+        return estimator.set_params(**how, **({"progress": False} if self._quiet else {}))
 
     def progress(self) -> Progress:
         """Stages of work that no estimator does, with bars where there are bars."""
@@ -198,8 +199,8 @@ def ended_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def parsed(settings: Sequence[Any]) -> list[Override]:
-    """What each ``--set KEY=VALUE`` sets, and each option that stands for one: a key, its value, the option."""
+def parsed(settings: Sequence[str]) -> list[Override]:
+    """What each ``--set KEY=VALUE`` sets, and each flag of the command that stands for a key."""
     from streamkm.cli.config import Override, parse_set
 
-    return [parse_set(each) if isinstance(each, str) else Override(*each) for each in settings]
+    return [*map(parse_set, settings), *(Override(*each) for each in click.get_current_context().meta.get(GIVEN, ()))]

@@ -13,14 +13,12 @@ import click
 
 from streamkm.cli.common import Talk, on_cluster, parsed, print_pairs
 from streamkm.cli.options import (
+    FIT_KEYS,
     counts_of,
-    estimator_options,
     image_option,
+    keys_of,
     labels_format_option,
-    overwrite_option,
-    set_option,
-    table_options,
-    talk_options,
+    run_options,
 )
 from streamkm.core.exceptions import ConfigError, OutputError
 
@@ -31,27 +29,23 @@ if TYPE_CHECKING:
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `fit` and `plan` are given."""
-    command = click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA...")(command)
     help_of_k = "Number of clusters; needed without a configuration. With --incremental a range, too."
     command = click.option("-k", "--n-clusters", callback=counts_of, metavar="K|FEWEST:MOST", help=help_of_k)(command)
-    help_of_o = "Results directory.  [default: streamkm-out]"
-    command = click.option("-o", "--output", type=click.Path(), help=help_of_o)(command)
-    return set_option(talk_options(table_options(estimator_options(command))))
+    return click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA...")(run_options(command))
+
+
+def _fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return keys_of(command, "output", FIT_KEYS)
 
 
 @click.command()
 @_run_options
 @labels_format_option
-@click.option("--no-report", is_flag=True, help="Make no report.html.")
+@_fit_options
 @image_option
 @click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
 @click.option("--restart", is_flag=True, help="Forget the run that was interrupted.")
 @click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run.")
-@click.option("--incremental", is_flag=True, help="Write incremental.npz too, which streamkm update goes on with.")
-@click.option(
-    "--half-life", type=float, metavar="ROWS", help="Later rows after which a row of incremental.npz counts half."
-)
-@overwrite_option
 def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
     """Cluster rows; write labels, a model and a report.
 
@@ -63,10 +57,9 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
     files with a document each (other files with --set data.format=files). What the command line says wins over the
     configuration.
     """
-    _check_usage(inputs, settings, options["n_clusters"], is_incremental=options["incremental"])
-    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+    _check_usage(inputs, settings, options["n_clusters"])
+    with Talk(**options) as talk:
         image_shape, no_checkpoint, many = options["image_shape"], options["no_checkpoint"], options["n_clusters"]
-        options["n_clusters"] = many[1] if isinstance(many, tuple) else many
         run = _load(inputs, settings, options)
         from streamkm.cli import results
         from streamkm.cli.results import (
@@ -246,7 +239,7 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
     --categories onehot, and for any --categories of CSV files.
     """
     _check_usage(inputs, settings, options["n_clusters"])
-    with Talk(quiet=options["quiet"], verbose=options["verbose"]):
+    with Talk(**options):
         run = _load(inputs, settings, options)
         planned = run.plan()
         if as_json:
@@ -264,14 +257,8 @@ def _configurations(inputs: Sequence[str]) -> list[str]:
     return [path for path in inputs if path.lower().endswith((".yaml", ".yml"))]
 
 
-def _check_usage(
-    inputs: Sequence[str], settings: Sequence[str], n_clusters: Any, *, is_incremental: bool = False
-) -> None:
+def _check_usage(inputs: Sequence[str], settings: Sequence[str], n_clusters: Any) -> None:
     """Refuse arguments of `fit` and `plan` that are wrong by themselves, before anything is imported."""
-    if isinstance(n_clusters, tuple) and not is_incremental:
-        raise click.UsageError(
-            f"-k {n_clusters[0]}:{n_clusters[1]} is for fit --incremental; give one number, as -k 10"
-        )
     configs = _configurations(inputs)
     if configs and len(inputs) > 1:
         raise click.UsageError(f"give one configuration ({configs[0]}) or data, not both")
@@ -281,19 +268,17 @@ def _check_usage(
 
 def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:
     """A run from the arguments of `fit` and `plan`; values on the command line win over those of the file."""
-    configs = _configurations(inputs)
     from streamkm.cli.config import Override, load_run
 
+    configs, many = _configurations(inputs), options["n_clusters"]
     data = None if configs else inputs[0] if len(inputs) == 1 else list(inputs)
     given = (
         ("data.path", data, "DATA"),
-        ("estimator.n_clusters", options["n_clusters"], "-k"),
-        ("output.directory", options["output"], "-o"),
+        ("estimator.n_clusters", many[1] if isinstance(many, tuple) else many, "-k"),
         ("output.labels", options.get("labels_format"), "--labels-format"),
-        ("output.report", False if options.get("no_report") else None, "--no-report"),
-        ("output.incremental", True if options.get("incremental") else None, "--incremental"),
-        ("output.half_life", options.get("half_life"), "--half-life"),
-        ("output.overwrite", True if options.get("overwrite") else None, "--overwrite"),
     )
     overrides = [*parsed(settings), *(Override(*entry) for entry in given if entry[1] is not None)]
-    return load_run(configs[0] if configs else None, overrides)
+    run = load_run(configs[0] if configs else None, overrides)
+    if isinstance(many, tuple) and not run.output.incremental:
+        raise click.UsageError(f"-k {many[0]}:{many[1]} is for fit --incremental; give one number, as -k 10")
+    return run

@@ -27,12 +27,11 @@ from streamkm.cli.common import Talk, TerminatedError, ended_in_order, parsed, p
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.options import (
     COMMANDS,
+    data_options,
     in_words_of,
-    overwrite_option,
     set_option,
     table_options,
     talk_options,
-    threads_option,
 )
 from streamkm.cli.update import update
 from streamkm.core.atomic_io import is_full
@@ -213,16 +212,11 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
 
 @click.command()
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@data_options
 @click.option(
     "-o", "--output", required=True, type=click.Path(),
     help="Labels: NAME.npy or NAME.zarr; NAME.csv or NAME.parquet with distances, NAME.parquet/ for a folder of these.",
 )  # fmt: skip
-@set_option
-@table_options
-@threads_option
-@overwrite_option
-@talk_options
 def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str], **options: Any) -> None:
     """Label rows with the centers of MODEL.
 
@@ -230,7 +224,7 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
     of its nearest center. Tables are read by the columns, categories and dates of the fit, which MODEL keeps. Documents
     are hashed and weighted like those of the fit, by text.json and tfidf.npz beside MODEL.
     """
-    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+    with Talk(**options) as talk:
         from streamkm.cli.results import check_labels_target, write_labels
         from streamkm.cli.summary import rows_text
         from streamkm.estimators.model_files import load_estimator
@@ -240,8 +234,9 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
 
         UNSEEN.clear()
         check_labels_target(output, overwrite=options["overwrite"])
-        estimator = talk.prepare(load_estimator(model).set_params(executor=options["executor"]))
-        with work(paths, settings, beside=model, executor=options["executor"]) as source:
+        executor, limit = options["executor"], options["memory_limit"]
+        estimator = talk.prepare(load_estimator(model), executor=executor, memory_limit=limit)
+        with work(paths, settings, beside=model, executor=executor, memory_limit=limit) as source:
             if output.endswith(".npy"):
                 labels = estimator.predict(source)
                 write_labels(output, labels, overwrite=options["overwrite"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -16,7 +16,8 @@ import click
 _THREADS_HELP = "Threads of this process.  [default: one for each processor]"
 COMMANDS: dict[str, Any] = {}  # by name; `main` fills it
 _FITS = ("fit", "plan")
-_PARAMETERS = {"seed": "random_state", "threads": "executor"}  # what Python calls some options
+# what Python calls some options
+_PARAMETERS = {"seed": "random_state", "threads": "executor", "output": "directory", "no_report": "report"}
 _SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
 _ROWS = ("data", "text")  # sections that all other commands take
 _PHRASES = (
@@ -32,10 +33,6 @@ _GIVEN = re.compile(
 _NAMED = re.compile(r"(?<![\w./=-])[a-z]+_[a-z_]+(?![\w./=(-])")
 
 
-def _names(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | None:
-    return None if value is None else value.split(",")
-
-
 def counts_of(_: click.Context, __: click.Parameter, value: str | None) -> int | tuple[int, int] | None:
     """A number of clusters, or the fewest and the most."""
     counts = [] if value is None else value.split(":")
@@ -44,10 +41,10 @@ def counts_of(_: click.Context, __: click.Parameter, value: str | None) -> int |
     return None if value is None else int(value) if len(counts) == 1 else (int(counts[0]), int(counts[1]))
 
 
-def _steps(_: click.Context, __: click.Parameter, value: str | None) -> list[str] | dict[str, Any] | None:
+def _steps(value: str) -> list[str] | dict[str, Any]:
     """Steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income,weight:age=2``."""
-    if value is None or ":" not in value:
-        return None if value is None else value.split(",")
+    if ":" not in value:
+        return value.split(",")
     steps: dict[str, Any] = {}
     for part in value.split(","):
         step, colon, columns = part.partition(":")
@@ -75,8 +72,15 @@ def _sizes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     return None if value is None else tuple(map(int, sizes))
 
 
-def _number(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
-    return int(value) if value is not None and value.removeprefix("-").isdecimal() else value
+def _names(value: str) -> list[str]:
+    return value.split(",")
+
+
+def _number(value: str) -> float | str:
+    try:
+        return int(value) if value.removeprefix("-").isdecimal() else float(value)
+    except ValueError:  # the section says what is needed
+        return value
 
 
 _COLUMN_KEYS: dict[str, tuple[Any, ...]] = {
@@ -84,16 +88,13 @@ _COLUMN_KEYS: dict[str, tuple[Any, ...]] = {
     "exclude": (_names, "A,B", "Table columns to leave out."),
     "id_column": (None, "NAME", "Table column that identifies rows; not used as a feature."),
     "categories": (None, "onehot|hash", "Encoding of text columns."),
-    "categories_unseen": (
-        None,
-        "raise|ignore",
-        "Categories that the fit has not seen.  [default: raise]",
-    ),
+    "categories_unseen": (None, "raise|ignore", "Categories that no row of the fit has.  [default: raise]"),
     "feature_names": (None, "FILE", "Names of features, one a line, for data without names."),
     "dates": (None, "days", "Read dates and times as days since 1970."),
     "genes": (None, "NAME", "Cells: the genes for which this column of var is true."),
 }
 COLUMN_FLAGS = tuple(_COLUMN_KEYS)
+GIVEN = "streamkm.given"  # in `meta` of a context: keys with their values and flags
 _STEPS_HELP = (
     "Done to rows as they are read: table, standardize, robust, log1p, total, unit. Steps of some columns: "
     "log1p:fare,standardize:age+income,weight:age=2.  [default for tables with text: table]"
@@ -104,13 +105,17 @@ _ESTIMATOR_KEYS: dict[str, tuple[Any, ...]] = {
     "preprocess": (_steps, "A,B", _STEPS_HELP),
     "memory_limit": (None, "SIZE", "Largest memory of the process: 1 GiB or 50%."),
     "refine": (_number, "N", "Further passes, each an exact step on all rows."),
-    "invalid": (
-        None,
-        "raise|skip|mean",
-        "NaN or infinity: skip gives rows the label -1.  [default: raise]",
-    ),
+    "invalid": (None, "raise|skip|mean", "NaN or infinity: skip labels rows -1.  [default: raise]"),
     "threads": (_number, "N", _THREADS_HELP),
 }
+_OUTPUT_KEYS: dict[str, tuple[Any, ...]] = {"output": (None, "PATH", "Results directory.  [default: streamkm-out]")}
+FIT_KEYS: dict[str, tuple[Any, ...]] = {
+    "no_report": (None, None, "Make no report.html."),
+    "incremental": (None, None, "Write incremental.npz too, which streamkm update goes on with."),
+    "half_life": (_number, "ROWS", "Later rows after which a row of incremental.npz counts half."),
+    "overwrite": (None, None, "Replace files that have the names of results."),
+}
+"""Keys of the section output that `fit` alone takes."""
 set_option = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE",
     help="Set a key of the configuration, as in estimator.n_clusters=50 or data.dataset=/X. Repeatable.",
@@ -120,7 +125,9 @@ threads_option = click.option(
     "--threads", "executor", type=click.IntRange(1), callback=lambda _, __, value: value or "auto", help=_THREADS_HELP
 )  # fmt: skip
 """How many threads work: `executor`."""
-preprocess_option = click.option("--preprocess", callback=_steps, metavar="A,B", help=_STEPS_HELP)
+preprocess_option = click.option(
+    "--preprocess", callback=lambda _, __, value: value and _steps(value), metavar="A,B", help=_STEPS_HELP
+)
 """What is done to rows, or to some of their columns, as they are read: `preprocess`."""
 metric_option = click.option(
     "--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True
@@ -148,13 +155,14 @@ restart_option = click.option("--restart", is_flag=True, help="Forget what an in
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Which columns of tables and which genes are features: keys of the section data, added to `settings`."""
-    return _as_settings(command, "data", _COLUMN_KEYS)
+    """Which columns of tables and which genes are features: keys of the section data."""
+    return keys_of(command, "data", _COLUMN_KEYS)
 
 
-def estimator_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What is set most often of the section estimator, as flags; they are added to `settings`."""
-    return _as_settings(command, "estimator", _ESTIMATOR_KEYS)
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What is set most often of a run, whatever commands say of its results."""
+    command = keys_of(table_options(command), "estimator", _ESTIMATOR_KEYS)
+    return set_option(talk_options(keys_of(command, "output", _OUTPUT_KEYS)))
 
 
 def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -169,23 +177,20 @@ def invalid_option(*choices: str, text: str) -> Callable[..., Any]:
     return click.option("--invalid", type=click.Choice(choices), default="raise", show_default=True, help=text)
 
 
-def _as_settings(command: Callable[..., Any], section: str, keys: dict[str, tuple[Any, ...]]) -> Callable[..., Any]:
-    """Give a command flags for keys of a section, of which each that is given becomes one of its `settings`."""
+def keys_of(command: Callable[..., Any], section: str, keys: dict[str, tuple[Any, ...]]) -> Callable[..., Any]:
+    """Give a command flags for keys of a section; what is given of them is in `GIVEN` of the context."""
 
-    @functools.wraps(command)
-    def wrapped(*args: Any, settings: Sequence[Any], **given: Any) -> Any:
-        values = {name: given.pop(name) for name in keys}
-        more = [
-            (f"{section}.{_PARAMETERS.get(name, name)}", value, f"--{name.replace('_', '-')}")
-            for name, value in values.items()
-            if value is not None
-        ]
-        return command(*args, settings=(*settings, *more), **given)
+    def keep(read: Any, context: click.Context, option: click.Parameter, value: Any) -> None:
+        if value not in (None, False):
+            value = option.name != "no_report" if value is True else value if read is None else read(value)
+            key = f"{section}.{_PARAMETERS.get(str(option.name), option.name)}"
+            context.meta.setdefault(GIVEN, []).append((key, value, option.opts[0]))
 
-    made: Callable[..., Any] = wrapped
     for name, (read, metavar, text) in reversed(keys.items()):
-        made = click.option(f"--{name.replace('_', '-')}", callback=read, metavar=metavar, help=text)(made)
-    return made
+        flags = ["-o", "--output"] if name == "output" else [f"--{name.replace('_', '-')}"]
+        kept, how = functools.partial(keep, read), {"metavar": metavar} if metavar else {"is_flag": True}
+        command = click.option(*flags, callback=kept, expose_value=False, help=text, **how)(command)
+    return command
 
 
 def talk_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,7 +64,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
     done twice. The verdict is "stable", "shifted" or "fit again"; before eight updates with figures it is "too few
     updates".
     """
-    with Talk(quiet=options["quiet"], verbose=options["verbose"]) as talk:
+    with Talk(**options) as talk:
         from streamkm.cli.results import (
             RUN,
             check_target,
@@ -87,8 +87,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         version = _file_version(model)
         estimator = _load_incremental(model)
         kept = {name: getattr(estimator, name) for name in ("memory_limit", "progress")}
-        # a limit that the model was saved with stays unless another is given
-        talk.prepare(estimator).set_params(executor=executor, **({} if limit == "auto" else {"memory_limit": limit}))
+        talk.prepare(estimator, executor=executor, memory_limit=limit)
         if options["dry_run"]:
             with work(paths, settings, beside=model, memory_limit=limit, executor=executor) as source:
                 found = estimator.drift(source)
