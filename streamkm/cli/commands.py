@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from streamkm.cli.common import Talk, work
 from streamkm.cli.options import data_options, invalid_option, metric_option, preprocess_option, restart_option
@@ -24,10 +23,10 @@ _OF_STORES = ("output", "sketch", "n_components", "seed", "metric", "preprocess"
 @data_options
 @click.option("-o", "--output", type=click.Path(), help="The store, a directory: STORE.zarr.")
 @click.option("--append", type=click.Path(exists=True, file_okay=False), metavar="STORE", help="Add rows to STORE.")
-@click.option("--sketch", default="auto", show_default=True, help="auto, countsketch, pca or identity.")
+@click.option("--sketch", help="auto, countsketch, pca or identity.  [default: auto]")
 @click.option("-m", "--n-components", type=int, help="Components.  [default: as fit]")
-@click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=0, show_default=True, help="Of the sketch.")
-@metric_option
+@click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), help="Of the sketch.  [default: 0]")
+@click.option("--metric", type=click.Choice(["euclidean", "cosine"]), help="[default: euclidean]")
 @preprocess_option
 @invalid_option("raise", "skip", text="skip: keep rows with NaN or infinity as rows of NaN.")
 def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> None:
@@ -37,6 +36,12 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
     appended to it whole. Document frequencies are kept in STORE.tfidf.npz; documents are appended by --set
     text.tfidf=STORE.tfidf.npz.
     """
+    given = [name for name in _OF_STORES if options[name] is not None]
+    if options["append"] is None and "output" not in given:
+        raise click.UsageError("say where the store goes: -o STORE.zarr, or --append STORE.zarr")
+    if options["append"] is not None and given:
+        flag = given[0].replace("_", "-")
+        raise click.UsageError(f"--append and --{flag} exclude each other: rows are sketched as the store was")
     with Talk(**options) as talk, ExitStack() as stack:
         from streamkm.cli.data import check_frequencies_target, write_frequencies
         from streamkm.engine import open_executor, under_limit
@@ -47,49 +52,35 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         from streamkm.stores.operations import append_rows, check_store_place, write_store
         from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
 
-        output, append, how = options["output"], options["append"], SketchOptions()
-        limit, executor, weights = options["memory_limit"], options["executor"], None
-        steps: tuple[str, ...] = ()
-        _check_usage(append)
+        output, append, executor = options["output"], options["append"], options["executor"]
+        limits = {"memory_limit": options["memory_limit"], "executor": executor}
+        weights, how = (
+            f"{output}.tfidf.npz",
+            SketchOptions(options["sketch"] or "auto", options["n_components"] or "auto"),
+        )
         if append is None:
             check_store_place(output, overwrite=options["overwrite"])
-            check_frequencies_target(f"{output}.tfidf.npz")
-        stack.enter_context(under_limit(limit))
-        source = stack.enter_context(work(paths, settings, append_to=append, memory_limit=limit, executor=executor))
+            check_frequencies_target(weights)
+        stack.enter_context(under_limit(options["memory_limit"]))
+        source = stack.enter_context(work(paths, settings, options))
         if append is None:
             # before the store: a kill leaves no store without what rows to be appended are weighted by
-            weights, metric = write_frequencies(f"{output}.tfidf.npz", source), options["metric"]
-            how = SketchOptions(options["sketch"], options["n_components"] or "auto")
-            steps = check_steps(options["preprocess"])
+            kept, metric = write_frequencies(weights, source), options["metric"] or "euclidean"
         else:
-            source, metric = prepared_as(StoreSource(append), source), StoreInfo.read(append).metric
-        limits = {"memory_limit": limit, "executor": executor}
+            kept, metric = None, StoreInfo.read(append).metric
+            source = prepared_as(StoreSource(append), source)
+        steps = check_steps(options["preprocess"])
         reader, n_threads = reader_for_store(source, metric, options["invalid"], sketch=how, preprocess=steps, **limits)
         workers = stack.enter_context(open_executor(executor, n_threads))
+        reader, name = prepared_reader(reader, workers, talk.progress()), "sketch" if append is None else "append"
+        stage = stack.enter_context(talk.progress().stage(name, reader.source.n_chunks(reader.target_bytes)))
         if append is None:
-            reader = prepared_reader(reader, workers, talk.progress())
-        stage = stack.enter_context(talk.stage("sketch" if append is None else "append", reader))
-        if append is None:
-            found = choose_store_sketch(reader, how, options["seed"], workers, stage)
+            found = choose_store_sketch(reader, how, options["seed"] or 0, workers, stage)
             store = write_store(output, reader, found, workers, stage, overwrite=options["overwrite"])
         else:
             store = append_rows(append, reader, workers, stage)
-    kept = [("frequencies", weights)] if weights else []
-    talk.say([("rows", f"{store.n_rows:,}"), ("store", output or append), *store.details().items(), *kept])
-
-
-def _check_usage(append: str | None) -> None:
-    """Refuse rows without a place, and for rows that are appended what their store has already."""
-    context = click.get_current_context()
-    given = [
-        each.opts[-1]
-        for each in context.command.params
-        if each.name in _OF_STORES and context.get_parameter_source(each.name) is ParameterSource.COMMANDLINE
-    ]
-    if append is not None and given:
-        raise click.UsageError(f"--append and {given[0]} exclude each other: rows are sketched as {append} was")
-    if append is None and "--output" not in given:
-        raise click.UsageError("say where the store goes: -o STORE.zarr, or --append STORE.zarr")
+    more = [("frequencies", kept)] if kept else []
+    talk.say([("rows", f"{store.n_rows:,}"), ("store", output or append), *store.details().items(), *more])
 
 
 @click.command()
@@ -112,7 +103,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
         from streamkm.reports.report import has_matplotlib
 
         check_target(output, overwrite=options["overwrite"], results=SWEEP_RESULTS)
-        with work(paths, settings, memory_limit=options["memory_limit"], executor=options["executor"]) as source:
+        with work(paths, settings, options) as source:
             given = ("metric", "preprocess", "invalid", "random_state", "memory_limit", "executor")
             how = {"progress": False if options["quiet"] else "auto", **{name: options[name] for name in given}}
             how["preprocess"] = options["preprocess"] or usual_steps(source, options["metric"])
@@ -132,15 +123,13 @@ def clusters_of(text: str) -> list[int]:
     Raises InvalidParameterError for anything else, or no number.
     """
     found: list[int] = []
-    for part in text.split(","):
-        bounds = [bound.strip() for bound in part.split(":")]
+    for part in map(str.strip, text.split(",")):
+        bounds, needed = [bound.strip() for bound in part.split(":")], "needed: a number (50) or a range (2:200:1)"
         if len(bounds) > 3 or not all(bound.isdecimal() for bound in bounds) or bounds[2:] == ["0"]:
-            raise InvalidParameterError(f"clusters {part.strip()!r}; needed: a number (50) or a range (2:200:1)")
+            raise InvalidParameterError(f"clusters {part!r}; {needed}")
         first, last, step = (*map(int, bounds), *(int(bounds[0]), 1)[len(bounds) - 1 :])
         if last < first:
-            raise InvalidParameterError(
-                f"the range {part.strip()!r} is empty; needed: a number (50) or a range (2:200:1)"
-            )
+            raise InvalidParameterError(f"the range {part!r} is empty; {needed}")
         found.extend(range(first, last + 1, step))
     return found
 
@@ -180,7 +169,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
         records(directory)  # refuses a directory of other files before data are opened
         if options["restart"]:
             forget(directory)
-        with work(paths, settings, memory_limit=options["memory_limit"], executor=options["executor"]) as source:
+        with work(paths, settings, options) as source:
             found = find_duplicates(
                 source,
                 n_clusters=options["n_clusters"] or "auto",

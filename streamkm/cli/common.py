@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,9 +22,7 @@ from streamkm.core.progress import COMPILING, Progress
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Override
-    from streamkm.core.progress import Stage
     from streamkm.engine import ClusterSettings
-    from streamkm.passes.reader import RowReader
     from streamkm.planning.plan import Plan
     from streamkm.sources.base import RowSource
 
@@ -78,10 +75,6 @@ class Talk:
         """Stages of work that no estimator does, with bars where there are bars."""
         return Progress(self._bars)
 
-    def stage(self, name: str, reader: RowReader) -> AbstractContextManager[Stage]:
-        """One stage of work that no estimator does, with a bar where there are bars."""
-        return self.progress().stage(name, reader.source.n_chunks(reader.target_bytes))
-
     def plan(self, plan: Plan) -> None:
         """Log what will be done."""
         self._logger.info("%s: %d passes, labels %s", plan.source, plan.passes, dict(plan.lines())["assignment"])
@@ -132,13 +125,7 @@ def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 
 @contextmanager
 def work(
-    paths: Sequence[str],
-    settings: Sequence[str],
-    *,
-    beside: str | None = None,
-    append_to: str | None = None,
-    memory_limit: Any = "auto",
-    executor: int | str = "auto",
+    paths: Sequence[str], settings: Sequence[str], options: Mapping[str, Any], beside: str | None = None
 ) -> Iterator[RowSource]:
     """What a command without a configuration reads, on the cluster that its settings name.
 
@@ -146,19 +133,17 @@ def work(
     """
     from streamkm.cli.config import open_work
 
-    opened, cluster = open_work(paths, parsed(settings), beside=beside)
-    if cluster is not None and executor != "auto":
+    run = open_work(paths, parsed(settings), beside=beside)
+    executor, append_to = options["executor"], options.get("append")
+    if run.cluster is not None and executor != "auto":
         raise ConfigError(f"--threads {executor} and the section cluster exclude each other; leave one out")
-    if append_to is not None and opened.counts:
-        known = f"{append_to}.tfidf.npz"
-        those = (
-            f"--set text.tfidf={known}" if os.path.exists(known) else "the file of those that the store was made with"
-        )
+    if append_to is not None and run.data.counts:
         raise ConfigError(
-            f"text.tfidf=true would weight the new documents by their own frequencies; pass {those}, or false"
+            "text.tfidf=true would weight the new documents by their own frequencies; "
+            f"pass --set text.tfidf={append_to}.tfidf.npz, or false"
         )
-    with on_cluster(cluster):
-        yield opened.weighted(executor, memory_limit)
+    with on_cluster(run.cluster):
+        yield run.data.weighted(executor, options["memory_limit"])
 
 
 @contextmanager

@@ -165,14 +165,6 @@ def _cluster(given: dict[str, Any], origin: str, threads: int | str) -> ClusterS
         raise ConfigError(f"{origin}: cluster: {error}") from None
 
 
-def open_data(paths: Sequence[str], overrides: Sequence[Override] = ()) -> Opened:
-    """Open what commands without an estimator read; `overrides` may set keys of ``data`` and ``text``.
-
-    Raises ConfigError, StreamkmError as `load_run`.
-    """
-    return _open(paths, overrides, ("data", "text"), None).data
-
-
 def inspected(path: str, overrides: Sequence[Override]) -> str:
     """Text on a source; on a table also a line for each column, and the command that fits it."""
     given = {each.key.removeprefix("data."): each.value for each in overrides if each.key.startswith("data.")}
@@ -194,41 +186,35 @@ def inspected(path: str, overrides: Sequence[Override]) -> str:
         last = fit_command(masked(path), columns, options, n_rows) if has_features else "no column can be a feature"
         told = f"By the first {n_rows:,} rows. To fit (choose -k by streamkm sweep):"
         return f"{aligned(kept)}\n\n{columns_text(columns)}\n\n{told}\n  {last}"
-    return aligned(source_lines(open_data([path], overrides).source))
+    return aligned(source_lines(open_work([path], overrides, sections=("data", "text")).data.source))
 
 
 def open_work(
-    paths: Sequence[str], overrides: Sequence[Override] = (), *, beside: str | os.PathLike[str] | None = None
-) -> tuple[Opened, ClusterSettings | None]:
-    """As `open_data`, with the cluster to work on; `overrides` may set keys of ``cluster`` too.
-
-    `beside`: of a model: documents are opened as those that it was fitted on, but for what `overrides` say.
-    """
-    run = _open(paths, overrides, ("data", "text", "cluster"), beside)
-    return run.data, run.cluster
-
-
-def _open(
-    paths: Sequence[str], overrides: Sequence[Override], sections: Sequence[str], beside: str | os.PathLike[str] | None
+    paths: Sequence[str],
+    overrides: Sequence[Override] = (),
+    *,
+    beside: str | os.PathLike[str] | None = None,
+    sections: Sequence[str] = ("data", "text", "cluster"),
 ) -> Run:
+    """What commands without an estimator read and work on; `overrides` may set keys of `sections`.
+
+    `beside`: of a model: documents are opened as those that it was fitted on, but for what `overrides` say. Raises
+    ConfigError, StreamkmError as `load_run`.
+    """
     for override in overrides:
         if override.key.partition(".")[0] not in sections:
             known = f"{', '.join(sections[:-1])} and {sections[-1]}"
             raise ConfigError(f"{override.origin}: this command takes keys of {known} only")
     given = [Override("data.path", paths[0] if len(paths) == 1 else list(paths), "PATH")]
-    if beside is not None:
-        settings = read_text_settings(Path(beside).parent)
-        where = str(Path(beside).parent / TEXT)
-        given += [
-            Override(f"{'data' if name == 'format' else 'text'}.{name}", settings[name], where) for name in settings
-        ]
-        columns, where = read_table_settings(beside, paths[0]), os.fspath(beside)
-        id_column = columns.pop("id_column", None)
-        given += [Override(f"data.{name}", columns[name], where) for name in columns]
-        if id_column is not None:
-            with suppress(InvalidInputError):  # tables that come later may have no such column
-                return load_run(None, [*given, Override("data.id_column", id_column, where), *overrides])
-    return load_run(None, [*given, *overrides])
+    if beside is None:
+        return load_run(None, [*given, *overrides])
+    text, where = read_text_settings(Path(beside).parent), str(Path(beside).parent / TEXT)
+    given += [Override(f"{'data' if name == 'format' else 'text'}.{name}", text[name], where) for name in text]
+    columns = read_table_settings(beside, paths[0])
+    of_model = [Override(f"data.{name}", columns[name], os.fspath(beside)) for name in columns]
+    with suppress(InvalidInputError):  # tables that come later may have no column of ids
+        return load_run(None, [*given, *of_model, *overrides])
+    return load_run(None, [*given, *(each for each in of_model if each.key != "data.id_column"), *overrides])
 
 
 def _all_below(base: Path, paths: str | list[str]) -> str | list[str]:

@@ -234,9 +234,9 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
 
         UNSEEN.clear()
         check_labels_target(output, overwrite=options["overwrite"])
-        executor, limit = options["executor"], options["memory_limit"]
-        estimator = talk.prepare(load_estimator(model), executor=executor, memory_limit=limit)
-        with work(paths, settings, beside=model, executor=executor, memory_limit=limit) as source:
+        how = {name: options[name] for name in ("executor", "memory_limit")}
+        estimator = talk.prepare(load_estimator(model), **how)
+        with work(paths, settings, options, model) as source:
             if output.endswith(".npy"):
                 labels = estimator.predict(source)
                 write_labels(output, labels, overwrite=options["overwrite"])

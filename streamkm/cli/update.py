@@ -83,13 +83,12 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         from streamkm.passes.labels import count_skipped
         from streamkm.reports.report import update_page
 
-        executor, limit = options["executor"], options["memory_limit"]
-        version = _file_version(model)
+        executor, version = options["executor"], _file_version(model)
         estimator = _load_incremental(model)
         kept = {name: getattr(estimator, name) for name in ("memory_limit", "progress")}
-        talk.prepare(estimator, executor=executor, memory_limit=limit)
+        talk.prepare(estimator, executor=executor, memory_limit=options["memory_limit"])
         if options["dry_run"]:
-            with work(paths, settings, beside=model, memory_limit=limit, executor=executor) as source:
+            with work(paths, settings, options, model) as source:
                 found = estimator.drift(source)
             talk.show(str(found))
             return _judge(found, options["fail_on"])
@@ -101,7 +100,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         records(directory)  # refuses a directory of other files before data are opened
         if options["restart"]:
             forget(directory)
-        with work(paths, settings, beside=model, memory_limit=limit, executor=executor) as source:
+        with work(paths, settings, options, model) as source:
             run = {"data": data_digest(source), "before": _state_digest(estimator)}
             earlier = earlier_run(Path(output) / UPDATE)
             if earlier.get("after") == run["before"]:

@@ -838,7 +838,7 @@ def test_another_connection_that_breaks_is_a_failure(folder, monkeypatch):
     def broken(*_, **__):
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("streamkm.cli.config.open_data", broken)
+    monkeypatch.setattr("streamkm.cli.config.open_work", broken)
     result = CliRunner().invoke(main, ["inspect", "x.npy"])
     assert result.exit_code == 1
     assert isinstance(result.exception, ConnectionError)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamkm import open_documents
-from streamkm.cli.config import Override, load_run, open_data, open_work, parse_set
+from streamkm.cli.config import Override, load_run, open_work, parse_set
 from streamkm.cli.data import tuples
 from streamkm.cli.schema import SECTIONS
 from streamkm.core.exceptions import ConfigError, SourceNotFoundError
@@ -386,9 +386,9 @@ def test_missing_files(folder):
 
 def test_open_data_takes_keys_of_data_and_text_only(folder):
     path = f"{folder}/x.svm"
-    assert open_data([path], [parse_set("data.n_features=7")]).source.n_features == 7
+    assert open_work([path], [parse_set("data.n_features=7")], sections=("data", "text")).data.source.n_features == 7
     with pytest.raises(ConfigError, match=r"--set estimator\.tol=1: this command takes keys of data and text only"):
-        open_data([path], [parse_set("estimator.tol=1")])
+        open_work([path], [parse_set("estimator.tol=1")], sections=("data", "text"))
 
 
 def test_clusters(folder, monkeypatch):
@@ -402,11 +402,11 @@ def test_clusters(folder, monkeypatch):
     assert (running.tls_ca_file, running.tls_cert) == (f"{folder}/ca.pem", "/keys/cert.pem")
     assert running.tls_key == "k.pem"  # of the command line
     monkeypatch.chdir(folder)
-    data, cluster = open_work(["x.svm"], [parse_set("cluster.scheduler=tcp://x:1"), parse_set("data.n_features=7")])
-    assert cluster == ClusterSettings(scheduler="tcp://x:1")
-    assert data.source.n_features == 7
-    assert data.source.name == f"{folder}/x.svm"  # workers may have other current directories
-    assert open_work(["x.svm"])[1] is None
+    run = open_work(["x.svm"], [parse_set("cluster.scheduler=tcp://x:1"), parse_set("data.n_features=7")])
+    assert run.cluster == ClusterSettings(scheduler="tcp://x:1")
+    assert run.data.source.n_features == 7
+    assert run.data.source.name == f"{folder}/x.svm"  # workers may have other current directories
+    assert open_work(["x.svm"]).cluster is None
 
 
 CLUSTER = DATA + "cluster:\n  "
@@ -435,7 +435,7 @@ def test_clusters_that_cannot_be(folder, text, message):
 
 def test_commands_that_need_no_cluster_take_none(folder):
     with pytest.raises(ConfigError, match=r"--set cluster\.workers=2: this command takes keys of data and text only"):
-        open_data([f"{folder}/x.svm"], [parse_set("cluster.workers=2")])
+        open_work([f"{folder}/x.svm"], [parse_set("cluster.workers=2")], sections=("data", "text"))
     with pytest.raises(ConfigError, match=r"estimator\.tol=1: this command takes keys of data, text and cluster only"):
         open_work([f"{folder}/x.svm"], [parse_set("estimator.tol=1")])
 
