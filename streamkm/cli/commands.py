@@ -52,12 +52,10 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         from streamkm.stores.operations import append_rows, check_store_place, write_store
         from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
 
+        metric: Any = options["metric"] or "euclidean"
         output, append, executor = options["output"], options["append"], options["executor"]
-        limits = {"memory_limit": options["memory_limit"], "executor": executor}
-        weights, how = (
-            f"{output}.tfidf.npz",
-            SketchOptions(options["sketch"] or "auto", options["n_components"] or "auto"),
-        )
+        how = SketchOptions(*(options[name] or "auto" for name in ("sketch", "n_components")))
+        limits, weights = {name: options[name] for name in ("memory_limit", "executor")}, f"{output}.tfidf.npz"
         if append is None:
             check_store_place(output, overwrite=options["overwrite"])
             check_frequencies_target(weights)
@@ -65,7 +63,7 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         source = stack.enter_context(work(paths, settings, options))
         if append is None:
             # before the store: a kill leaves no store without what rows to be appended are weighted by
-            kept, metric = write_frequencies(weights, source), options["metric"] or "euclidean"
+            kept = write_frequencies(weights, source)
         else:
             kept, metric = None, StoreInfo.read(append).metric
             source = prepared_as(StoreSource(append), source)

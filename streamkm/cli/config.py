@@ -33,7 +33,11 @@ from streamkm.sketches import OPTIONS
 from streamkm.sources import RowSource, open_source
 from streamkm.sources.tables.columns import HeadRead
 
-CLUSTER_FILES = ("tls_ca_file", "tls_cert", "tls_key", "report")
+# keys whose values are paths, which a configuration names as seen from its own place
+FILES = {
+    ("data", "path"), ("data", "feature_names"), ("text", "tfidf"), ("output", "directory"),
+    *(("cluster", key) for key in ("tls_ca_file", "tls_cert", "tls_key", "report")),
+}  # fmt: skip
 NO_CLUSTER = SECTIONS["cluster"]().model_dump()
 
 
@@ -110,27 +114,24 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
         from_file.discard((section, key))
     sections = validate(values, origins, where=str(path) if path is not None else "command line")
 
+    for section, key in FILES & from_file:
+        value = getattr(sections[section], key)
+        if isinstance(value, str) or key == "path":
+            below = str(base / value) if section == "output" else _below(base, value)
+            sections[section] = sections[section].model_copy(update={key: below})
     data, text = sections["data"].model_dump(), sections["text"].model_dump()
-    paths = data.pop("path")
-    estimator, cluster = sections["estimator"].model_dump(), sections["cluster"].model_dump()
-    if ("data", "path") in from_file:
-        paths = _all_below(base, paths)
-    of_cluster = (("cluster", cluster, key) for key in CLUSTER_FILES)
-    for section, keys, key in (("text", text, "tfidf"), ("data", data, "feature_names"), *of_cluster):
-        if (section, key) in from_file and isinstance(keys[key], str):
-            keys[key] = _below(base, keys[key])
-    settings = _cluster(cluster, origins.get(("cluster",), str(path)), threads=estimator["executor"])
+    paths, estimator = data.pop("path"), sections["estimator"].model_dump()
+    settings = _cluster(
+        sections["cluster"].model_dump(), origins.get(("cluster",), str(path)), threads=estimator["executor"]
+    )
     if settings is not None:  # workers may have other current directories
-        paths = _all_below(Path.cwd(), paths)
-    output = cast("Output", sections["output"])
-    if ("output", "directory") in from_file:
-        output = output.model_copy(update={"directory": str(base / output.directory)})
+        paths = _below(Path.cwd(), paths)
     usual = SECTIONS["text"]().model_dump()
     opened = open_configured(paths, data, text, [name for name in text if text[name] != usual[name]])
     steps = usual_steps(opened.source, estimator["metric"])
     if steps and "preprocess" not in sections["estimator"].model_fields_set:
         sections["estimator"] = sections["estimator"].model_copy(update={"preprocess": steps})
-    return Run(opened, _estimator(sections), output, settings, estimator["checkpoint"])
+    return Run(opened, _estimator(sections), cast("Output", sections["output"]), settings, estimator["checkpoint"])
 
 
 def _estimator(sections: dict[str, Any]) -> StreamKMeans | StreamKernelKMeans:
@@ -217,12 +218,10 @@ def open_work(
     return load_run(None, [*given, *(each for each in of_model if each.key != "data.id_column"), *overrides])
 
 
-def _all_below(base: Path, paths: str | list[str]) -> str | list[str]:
-    return _below(base, paths) if isinstance(paths, str) else [_below(base, each) for each in paths]
-
-
-def _below(base: Path, path: str) -> str:
-    """`path` seen from `base`: left alone if absolute, an address or at home; no character of `base` is a glob's."""
+def _below(base: Path, path: Any) -> Any:
+    """A path, or a list, seen from `base`: left alone if absolute, an address or at home; no glob is in `base`."""
+    if isinstance(path, list):
+        return [_below(base, each) for each in path]
     if "://" in path or path.startswith("~") or os.path.isabs(path):
         return path
     if glob.has_magic(path) and not (base / path).exists():

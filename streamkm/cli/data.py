@@ -58,22 +58,8 @@ def open_configured(
 ) -> Opened:
     """Open files as rows, or as documents where their format, their suffix, or for tables ``text.field`` says so.
 
-    Parameters
-    ----------
-    paths : str or sequence of str
-    data : mapping
-        Options of `open_source`, of which documents take `format`.
-    text : mapping
-        Those of `READING` and `HASHING`; `tfidf`: whether rows are weighted, or a file of frequencies; `sublinear_tf`.
-    given : sequence of str
-        Names in `text` that were set to something else than their defaults; refused where there are no documents.
-
-    Raises
-    ------
-    ConfigError
-        Keys of `text` for rows.
-    StreamkmError
-        As `open_source` and `open_documents`.
+    `data`: options of `open_source`, of which documents take `format`. `text`: those of `READING` and `HASHING`,
+    `tfidf`, `sublinear_tf`. `given`: names in `text` that are not as by default; refused where there are no documents.
     """
     listed = [paths] if isinstance(paths, str) else list(paths)
     form = data.get("format")
@@ -81,10 +67,10 @@ def open_configured(
     if form in TABLES and text["field"] is None:  # a table of numbers, unless a column of documents is named
         form = None
     if form is None:
-        for name in given:
+        if given:
             raise ConfigError(
-                f"text.{name} is for documents, and {listed[0]} is read as rows; name the column of documents by "
-                f"text.field, set data.format to lines or jsonl, or leave text.{name} out"
+                f"text.{given[0]} is for documents, and {listed[0]} is read as rows; name the column of documents by "
+                f"text.field, set data.format to lines or jsonl, or leave text.{given[0]} out"
             )
         return Opened(open_source(paths, **data))
     options = {**data, **{name: text[name] for name in READING if text[name] is not None}, "format": form}
@@ -112,10 +98,9 @@ def write_text_settings(directory: Path, source: RowSource, text: Mapping[str, A
 
     `directory`: gets ``text.json``, and ``tfidf.npz`` with the frequencies if there are some. `text`: of `Opened`.
     """
-    if not text:
-        return
-    tfidf = TFIDF if write_frequencies(directory / TFIDF, source) else False
-    (directory / TEXT).write_text(json.dumps({**text, "tfidf": tfidf}, indent=2) + "\n", "utf-8")
+    if text:
+        tfidf = TFIDF if write_frequencies(directory / TFIDF, source) else False
+        (directory / TEXT).write_text(json.dumps({**text, "tfidf": tfidf}, indent=2) + "\n", "utf-8")
 
 
 def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | None:

@@ -57,10 +57,10 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
     files with a document each (other files with --set data.format=files). What the command line says wins over the
     configuration.
     """
-    _check_usage(inputs, settings, options["n_clusters"])
+    config = _configuration(inputs, settings, options["n_clusters"])
     with Talk(**options) as talk:
         image_shape, no_checkpoint, many = options["image_shape"], options["no_checkpoint"], options["n_clusters"]
-        run = _load(inputs, settings, options)
+        run = _load(config, inputs, settings, options)
         from streamkm.cli import results
         from streamkm.cli.results import (
             INCREMENTAL,
@@ -101,12 +101,12 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
                 fitted, form = (source, run.data.text), run.output.labels
                 further = _incremental(run, many) if run.output.incremental else None
                 results.write_results(stage, estimator, summary, labels_format=form, data=fitted, incremental=further)
-                for name in ("writing", "report")[: 1 + run.output.report]:
-                    if name == "report":
-                        page = results.results_page(place, form, summary, estimator, image_shape)
-                        stage_texts(stage, {REPORT: page})
-                    talk.book(name, summary, time.perf_counter())
-                    stage_texts(stage, {SUMMARY: json_text(summary)})
+                talk.book("writing", summary, time.perf_counter())
+                if run.output.report:
+                    page = results.results_page(place, form, summary, estimator, image_shape)
+                    stage_texts(stage, {REPORT: page})
+                    talk.book("report", summary, time.perf_counter())
+                stage_texts(stage, {SUMMARY: json_text(summary)})
                 if saved is not None:
                     check_target(place, overwrite=may)
                     saved.save(RESULTS, {}, {"place": os.path.abspath(place)})  # which it may replace when it goes on
@@ -170,7 +170,7 @@ def _planned(run: Run) -> Plan:
 
 def _incremental(run: Run, many: Any) -> Any:
     """The model that goes on from a fit, with the range of clusters if one was given."""
-    made = run.estimator.incremental(half_life=run.output.half_life)
+    made: Any = run.estimator.incremental(half_life=run.output.half_life)
     return made.set_params(n_clusters=many) if isinstance(many, tuple) else made
 
 
@@ -238,9 +238,9 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
     Takes the arguments of fit. Reads no rows, except where one pass finds the columns or their types: for
     --categories onehot, and for any --categories of CSV files.
     """
-    _check_usage(inputs, settings, options["n_clusters"])
+    config = _configuration(inputs, settings, options["n_clusters"])
     with Talk(**options):
-        run = _load(inputs, settings, options)
+        run = _load(config, inputs, settings, options)
         planned = run.plan()
         if as_json:
             import json
@@ -253,32 +253,29 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
             print_pairs([*lines, *lacking, *counted, ("results", run.output.directory)])
 
 
-def _configurations(inputs: Sequence[str]) -> list[str]:
-    return [path for path in inputs if path.lower().endswith((".yaml", ".yml"))]
-
-
-def _check_usage(inputs: Sequence[str], settings: Sequence[str], n_clusters: Any) -> None:
-    """Refuse arguments of `fit` and `plan` that are wrong by themselves, before anything is imported."""
-    configs = _configurations(inputs)
+def _configuration(inputs: Sequence[str], settings: Sequence[str], n_clusters: Any) -> str | None:
+    """The configuration that is given, if any; what is wrong by itself is refused before anything is imported."""
+    configs = [path for path in inputs if path.lower().endswith((".yaml", ".yml"))]
     if configs and len(inputs) > 1:
         raise click.UsageError(f"give one configuration ({configs[0]}) or data, not both")
     if not configs and n_clusters is None and not any("estimator.n_clusters" in each for each in settings):
         raise click.UsageError("say how many clusters: -k 10")
+    return configs[0] if configs else None
 
 
-def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:
+def _load(config: str | None, inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:
     """A run from the arguments of `fit` and `plan`; values on the command line win over those of the file."""
     from streamkm.cli.config import Override, load_run
 
-    configs, many = _configurations(inputs), options["n_clusters"]
-    data = None if configs else inputs[0] if len(inputs) == 1 else list(inputs)
+    many = options["n_clusters"]
+    data = None if config else inputs[0] if len(inputs) == 1 else list(inputs)
     given = (
         ("data.path", data, "DATA"),
         ("estimator.n_clusters", many[1] if isinstance(many, tuple) else many, "-k"),
         ("output.labels", options.get("labels_format"), "--labels-format"),
     )
     overrides = [*parsed(settings), *(Override(*entry) for entry in given if entry[1] is not None)]
-    run = load_run(configs[0] if configs else None, overrides)
+    run = load_run(config, overrides)
     if isinstance(many, tuple) and not run.output.incremental:
         raise click.UsageError(f"-k {many[0]}:{many[1]} is for fit --incremental; give one number, as -k 10")
     return run

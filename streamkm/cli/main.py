@@ -244,8 +244,8 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
                 labels = estimator.predict_to(source, output, overwrite=options["overwrite"])
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
         new = ", ".join(f"{n:,} of {name}" for name, n in UNSEEN.items() if n)  # of this process, not of a cluster's
-        more = [("new values", f"{new}: the fit had not seen them")] if new else []
-        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), *more, ("labels", output), talk.time()])
+        more = {"new values": f"{new}: the fit had not seen them"} if new else {}
+        talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), *more.items(), ("labels", output), talk.time()])
 
 
 @click.command(hidden=True)

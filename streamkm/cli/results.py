@@ -143,26 +143,10 @@ def write_results(
     data: tuple[RowSource, dict[str, Any]],
     incremental: IncrementalKMeans | None = None,
 ) -> None:
-    """Write all results of a fit but its summary and its report.
+    """Write all results of a fit but its summary, which gets the pass that a table of labels takes, and its report.
 
-    Parameters
-    ----------
-    stage : path
-        Of `staged`.
-    estimator : StreamKMeans or StreamKernelKMeans
-        Fitted.
-    summary : dict
-        Of `summarize`; gets the pass that a table of labels takes.
-    labels_format : "npy", "zarr", "csv" or "parquet"
-    data : (RowSource, dict)
-        What was fitted, and how documents are to be opened to be assigned later: see `data.write_text_settings`.
-    incremental : IncrementalKMeans, optional
-        What goes on from the fit.
-
-    Raises
-    ------
-    DiskFullError, OutputError
-        If it cannot be written.
+    `data`: what was fitted, and how documents are to be opened to be assigned later. `incremental`: what goes on from
+    the fit.
     """
     labelled = stage_labels(stage, estimator, labels_format, data[0])
     if labelled is not None:

@@ -146,59 +146,42 @@ OPTIONAL = ("kernel",)  # there only where they are given
 
 
 def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> dict[str, _Section]:
-    """Check every section and say everything that is wrong with them.
+    """Check every section and say everything that is wrong with them, a problem a line.
 
-    Parameters
-    ----------
-    values : mapping
-        Sections, each a dict or None.
-    origins : mapping of (section,) and (section, key) to str
-        Where each was given, for messages: ``config.yaml:12``.
-    where : str
-        For what was not given.
-
-    Returns
-    -------
-    dict of section name to section
-        Every key has a value. "kernel" is left out where it is null or not given.
-
-    Raises
-    ------
-    ConfigError
-        An unknown section or key, a wrong type, a missing path, a key of the estimator that kernels have no use for; a
-        problem a line.
+    `origins`: where sections and keys were given, for messages: ``config.yaml:12``; `where`: for what was not. Each
+    key of the result has a value; "kernel" is left out where it is null or not given. Raises ConfigError.
     """
-    problems = [_problem((name,), _unknown(name, None), origins, where) for name in values if name not in SECTIONS]
+    problems: list[str] = []
     sections: dict[str, _Section] = {}
+
+    def wrong(problem: str, *key: str) -> None:
+        problems.append(f"{origins.get(key) or origins.get(key[:1]) or where}: {problem}")
+
+    for name in (name for name in values if name not in SECTIONS):
+        wrong(_unknown(name, None), name)
     for name, section in SECTIONS.items():
         given = values.get(name)
         if given is None and name in OPTIONAL:
             continue
         given = {} if given is None else given  # a section without keys is YAML's null
         if not isinstance(given, dict):
-            problems.append(
-                _problem((name,), f"{name} must be a section with keys, got {shown(given)}", origins, where)
-            )
+            wrong(f"{name} must be a section with keys, got {shown(given)}", name)
             continue
         try:
             sections[name] = section.model_validate(given)
         except ValidationError as error:
             found = {str(detail["loc"][0]): detail["type"] for detail in error.errors(include_url=False)}
             for key, kind in found.items():
-                problems.append(_problem((name, key), _explain(name, key, kind, given.get(key)), origins, where))
+                wrong(_explain(name, key, kind, given.get(key)), name, key)
     if "kernel" in sections and "estimator" in sections:
         of_no_use = _KMEANS.keys() - _KERNEL.keys() | _OWN.keys()
         for key, value in sections["estimator"].model_dump(exclude_defaults=True).items():
             if key in of_no_use:
-                problem = f"estimator.{key}={value!r} does not apply to kernel k-means; leave out this key or kernel"
-                problems.append(_problem(("estimator", key), problem, origins, where))
+                needed = "leave out this key or kernel"
+                wrong(f"estimator.{key}={value!r} does not apply to kernel k-means; {needed}", "estimator", key)
     if problems:
         raise ConfigError("\n".join(problems))
     return sections
-
-
-def _problem(key: tuple[str, ...], problem: str, origins: Mapping[tuple[str, ...], str], where: str) -> str:
-    return f"{origins.get(key) or origins.get(key[:1]) or where}: {problem}"
 
 
 def _explain(section: str, key: str, kind: str, given: Any) -> str:
