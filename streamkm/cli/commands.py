@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from streamkm.cli.common import Talk, work
-from streamkm.cli.options import data_options, invalid_option, metric_option, preprocess_option, restart_option
+from streamkm.cli.options import data_options, invalid_option, preprocess_option, restart_option
 from streamkm.core.atomic_io import check_new, replace_file, writing
 from streamkm.core.exceptions import InvalidParameterError, OutputError
 
@@ -86,7 +86,7 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
 @click.option("-k", "--n-clusters", default="2:50", show_default=True, help="Clusters: 2:50, 10:200:10 or 5,10.")
 @click.option("--seed", "--random-state", "random_state", type=int, help="Seed of the sample and the starts.")
 @click.option("-o", "--output", type=click.Path(), default="streamkm-sweep", show_default=True, help="Results.")
-@metric_option
+@click.option("--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True)
 @preprocess_option
 @invalid_option("raise", "skip", "mean", text="skip: leave rows with NaN or infinity out; mean: fill NaN.")
 def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence[str], **options: Any) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import click
 
 _THREADS_HELP = "Threads of this process.  [default: one for each processor]"
+_MEMORY_HELP = "Memory of this process at most: 1 GiB or 50%.  [default: 80 % of the machine's]"
+_FORMATS = click.Choice(["npy", "zarr", "csv", "parquet"])
 COMMANDS: dict[str, Any] = {}  # by name; `main` fills it
 _FITS = ("fit", "plan")
 # what Python calls some options
@@ -72,6 +74,10 @@ def _sizes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     return None if value is None else tuple(map(int, sizes))
 
 
+def _or_auto(_: click.Context, __: click.Parameter, value: int | None) -> int | str:
+    return value or "auto"
+
+
 def _names(value: str) -> list[str]:
     return value.split(",")
 
@@ -103,7 +109,7 @@ _ESTIMATOR_KEYS: dict[str, tuple[Any, ...]] = {
     "seed": (_number, "N", "Random seed; it determines the result."),
     "metric": (None, "NAME", "euclidean, cosine or spherical.  [default: euclidean]"),
     "preprocess": (_steps, "A,B", _STEPS_HELP),
-    "memory_limit": (None, "SIZE", "Largest memory of the process: 1 GiB or 50%."),
+    "memory_limit": (None, "SIZE", _MEMORY_HELP),
     "refine": (_number, "N", "Further passes, each an exact step on all rows."),
     "invalid": (None, "raise|skip|mean", "NaN or infinity: skip labels rows -1.  [default: raise]"),
     "threads": (_number, "N", _THREADS_HELP),
@@ -116,42 +122,20 @@ FIT_KEYS: dict[str, tuple[Any, ...]] = {
     "overwrite": (None, None, "Replace files that have the names of results."),
 }
 """Keys of the section output that `fit` alone takes."""
-set_option = click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE",
-    help="Set a key of the configuration, as in estimator.n_clusters=50 or data.dataset=/X. Repeatable.",
-)  # fmt: skip
-"""A key of the configuration, `settings`."""
-threads_option = click.option(
-    "--threads", "executor", type=click.IntRange(1), callback=lambda _, __, value: value or "auto", help=_THREADS_HELP
-)  # fmt: skip
-"""How many threads work: `executor`."""
+set_option = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key of config.yaml.")
+threads_option = click.option("--threads", "executor", type=click.IntRange(1), callback=_or_auto, help=_THREADS_HELP)
 preprocess_option = click.option(
     "--preprocess", callback=lambda _, __, value: value and _steps(value), metavar="A,B", help=_STEPS_HELP
 )
-"""What is done to rows, or to some of their columns, as they are read: `preprocess`."""
-metric_option = click.option(
-    "--metric", type=click.Choice(["euclidean", "cosine"]), default="euclidean", show_default=True
-)
-"""How far rows are apart: `metric`."""
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that have the names of results.")
-"""Whether files may be replaced: `overwrite`."""
-memory_option = click.option(
-    "--memory-limit", default="auto", show_default=True, metavar="SIZE",
-    help="Memory of this process at most: 1 GiB, 50%, or auto, 80 % of the machine's.",
-)  # fmt: skip
-"""What the command may hold: `memory_limit`."""
+memory_option = click.option("--memory-limit", default="auto", metavar="SIZE", help=_MEMORY_HELP)
 labels_format_option = click.option(
-    "--labels-format", type=click.Choice(["npy", "zarr", "csv", "parquet"]),
-    help="Labels as an array, or as a table with distances, which takes one more pass.  [default: npy]",
-)  # fmt: skip
-"""As what labels are written: `labels_format`."""
+    "--labels-format", type=_FORMATS, help="csv, parquet: with distances.  [default: npy]"
+)
 image_option = click.option(
-    "--image-shape", callback=_sizes, metavar="HxW",
-    help="For rows of pixels, like 28x28 or 32x32x3: show each cluster's center as a picture.",
-)  # fmt: skip
-"""Whether a report shows clusters as pictures: `image_shape`."""
+    "--image-shape", callback=_sizes, metavar="HxW", help="Show centers as pictures: 28x28, 32x32x3."
+)
 restart_option = click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")
-"""Whether a pass begins anew: `restart`."""
 
 
 def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
