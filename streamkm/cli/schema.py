@@ -169,6 +169,8 @@ def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], 
             continue
         try:
             sections[name] = section.model_validate(given)
+            if not 0 <= (seed := given.get("random_state") or 0) < 1 << 32:
+                wrong(f"{name}.random_state must be from 0 to 4,294,967,295, got {seed}", name, "random_state")
         except ValidationError as error:
             found = {str(detail["loc"][0]): detail["type"] for detail in error.errors(include_url=False)}
             for key, kind in found.items():
