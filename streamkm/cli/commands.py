@@ -43,7 +43,7 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         flag = given[0].replace("_", "-")
         raise click.UsageError(f"--append and --{flag} exclude each other: rows are sketched as the store was")
     with Talk(**options) as talk, ExitStack() as stack:
-        from streamkm.cli.data import check_frequencies_target, write_frequencies
+        from streamkm.cli.data import write_frequencies
         from streamkm.engine import open_executor, under_limit
         from streamkm.preparation import check_steps
         from streamkm.sketches import SketchOptions
@@ -58,7 +58,7 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         limits, weights = {name: options[name] for name in ("memory_limit", "executor")}, f"{output}.tfidf.npz"
         if append is None:
             check_store_place(output, overwrite=options["overwrite"])
-            check_frequencies_target(weights)
+            check_new(weights, overwrite=options["overwrite"])
         stack.enter_context(under_limit(options["memory_limit"]))
         source = stack.enter_context(work(paths, settings, options))
         if append is None:
@@ -104,7 +104,8 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
         with work(paths, settings, options) as source:
             given = ("metric", "preprocess", "invalid", "random_state", "memory_limit", "executor")
             how = {"progress": False if options["quiet"] else "auto", **{name: options[name] for name in given}}
-            how["preprocess"] = options["preprocess"] or usual_steps(source, options["metric"])
+            if options["preprocess"] is None:
+                how["preprocess"] = usual_steps(source, options["metric"])
             result = run_sweep(source, clusters_of(n_clusters), **how)
         texts = {SWEEP_CSV: result.csv_text(), SWEEP_JSON: json_text(result.to_dict())}
         if has_matplotlib():

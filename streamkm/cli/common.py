@@ -118,11 +118,6 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     click.echo(f"streamkm: warning: {without_secrets(text)}", err=True)
 
 
-def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """Print labels and texts on stdout, the texts below each other."""
-    click.echo(aligned(pairs))
-
-
 @contextmanager
 def work(
     paths: Sequence[str], settings: Sequence[str], options: Mapping[str, Any], beside: str | None = None

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from streamkm.cluster.fit_info import FitInfo
-from streamkm.core.atomic_io import check_new
-from streamkm.core.exceptions import ConfigError, ModelFileError, OutputError
+from streamkm.core.exceptions import ConfigError, ModelFileError
 from streamkm.fitting.documents import COUNTED_BYTES, count_and_weight, open_documents
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -107,18 +106,8 @@ def write_frequencies(path: str | os.PathLike[str], source: RowSource) -> str | 
     """Write the document frequencies that rows are weighted by; give the path, or None for rows that are not."""
     if not isinstance(source, TfIdfRows):
         return None
-    source.tfidf.save(path, overwrite=True)  # as `check_frequencies_target` allows
+    source.tfidf.save(path, overwrite=True)
     return os.fspath(path)
-
-
-def check_frequencies_target(path: str | os.PathLike[str]) -> None:
-    """Refuse a path where something else lies than document frequencies, which may be replaced. Raises OutputError."""
-    if os.path.lexists(path):
-        check_new(path, overwrite=True)
-        try:
-            TfIdf.load(path)
-        except (OSError, ModelFileError):
-            raise OutputError(f"{os.fspath(path)} exists and holds no document frequencies; move it away") from None
 
 
 def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import Talk, on_cluster, parsed, print_pairs
+from streamkm.cli.common import Talk, on_cluster, parsed
 from streamkm.cli.options import (
     FIT_KEYS,
     counts_of,
@@ -20,6 +20,7 @@ from streamkm.cli.options import (
     labels_format_option,
     run_options,
 )
+from streamkm.core.display import aligned
 from streamkm.core.exceptions import ConfigError, OutputError
 
 if TYPE_CHECKING:
@@ -236,11 +237,14 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
     """Say what fit would do: passes, bytes, memory; all with --verbose.
 
     Takes the arguments of fit. Reads no rows, except where one pass finds the columns or their types: for
-    --categories onehot, and for any --categories of CSV files.
+    --categories onehot, and for any --categories of CSV files. Then it says what --preprocess table makes of each
+    column by the first rows; the fit decides by rows drawn from all.
     """
     config = _configuration(inputs, settings, options["n_clusters"])
     with Talk(**options):
         run = _load(config, inputs, settings, options)
+        from streamkm.cli.summary import fates_of_columns
+
         planned = run.plan()
         if as_json:
             import json
@@ -250,7 +254,8 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
             counted = [("tf-idf", "document frequencies are counted in the first pass")] if run.data.counts else []
             lacking = run.data.source.lacking().items()
             lines = planned.lines() if options["verbose"] else planned.main_lines()
-            print_pairs([*lines, *lacking, *counted, ("results", run.output.directory)])
+            fates = fates_of_columns(run.data.source) if "table" in (run.estimator.preprocess or ()) else []
+            click.echo(aligned([*lines, *fates, *lacking, *counted, ("results", run.output.directory)]))
 
 
 def _configuration(inputs: Sequence[str], settings: Sequence[str], n_clusters: Any) -> str | None:

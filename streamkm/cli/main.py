@@ -23,7 +23,7 @@ import click
 
 from streamkm import __version__
 from streamkm.cli.commands import dedupe, sketch, sweep
-from streamkm.cli.common import Talk, TerminatedError, ended_in_order, parsed, print_pairs, work
+from streamkm.cli.common import Talk, TerminatedError, ended_in_order, parsed, work
 from streamkm.cli.fit import fit, plan
 from streamkm.cli.options import (
     COMMANDS,
@@ -35,7 +35,7 @@ from streamkm.cli.options import (
 )
 from streamkm.cli.update import update
 from streamkm.core.atomic_io import is_full
-from streamkm.core.display import without_secrets
+from streamkm.core.display import aligned, without_secrets
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.progress import COMPILING
 
@@ -245,6 +245,8 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))
         new = ", ".join(f"{n:,} of {name}" for name, n in UNSEEN.items() if n)  # of this process, not of a cluster's
         more = {"new values": f"{new}: the fit had not seen them"} if new else {}
+        if left := source.details().get("left out", "").replace("not among columns=", "no feature of the fit"):
+            more["left out"] = left
         talk.say([("rows", rows_text(told.n_rows, told.n_skipped)), *more.items(), ("labels", output), talk.time()])
 
 
@@ -265,7 +267,7 @@ def warm(*, quiet: bool, verbose: bool) -> None:
     compiled = f"{COMPILING.done:,.0f} compiled in {COMPILING.seconds:.0f} s"
     folder = os.path.commonpath([each.stats.cache_path for each in (nearest_csr, parse_rows)])
     if not quiet:
-        print_pairs([("kernels", compiled if COMPILING.done else "all in the cache before"), ("cache", folder)])
+        click.echo(aligned([("kernels", compiled if COMPILING.done else "all in the cache before"), ("cache", folder)]))
 
 
 for _command in (fit, plan, inspect, assign, update, sketch, dedupe, sweep, warm):

@@ -46,7 +46,7 @@ def counts_of(_: click.Context, __: click.Parameter, value: str | None) -> int |
 def _steps(value: str) -> list[str] | dict[str, Any]:
     """Steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income,weight:age=2``."""
     if ":" not in value:
-        return value.split(",")
+        return [] if value == "none" else value.split(",")
     steps: dict[str, Any] = {}
     for part in value.split(","):
         step, colon, columns = part.partition(":")
@@ -74,10 +74,6 @@ def _sizes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     return None if value is None else tuple(map(int, sizes))
 
 
-def _or_auto(_: click.Context, __: click.Parameter, value: int | None) -> int | str:
-    return value or "auto"
-
-
 def _names(value: str) -> list[str]:
     return value.split(",")
 
@@ -103,7 +99,7 @@ COLUMN_FLAGS = tuple(_COLUMN_KEYS)
 GIVEN = "streamkm.given"  # in `meta` of a context: keys with their values and flags
 _STEPS_HELP = (
     "Done to rows as they are read: table, standardize, robust, log1p, total, unit. Steps of some columns: "
-    "log1p:fare,standardize:age+income,weight:age=2.  [default for tables with text: table]"
+    "log1p:fare,standardize:age+income,weight:age=2.  [default: none; for tables with text table]"
 )
 _ESTIMATOR_KEYS: dict[str, tuple[Any, ...]] = {
     "seed": (_number, "N", "Random seed; it determines the result."),
@@ -123,9 +119,14 @@ FIT_KEYS: dict[str, tuple[Any, ...]] = {
 }
 """Keys of the section output that `fit` alone takes."""
 set_option = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key of config.yaml.")
-threads_option = click.option("--threads", "executor", type=click.IntRange(1), callback=_or_auto, help=_THREADS_HELP)
+threads_option = click.option(
+    "--threads", "executor", type=click.IntRange(1), callback=lambda _, __, value: value or "auto", help=_THREADS_HELP
+)
 preprocess_option = click.option(
-    "--preprocess", callback=lambda _, __, value: value and _steps(value), metavar="A,B", help=_STEPS_HELP
+    "--preprocess",
+    callback=lambda _, __, value: None if value is None else _steps(value),
+    metavar="A,B",
+    help=_STEPS_HELP,
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that have the names of results.")
 memory_option = click.option("--memory-limit", default="auto", metavar="SIZE", help=_MEMORY_HELP)

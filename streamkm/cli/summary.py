@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
 
 MOST_SHOWN = 20  # clusters of a table
+_HEAD_BYTES = 1 << 20
 _FEW, _COUNTED = 50, 10  # values of a column whose values become features; rows that tell a counter
 _MANY = "left out: text of many values"
 _ID = re.compile(r"(?i:(^|_|\W)(id|key|uuid|index|nr))$|[a-z]I[Dd]$")
@@ -84,6 +85,16 @@ def source_lines(source: RowSource) -> list[tuple[str, str]]:
     ]
 
 
+def fates_of_columns(source: RowSource) -> list[tuple[str, str]]:
+    """Label and text, for people: what the step "table" makes of columns, by the first rows without NaN."""
+    from streamkm.passes.table import table_columns
+
+    X = next(source.stream(_HEAD_BYTES)).X
+    X, names = X[np.isfinite(X).all(axis=1)], source.feature_names or ()
+    told = table_columns(X, np.arange(len(X)), names).told(lambda number: names[number]) if len(X) > 1 else ()
+    return [(f"by {len(X):,} rows", line) for line in told]
+
+
 class Seen(NamedTuple):
     """A column by a table's first rows, and what a fit should do with it."""
 
@@ -93,7 +104,6 @@ class Seen(NamedTuple):
     distinct: int
     use: str
     span: str = ""  # the smallest and the largest number
-    skewed: bool = False  # whether `log1p` makes the numbers more even
 
 
 def seen_columns(known: Sequence[str], head: Any, given: Mapping[str, Any]) -> list[Seen]:
@@ -105,12 +115,11 @@ def seen_columns(known: Sequence[str], head: Any, given: Mapping[str, Any]) -> l
     ids = sorted((each.name for each in found if each.use == "id"), key=lambda name: not _ID.search(name))
     chosen = given.get("id_column", next(iter(ids), None))
     vector = next((each.name for each in found if each.use == "vector"), None)
-    for number, each in enumerate(found):
-        if each.use == "id" and each.name != chosen:
-            found[number] = Seen(*each[:4], "left out: names rows", *each[5:])
-        elif vector not in (None, each.name) and each.use in FEATURES:
-            found[number] = Seen(*each[:4], f"left out: beside the vectors of {vector}", *each[5:])
-    return found
+    beside = {use: f"left out: beside the vectors of {vector}" for use in FEATURES if vector is not None}
+    uses = {"id": "left out: names rows"} | beside
+    return [
+        each if each.name in (chosen, vector) else each._replace(use=uses.get(each.use, each.use)) for each in found
+    ]
 
 
 def _seen(name: str, values: Any, given: Mapping[str, Any]) -> Seen:
@@ -150,9 +159,7 @@ def _seen(name: str, values: Any, given: Mapping[str, Any]) -> Seen:
         return Seen(name, "text" if text else str(kind), missing, distinct, use)
     held = np.asarray(values.drop_null().to_pylist(), np.float64)
     held = held[~np.isnan(held)]
-    spread, away = held.std(), held - held.mean()
-    skewed = held.min() >= 0 and spread > 0 and held.mean() > np.median(held) and (away**3).mean() > 2 * spread**3
-    return Seen(name, str(kind), missing, distinct, use, f"{held.min():.6g} to {held.max():.6g}", bool(skewed))
+    return Seen(name, str(kind), missing, distinct, use, f"{held.min():.6g} to {held.max():.6g}")
 
 
 def fit_options(columns: Sequence[Seen], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,15 +190,12 @@ def fit_command(path: str, columns: Sequence[Seen], options: Mapping[str, Any], 
         else:
             words += ["--set", f"data.{key}={json.dumps(value)}"]
     words += ["--invalid", "mean"] if any(each.missing for each in numbers) else []
-    names, skewed = [each.name for each in numbers], [each.name for each in numbers if each.skewed]
-    texts = [each.name for each in columns if each.use in ("one-hot", "hashed")]  # features that keep their 0 and 1
-    if (texts or skewed) and options.get("categories") != "hash":
-        words += ["--preprocess", "table"]
-    elif names and texts and not any(re.search(r"[,:=+]", name) for name in names):
-        steps = {"log1p": skewed, "standardize": names}
-        words += ["--preprocess", ",".join(f"{step}:{'+'.join(of)}" for step, of in steps.items() if of)]
-    elif len(names) > 1 and not texts:
-        words += ["--preprocess", "standardize"]
+    names = [each.name for each in numbers]
+    texts = [each for each in columns if each.use in ("one-hot", "hashed")]  # features that keep their 0 and 1
+    if options.get("categories") != "hash":
+        words += ["--preprocess", "table"] if texts or len(names) > 1 else []
+    elif names:
+        words += ["--set", f"estimator.preprocess={json.dumps({'standardize': names})}"]
     return shlex.join(words)
 
 

@@ -359,7 +359,30 @@ def test_inspect_shows_broken_values_and_takes_logarithms_of_skewed_ones(baskets
     hashed = run(
         "inspect", "b.csv", "--categories", "hash", "--id-column", "basket_id", "--exclude", "day,nothing,note"
     )
-    assert "log1p:amount+discount,standardize:" in hashed
+    assert '{"standardize": ["amount", "items", "down", "even", "discount"]}' in hashed
+    assert _typed(hashed)["parameters"]["preprocess"] == {
+        "standardize": ["amount", "items", "down", "even", "discount"]
+    }
+
+
+def test_plan_says_what_becomes_of_columns_of_a_table(baskets):
+    rng = np.random.default_rng(1)
+    baskets.assign(amount=rng.lognormal(3, 1.5, 120), same=7.0).to_csv("b.csv", index=False)
+    given = ("b.csv", "-k", 2, "--categories", "onehot", "--exclude", "nothing,note,day,basket_id")
+    said = run("plan", *given)
+    assert re.search(r"^by 120 rows +logarithms are taken of amount$", said, re.M)
+    assert re.search(r"^by 120 rows +line is left out: it is a counter$", said, re.M)
+    assert re.search(r"^by 120 rows +same is left out: it is constant$", said, re.M)
+    assert "by 120 rows" not in run("plan", *given, "--preprocess", "none")
+    columns = run("sweep", *given[:1], "-k", "2:3", *given[3:], "--preprocess", "none", "-q", "-o", "none")
+    assert not columns
+    values = json.loads(Path("none/sweep.json").read_text()), json.loads(_swept(given[3:]).read_text())
+    assert values[0] != values[1]
+
+
+def _swept(flags):
+    run("sweep", "b.csv", "-k", "2:3", *flags, "-q", "-o", "table")
+    return Path("table/sweep.json")
 
 
 def test_inspect_takes_what_is_said_of_columns(baskets):
@@ -394,3 +417,7 @@ def test_assign_says_which_values_the_fit_had_not_seen(tmp_path, monkeypatch):
     for file, told in (("june.csv", True), ("may.csv", False)):
         given = ("assign", "out/model.npz", file, "-o", "l.npy", "--categories-unseen", "ignore", "--overwrite")
         assert ("new values  2 of payment: the fit had not seen them" in run(*given)) == told
+    lines[0:0] = ["fare,payment"]
+    Path("july.csv").write_text("\n".join(f"{line},{i or 'tip'}" for i, line in enumerate(lines)))
+    said = run("assign", "out/model.npz", "july.csv", "-o", "l.npy", "--overwrite")
+    assert re.search(r"^left out +'tip' \(no feature of the fit\)", said, re.M)

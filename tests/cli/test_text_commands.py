@@ -209,14 +209,14 @@ def test_frequencies_come_before_the_store_and_replace_nothing_else(folder, monk
     write("jsonl", topic_texts(60)[0])
     Path("x.zarr.tfidf.npz").write_text("mine")
     said = run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", code=2)
-    assert "x.zarr.tfidf.npz exists and holds no document frequencies" in said
+    assert "x.zarr.tfidf.npz exists; pass --overwrite" in said
     assert sorted(path.name for path in folder.iterdir()) == ["x.jsonl", "x.zarr.tfidf.npz"]
     Path("x.zarr.tfidf.npz").unlink()
     with monkeypatch.context() as patched:
         patched.setattr("streamkm.stores.operations.publish", None)
         run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", code=1)
     assert TfIdf.load("x.zarr.tfidf.npz").frequencies.n_rows == 60
-    run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body")
+    run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", "--overwrite")
 
 
 def test_frequencies_are_written_whole_or_not_at_all(tmpfs):
