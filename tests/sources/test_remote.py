@@ -338,17 +338,14 @@ def test_every_byte_is_fetched_once_a_pass(web, path, executor, request):
     assert web.count("HEAD") == (0 if path == "x.zarr" else 2)
 
 
-def test_the_index_of_small_chunks_is_fetched_once_and_without_the_chunks(web):
-    url = put_small_chunks(web, "gzip")
-    size = len(web.objects["gzip.h5"])
+def test_the_index_of_small_chunks_is_fetched_without_the_chunks(web):
+    source = pickle.loads(pickle.dumps(open_source(put_small_chunks(web, "gzip"))))
     web.log.clear()
-    source = open_source(url)
-    assert sum(span[1] - span[0] + 1 for method, _, span in web.log if method == "GET" and span) < size / 8
-    web.log.clear()
-    elsewhere = pickle.loads(pickle.dumps(source))
-    first, *_ = elsewhere.chunks(100_000)
-    elsewhere.read(first)
-    assert len(web.log) == 1
+    first, *_ = source.chunks(100_000)
+    source.read(first)
+    sizes = [span[1] - span[0] + 1 for method, _, span in web.log if method == "GET" and span]
+    assert len(sizes) <= 4
+    assert sum(sizes) < len(web.objects["gzip.h5"]) / 8
 
 
 DECODED: dict[str, dict[str, object]] = {

@@ -6,6 +6,7 @@ Responsible for finding the matrix in a file and for what may be followed on the
 from __future__ import annotations
 
 import os
+import posixpath
 from typing import Any
 
 import h5py
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import SourceError, StreamkmError
 from streamkm.sources.base import ChunkedSource
 from streamkm.sources.binary.column_names import open_matrix
-from streamkm.sources.binary.hdf5_arrays import Hdf5Array, open_file
+from streamkm.sources.binary.hdf5_arrays import FAILURES, Hdf5Array, open_file
 from streamkm.sources.binary.layouts import Node, join
 from streamkm.sources.stored import opened_path
 
@@ -75,7 +76,7 @@ def _open_in(tree: _Hdf5Tree, dataset: str | None, var_column: str | None, genes
         return open_matrix(tree, dataset, var_column, genes)
     except StreamkmError:
         raise
-    except (RuntimeError, LookupError, OSError, ValueError, TypeError, OverflowError) as error:
+    except FAILURES as error:
         raise SourceError(f"{tree.name} is damaged: {error}") from error
 
 
@@ -95,24 +96,19 @@ class _Hdf5Tree:
         return found
 
     def node(self, path: str) -> Node | None:
-        if not self._exists(path):
-            return None
-        item = self._file[path]
+        item = self._item(path)
         if isinstance(item, h5py.Dataset):
             return Node(path, shape=item.shape if item.shape is not None else (), dtype=item.dtype)
         if not isinstance(item, h5py.Group):
             return None
-        # files of AnnData before 0.7 name the format in these attributes
-        old = {"csr": "csr_matrix", "csc": "csc_matrix"}.get(_text(item.attrs.get("h5sparse_format")), "")
-        shape = item.attrs.get("shape", item.attrs.get("h5sparse_shape"))
-        members = frozenset(item)
-        if shape is None and "shape" in members and self._exists(join(path, "shape")):
-            shape = item["shape"][...] if item["shape"].size == 2 else None
+        shape = item.attrs.get("shape")
+        if shape is None and isinstance(stored := self._item(join(path, "shape")), h5py.Dataset) and stored.size == 2:
+            shape = stored[...]
         return Node(
             path,
-            encoding=_text(item.attrs.get("encoding-type")) or old,
+            encoding=_text(item.attrs.get("encoding-type")),
             matrix_shape=None if shape is None else tuple(int(length) for length in np.ravel(shape)),
-            members=members,
+            members=frozenset(item),
         )
 
     def attribute(self, path: str, name: str) -> str:
@@ -127,11 +123,9 @@ class _Hdf5Tree:
 
     def _dataset(self, path: str) -> h5py.Dataset:
         """Give the dataset at `path`; refuses one whose values lie in another file."""
-        if not self._exists(path):
-            raise SourceError(f"{self.name} has no {path}")
-        dataset = self._file[path]
+        dataset = self._item(path)
         if not isinstance(dataset, h5py.Dataset):
-            raise SourceError(f"{self.name}:{path} is a group; a dataset is needed")
+            raise SourceError(f"{self.name} has no dataset {path}")
         if not self._follow_external:
             others = [file for file, _, _ in dataset.external or ()]
             if dataset.is_virtual:
@@ -143,29 +137,25 @@ class _Hdf5Tree:
                 )
         return dataset
 
-    def _exists(self, path: str) -> bool:
-        """Whether every link on the way leads somewhere; refuses to leave the file."""
-        todo = [part for part in path.split("/") if part]
-        at, links = self._file["/"], 0
-        while todo:
-            name = todo.pop(0)
-            link = at.get(name, getlink=True) if isinstance(at, h5py.Group) else None
-            if isinstance(link, h5py.ExternalLink) and not self._follow_external:
+    def _item(self, path: str, n_links: int = 0) -> Any:
+        """Give what is at `path`, None where a link on the way leads nowhere; refuses to leave the file."""
+        if self._follow_external:
+            return self._file.get(path)
+        item: Any = self._file["/"]
+        for name in filter(None, path.split("/")):
+            link = item.get(name, getlink=True) if isinstance(item, h5py.Group) else None
+            if isinstance(link, h5py.ExternalLink):
                 raise SourceError(
-                    f"{join(f'{self.name}:{at.name}', name)} is a link to {link.filename}:{link.path}; pass "
+                    f"{join(f'{self.name}:{item.name}', name)} is a link to {link.filename}:{link.path}; pass "
                     f"follow_external=True if you trust this file to name files to read"
                 )
             if isinstance(link, h5py.SoftLink):
-                links += 1
-                if links > _MOST_LINKS:
+                if n_links == _MOST_LINKS:
                     raise SourceError(f"{self.name}:{path} is a circle of links")
-                todo = [part for part in link.path.split("/") if part] + todo
-                at = self._file["/"] if link.path.startswith("/") else at
-                continue
-            if link is None or name not in at:
-                return False
-            at = at[name]
-        return True
+                item = self._item(posixpath.join(item.name, link.path), n_links + 1)
+            elif link is None or (item := item.get(name)) is None:
+                return None
+        return item
 
 
 def _text(value: Any) -> str:

@@ -1,17 +1,17 @@
 """Datasets of HDF5 files, read by rows, by as many threads as there are.
 
-The HDF5 library lets one thread in at a time, decompression included. So it is asked once where the bytes lie; then
-contiguous datasets and chunks that are plain, deflated or shuffled are read and decoded here, all others by h5py.
+The HDF5 library lets one thread in at a time, decompression included. So storage chunks that are plain, deflated or
+shuffled are taken from it as they are stored and decoded here; all others are read by h5py.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -23,21 +23,19 @@ from streamkm.core.process import collector_off
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.file import RemoteFile
 from streamkm.sources.remote.objects import Address, is_remote, remote_library, settle
-from streamkm.sources.stored import FileArray, StoredArray, chunks_text, open_binary, read_fully
+from streamkm.sources.stored import StoredArray, chunks_text
 
-DEFLATE, SHUFFLE = 1, 2
-"""Filter identifiers of the HDF5 file format."""
+FAILURES = (OSError, RuntimeError, ValueError, TypeError, LookupError, OverflowError)
+"""Errors of h5py on bytes that are not its own."""
 
+DEFLATE, SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 # of a request for the library's own structures: where chunks are small, pieces of their index lie everywhere between
 # them, and larger requests would bring the whole file
 _LIBRARY_BYTES = 1 << 12
-# below this, finding a chunk and starting zlib costs more in Python than the lock does; not more than requests do
+# below this, finding a chunk and starting zlib costs more in Python than the lock does
 _LEAST_CHUNK_BYTES = 1 << 12
-_MOST_CHUNKS = 1 << 22  # 16 bytes each
-_FILTER_NAMES = {DEFLATE: "gzip", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle", 32015: "zstd", 32026: "blosc2"}
 _SHOWN_CHARACTERS = 30
 _DIRECT_FILTERS = ((), (DEFLATE,), (SHUFFLE,), (SHUFFLE, DEFLATE))  # in the order in which they were applied
-_FAILURES = (RuntimeError, ValueError, TypeError, LookupError, OverflowError)  # of h5py, besides OSError
 
 
 class Hdf5Array(StoredArray):
@@ -56,18 +54,14 @@ class Hdf5Array(StoredArray):
         self.shape, self.dtype = dataset.shape or (), dataset.dtype
         self.unit_rows = dataset.chunks[0] if dataset.chunks else 1
         self.unit_bytes = math.prod(dataset.chunks) * self.dtype.itemsize if dataset.chunks else 0
+        self.n_bytes = dataset.id.get_storage_size()
         self.in_process = handle or (isinstance(path, Address) and path.in_process)
         self.libraries = ("h5py", *remote_library(path))
         self._details = _describe_storage(dataset)
-        self.decodes = dataset.id.get_create_plist().get_nfilters() > 0 or is_remote(path)
-        _require_filters(dataset, self.name)
-        self._stored: FileArray | _Chunks | None = None
+        self._codes = tuple(code for code, *_ in _filters(dataset))
+        self.decodes = bool(self._codes) or is_remote(path)
         self._object = _remote_file(path)  # kept for what it has fetched: the library reads its structures again
-        self._asked = handle
-        if self._object:  # the index of an object's chunks is fetched once, and goes along to all processes
-            self._ask(dataset)
-        stored: Any = self._stored
-        self.n_bytes = int(stored.sizes.sum()) if isinstance(stored, _Chunks) else dataset.id.get_storage_size()
+        _require_decoders(dataset, self.name)
 
     def details(self) -> dict[str, str]:
         """Say how the values are stored; see `StoredArray.details`."""
@@ -75,27 +69,21 @@ class Hdf5Array(StoredArray):
 
     def read_into(self, start: int, stop: int, out: NDArray[Any]) -> None:
         """Fill `out`; see `StoredArray.read_into`."""
-        if not self._asked:
-            with open_file(self._path) as file:
-                self._ask(file[self._dataset])
-        if isinstance(self._stored, FileArray):
-            self._stored.read_into(start, stop, out)
-            return
         try:
-            if self._stored and self._stored.are_direct and self._read_chunks(self._stored, start, stop, out):
-                return
             with nullcontext() if self._handle is not None else open_file(self._path, self._object) as file:
                 dataset: Any = self._handle if file is None else file[self._dataset]
-                _require_filters(dataset, self.name)
-                if self._object and self._stored:
-                    self._object.expect(self._stored.ranges(start, stop))
+                _require_decoders(dataset, self.name)
+                if self._object and dataset.chunks:
+                    self._object.expect(_ranges(dataset, start, stop))
+                if self._is_direct(dataset) and self._read_chunks(dataset, start, stop, out):
+                    return
                 if out.dtype == dataset.dtype:
                     dataset.read_direct(out, np.s_[start:stop])
                 else:
                     out[...] = dataset[start:stop]
         except StreamkmError:
             raise
-        except (OSError, *_FAILURES) as error:
+        except FAILURES as error:
             raise SourceError(f"{self.name}, rows {start:,}-{stop - 1:,}, cannot be read: {error}") from error
 
     def __getstate__(self) -> dict[str, Any]:
@@ -104,118 +92,68 @@ class Hdf5Array(StoredArray):
                 f"{self.name} is read through a file that is open for writing or lies in memory, which no other "
                 f"process can share; close it and pass its path instead"
             )
-        return {**self.__dict__, "_object": None, **({} if self._object else {"_asked": False, "_stored": None})}
+        return {**self.__dict__, "_object": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _object=_remote_file(state["_path"]))
 
-    def _ask(self, dataset: h5py.Dataset) -> None:
-        """Find out where the values are, unless only the library can read them or they are damaged."""
-        with suppress(*_FAILURES):
-            if _is_plain(dataset, self._path):
-                offset = dataset.id.get_offset()
-                if offset is None:
-                    self._stored = _find_chunks(dataset, self._path)
-                else:
-                    self._stored = FileArray(self._path, offset, self.shape, self.dtype, name=self.name)
-        self._asked = True
+    def _is_direct(self, dataset: Any) -> bool:
+        """Whether stored values are the bytes of NumPy's type, behind filters that are decoded here."""
+        return (
+            dataset.chunks is not None
+            and self._handle is None
+            and self._codes in _DIRECT_FILTERS
+            and self.unit_bytes >= _LEAST_CHUNK_BYTES
+            and len(self.shape) <= 2
+            and bool(h5py.h5t.py_create(dataset.dtype) == dataset.id.get_type())
+        )
 
-    def _read_chunks(self, stored: _Chunks, start: int, stop: int, out: NDArray[Any]) -> bool:
-        """Fill `out` without the library; False where a chunk needs it, to give its fill value or say what is wrong."""
-        rows, columns = stored.shape
+    def _read_chunks(self, dataset: Any, start: int, stop: int, out: NDArray[Any]) -> bool:
+        """Fill `out` by stored chunks; False where a chunk needs the library: for its fill value, or its error."""
+        rows, columns = (*dataset.chunks, 1)[:2]
         table = out.reshape(stop - start, -1)
-        with open_binary(self._path) as file:
-            if isinstance(file, RemoteFile):
-                file.expect(stored.ranges(start, stop))
-            for i in range(start // rows, -(-stop // rows)):
-                low, high = max(start, i * rows), min(stop, (i + 1) * rows)
-                for j in range(stored.offsets.shape[1]):
-                    place = table[low - start : high - start, j * columns : (j + 1) * columns]
-                    values = self._decoded(file, int(stored.offsets[i, j]), int(stored.sizes[i, j]), stored)
-                    if values is None:
-                        return False
-                    place[...] = values[low - i * rows : high - i * rows, : place.shape[1]]
+        for i in range(start // rows * rows, stop, rows):
+            low, high = max(start, i), min(stop, i + rows)
+            for j in range(0, table.shape[1], columns):
+                place = table[low - start : high - start, j : j + columns]
+                values = self._decoded(dataset, (i, j)[: len(self.shape)])
+                if values is None:
+                    return False
+                place[...] = values.reshape(rows, columns)[low - i : high - i, : place.shape[1]]
         return True
 
-    def _decoded(self, file: Any, offset: int, size: int, stored: _Chunks) -> NDArray[Any] | None:
+    def _decoded(self, dataset: Any, at: tuple[int, ...]) -> NDArray[Any] | None:
         """Values of a storage chunk; no more is inflated than it holds: few bytes can claim to be terabytes."""
-        values: Any = bytearray(size if size <= file.size else 0)
-        if not values or read_fully(file, memoryview(values), offset) < size:
+        if not 0 < dataset.id.get_chunk_info_by_coord(at).size <= dataset.file.id.get_filesize():
             return None
-        if DEFLATE in stored.filters:
+        mask, values = dataset.id.read_direct_chunk(at)
+        if mask:
+            return None
+        if DEFLATE in self._codes:
             try:
                 values = zlib.decompressobj().decompress(values, self.unit_bytes + 1)
             except zlib.error:
                 return None
-            if len(values) > self.unit_bytes:
-                raise SourceError(
-                    f"a storage chunk of {self.name} inflates to more than the {self.unit_bytes:,} bytes it holds"
-                )
-        if len(values) != self.unit_bytes:
+        if len(values) > self.unit_bytes:
+            raise SourceError(
+                f"a storage chunk of {self.name} inflates to more than the {self.unit_bytes:,} bytes it holds"
+            )
+        if len(values) < self.unit_bytes:
             return None
-        if SHUFFLE in stored.filters:  # all first bytes come before all second ones; plane by plane is fastest
+        if SHUFFLE in self._codes:  # all first bytes come before all second ones; plane by plane is fastest
             planes = np.frombuffer(values, np.uint8).reshape(self.dtype.itemsize, -1)
             values = np.empty(planes.shape[::-1], np.uint8)
             for i, plane in enumerate(planes):
                 values[:, i] = plane
-        return np.frombuffer(values, self.dtype).reshape(stored.shape)
+        return np.frombuffer(values, self.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunks:
-    """Places of the storage chunks of a dataset; those of one dimension are seen as having one column."""
-
-    shape: tuple[int, int]  # of a storage chunk
-    filters: tuple[int, ...]
-    are_direct: bool  # whether all can be decoded here
-    # (chunks down, chunks across); size 0 is a chunk that was never written, whose value the library knows
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-    def ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Bytes of the file that rows lie in."""
-        places = np.s_[start // self.shape[0] : -(-stop // self.shape[0])]
-        offsets, sizes = self.offsets[places].ravel().tolist(), self.sizes[places].ravel().tolist()
-        return ((at, at + size) for at, size in zip(offsets, sizes, strict=True) if size)
-
-
-def _is_plain(dataset: h5py.Dataset, path: str) -> bool:
-    """Whether the stored values are the bytes of NumPy's type, in this file, at the places that the library tells."""
-    file = dataset.file  # another one where a link leads there
-    here = file.driver == "fileobj" if isinstance(path, Address) else (file.driver, file.filename) == ("sec2", path)
-    plain_type = h5py.h5t.py_create(dataset.dtype) == dataset.id.get_type()
-    return here and plain_type and not (dataset.is_virtual or dataset.external or file.userblock_size)
-
-
-def _find_chunks(dataset: h5py.Dataset, path: str) -> _Chunks | None:
-    """Places of the storage chunks; None where there are none, or too many, or too small ones of a local file.
-
-    Raises SourceError: chunks beyond the dataset, or two in one place.
-    """
-    if dataset.chunks is None or len(dataset.chunks) > 2:
-        return None
-    chunk, shape = (*dataset.chunks, 1)[:2], (*dataset.shape, 1)[:2]
-    grid = (-(-shape[0] // chunk[0]), -(-shape[1] // chunk[1]))
-    if math.prod(grid) > _MOST_CHUNKS:
-        return None
-    offsets, sizes = np.zeros(grid, np.int64), np.zeros(grid, np.int64)
-    masks, misplaced = set(), []
-
-    def note(info: Any) -> None:
-        at = (info.chunk_offset[0] // chunk[0], (*info.chunk_offset, 0)[1] // chunk[1])
-        if at[0] >= grid[0] or at[1] >= grid[1] or sizes[at]:
-            misplaced.append(info.chunk_offset)
-        else:
-            offsets[at], sizes[at] = info.byte_offset, info.size
-            masks.add(info.filter_mask)
-
-    dataset.id.chunk_iter(note)
-    if misplaced:  # the library would read such chunks as if they had never been written
-        raise SourceError(f"{path} is damaged: its index has a storage chunk at {misplaced[0]}, none of {shape}")
-    if not isinstance(path, Address) and math.prod(chunk) * dataset.dtype.itemsize < _LEAST_CHUNK_BYTES:
-        return None
-    filters = tuple(code for code, *_ in _filters(dataset))
-    return _Chunks(chunk, filters, filters in _DIRECT_FILTERS and masks <= {0}, offsets, sizes)
+def _ranges(dataset: Any, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Bytes of the file that rows of a dataset in chunks lie in."""
+    steps = zip((start, 0), (stop, *dataset.shape[1:]), dataset.chunks, strict=False)
+    corners = itertools.product(*(range(first // step * step, last, step) for first, last, step in steps))
+    found = map(dataset.id.get_chunk_info_by_coord, corners)
+    return ((info.byte_offset, info.byte_offset + info.size) for info in found if info.size)
 
 
 def _filters(dataset: h5py.Dataset) -> list[Any]:
@@ -224,10 +162,10 @@ def _filters(dataset: h5py.Dataset) -> list[Any]:
 
 
 def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:
-    names = []
-    for code, _, values, text in _filters(dataset):
-        known = _FILTER_NAMES.get(code) or text.decode(errors="replace")[:_SHOWN_CHARACTERS].strip() or f"filter {code}"
-        names.append(f"{known}, level {values[0]}" if code == DEFLATE and values else known)
+    names = [
+        f"gzip, level {values[0]}" if code == DEFLATE else text.decode(errors="replace")[:_SHOWN_CHARACTERS]
+        for code, _, values, text in _filters(dataset)
+    ]
     where = "virtual, in other datasets" if dataset.is_virtual else "none, contiguous"
     chunks = chunks_text(dataset.chunks, dataset.shape) if dataset.chunks else where
     return {"chunks": chunks, "compression": " + ".join(names) or "none"}
@@ -261,23 +199,20 @@ def open_file(path: str, kept: RemoteFile | None = None) -> Iterator[h5py.File]:
             yield file
 
 
-def _require_filters(dataset: h5py.Dataset, name: str) -> None:
-    """See to it that a dataset has its sources, and each filter a decoder; loads hdf5plugin where that helps.
+def _require_decoders(dataset: h5py.Dataset, name: str) -> None:
+    """Refuse a dataset that lacks a filter's decoder, or a source; loads hdf5plugin where that helps.
 
-    Raises MissingDependencyError naming the filter and the extra that brings it.
+    Raises MissingDependencyError naming the filter and the extra that brings it. Raises SourceError.
     """
     _require_sources(dataset, name)
-    missing = [(code, text) for code, _, _, text in _filters(dataset) if not h5py.h5z.filter_avail(code)]
-    if not missing:
-        return
-    with suppress(ImportError):
-        import hdf5plugin  # noqa: F401  # registers its filters
-    for code, text in missing:
+    for code, _, _, text in _filters(dataset):
         if not h5py.h5z.filter_avail(code):
-            label = text.decode(errors="replace") or "unnamed"
+            with suppress(ImportError):
+                import hdf5plugin  # noqa: F401  # registers its filters
+        if not h5py.h5z.filter_avail(code):
             raise MissingDependencyError(
-                f"{name} is compressed with HDF5 filter {code} ({label}), which is not installed; "
-                f"pip install 'streamkm[hdf5plugin]', or write the data again with gzip"
+                f"{name} is compressed with HDF5 filter {code} ({text.decode(errors='replace') or 'unnamed'}), which "
+                f"is not installed; pip install 'streamkm[hdf5plugin]', or write the data again with gzip"
             )
 
 
@@ -287,11 +222,11 @@ def _require_sources(dataset: h5py.Dataset, name: str) -> None:
         file, inner = source.file_name, source.dset_name
         if "%" in file + inner:  # one of a series, of which any number may be there
             continue
-        places = [os.path.join(os.path.dirname(os.fsdecode(dataset.file.filename)), file), file]
-        place = next((each for each in places if os.path.isfile(each)), None)
-        with suppress(OSError), nullcontext(dataset.file) if file == "." else h5py.File(place or file, "r") as holder:
+        beside = os.path.join(os.path.dirname(os.fsdecode(dataset.file.filename)), file)
+        place = beside if os.path.isfile(beside) else file
+        with suppress(OSError), nullcontext(dataset.file) if file == "." else h5py.File(place, "r") as holder:
             if isinstance(found := holder.get(inner), h5py.Dataset):
                 _require_sources(found, name)
                 continue
-        where = "the same file" if file == "." else f"{place or file}, which is {'there' if place else 'missing'}"
+        where = "the same file" if file == "." else place
         raise SourceError(f"{name} is virtual and has lost its source {inner} in {where}; restore it")
