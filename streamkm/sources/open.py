@@ -16,9 +16,9 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import is_sparse
 from streamkm.sources.base import RowSource
-from streamkm.sources.binary.column_names import gene_names, marked_genes
+from streamkm.sources.binary.column_names import name_genes
 from streamkm.sources.cached import CachedRows
-from streamkm.sources.chosen_columns import ChosenColumns, by_names, choosable, named
+from streamkm.sources.chosen_columns import by_names, named
 from streamkm.sources.formats import COLUMNS, FORMATS, GENES, STORED, Reader
 from streamkm.sources.memory.frames import is_frame, is_stream
 from streamkm.sources.paths import join, near, open_paths
@@ -177,11 +177,7 @@ def _open_object(X: Any, options: dict[str, Any]) -> RowSource:
 def _open_anndata(X: Any, options: dict[str, Any]) -> RowSource:
     """Open an AnnData object: its X, with the names of its genes."""
     source = _open_object(X.X, {name: value for name, value in options.items() if name not in GENES})
-    column, genes = options.get("var_column"), options.get("genes")
-    source.feature_names = gene_names(X, column)
-    if column is not None:
-        source.made_with = {"var_column": column}
-    return source if genes is None else ChosenColumns(choosable(source), marked_genes(X, genes))
+    return name_genes(source, X, options.get("var_column"), options.get("genes"))
 
 
 def is_package(value: Any, *packages: str) -> bool:

@@ -102,15 +102,6 @@ def test_an_index_of_strings_that_may_be_missing_and_of_categories(tmp_path):
         open_source(tmp_path / "x.h5ad")
 
 
-def test_structured_arrays_of_old_files(tmp_path):
-    var = np.array(list(zip(NAMES, SYMBOLS, strict=True)), [("index", "S9"), ("symbol", "S20")])
-    with h5py.File(tmp_path / "x.h5ad", "w") as file:
-        write_csr(file.create_group("X"), sparse_matrix())
-        file["obs"], file["var"] = np.zeros(53, [("index", "S3")]), var
-    assert open_source(tmp_path / "x.h5ad").feature_names == NAMES
-    assert open_source(tmp_path / "x.h5ad", var_column="symbol").feature_names == UNIQUE_SYMBOLS
-
-
 def test_features_of_10x(tmp_path):
     X = sparse_matrix()
     with h5py.File(tmp_path / "v3.h5", "w") as file:

@@ -7,9 +7,9 @@ where the user named none. Sees a file as a `Tree` of nodes and never opens one.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from streamkm.core.exceptions import InvalidInputError, SourceNotFoundError
 from streamkm.sources.stored import StoredArray
 
 _CSR_MEMBERS = frozenset({"data", "indices", "indptr"})
+_MOST_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,11 @@ class Tree(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MatrixLocation:
-    """The matrix that is meant: a dense array, or the group of three CSR arrays.
+    """The matrix that is meant: a dense array, or the group of three CSR arrays."""
 
-    `shape` is (n, d) with samples as rows; `layout` says for people whose arrangement it is.
-    """
-
-    kind: Literal["dense", "csr"]
     path: str
-    shape: tuple[int, ...]
-    layout: str = "dense"
+    shape: tuple[int, ...]  # (n, d), samples as rows
+    layout: str = "dense"  # whose arrangement it is, for people
 
 
 def find_matrix(tree: Tree, path: str | None) -> MatrixLocation:
@@ -81,46 +78,34 @@ def find_matrix(tree: Tree, path: str | None) -> MatrixLocation:
     matrix or several (they are listed), a CSC matrix, or an array that is none of rows.
     """
     start = "/" + (path or "").strip("/")
-    node = tree.node(start)
+    node, root = tree.node(start), tree.node("/")
     if node is None:
-        raise SourceNotFoundError(_not_there(tree, start))
-    root = tree.node("/")
+        near = difflib.get_close_matches(start, list(tree.paths()), n=1, cutoff=0.4)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise SourceNotFoundError(f"{tree.name} has no {start}{hint}; it holds {_listing(tree, '/')}")
     if (root is not None and root.members >= {"row_attrs", "col_attrs"}) or tree.attribute("/", "LOOM_SPEC_VERSION"):
         raise InvalidInputError(
             f"{tree.name} is a loom file, of genes by cells; write cells by genes: "
             f"anndata.io.read_loom(path).write_h5ad(other)"
         )
-    if not node.is_group:
-        return _as_written(tree, MatrixLocation("dense", start, node.shape or ()))
-    group = _as_sparse(tree, node)
-    if group is not None:
-        return group
-    if node.encoding == "anndata" or {"X", "obs", "var"} <= node.members:
-        below = tree.node(join(start, "X"))
-        if below is not None:
-            return find_matrix(tree, below.path)
-    candidates = [_as_written(tree, found) for found in _candidates(tree, start)]
-    if len(candidates) == 1:
-        return candidates[0]
-    if candidates:
-        listed = ", ".join(f"{found.path} {found.shape}" for found in candidates[:20])
+    is_object = node.encoding == "anndata" or node.members >= {"X", "obs", "var"}
+    if is_object and tree.node(join(start, "X")) is not None:
+        return find_matrix(tree, join(start, "X"))
+    found = [_matrix(tree, node)] if not node.is_group or node.members >= _CSR_MEMBERS else _candidates(tree, start)
+    if found and tree.attribute(found[0].path, "MATLAB_class"):
         raise InvalidInputError(
-            f"{tree.name}:{start} holds {len(candidates)} matrices: {listed}; choose one with dataset="
+            f"{tree.name}:{found[0].path} {found[0].shape} is of MATLAB, and MATLAB writes matrices transposed: save "
+            f"the transpose there (save('-v7.3', X.')), or write h5py.File(path)[name][:].T with numpy.save"
         )
-    raise InvalidInputError(
-        f"{tree.name}:{start} holds no matrix: no two-dimensional array of numbers and no group of CSR arrays; "
-        f"it holds {_listing(tree, start)}"
-    )
-
-
-def _as_written(tree: Tree, found: MatrixLocation) -> MatrixLocation:
-    """The same matrix, if its rows are rows. Raises InvalidInputError."""
-    if tree.attribute(found.path, "MATLAB_class"):
+    if not found:
         raise InvalidInputError(
-            f"{tree.name}:{found.path} {found.shape} is of MATLAB, and MATLAB writes matrices transposed: save the "
-            f"transpose there (save('-v7.3', X.')), or write h5py.File(path)[name][:].T with numpy.save"
+            f"{tree.name}:{start} holds no matrix: no two-dimensional array of numbers and no group of CSR arrays; "
+            f"it holds {_listing(tree, start)}"
         )
-    return found
+    if len(found) > 1:
+        listed = ", ".join(f"{each.path} {each.shape}" for each in found[:_MOST_LISTED])
+        raise InvalidInputError(f"{tree.name}:{start} holds {len(found)} matrices: {listed}; choose one with dataset=")
+    return found[0]
 
 
 def join(group: str, member: str) -> str:
@@ -128,64 +113,53 @@ def join(group: str, member: str) -> str:
     return f"{group.rstrip('/')}/{member}"
 
 
-def _as_sparse(tree: Tree, node: Node) -> MatrixLocation | None:
-    """Give the CSR matrix that a group is, if it is one.
+def _matrix(tree: Tree, node: Node) -> MatrixLocation:
+    """Give the matrix that an array or a CSR group is.
 
     10x stores genes x cells by columns, which is cells x genes by rows.
     """
-    if not node.members >= _CSR_MEMBERS:
-        return None
-    name = f"{tree.name}:{node.path}"
-    shape = node.matrix_shape
+    if node.shape is not None:
+        return MatrixLocation(node.path, node.shape)
+    name, shape = f"{tree.name}:{node.path}", node.matrix_shape
     if shape is None or len(shape) != 2:
         raise InvalidInputError(
             f"{name} has data, indices and indptr but its shape is {shape}; it needs an attribute shape of two numbers"
         )
     if "barcodes" in node.members and node.members & {"features", "genes"}:
-        return MatrixLocation("csr", node.path, (shape[1], shape[0]), "10x Genomics matrix, cells as rows,")
+        return MatrixLocation(node.path, shape[::-1], "10x Genomics matrix, cells as rows,")
     if node.encoding.startswith("csc"):
         raise InvalidInputError(
             f"{name} is a CSC matrix {shape}, stored column by column: reading a few rows would read all of it. "
             f"Convert it once, for example with scipy: X.tocsr() before writing"
         )
-    return MatrixLocation("csr", node.path, (shape[0], shape[1]), "AnnData CSR" if node.encoding else "CSR")
+    return MatrixLocation(node.path, shape, "AnnData CSR" if node.encoding else "CSR")
 
 
-def _candidates(tree: Tree, start: str) -> Iterator[MatrixLocation]:
-    inside = start.rstrip("/") + "/"
-    sparse: list[str] = []
-    for path in sorted(tree.paths()):
-        if not path.startswith(inside) or any(path.startswith(group + "/") for group in sparse):
-            continue
+def _candidates(tree: Tree, start: str) -> list[MatrixLocation]:
+    """Matrices below a group."""
+    found: list[MatrixLocation] = []
+    for path in _below(tree, start):
         node = tree.node(path)
-        if node is None:
+        if node is None or (found and found[-1].layout != "dense" and path.startswith(found[-1].path + "/")):
             continue
-        if node.is_group:
-            if node.members >= _CSR_MEMBERS and not node.encoding.startswith("csc"):
-                sparse.append(path)
-                found = _as_sparse(tree, node)
-                if found is not None:
-                    yield found
-        elif node.shape is not None and len(node.shape) == 2 and node.dtype is not None and node.dtype.kind in "biuf":
-            yield MatrixLocation("dense", path, node.shape)
+        is_csr = node.members >= _CSR_MEMBERS and not node.encoding.startswith("csc")
+        if is_csr or (len(node.shape or ()) == 2 and node.dtype is not None and node.dtype.kind in "biuf"):
+            found.append(_matrix(tree, node))
+    return found
 
 
-def _not_there(tree: Tree, path: str) -> str:
-    near = difflib.get_close_matches(path, list(tree.paths()), n=1, cutoff=0.4)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"{tree.name} has no {path}{hint}; it holds {_listing(tree, '/')}"
+def _below(tree: Tree, start: str) -> list[str]:
+    return sorted(path for path in tree.paths() if path.startswith(start.rstrip("/") + "/"))
 
 
-def _listing(tree: Tree, start: str, most: int = 20) -> str:
-    inside = start.rstrip("/") + "/"
-    paths = [path for path in sorted(tree.paths()) if path.startswith(inside)]
-    if not paths:
-        return "nothing"
-    more = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return ", ".join(f"{path}{_kind(tree.node(path))}" for path in paths[:most]) + more
-
-
-def _kind(node: Node | None) -> str:
-    if node is None or node.shape is None:
-        return "/"
-    return f" {node.shape} {node.dtype if node.dtype is not None else '(type that cannot be read)'}"
+def _listing(tree: Tree, start: str) -> str:
+    """Name what is below a group, with shapes and types."""
+    paths, listed = _below(tree, start), []
+    for path in paths[:_MOST_LISTED]:
+        node = tree.node(path)
+        is_group = node is None or node.is_group
+        listed.append(
+            f"{path}/" if is_group or node is None else f"{path} {node.shape} {node.dtype or '(unknown type)'}"
+        )
+    more = f" and {len(paths) - _MOST_LISTED} more" if len(paths) > _MOST_LISTED else ""
+    return ", ".join(listed) + more or "nothing"
