@@ -1,57 +1,46 @@
 """Sparse rows from three stored arrays (data, indices, indptr), whatever file they lie in.
 
-Responsible for cutting CSR rows along the storage chunks of `data` and `indices`, for the ragged ends that this leaves,
-and for proving that `indptr` is sound. Knows no file format: HDF5, Zarr and .npz find the arrays and hand them over.
-
 Rows do not end where storage chunks end. A chunk of rows is cut at the first row that starts at or after a multiple
 of the storage chunk, so two neighbours share one storage chunk of each array. What the neighbour needs of the decoded
-one is held until it asks (`shared_chunks`): walked in order in one process, by any number of threads, every storage
-chunk is read once a pass; out of order or in several processes, a read costs at most one storage chunk of each array
-more at either end. How much that is, `shared_bytes` says: executors give neighbouring chunks to the same process.
+one is held until it asks (`_SharedChunks`): walked in order in one process, by any number of threads, every storage
+chunk of `data` and `indices` is read once a pass; out of order or in several processes, a read costs at most one more
+of each array at either end. How much that is, `shared_bytes` says: executors give neighbouring chunks to the same
+process.
 """
 
 from __future__ import annotations
 
 import math
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import ChunkedSource, Rows, row_places
-from streamkm.sources.binary.shared_chunks import SharedChunks
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import INT32_MAX, csr_rows
 from streamkm.sources.dense import check_count
-from streamkm.sources.stored import StoredArray, decoded_dtype
+from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
 _KEPT_INDPTR_BYTES = 1 << 26
 _KEPT_BOUNDARY_BYTES = 1 << 24
 
 
 class CsrSource(ChunkedSource):
-    """Rows of a CSR matrix whose three arrays are stored.
+    """Rows of a CSR matrix of `shape` (n, d) whose three arrays are stored; `layout` says for people what they are.
 
     Held in memory: `indptr` once it is read, 8 bytes a row, up to 64 MiB (8 million rows; above that it is read in
-    slices, once more for every call of `chunks` and once a pass), and at most 16 MiB of what neighbouring chunks share,
-    besides one storage chunk of each array for each thread that reads where these are larger.
-
-    Parameters
-    ----------
-    data, indices, indptr : StoredArray of shape (nnz,), (nnz,), (n + 1,)
-    shape : (int, int)
-        (n, d).
-    name : str
-    layout : str
-        What the three arrays are called together, for people: ``AnnData CSR``.
-
-    Raises
-    ------
-    InvalidInputError
-        Lengths that do not fit together, an empty matrix, arrays of another type than numbers and integers. What only
-        reading can tell (`indptr` not rising, indices out of range) is raised by `chunks` and `read`.
+    slices, once for every call of `chunks`, and by the rows of each chunk), and at most 16 MiB of what neighbouring
+    chunks share, besides one storage chunk of each array for each thread that reads where these are larger. Raises
+    InvalidInputError: arrays that do not fit together, or an empty matrix; from `chunks` and `read`, what only reading
+    tells (`indptr` falls, an index out of range).
     """
 
     is_sparse = True
@@ -69,7 +58,6 @@ class CsrSource(ChunkedSource):
     ) -> None:
         self._data, self._indices, self._indptr = data, indices, indptr
         self._nnz = data.shape[0]
-        self._shape = shape
         self._layout = layout
         self.name = name
         self.in_process = any(array.in_process for array in (data, indices, indptr))
@@ -86,34 +74,37 @@ class CsrSource(ChunkedSource):
         beyond = (array.unit_bytes - math.prod(array.shape) * array.dtype.itemsize for array in arrays)
         self.resident_bytes = self.unloaded_bytes = sum(max(0, n_bytes) for n_bytes in beyond)
         self.shared_bytes = sum(min(array.unit_rows, self._nnz) * array.dtype.itemsize for array in (data, indices))
-        self._check_layout()
+        check_matrix(shape, data.dtype, name)
+        for array, length, needed in (
+            (indices, self._nnz, f" and {data.name} {self._nnz:,}; they must be equal"),
+            (indptr, self.n_rows + 1, f"; {self.n_rows:,} rows need {self.n_rows + 1:,}"),
+        ):
+            if array.dtype.kind not in "iu":
+                raise InvalidInputError(f"{array.name} holds {array.dtype}; a CSR matrix needs integers there")
+            if array.shape != (length,):
+                raise InvalidInputError(f"{array.name} has {math.prod(array.shape):,} entries{needed}")
         self._start_empty()
 
     def details(self) -> dict[str, str]:
         """Say how the rows are stored; see `RowSource.details`."""
-        of_data, of_indices = self._data.details(), self._indices.details()
-        both = {
-            label: text if text == of_indices.get(label) else f"data: {text}; indices: {of_indices.get(label)}"
-            for label, text in of_data.items()
-        }
         return {
             "format": f"{self._layout} in {self._data.format}",
-            "nnz": f"{self._nnz:,}, {self._nnz / self._shape[0]:,.1f} a row",
+            "nnz": f"{self._nnz:,}, {self._nnz / self.n_rows:,.1f} a row",
             "indices": f"{self._indices.dtype}, pointers {self._indptr.dtype}",
-            **both,
+            **self._data.details(),
             **self.lacking(),
         }
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut at rows. O(n) the first time, which reads `indptr`; see the class for when it is kept."""
-        index_bytes = 4 if self._shape[1] <= INT32_MAX else 8
+        index_bytes = 4 if self.n_features <= INT32_MAX else 8
         value_bytes = self.dtype.itemsize + index_bytes
         unit = max(self._data.unit_rows, self._indices.unit_rows)
         step = max(1, target_bytes // (value_bytes * unit)) * unit
         # only empty rows are that many: their pointers alone would fill a chunk
         most_rows = max(target_bytes, value_bytes * unit) // 8
         # before the pointers are read: at least so many
-        check_count(max(self._shape[0] // most_rows, self._nnz // step), self._shape[0], target_bytes)
+        check_count(max(self.n_rows // most_rows, self._nnz // step), self.n_rows, target_bytes)
         return ChunkRuns.of(self._pieces(step, value_bytes, most_rows))
 
     def _pieces(self, step: int, value_bytes: int, most_rows: int) -> Iterator[tuple[int, int, int, int]]:
@@ -140,42 +131,24 @@ class CsrSource(ChunkedSource):
             self._span(self._data, first, last),
             self._span(self._indices, first, last),
             pointers - first,
-            n_features=self._shape[1],
+            n_features=self.n_features,
             name=self.name,
             first_row=chunk.start,
         )
         return Rows(X, row_places(chunk.start, chunk.stop))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_kept", "_boundaries")}
+        return {**self.__dict__, "_kept": None, "_loading": None, "_boundaries": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._start_empty()
 
     def _start_empty(self) -> None:
+        self._keeps_pointers = self._indptr.shape[0] * 8 <= _KEPT_INDPTR_BYTES
         self._kept: NDArray[np.int64] | None = None
-        self._boundaries = SharedChunks(_KEPT_BOUNDARY_BYTES)
-
-    def _check_layout(self) -> None:
-        n_rows, n_features = self._shape
-        if n_rows < 1 or n_features < 1:
-            raise InvalidInputError(f"{self.name} has shape {self._shape}; at least 1 row and 1 feature are needed")
-        for array, kinds in ((self._indices, "iu"), (self._indptr, "iu")):
-            if array.dtype.kind not in kinds:
-                raise InvalidInputError(f"{array.name} holds {array.dtype}; a CSR matrix needs integers there")
-        for array in (self._data, self._indices, self._indptr):
-            if len(array.shape) != 1:
-                raise InvalidInputError(f"{array.name} has shape {array.shape}; a CSR matrix needs one dimension there")
-        if self._indices.shape[0] != self._nnz:
-            raise InvalidInputError(
-                f"{self._indices.name} has {self._indices.shape[0]:,} entries and {self._data.name} {self._nnz:,}; "
-                f"they must be equal"
-            )
-        if self._indptr.shape[0] != n_rows + 1:
-            raise InvalidInputError(
-                f"{self._indptr.name} has {self._indptr.shape[0]:,} entries; {n_rows:,} rows need {n_rows + 1:,}"
-            )
+        self._loading = threading.Lock()
+        self._boundaries = _SharedChunks(_KEPT_BOUNDARY_BYTES)
 
     def _cuts(self, step: int) -> list[tuple[int, int]]:
         """(row, values before it) of every cut, the end included; checks all of `indptr` on the way."""
@@ -197,27 +170,24 @@ class CsrSource(ChunkedSource):
             raise InvalidInputError(
                 f"{self._indptr.name} ends with {previous:,}, but {self._data.name} has {self._nnz:,} values"
             )
-        n_rows = self._shape[0]
-        return [*(cut for cut in cuts if cut[0] < n_rows), (n_rows, self._nnz)]
+        return [*(cut for cut in cuts if cut[0] < self.n_rows), (self.n_rows, self._nnz)]
 
-    def _pointer_slices(self) -> list[tuple[int, NDArray[np.int64]]] | Any:
-        """`indptr` whole and kept, or slice by slice where it is too large for that."""
-        entries = self._indptr.shape[0]
-        if entries * 8 <= _KEPT_INDPTR_BYTES:
-            if self._kept is None:
-                self._kept = self._indptr.read(0, entries).astype(np.int64, copy=False)
-            return [(0, self._kept)]
-        unit = self._indptr.unit_rows
-        step = max(1, (_KEPT_INDPTR_BYTES // 8) // unit) * unit
-        return (
-            (start, self._indptr.read(start, min(start + step, entries)).astype(np.int64, copy=False))
-            for start in range(0, entries, step)
-        )
+    def _pointer_slices(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """`indptr` slice by slice; whole where it is kept."""
+        entries, unit = self._indptr.shape[0], self._indptr.unit_rows
+        step = entries if self._keeps_pointers else max(1, (_KEPT_INDPTR_BYTES // 8) // unit) * unit
+        for start in range(0, entries, step):
+            stop = min(start + step, entries)
+            yield start, self._pointers(start, stop - 1)
 
     def _pointers(self, start: int, stop: int) -> NDArray[np.int64]:
-        if self._kept is not None:
-            return self._kept[start : stop + 1]
-        return self._span(self._indptr, start, stop + 1, ends=True).astype(np.int64, copy=False)
+        """Pointers of rows, the one behind the last included."""
+        if not self._keeps_pointers:
+            return self._indptr.read(start, stop + 1).astype(np.int64, copy=False)
+        with self._loading:
+            if self._kept is None:
+                self._kept = self._indptr.read(0, self._indptr.shape[0]).astype(np.int64, copy=False)
+        return self._kept[start : stop + 1]
 
     def _check_rising(self, pointers: NDArray[np.int64], first_row: int) -> None:
         falls = pointers[1:] < pointers[:-1]
@@ -228,27 +198,103 @@ class CsrSource(ChunkedSource):
                 f"it must never fall"
             )
 
-    def _span(self, array: StoredArray, first: int, last: int, *, ends: bool = False) -> NDArray[Any]:
-        """Read values `first` to `last`: whole storage chunks from the array, ragged ends from `_boundaries`.
-
-        `ends`: the first and the last of them are those that the reads before and behind have, too.
-        """
-        unit, size = array.unit_rows, array.shape[0]
-        if first == last:
-            return np.empty(0, decoded_dtype(array.dtype, array.name))
-        if unit == 1:
-            return array.read(first, last)
-        before, behind = ends and first > 0, ends and last < size
-        inner = min(-(-(first + before) // unit) * unit, last)
-        outer = last if last == size else max(inner, (last - behind) // unit * unit)
-        if first == inner and outer == last:
-            return array.read(first, last)
-        twice = [first] * before + [last - 1] * behind
+    def _span(self, array: StoredArray, first: int, last: int) -> NDArray[Any]:
+        """Read values `first` to `last`: whole storage chunks from the array, ragged ends from `_boundaries`."""
+        unit = array.unit_rows
+        inner = min(-(-first // unit) * unit, last)
+        outer = last if last == self._nnz else max(inner, last // unit * unit)
         out = np.empty(last - first, decoded_dtype(array.dtype, array.name))
         if first < inner:
-            out[: inner - first] = self._boundaries.get(array, first, inner, twice)
+            out[: inner - first] = self._boundaries.get(array, first, inner)
         if inner < outer:
             array.read_into(inner, outer, out[inner - first : outer - first])
         if outer < last:
-            out[outer - first :] = self._boundaries.get(array, outer, last, twice)
+            out[outer - first :] = self._boundaries.get(array, outer, last)
         return out
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """Values of a storage chunk, or the part of them that is left for others."""
+
+    # which values of the array
+    start: int
+    stop: int
+    left: tuple[tuple[int, int], ...]  # of these, those that will be asked for
+    values: Future[NDArray[Any]] = field(default_factory=Future)  # Future of ndarray of shape (stop - start,)
+
+    def take(self, start: int, stop: int) -> None:
+        """Note that values were asked for."""
+        pieces = [piece for low, high in self.left for piece in ((low, min(high, start)), (max(low, stop), high))]
+        self.left = tuple(piece for piece in pieces if piece[0] < piece[1])
+
+
+class _SharedChunks:
+    """Decoded storage chunks of which some reads had their part, and others will come for theirs.
+
+    Threads wait for a storage chunk that another decodes. Once most of its values were read, the rest is held as a
+    copy: threads that walk runs of reads in order hold one storage chunk of each array, and small pieces where runs
+    meet. `most_bytes`: held besides the newest of each array that does not fit in, for each thread that reads; above
+    that, the least recently used goes, and is decoded again.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[str, int], _Held] = OrderedDict()
+        self._threads: WeakSet[threading.Thread] = WeakSet()
+
+    def get(self, array: StoredArray, start: int, stop: int) -> NDArray[Any]:
+        """Give values `start` to `stop` of an array, all of one storage chunk, not to be changed; raises as the array.
+
+        Whoever waited for the same storage chunk gets the error too, and it is tried again next time.
+        """
+        key = (array.name, start // array.unit_rows)
+        with self._lock:
+            self._threads.add(threading.current_thread())
+            held, is_new = self._held.get(key), False
+            if held is None or start < held.start or held.stop < stop:
+                first = key[1] * array.unit_rows
+                last, is_new = min(first + array.unit_rows, array.shape[0]), True
+                held = self._held[key] = _Held(first, last, ((first, last),) if held is None else held.left)
+            held.take(start, stop)
+            self._held.move_to_end(key)
+        if is_new:
+            try:
+                held.values.set_result(array.read(held.start, held.stop))
+            except BaseException as error:
+                with self._lock:
+                    if self._held.get(key) is held:
+                        del self._held[key]
+                held.values.set_exception(error)
+                raise
+        values = held.values.result()[start - held.start : stop - held.start]
+        with self._lock:
+            if self._held.get(key) is held:
+                self._trim(key, held)
+            self._make_room()
+        return values
+
+    def _trim(self, key: tuple[str, int], held: _Held) -> None:
+        """Drop what was read whole; of what was mostly read, copy the rest."""
+        if not held.left:
+            del self._held[key]
+            return
+        start, stop = held.left[0][0], held.left[-1][1]
+        if 2 * (stop - start) < held.stop - held.start:
+            rest = self._held[key] = _Held(start, stop, held.left)
+            rest.values.set_result(held.values.result()[start - held.start : stop - held.start].copy())
+
+    def _make_room(self) -> None:
+        room = self._most_bytes
+        large: Counter[str] = Counter()
+        for key, held in reversed(list(self._held.items())):
+            if not held.values.done():
+                continue
+            n_bytes = held.values.result().nbytes
+            if n_bytes <= room:
+                room -= n_bytes
+            elif large[key[0]] < len(self._threads):
+                large[key[0]] += 1
+            else:
+                del self._held[key]
