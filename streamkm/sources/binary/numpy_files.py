@@ -14,7 +14,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from tokenize import TokenError
 from typing import Any
 
@@ -43,8 +42,8 @@ _CSR_KEYS = frozenset({*_CSR_ARRAYS, "shape", "format"})
 _CHECKED_BYTES = 1 << 20  # at a time
 _ONCE = threading.Lock()  # what threads do once for all of them: loading an array, comparing its checksum
 _MOST_INFLATED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}  # bytes that a stored byte can become
-_LOCAL_HEADER = struct.Struct("<26xHH")
-_SPARSE = {"csr": sp.csr_array, "csc": sp.csc_array, "bsr": sp.bsr_array}
+_Header = tuple[tuple[int, ...], bool, np.dtype[Any], int]  # as of `_described`
+_SPARSE = {"csr": sp.csr_array, "csc": sp.csc_array}
 
 
 def open_npy(path: str, *, dtype: str | None = None) -> ChunkedSource:
@@ -99,13 +98,17 @@ def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
     path = opened_path(path)
     with _opened(path) as archive:
         infos = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        if key is None and _CSR_KEYS - {"format"} <= infos.keys() <= _CSR_KEYS | {"_is_array"}:
-            return _open_saved_csr(path, archive, infos)
-        if key is not None and key not in infos:
-            raise SourceNotFoundError(f"{path} has no array {key}; it has {', '.join(sorted(infos)) or 'none'}")
+        if key is None and _CSR_KEYS <= infos.keys() <= _CSR_KEYS | {"_is_array"}:
+            return _open_saved(path, archive, infos)
         if key is None:
             key = _only_matrix(path, archive, infos)
-        return _open_member(path, archive, infos[key], f"{path}:{key}")
+        if key not in infos:
+            raise SourceNotFoundError(f"{path} has no array {key}; it has {', '.join(sorted(infos)) or 'none'}")
+        info, name = infos[key], f"{path}:{key}"
+        header = _described(archive, info, name)
+        if info.compress_type == zipfile.ZIP_STORED:
+            return DenseSource(_stored(path, info, header, name))
+        return _LoadedSource(path, name, header[0], {info.filename: header})
 
 
 @contextmanager
@@ -131,66 +134,57 @@ def _only_matrix(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.Z
     return matrices[0]
 
 
-def _open_member(path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> ChunkedSource:
-    if info.compress_type == zipfile.ZIP_STORED:
-        return DenseSource(_stored(path, archive, info, name))
-    shape, _, dtype, _ = _described(archive, info, name)
-    load = partial(_load, path, [info.filename], "", shape)
-    return _LoadedSource(path, name, shape, dtype, math.prod(shape) * dtype.itemsize, load)
-
-
-def _open_saved_csr(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.ZipInfo]) -> ChunkedSource:
-    small = {key: read_member(archive, infos[key], f"{path}:{key}") for key in ("shape", "format") if key in infos}
-    layout = small["format"].item() if "format" in small else b"csr"
-    layout = layout.decode("ascii", "replace") if isinstance(layout, bytes) else str(layout)
-    shape = tuple(int(length) for length in small["shape"].ravel())
-    if len(shape) != 2:
-        raise InvalidInputError(f"{path} says its shape is {shape}; a matrix needs two numbers")
-    parts = [infos[key] for key in _CSR_ARRAYS]
-    names = [f"{path}:{key}" for key in _CSR_ARRAYS]
-    if layout == "csr" and all(info.compress_type == zipfile.ZIP_STORED for info in parts):
-        stored = [_stored(path, archive, info, name) for info, name in zip(parts, names, strict=True)]
-        return CsrSource(*stored, shape=shape, name=path, layout="SciPy CSR")
+def _open_saved(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.ZipInfo]) -> ChunkedSource:
+    """Open a sparse matrix that SciPy saved."""
+    layout = read_member(archive, infos["format"], f"{path}:format").astype(str).item()
+    shape = tuple(int(length) for length in read_member(archive, infos["shape"], f"{path}:shape").ravel())
     if layout not in _SPARSE:
         raise InvalidInputError(f"{path} holds a sparse matrix in {layout} format; save it as CSR: X.tocsr()")
-    found = [_described(archive, info, name) for info, name in zip(parts, names, strict=True)]
-    (data, _, dtype, _), (indices, _, index_dtype, _), (pointers, *_) = found
-    if data[:1] != indices or (layout != "bsr" and pointers != (shape[layout == "csc"] + 1,)):
+    found = {key: _described(archive, infos[key], f"{path}:{key}") for key in _CSR_ARRAYS}
+    (data, *_), (indices, *_), (pointers, *_) = found.values()
+    if len(shape) != 2 or len(data) != 1 or data != indices or pointers != (shape[layout == "csc"] + 1,):
         raise InvalidInputError(
             f"{path} holds no sound {layout.upper()} matrix: data {data}, indices {indices} and indptr {pointers} do "
             f"not fit together or to the shape {shape}"
         )
-    n_bytes = sum(math.prod(lengths) * stored_dtype.itemsize for lengths, _, stored_dtype, _ in found)
-    # the matrix in its own layout, and as CSR
-    load = partial(_load, path, [info.filename for info in parts], layout, shape)
-    source = _LoadedSource(path, path, shape, dtype, n_bytes if layout == "csr" else 2 * n_bytes, load)
-    source.is_sparse = True
-    source.told = {
-        "format": f"SciPy {layout.upper()} in .npz, loaded whole",
-        "nnz": f"{math.prod(data):,}, {math.prod(data) / max(1, shape[0]):,.1f} a row",
-        "indices": str(index_dtype),
-    }
-    return source
+    if layout == "csr" and all(infos[key].compress_type == zipfile.ZIP_STORED for key in found):
+        arrays = [_stored(path, infos[key], header, f"{path}:{key}") for key, header in found.items()]
+        return CsrSource(*arrays, shape=shape, name=path, layout="SciPy CSR")
+    return _LoadedSource(path, path, shape, {infos[key].filename: header for key, header in found.items()}, layout)
 
 
 class _LoadedSource(ChunkedSource):
-    """Rows that can only be decompressed from their start: loaded whole when they are first asked for."""
+    """Rows that can only be decompressed from their start: loaded whole when they are first asked for.
 
-    is_sparse, in_process = False, True
+    `members`: of one dense array, or the three of a sparse matrix in `layout`.
+    """
+
+    in_process = True
     _loaded: ChunkedSource | None = None
 
-    def __init__(self, path: str, name: str, shape: tuple[int, ...], dtype: Any, n_bytes: int, load: Any) -> None:
+    def __init__(
+        self, path: str, name: str, shape: tuple[int, ...], members: dict[str, _Header], layout: str = ""
+    ) -> None:
+        lengths, _, dtype, _ = next(iter(members.values()))
         check_matrix(shape, dtype, name)
-        self.name, self.files = name, (path,)
+        self.name, self.files, self.is_sparse = name, (path,), bool(layout)
         self.n_rows, self.n_features = shape
         self.dtype = decoded_dtype(dtype, name)
-        self.n_bytes = self.resident_bytes = self.unloaded_bytes = n_bytes
-        self.told: dict[str, str] = {"format": ".npz dense, compressed, loaded whole"}
-        self._load = load
+        n_bytes = sum(math.prod(header[0]) * header[2].itemsize for header in members.values())
+        # CSC takes as much again as CSR
+        self.n_bytes = self.resident_bytes = self.unloaded_bytes = 2 * n_bytes if layout == "csc" else n_bytes
+        self._members, self._layout = members, layout
+        self._told = {"format": ".npz dense, compressed, loaded whole"}
+        if layout:
+            self._told = {
+                "format": f"SciPy {layout.upper()} in .npz, loaded whole",
+                "nnz": f"{lengths[0]:,}, {lengths[0] / self.n_rows:,.1f} a row",
+                "indices": str(list(members.values())[1][2]),
+            }
 
     def details(self) -> dict[str, str]:
         """Say what is loaded; see `RowSource.details`."""
-        return self.told
+        return self._told
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut at rows; see `ChunkedSource.chunks`."""
@@ -205,21 +199,13 @@ class _LoadedSource(ChunkedSource):
             if self._loaded is None:
                 said = "%s is compressed and cannot be read in parts; loading %s bytes"
                 logger.info(said, self.name, f"{self.n_bytes:,}")
-                self._loaded, self.unloaded_bytes = self._load(), 0
+                with _opened(self.files[0]) as archive:
+                    parts = [read_member(archive, archive.getinfo(member), self.name) for member in self._members]
+                    if self._layout:
+                        parts = [_SPARSE[self._layout](tuple(parts), shape=(self.n_rows, self.n_features))]
+                    self._loaded = (SparseSource if self._layout else ArraySource)(*parts, name=self.name)
+                self.unloaded_bytes = 0
         return self._loaded
-
-
-def _load(path: str, members: Sequence[str], layout: str, shape: tuple[int, ...]) -> ChunkedSource:
-    """Load the one dense array that there is, or the three of a sparse matrix."""
-    names = [f"{path}:{each.removesuffix('.npy')}" for each in members]
-    with _opened(path) as archive:
-        arrays = [read_member(archive, archive.getinfo(each), name) for each, name in zip(members, names, strict=True)]
-    if not layout:
-        return ArraySource(arrays[0], name=names[0])
-    try:
-        return SparseSource(_SPARSE[layout](tuple(arrays), shape=shape), name=path)
-    except ValueError as error:
-        raise InvalidInputError(f"{path} holds no sound {layout.upper()} matrix: {error}") from error
 
 
 class _StoredMember(FileArray):
@@ -238,12 +224,14 @@ class _StoredMember(FileArray):
         super().read_into(start, stop, out)
 
 
-def _stored(path: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> FileArray:
-    shape, fortran_order, dtype, start = _described(archive, info, name)
+def _stored(path: str, info: zipfile.ZipInfo, header: _Header, name: str) -> FileArray:
+    shape, fortran_order, dtype, start = header
     decoded_dtype(dtype, name)
-    offset = _member_offset(path, info) + start
-    found = _StoredMember(path, offset, shape, dtype, name=name, fortran_order=fortran_order)
-    found.format, found.unchecked = ".npz", info.filename
+    with open_binary(path) as file:
+        file.seek(info.header_offset + 26)  # lengths of the name and the extra field, which values follow
+        start += info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
+    found = _StoredMember(path, start, shape, dtype, name=name, fortran_order=fortran_order, format=".npz")
+    found.unchecked = info.filename
     return found
 
 
@@ -262,9 +250,7 @@ def read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> N
         raise unreadable(name, error) from error
 
 
-def _described(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str
-) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+def _described(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> _Header:
     """Shape, order and type of an array, and the bytes in front of its values, of which no more are read."""
     try:
         with archive.open(info) as member:
@@ -281,14 +267,3 @@ def _described(
             f"{held:,} at most"
         )
     return shape, fortran_order, dtype, start
-
-
-def _member_offset(path: str, info: zipfile.ZipInfo) -> int:
-    """Byte at which the data of an uncompressed zip member start: after its local header, name and extra field."""
-    with open_binary(path) as file:
-        file.seek(info.header_offset)
-        header = file.read(_LOCAL_HEADER.size)
-    if len(header) < _LOCAL_HEADER.size:
-        raise SourceError(f"{path} is truncated: the entry of {info.filename} is missing")
-    name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
-    return int(info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes)
