@@ -27,7 +27,7 @@ from streamkm.core.matrix import check_unmasked
 from streamkm.preparation import check_preprocess
 from streamkm.sketches import OPTIONS, KernelOptions, Nystroem, Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_names
-from streamkm.sources.bfloat16 import is_bfloat16
+from streamkm.sources.dense import is_bfloat16
 from streamkm.sources.open import is_collection
 
 OF_THIS_RUN = ("executor", "random_state")  # and of this machine; may be no JSON values

@@ -1,20 +1,26 @@
-"""Dense rows from a stored array, and how rows are cut into chunks.
+"""Dense rows from a stored array, how rows are cut into chunks, and rows of bfloat16, which NumPy has no type for.
 
-Responsible for cutting rows at multiples of a storage chunk and for the source that reads such rows. Knows no file
-format.
+Knows no file format, and needs neither ml_dtypes nor PyTorch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import ChunkedSource, Rows, row_places
-from streamkm.sources.chunks import Chunk, ChunkRuns
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource, row_places
+from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
 from streamkm.sources.stored import StoredArray, check_matrix, decoded_dtype
 
 MOST_CHUNKS = 1 << 24
 """Of a source: 256 TiB in chunks of 16 MiB."""
+
+BFLOAT16 = "bfloat16"
+"""What `dtype=` says of 16-bit words that are upper halves of float32 values; types of other packages are called so."""
 
 
 def cut_rows(n_rows: int, row_bytes: int, unit_rows: int, target_bytes: int) -> ChunkRuns:
@@ -75,3 +81,79 @@ class DenseSource(ChunkedSource):
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""
         return Rows(self._array.read(chunk.start, chunk.stop), row_places(chunk.start, chunk.stop))
+
+
+class Bfloat16Source(WrappedSource, ChunkedSource):
+    """Rows of 16-bit words as the float32 values that they are the upper halves of.
+
+    `source`: dense, of uint16. Raises InvalidInputError for rows that are no such words.
+    """
+
+    source: ChunkedSource
+
+    def __init__(self, source: RowSource) -> None:
+        if source.is_sparse or source.dtype != np.uint16 or not isinstance(source, ChunkedSource):
+            kind = "sparse" if source.is_sparse else "dense"
+            raise InvalidInputError(
+                f"{source.name} holds {kind} rows of {source.dtype}; dtype={BFLOAT16!r} is for dense ones of 16-bit "
+                f"words (uint16), which are read as such values; leave it out"
+            )
+        self.source = source
+        # words and values are there together
+        self.take_after(source, dtype=np.dtype(np.float32), stored_dtype=None, read_factor=source.read_factor / 2 + 1)
+
+    def details(self) -> dict[str, str]:
+        """Say how the rows are stored; see `RowSource.details`."""
+        return {**self.source.details(), "values": f"16-bit words, read as {BFLOAT16}"}
+
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut as the words are; see `ChunkedSource.chunks`."""
+        return chunk_runs(self.source.chunks(max(1, target_bytes // 2))).resized(lambda n_bytes: 2 * n_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        rows = self.source.read(chunk)
+        return Rows(as_float32(np.asarray(rows.X)), rows.places)
+
+
+def as_float32(words: NDArray[Any]) -> NDArray[np.float32]:
+    """Values of 16-bit words of bfloat16, exactly."""
+    return np.left_shift(words, np.uint32(16), dtype=np.uint32).view(np.float32)
+
+
+def check_said(dtype: str | None, name: str) -> None:
+    """Refuse a `dtype` of files that say themselves what they hold, unless it is what they cannot say.
+
+    Raises InvalidParameterError.
+    """
+    if dtype not in (None, BFLOAT16):
+        raise InvalidParameterError(
+            f"dtype={dtype!r} does not apply to {name}, which is read in the type that it has; the only one that such "
+            f"data cannot say themselves is {BFLOAT16!r}"
+        )
+
+
+def is_bfloat16(X: Any) -> bool:
+    """Whether an array or tensor is of such values, by the name of its type; imports nothing."""
+    return str(getattr(X, "dtype", "")) in (BFLOAT16, f"torch.{BFLOAT16}")
+
+
+def words_of(X: Any) -> Any:
+    """The 16-bit words of an array or tensor of such values, in the same memory."""
+    if not hasattr(X, "detach"):  # of NumPy, or what becomes one of its arrays, such as JAX's
+        return np.asarray(X).view(np.uint16)
+    import torch
+
+    return X.detach().cpu().view(torch.uint16).numpy()
+
+
+def word_dtype(stored: np.dtype[Any], name: str) -> np.dtype[Any]:
+    """How words of a stored type are read that was said to be bfloat16: two bytes, which NumPy calls V2, or uint16.
+
+    Raises InvalidInputError for other types.
+    """
+    if stored.kind == "V" and stored.itemsize == 2 and stored.names is None:
+        return np.dtype("<u2")
+    if stored.kind == "u" and stored.itemsize == 2:
+        return stored
+    raise InvalidInputError(f"{name} holds {stored}, not {BFLOAT16} (V2 or uint16); leave dtype={BFLOAT16!r} out")

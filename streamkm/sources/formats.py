@@ -12,7 +12,7 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.sources.base import RowSource
-from streamkm.sources.bfloat16 import BFLOAT16, Bfloat16Source
+from streamkm.sources.dense import BFLOAT16, Bfloat16Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import zarr
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError
 from streamkm.sources import open_source
-from streamkm.sources.bfloat16 import as_float32
+from streamkm.sources.dense import as_float32
 from tests.cli.test_cli import run
 from tests.contracts import Opened, SourceContract
 from tests.sources.matrices import dense_matrix

@@ -12,11 +12,11 @@ from streamkm import StreamKMeans
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
-from streamkm.sources.bfloat16 import Bfloat16Source
 from streamkm.sources.cached import cached_rows
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.concat import PartsSource
+from streamkm.sources.dense import Bfloat16Source
 from streamkm.sources.documents.base import Documents
 from streamkm.sources.documents.hashed import hashed, weight_rows
 from streamkm.sources.long_lines import LongLine

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.sources.base import ChunkedSource, Rows
-from streamkm.sources.bfloat16 import Bfloat16Source, check_said, word_dtype
 from streamkm.sources.binary.csr_groups import CsrSource
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.dense import DenseSource
+from streamkm.sources.dense import Bfloat16Source, DenseSource, check_said, word_dtype
 from streamkm.sources.local import unchanged
 from streamkm.sources.memory.arrays import ArraySource, SparseSource
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype, open_binary, opened_path

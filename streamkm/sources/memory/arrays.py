@@ -17,10 +17,17 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.sources.base import ChunkedSource, Rows, row_places
-from streamkm.sources.bfloat16 import Bfloat16Source, check_said, is_bfloat16, word_dtype, words_of
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import csr_rows
-from streamkm.sources.dense import DenseSource, cut_rows
+from streamkm.sources.dense import (
+    Bfloat16Source,
+    DenseSource,
+    check_said,
+    cut_rows,
+    is_bfloat16,
+    word_dtype,
+    words_of,
+)
 from streamkm.sources.memory.frames import (
     SparseFrame,
     check_names_once,
