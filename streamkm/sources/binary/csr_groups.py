@@ -4,8 +4,7 @@ Rows do not end where storage chunks end. A chunk of rows is cut at the first ro
 of the storage chunk, so two neighbours share one storage chunk of each array. What the neighbour needs of the decoded
 one is held until it asks (`_SharedChunks`): walked in order in one process, by any number of threads, every storage
 chunk of `data` and `indices` is read once a pass; out of order or in several processes, a read costs at most one more
-of each array at either end. How much that is, `shared_bytes` says: executors give neighbouring chunks to the same
-process.
+of each array at either end (`shared_bytes`): executors give neighbouring chunks to the same process.
 """
 
 from __future__ import annotations
@@ -43,6 +42,8 @@ class CsrSource(ChunkedSource):
     tells (`indptr` falls, an index out of range).
     """
 
+    n_rows: int
+    n_features: int
     is_sparse = True
     read_factor = 4.0  # decoders hold several pieces, compressed and not
 
@@ -245,10 +246,7 @@ class _SharedChunks:
         self._threads: WeakSet[threading.Thread] = WeakSet()
 
     def get(self, array: StoredArray, start: int, stop: int) -> NDArray[Any]:
-        """Give values `start` to `stop` of an array, all of one storage chunk, not to be changed; raises as the array.
-
-        Whoever waited for the same storage chunk gets the error too, and it is tried again next time.
-        """
+        """Give values `start` to `stop` of one storage chunk, not to be changed; all who wait for it get its error."""
         key = (array.name, start // array.unit_rows)
         with self._lock:
             self._threads.add(threading.current_thread())

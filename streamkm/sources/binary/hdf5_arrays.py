@@ -124,7 +124,7 @@ class Hdf5Array(StoredArray):
 
     def _decoded(self, dataset: Any, at: tuple[int, ...]) -> NDArray[Any] | None:
         """Values of a storage chunk; no more is inflated than it holds: few bytes can claim to be terabytes."""
-        if not 0 < dataset.id.get_chunk_info_by_coord(at).size <= dataset.file.id.get_filesize():
+        if not 0 < dataset.id.get_chunk_info_by_coord(at).size <= h5py.h5i.get_file_id(dataset.id).get_filesize():
             return None
         mask, values = dataset.id.read_direct_chunk(at)
         if mask:
