@@ -135,7 +135,7 @@ def test_large_storage_chunks_are_read_once_a_pass_by_threads_that_meet_anywhere
 
     assert len(chunks) > 50
     for _ in range(5):
-        source, arrays = open_counting(X, (200, 200, 16))  # as a worker has it: pointers are read piece by piece
+        source, arrays = open_counting(X, (200, 200, 16))  # as a worker has it: pointers are not read yet
         with ThreadPoolExecutor(n_threads) as pool:
             list(pool.map(run, [source] * 10, np.array_split(np.array(chunks, object), 10)))
         assert [array.most() for array in arrays] == [1, 1, 1]
