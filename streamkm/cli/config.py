@@ -53,9 +53,9 @@ class Run(NamedTuple):
     def plan(self) -> Plan:
         """What a fit would do; one pass may count document frequencies."""
         plan = self.plan_for(self.data.source)
-        before = (*plan.reading.passes_before, *(("idf",) if self.data.counts else ()))
+        before = (*plan.passes_before, *(("idf",) if self.data.counts else ()))
         passes = plan.passes + self.data.counts + (self.output.labels in ("csv", "parquet"))
-        return replace(plan, reading=replace(plan.reading, passes=passes, passes_before=before))
+        return replace(plan, passes=passes, passes_before=before)
 
     def plan_for(self, source: RowSource, memory_limit: Any = None) -> Plan:
         """What a fit of a source would do, below another limit if one is given.

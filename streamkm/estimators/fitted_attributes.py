@@ -63,7 +63,7 @@ def set_fitted(estimator: Any, fitted: Fit, model: Model, context: FitContext, w
     estimator.stages_ = [*source.stages_before, *context.progress.stages]
     for stage in estimator.stages_:
         stage.inertias = tuple(step["inertia"] for step in estimator.history_ if step["stage"] == stage.name)
-    again = context.plan.reading.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
+    again = context.plan.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
     estimator.n_passes_ = context.plan.passes + again + fitted.n_rounds
     estimator.fitted_on_ = {**described(source), "process_memory": context.plan.process_memory}
     estimator.tfidf_ = source.tfidf

@@ -111,7 +111,7 @@ def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
         rows = LocalBlocks.of(context.here, polishing.original_block()) if polished else rows
         result = _on_sphere(context, rows, result, frame, whole=sample.complete or not polished)
         history += noted("sphere", result)
-    keeps = plan.sampling.keeps_sample
+    keeps = plan.keeps_sample
     look = SampleView.of(context.here, sample, sampled, framed.frame, n_rows=n_searched, keeps_sample=keeps)
     centers = frame.originals(result.centers) if space == "original" else frame.sketched(sketch, result.centers)
     for step in history:

@@ -118,7 +118,7 @@ class FitContext(PassContext):
             stack.enter_context(heap_restored)
             workers = stack.enter_context(open_executor(executor, plan.n_threads))
             here = stack.enter_context(local_executor(workers))
-            room: float | None = plan.clustering.block_room
+            room: float | None = plan.block_room
             if room is None and workers is here and writer.checkpoint is not None:
                 room = math.inf  # memory holds all rows, and the checkpoint a copy
             yield cls(

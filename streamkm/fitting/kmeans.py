@@ -70,7 +70,7 @@ def run_fit(context: FitContext) -> Fit:
         found = find_centers(context, framed)
         del framed
         context.writer.save("found", found)
-    if plan.clustering.chooses_space and found.space == "sketch":
+    if plan.chooses_space and found.space == "sketch":
         warnings.warn(_in_the_sketch(context, found.n_features), StreamkmWarning, stacklevel=4)
     if sketched is not None and sketched.blocks is not None and not reader.source.replayable:
         model = found.model(reader.metric)

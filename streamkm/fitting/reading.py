@@ -87,9 +87,7 @@ def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> 
         return settings.sketch.made(settings.seed64("sketch"), n_features)
     if plan.sketch in DATA_DEPENDENT:
         return None
-    return make_sketch(
-        plan.sketch, plan.n_components, settings.seed64("sketch"), n_features, plan.sketching.nnz_per_feature
-    )
+    return make_sketch(plan.sketch, plan.n_components, settings.seed64("sketch"), n_features, plan.nnz_per_feature)
 
 
 def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:
@@ -120,11 +118,11 @@ class Directions:
 def read_rows(context: FitContext) -> tuple[Sketched, NormalizedRows]:
     """Read all rows as often as the plan says; return them as read, and as they are clustered."""
     plan = context.plan
-    if plan.reading.reads_ahead:
+    if plan.reads_ahead:
         return _read_along(context)
     sketched = read_once(context)
     trim_heap(plan.limit_bytes)
-    if not plan.reading.fit_passes and not plan.sketches_later:
+    if not plan.fit_passes and not plan.sketches_later:
         framed = normalize_rows(context, sketched)
         if context.reader.source.replayable:
             sketched = replace(sketched, blocks=None)  # `framed` has them
@@ -208,7 +206,7 @@ def read_once(context: FitContext) -> Sketched:
     """Read all rows once, after counting them where that is needed."""
     plan = context.plan
     chunk_rows = None
-    if plan.reading.counts_first:
+    if plan.counts_first:
         with context.progress.stage("count", plan.n_chunks) as stage:
             chunk_rows = count_pass(context, stage)
     n_features = context.reader.source.n_features
@@ -237,7 +235,7 @@ def _sketched(
 def _sketch(context: FitContext, sketched: Sketched) -> Sketch:
     """What a plan names, or what is found: on the row sample, or on all rows, in a pass for each round."""
     plan, settings, writer = context.plan, context.settings, context.writer
-    if not plan.reading.fit_passes:
+    if not plan.fit_passes:
         return sketch_of(plan, settings, sketched.sample)
     begun = writer.load("directions", Directions)
     if begun is not None:

@@ -11,7 +11,7 @@ from streamkm.passes.sizes import Sizes
 from streamkm.planning.choice import ALONG, ON_ALL, Choice, choose, clusters_all, regimes, serves
 from streamkm.planning.memory_budget import MemoryBudget, accepted, check_workers, checked, smaller_sizes
 from streamkm.planning.plan import Plan
-from streamkm.planning.plan_parts import SEARCH, PlannedClustering, PlannedReading, PlannedSample, PlannedWorkers
+from streamkm.planning.plan_parts import SEARCH, PlannedWorkers
 from streamkm.planning.request import FitParameters, FitRequest, Resources
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sources.base import RowSource
@@ -30,7 +30,7 @@ def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Pla
     any preparation. `budget`: by which the plan was made.
     """
     rows = source.original
-    if plan.passes - len(plan.reading.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
+    if plan.passes - len(plan.passes_before) == 1 or not rows.decodes or rows.estimated_rows is None:
         return plan
     if rows.n_features is None and budget.free_bytes is None:
         return plan  # how wide rows are, and what that takes of a given limit, is known after they were read
@@ -41,7 +41,7 @@ def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Pla
     if rows.n_rows is None:
         needed = min(room, int(ESTIMATE_SLACK * needed))
     memory = {name: size + needed for name, size in plan.memory.items()}
-    return replace(plan, reading=replace(plan.reading, cached_bytes=needed), memory=memory)
+    return replace(plan, cached_bytes=needed, memory=memory)
 
 
 FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER = 10_000, 32  # rows that starts are searched on, whatever the memory
@@ -125,33 +125,27 @@ def _plan(
         knows_rows=source.n_rows is not None,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        sketching=asked.sketching,
-        sampling=PlannedSample(
-            sample_rows=sizes.sample_rows,
-            drawn_rows=sizes.drawn_rows,
-            keeps_sample=sizes.keeps_sample,
-            few_sampled=sizes.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
-        ),
-        clustering=PlannedClustering(
-            cluster_on=cluster_on,
-            why_regime=why_regime,
-            coreset="lightweight" if asked.parameters.coreset == "lightweight" else "sensitivity",
-            assign_space=choice.space if source.n_features is not None or not several else None,
-            chooses_space=several,
-            block_room=choice.room if cluster_on == "spilled" else None,
-        ),
-        reading=PlannedReading(
-            passes=len(before) + len(steps) + (1 if asked.once else passes),
-            passes_before=before,
-            finding_steps=steps,
-            counts_first=counts_first,
-            fit_passes=asked.fit_passes,
-            reads_ahead=reads_ahead,
-            more_passes=MOST_ROUNDS if refine == "auto" and not asked.once else 0,
-            chunk_bytes=sizes.chunk_bytes,
-            n_chunks=choice.n_chunks,
-            n_threads=memory_model.reading.n_threads,
-        ),
+        **vars(asked.sketching),
+        sample_rows=sizes.sample_rows,
+        drawn_rows=sizes.drawn_rows,
+        keeps_sample=sizes.keeps_sample,
+        few_sampled=sizes.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
+        cluster_on=cluster_on,
+        why_regime=why_regime,
+        coreset="lightweight" if asked.parameters.coreset == "lightweight" else "sensitivity",
+        assign_space=choice.space if source.n_features is not None or not several else None,
+        chooses_space=several,
+        block_room=choice.room if cluster_on == "spilled" else None,
+        passes=len(before) + len(steps) + (1 if asked.once else passes),
+        passes_before=before,
+        finding_steps=steps,
+        counts_first=counts_first,
+        fit_passes=asked.fit_passes,
+        reads_ahead=reads_ahead,
+        more_passes=MOST_ROUNDS if refine == "auto" and not asked.once else 0,
+        chunk_bytes=sizes.chunk_bytes,
+        n_chunks=choice.n_chunks,
+        n_threads=memory_model.reading.n_threads,
         memory=choice.memory(budget.base_bytes),
         memory_model=memory_model,
         limit_bytes=budget.limit_bytes,

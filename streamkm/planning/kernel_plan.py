@@ -35,7 +35,6 @@ from streamkm.planning.memory_budget import (
     smaller_sizes,
 )
 from streamkm.planning.plan import Plan
-from streamkm.planning.plan_parts import PlannedClustering, PlannedReading, PlannedSample, PlannedSketch
 from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, Resources
 from streamkm.planning.schedule import EpochRoom
 from streamkm.planning.worker_memory import WorkerBudget
@@ -131,24 +130,24 @@ def _planned(
         knows_rows=source.n_rows is not None,
         n_features=source.n_features,
         stored_bytes=source.n_bytes,
-        sketching=PlannedSketch(method, rank, why),
-        sampling=PlannedSample(sample_rows=sample_rows, drawn_rows=chosen.drawn_rows, keeps_sample=chosen.keeps_sample),
-        clustering=PlannedClustering(
-            cluster_on="blocks" if all_rows else "sample",
-            why_regime="on the features of all rows" if all_rows else "on the features of the row sample",
-            coreset="uniform",
-            assign_space="sketch",
-            room=room,
-        ),
-        reading=PlannedReading(
-            passes=len(before) + 2 + more + counts_first,
-            passes_before=before,
-            counts_first=counts_first,
-            more_passes=MOST_ROUNDS if refine == "auto" and method != "two-step" else 0,
-            chunk_bytes=size,
-            n_chunks=source.n_chunks(size),
-            n_threads=n_threads,
-        ),
+        sketch=method,
+        n_components=rank,
+        why_sketch=why,
+        sample_rows=sample_rows,
+        drawn_rows=chosen.drawn_rows,
+        keeps_sample=chosen.keeps_sample,
+        cluster_on="blocks" if all_rows else "sample",
+        why_regime="on the features of all rows" if all_rows else "on the features of the row sample",
+        coreset="uniform",
+        assign_space="sketch",
+        room=room,
+        passes=len(before) + 2 + more + counts_first,
+        passes_before=before,
+        counts_first=counts_first,
+        more_passes=MOST_ROUNDS if refine == "auto" and method != "two-step" else 0,
+        chunk_bytes=size,
+        n_chunks=source.n_chunks(size),
+        n_threads=n_threads,
         memory=memory,
         memory_model=None,
         limit_bytes=budget.limit_bytes,

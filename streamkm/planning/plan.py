@@ -10,7 +10,6 @@ from streamkm.cluster.moving_averages import Schedule
 from streamkm.cluster.sampling.coreset import CoresetRule
 from streamkm.core.display import Lines, aligned
 from streamkm.core.memory import human_bytes
-from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.plan_parts import (
     PlannedClustering,
@@ -27,24 +26,19 @@ SAID = {
     "by rows": "sorting entries by rows",
     "fill": "column means",
 }  # of passes, for people
-PARTS = ("sketching", "sampling", "clustering", "reading")  # attributes whose own attributes are JSON keys of a plan
 MANY_CENTERS = "two-level k-means++, then a search among neighbouring centers; labels are exact, by an index"
 _MAIN = ("sketch", "assignment", "passes", "bytes read", "memory", "worker memory")  # what users need
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Lines):
-    """The plan of a fit."""
+@dataclass(frozen=True, kw_only=True)
+class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Lines):
+    """The plan of a fit, with the fields of its parts."""
 
     source: str
     n_rows: int | None  # exact, or about; None if only reading can tell
     knows_rows: bool = False  # whether `n_rows` is exact
     n_features: int | None
     stored_bytes: int | None  # read in one pass over the source
-    sketching: PlannedSketch
-    sampling: PlannedSample
-    clustering: PlannedClustering
-    reading: PlannedReading
     memory: dict[str, int]  # projected resident bytes of this process in each stage: of the client, on a Dask cluster
     memory_model: MemoryModel | None  # what the projection is made of; None where it is another's
     limit_bytes: int  # what they may not exceed
@@ -54,66 +48,11 @@ class Plan(Lines):
     # memory of the workers of a Dask cluster, which read rows and hold those that are sketched; None without one
     workers: PlannedWorkers | None = None
 
-    @property
-    def sketch(self) -> str:
-        """Kind of the sketch."""
-        return self.sketching.sketch
-
-    @property
-    def n_components(self) -> int:
-        """Components of sketched rows."""
-        return self.sketching.n_components
-
-    @property
-    def why_sketch(self) -> str:
-        """Reason for this sketch, in words."""
-        return self.sketching.why_sketch
-
-    @property
-    def sample_rows(self) -> int:
-        """Rows of the row sample, at most."""
-        return self.sampling.sample_rows
-
-    @property
-    def cluster_on(self) -> ClusterOn:
-        """Rows that k-means runs on: "sample", "blocks", "coreset" or "spilled"."""
-        return self.clustering.cluster_on
-
-    @property
-    def assign_space(self) -> Space | None:
-        """Space that rows are assigned in; None: decided when the number of features is known."""
-        return self.clustering.assign_space
-
-    @property
-    def passes(self) -> int:
-        """Passes over the rows."""
-        return self.reading.passes
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Decoded bytes of a chunk, about."""
-        return self.reading.chunk_bytes
-
-    @property
-    def n_chunks(self) -> int | None:
-        """Chunks of a pass; None if only reading can tell."""
-        return self.reading.n_chunks
-
-    @property
-    def n_threads(self) -> int:
-        """Threads of this process that work on rows, at most."""
-        return self.reading.n_threads
-
-    @property
-    def cached_bytes(self) -> int:
-        """Room for rows that stay in memory once they are read; 0: each pass reads them."""
-        return self.reading.cached_bytes
-
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
         if self.cluster_on != "coreset" or self.memory_model is None:
             return None
-        return CoresetRule(self.memory_model.coreset_rows, n_clusters, seed, self.clustering.coreset)
+        return CoresetRule(self.memory_model.coreset_rows, n_clusters, seed, self.coreset)
 
     def space_for(self, n_features: int) -> Space:
         """Where rows are assigned, once the number of features is known."""
@@ -138,7 +77,7 @@ class Plan(Lines):
         if self.n_rows is None:
             fewest = Schedule.fewest_rows(asked.n_clusters)
             unsettled = PlannedEpochs(None, fewest, exact=False)
-            return self._with(None if on.schedule(fewest, asked) is None else unsettled)
+            return replace(self, epochs=None if on.schedule(fewest, asked) is None else unsettled)
         n_rows = self.n_rows
         if self.cluster_on == "sample":
             n_rows = min(n_rows, self.sample_rows)
@@ -146,24 +85,20 @@ class Plan(Lines):
             n_rows = min(n_rows, self.memory_model.coreset_rows)
         schedule = on.schedule(n_rows, asked)
         exact = self.knows_rows and self.cluster_on != "coreset" and stored is None
-        return self._with(None if schedule is None else PlannedEpochs(schedule, n_rows, exact))
+        return replace(self, epochs=None if schedule is None else PlannedEpochs(schedule, n_rows, exact))
 
     @property
     def epoch_room(self) -> EpochRoom | None:
         """Room for epochs in one process, where workers hold all rows; None where this process holds them."""
         if self.workers is None or self.memory_model is None or self.cluster_on != "blocks":
-            return self.clustering.room
+            return self.room
         return self.workers.epoch_room(self.memory_model, self.limit_bytes - self.memory["cluster"])
-
-    def _with(self, epochs: PlannedEpochs | None) -> Plan:
-        """The same with these epochs."""
-        return replace(self, clustering=replace(self.clustering, epochs=epochs))
 
     def _fits(self, n_features: int, space: Space, n_threads: int) -> bool:
         """Whether what is projected for centers of so many features keeps the limits, here and on workers."""
         if self.memory_model is None:
             return self.peak_bytes <= self.limit_bytes
-        sizes, room = self.memory_model.of_width(n_features, n_threads), self.clustering.block_room or 0
+        sizes, room = self.memory_model.of_width(n_features, n_threads), self.block_room or 0
         if max(sizes.stages(self.cluster_on, space, self.base_bytes, room).values()) > self.limit_bytes:
             return False
         if self.workers is None:
@@ -179,7 +114,7 @@ class Plan(Lines):
     def sketches_later(self) -> bool:
         """Whether the first pass only samples, and all rows are sketched in one after the sketch is found."""
         fitted = self.memory_model is not None and self.memory_model.fitted
-        return fitted and self.cluster_on != "sample" and not self.reading.reads_ahead
+        return fitted and self.cluster_on != "sample" and not self.reads_ahead
 
     @property
     def peak_bytes(self) -> int:
@@ -196,7 +131,7 @@ class Plan(Lines):
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text, for people."""
-        readings = self.reading.from_source
+        readings = self.from_source
         total = None if self.stored_bytes is None else self.stored_bytes * readings
         stages = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
         stages += f"; each includes {human_bytes(self.process_memory)} of the process itself"
@@ -210,8 +145,8 @@ class Plan(Lines):
             ),
             ("sketch", f"{self.sketch}, {self.n_components:,} components: {self.why_sketch}"),
             ("row sample", self._sample()),
-            ("clustering", self.clustering.why_regime),
-            *([] if self.clustering.epochs is None else [("epochs", str(self.clustering.epochs))]),
+            ("clustering", self.why_regime),
+            *([] if self.epochs is None else [("epochs", str(self.epochs))]),
             ("assignment", self._assignment()),
             *([("centers", MANY_CENTERS)] if self.memory_model is not None and self.memory_model.many else []),
             ("passes", f"{self.passes}{self._more()}"),
@@ -238,9 +173,9 @@ class Plan(Lines):
         return f"up to {self.sample_rows:,} rows"
 
     def _more(self) -> str:
-        before = tuple(SAID.get(name, name) for name in (*self.reading.passes_before, *self.reading.finding_steps))
+        before = tuple(SAID.get(name, name) for name in (*self.passes_before, *self.finding_steps))
         first = f", the first for {' and '.join(before)}" if before else ""
-        more = self.reading.more_passes
+        more = self.more_passes
         return first + (f", up to {more} more if the sample missed something" if more else "")
 
     def _kept(self) -> str:
@@ -250,12 +185,12 @@ class Plan(Lines):
         if self.assign_space is None and self.memory_model is not None:
             about = f"about {self.memory_model.rows.n_features:,} features"
             return f"in the {self.expected_space} space ({about} are expected; the first pass decides)"
-        by_limit = self.clustering.chooses_space and self.assign_space == "sketch"
+        by_limit = self.chooses_space and self.assign_space == "sketch"
         why = ": centers of all features do not fit below the limit" if by_limit else ""
         return f"in the {self.expected_space} space{why}"
 
     def _written(self) -> str:
-        block_room = self.clustering.block_room
+        block_room = self.block_room
         if block_room is None:
             return "none"
         room = f"sketched rows beyond {human_bytes(block_room)}"
@@ -265,8 +200,5 @@ class Plan(Lines):
         return f"{room}, about {human_bytes(written)}; read again in every step"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, those of its parts among its own."""
-        values: dict[str, Any] = {}
-        for name, value in asdict(self).items():
-            values |= value if name in PARTS else {name: value}
-        return values
+        """JSON values."""
+        return asdict(self)

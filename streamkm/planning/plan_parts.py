@@ -12,7 +12,7 @@ from streamkm.planning.schedule import EpochRoom, PlannedEpochs
 from streamkm.planning.worker_memory import WorkerBudget
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlannedSketch:
     """The sketch of a plan."""
 
@@ -23,7 +23,7 @@ class PlannedSketch:
     nnz_per_feature: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedSample:
     """The rows that a fit samples and draws."""
 
@@ -35,7 +35,7 @@ class PlannedSample:
     few_sampled: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedClustering:
     """The rows that a fit clusters, and the space in which it assigns rows."""
 
@@ -77,7 +77,7 @@ class PlannedWorkers(WorkerBudget):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedReading:
     """The passes of a fit, and how each of them reads."""
 

@@ -108,6 +108,6 @@ def test_many_clusters_out_of_core_are_planned():
         plan(source, n_clusters=65_536, memory_limit="700 MiB", n_threads=1)
     needed = str(caught.value).rpartition("raise memory_limit to ")[2].split(" MiB")[0].replace(",", "")
     assert int(needed) <= 2048
-    assert plan(source, n_clusters=65_536, memory_limit=f"{needed} MiB", n_threads=1).sampling.drawn_rows
+    assert plan(source, n_clusters=65_536, memory_limit=f"{needed} MiB", n_threads=1).drawn_rows
     roomy = plan(source, n_clusters=65_536, memory_limit="64 GiB", n_threads=1)
     assert roomy.memory_model.n_portions == 1

@@ -67,7 +67,7 @@ def test_passes_of_every_method(small_digits, method, fit_on, weighted):
     more = 2 * streams + (fit_on == "all" and method in LANDMARK_SKETCHES)
     assert set(source.read_rows.values()) == {fitted.n_passes_} == {2 + more + weighted}
     assert fitted.plan_.passes == fitted.n_passes_
-    assert fitted.plan_.reading.counts_first == weighted
+    assert fitted.plan_.counts_first == weighted
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -177,11 +177,11 @@ def test_rows_that_nobody_counts_go_to_disk_when_memory_is_full(written, coreset
     def pieces():
         return (X[start : start + n_rows] for start in range(0, len(X), n_rows))
 
-    needed = roomy.plan(pieces).peak_bytes - roomy.plan(pieces).clustering.block_room
+    needed = roomy.plan(pieces).peak_bytes - roomy.plan(pieces).block_room
     kept = roomy.fit(pieces)
     assert (kept.plan_.cluster_on, written) == ("spilled", [])
     tight = clone(roomy).set_params(memory_limit=limited(needed + (10 << 20), AUTO_BYTES)).fit(pieces)
-    room = tight.plan_.clustering.block_room
+    room = tight.plan_.block_room
     # all that is above the room, but for what was left of it when the first block did not fit
     assert 0 <= sum(written) - (72 * len(X) - room) <= 72 * n_rows + 1024 * len(written)
     counted = clone(roomy).set_params(coreset=None).fit(X)

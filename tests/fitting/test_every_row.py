@@ -408,7 +408,7 @@ def test_kmeans_parallel_by_name():
 def test_nothing_is_drawn_where_memory_has_no_room():
     X = np.zeros((40, 200_000), np.float32) + np.arange(40, dtype=np.float32)[:, None]
     fitted = kmeans(2, memory_limit=limited("700 MiB")).fit(X)
-    assert fitted.plan_.sampling.drawn_rows == 0
+    assert fitted.plan_.drawn_rows == 0
     assert fitted.expected_inertia_ is fitted.expected_inertia_error_ is None
 
 

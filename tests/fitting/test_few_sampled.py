@@ -40,5 +40,5 @@ def smallest_limit(path):
 def test_groups_that_a_small_sample_missed_are_found_at_the_smallest_limit(heavy, seed):
     free = StreamKMeans(K, random_state=seed, executor=2).fit(heavy)
     small = StreamKMeans(K, random_state=seed, executor=2, memory_limit=smallest_limit(heavy)).fit(heavy)
-    assert small.plan_.sampling.few_sampled
+    assert small.plan_.few_sampled
     assert small.inertia_ <= 1.01 * free.inertia_

@@ -47,7 +47,7 @@ def test_rounds_find_what_the_sample_missed(rows, left):
     assert found.possible_gain_ <= 0.01
     assert found.inertia_ <= (1 - left.possible_gain_) * left.inertia_
     np.testing.assert_array_equal(found.labels_, found.predict(rows))
-    assert found.plan_.reading.more_passes == 2
+    assert found.plan_.more_passes == 2
 
 
 def test_threads_and_chunks_in_any_order_change_no_round(rows):
@@ -68,7 +68,7 @@ def test_nothing_is_looked_for_where_nothing_was_missed():
 def test_clusters_of_the_landmarks_are_left_as_they_are(rows):
     found = fitted(rows, method="two-step")
     assert found.n_passes_ == 2
-    assert found.plan_.reading.more_passes == 0
+    assert found.plan_.more_passes == 0
     assert found.possible_gain_ is None
 
 
@@ -77,7 +77,7 @@ def test_plans_say_what_rounds_take(rows):
     auto, none = (StreamKernelKMeans(10, **given, refine=refine).plan(rows) for refine in ("auto", 0))
     assert "up to 2 more if the sample missed something" in str(auto)
     assert "up to" not in str(none).split("passes")[1].splitlines()[0]
-    assert auto.sampling.keeps_sample
-    assert not none.sampling.keeps_sample
+    assert auto.keeps_sample
+    assert not none.keeps_sample
     assert set(auto.memory) - set(none.memory) == {"search"}
     assert auto.memory["assign"] > none.memory["assign"]  # the sample is kept

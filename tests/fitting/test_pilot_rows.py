@@ -37,7 +37,7 @@ def test_few_rows_are_read_ahead_of_two_passes(small_sample, tmp_path):
     source = in_file(tmp_path / "x.h5", rows())
     estimator = kmeans()
     plan = estimator.plan(source)
-    assert (plan.sketch, plan.cluster_on, plan.passes, plan.reading.reads_ahead) == ("pca", "blocks", 2, True)
+    assert (plan.sketch, plan.cluster_on, plan.passes, plan.reads_ahead) == ("pca", "blocks", 2, True)
     assert "read ahead" in dict(plan.lines())["clustering"]
     fitted = estimator.fit(source)
     assert [stage.name for stage in fitted.stages_] == ["ahead", "sketch", "seed", "lloyd", "polish", "assign"]
@@ -56,7 +56,7 @@ def test_few_rows_are_read_ahead_of_two_passes(small_sample, tmp_path):
     ],
 )
 def test_nothing_is_read_ahead(small_sample, parameters, n):
-    assert not kmeans(**parameters).plan(open_source(rows(n))).reading.reads_ahead
+    assert not kmeans(**parameters).plan(open_source(rows(n))).reads_ahead
 
 
 def test_more_rows_than_are_clustered_in_the_time_of_a_pass_are_sampled(small_sample):
@@ -94,7 +94,7 @@ def test_weights_and_rows_left_out_are_respected(small_sample):
     X[::97, 3] = np.nan
     weights = np.random.default_rng(3).random(len(X))
     fitted = kmeans(invalid="skip").fit(X, sample_weight=weights)
-    assert fitted.plan_.reading.reads_ahead
+    assert fitted.plan_.reads_ahead
     assert set(fitted.labels_[::97]) == {-1}
     kept = fitted.labels_ >= 0
     apart = X[kept] - fitted.cluster_centers_[fitted.labels_[kept]]
@@ -105,7 +105,7 @@ def test_where_hardly_any_row_is_valid_directions_are_found_on_a_sample_of_all(s
     X = rows()
     X[np.random.default_rng(4).random(len(X)) < 0.99] = np.nan
     fitted = kmeans(3, sketch=PCA(20), invalid="skip").fit(X)
-    assert fitted.plan_.reading.reads_ahead
+    assert fitted.plan_.reads_ahead
     assert "sketch-all" in [stage.name for stage in fitted.stages_]
     assert fitted.n_passes_ == 3
     assert (fitted.labels_ >= 0).sum() == np.isfinite(X[:, 0]).sum()

@@ -48,7 +48,7 @@ def test_every_row_is_read_once_more(kind, sparse, refine):
     assert set(source.read_rows.values()) == {3 + refine}
     assert len(source.read_rows) == len(X)
     assert fitted.n_passes_ == fitted.plan_.passes == 3 + refine
-    assert fitted.plan_.reading.fit_passes == 1
+    assert fitted.plan_.fit_passes == 1
     (stage,) = [stage for stage in fitted.stages_ if stage.name == "directions"]
     assert (stage.rows, stage.read_bytes) == (len(X), source.n_bytes)
     assert adjusted_rand_score(y, fitted.labels_) == 1
@@ -67,7 +67,7 @@ def test_the_plan_says_so_before_anything_is_read(kind):
     assert lines["bytes read"].endswith("(3 x 1000 B)")
     assert json.loads(json.dumps(planned.to_dict()))["fit_passes"] == 1
     on_sample = kmeans(sketch=SketchOptions(kind, 3, fit_on="sample")).plan(source)
-    assert (on_sample.passes, on_sample.reading.fit_passes) == (2, 0)
+    assert (on_sample.passes, on_sample.fit_passes) == (2, 0)
     assert dict(on_sample.lines())["clustering"].endswith("which its directions are found on")
 
 

@@ -312,7 +312,7 @@ def test_plan_report_and_summary_tell_of_missing_values(tmp_path):
     frame["b"] = frame["b"].where(np.arange(len(frame)) % 2 == 0)
     model = StreamKMeans(3, **FILLED)
     plan = model.plan(frame)
-    assert plan.reading.finding_steps == ("fill",)
+    assert plan.finding_steps == ("fill",)
     assert "column means" in str(plan)
     model.fit(frame)
     assert plan.passes == model.n_passes_

@@ -463,7 +463,7 @@ def test_centers_of_few_documents_are_planned_by_what_may_occur():
 def test_wide_sparse_rows_are_all_clustered_up_to_ten_times_the_sample(times, cluster_on):
     source = UnreadSource(int(times * 50_000), 47_236, sparse=True)
     got = plan(source, n_clusters=20)
-    assert (got.sketch, got.cluster_on, got.passes, got.reading.reads_ahead) == ("countsketch", cluster_on, 2, False)
+    assert (got.sketch, got.cluster_on, got.passes, got.reads_ahead) == ("countsketch", cluster_on, 2, False)
     said = {0.5: "on all rows: the row sample", 11: "coreset=None clusters all sketched rows"}
     assert said.get(times, "on all sketched rows, seeding too") in dict(got.lines())["clustering"]
     for asked, found in (("uniform", "sample"), (None, "blocks")):
@@ -476,7 +476,7 @@ def test_rows_of_unknown_number_are_kept_where_memory_is_free(monkeypatch):
     monkeypatch.setattr(memory_budget, "available_memory", lambda: 2 * GIB)
     chunks = iter([np.zeros((10, 4))])
     got = StreamKMeans(2, coreset=None).plan(chunks)
-    assert GIB < got.clustering.block_room < 2 * GIB
+    assert GIB < got.block_room < 2 * GIB
     assert got.peak_bytes - got.base_bytes <= 2 * GIB
 
 
@@ -488,10 +488,8 @@ def test_the_plan_tries_what_it_can_choose_before_it_refuses():
         assert got.cluster_on in ("coreset", "spilled")  # time is given up, not quality
     tight = plan(UnreadSource(3_000_000, 256), n_clusters=500, memory_limit="700 MiB")
     assert (tight.cluster_on, tight.assign_space) == ("spilled", "original")
-    assert tight.clustering.block_room > 0
-    assert (
-        tight.limit_bytes >= tight.peak_bytes >= tight.base_bytes + tight.clustering.block_room
-    )  # what is kept is counted
+    assert tight.block_room > 0
+    assert tight.limit_bytes >= tight.peak_bytes >= tight.base_bytes + tight.block_room  # what is kept is counted
     assert "is written to disk" in dict(tight.lines())["clustering"]
 
 
@@ -553,7 +551,7 @@ def test_a_stream_that_cannot_be_replayed_gets_one_pass():
     assert (got.passes, got.cluster_on, got.assign_space, got.sketch) == (1, "spilled", "original", "identity")
     wide = plan(once(5000))
     assert (wide.passes, wide.cluster_on, wide.assign_space, wide.sketch) == (1, "spilled", "sketch", "countsketch")
-    assert "walked once only" in wide.clustering.why_regime
+    assert "walked once only" in wide.why_regime
     for impossible in ({"refine": 1}, {"sketch": "pca"}, {"sketch": SketchOptions(assign_space="original")}):
         with pytest.raises(InvalidInputError, match=r"walked once only, and .* needs another pass; pass a list"):
             plan(once(5000), **impossible)
@@ -765,9 +763,9 @@ def test_epochs_are_planned(X, options, epochs):
     told = dict(planned.lines()).get("epochs")
     assert (told is not None) == (epochs > 0)
     if epochs:
-        schedule = planned.clustering.epochs.schedule
+        schedule = planned.epochs.schedule
         assert schedule.n_epochs == epochs
-        batch_rows = planned.clustering.epochs.n_rows // schedule.n_batches
+        batch_rows = planned.epochs.n_rows // schedule.n_batches
         batches = f"{epochs} of {schedule.n_batches} batches of {batch_rows:,} rows"
         steps = f"then at most {schedule.n_steps} steps of Lloyd's algorithm"
         assert told.removeprefix("about ") == f"{batches}, {steps}"
@@ -785,7 +783,7 @@ def test_epochs_are_those_that_the_plan_tells(X, options, epochs, caplog):
     assert ("epochs" in stages) == (epochs > 0)
     assert str(estimator.plan_) == str(planned)
     if epochs:
-        schedule = planned.clustering.epochs.schedule
+        schedule = planned.epochs.schedule
         assert len(stages["epochs"].inertias) == schedule.n_epochs
         assert f"epoch 1: {schedule.n_batches} batches" in caplog.text
         assert 0 < len(stages["lloyd"].inertias) <= schedule.n_steps

@@ -54,9 +54,7 @@ def test_the_smallest_limit_costs_no_quality(tmp_path):
     for limit in range(300, 400):
         with suppress(MemoryLimitError):
             accepted.append(StreamKMeans(15, memory_limit=limited(f"{limit} MiB")).plan(path))
-    assert all(
-        plan.sampling.drawn_rows and plan.sampling.keeps_sample and plan.cluster_on != "sample" for plan in accepted
-    )
+    assert all(plan.drawn_rows and plan.keeps_sample and plan.cluster_on != "sample" for plan in accepted)
     tight, free = (
         np.median([StreamKMeans(15, memory_limit=limit, random_state=seed, progress=False).fit(path).inertia_
                    for seed in range(3)])

@@ -41,7 +41,7 @@ def test_rows_on_workers_count_for_workers_alone():
     here, there = plan(source), planned(source)
     row_bytes = 8 + 64 * 4
     assert here.cluster_on == there.cluster_on == "blocks"
-    assert here.sampling == there.sampling
+    assert (here.sample_rows, here.drawn_rows) == (there.sample_rows, there.drawn_rows)
     assert here.chunk_bytes == there.chunk_bytes
     assert max(here.memory.values()) - there.memory["sketch"] > 1_000_000 * row_bytes * 0.9
     assert there.workers.memory["lloyd"] - there.workers.base_bytes >= 500_000 * row_bytes
@@ -54,7 +54,7 @@ def test_the_limit_of_this_process_does_not_send_rows_of_workers_to_disk():
     source = UnreadSource(4_000_000, 64)
     for coreset in ("auto", None):
         tight = planned(source, memory_limit=500 * MIB, coreset=coreset)
-        assert (tight.cluster_on, tight.clustering.block_room) == ("blocks", None)
+        assert (tight.cluster_on, tight.block_room) == ("blocks", None)
         assert tight.peak_bytes <= 500 * MIB
         assert plan(source, memory_limit=500 * MIB, coreset=coreset).cluster_on != "blocks"
     assert dict(tight.lines())["bytes written"] == "none"
@@ -67,7 +67,7 @@ def test_workers_that_are_too_small_take_the_coreset(n_features):
     source = UnreadSource(256_000_000 // n_features, n_features)
     few = planned(source, 800 * MIB)
     assert few.cluster_on == "coreset"
-    assert "workers' memory" in few.clustering.why_regime
+    assert "workers' memory" in few.why_regime
     assert few.workers.peak_bytes <= few.workers.limit_bytes == int(HELD_SHARE * 800 * MIB)
     assert planned(source, 800 * MIB, n_workers=8).cluster_on == "blocks"
 
@@ -170,7 +170,7 @@ def test_rows_that_are_not_counted_are_held_by_workers():
     chunks = [np.zeros((10, 4))]
     got = StreamKMeans(2, coreset=None).plan(lambda: iter(chunks))
     assert got.cluster_on == "spilled"
-    assert got.clustering.epochs is None
+    assert got.epochs is None
 
 
 def test_uncounted_rows_on_a_cluster(client):
@@ -178,7 +178,7 @@ def test_uncounted_rows_on_a_cluster(client):
     chunks = [rng.normal(size=(3_000, 6)) for _ in range(5)]
     settings = {"n_clusters": 6, "coreset": None, "random_state": 0, "progress": False}
     there = StreamKMeans(executor=client, **settings).fit(lambda: iter(chunks))
-    assert (there.plan_.cluster_on, there.plan_.clustering.block_room) == ("blocks", None)
+    assert (there.plan_.cluster_on, there.plan_.block_room) == ("blocks", None)
     assert_same_bits(there, StreamKMeans(executor=2, **settings).fit(lambda: iter(chunks)))
 
 

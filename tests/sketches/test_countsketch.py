@@ -125,7 +125,7 @@ def test_sparse_jl_by_name(sparse):
     by_theorem = StreamKMeans(3, sketch=SparseJL.for_error(0.5), **given).fit(rows)
     m, s = 197, 9  # 4 k ln(2 k / delta) / eps^2, ln(2 k / delta) / eps
     assert (by_theorem.sketch_.n_components, by_theorem.sketch_.nnz_per_feature) == (m, s)
-    assert by_theorem.plan_.sketching.nnz_per_feature == s
+    assert by_theorem.plan_.nnz_per_feature == s
     few = StreamKMeans(3, sketch=SketchOptions("sparse-jl", 5), **given).fit(rows)
     assert few.sketch_.nnz_per_feature == 5
     with pytest.raises(InvalidParameterError, match="nnz_per_feature=82"):

@@ -163,9 +163,7 @@ def _find(context: KernelContext) -> KernelClustering:
         sample.complete and few.n_rows == len(sample.rows),
     )
     block = Block(few.X.copy(), few.d2norms.copy(), few.weights.copy())
-    look = SampleView(
-        seen, block, WHOLE, sample if plan.sampling.keeps_sample and few.n_rows < len(sample.rows) else None
-    )
+    look = SampleView(seen, block, WHOLE, sample if plan.keeps_sample and few.n_rows < len(sample.rows) else None)
     found = Clustering(result, "sketch", features, tuple(steps), look, sketched.n_features, chunk_rows)
     return KernelClustering(mapping.kernel, _trace(mapping.kernel, sample), found)
 
@@ -175,7 +173,7 @@ def _row_sample(context: KernelContext) -> Sketched:
     plan, estimated = context.plan, context.reader.source.estimated_rows
     rule = SampleRule.of(plan.sample_rows, context.settings.seed64("sample"), estimated, context.weights)
     chunk_rows = None
-    if plan.reading.counts_first:
+    if plan.counts_first:
         with context.progress.stage("count", plan.n_chunks) as stage:
             chunk_rows = count_pass(context, stage)
     with context.progress.stage("sample", plan.n_chunks) as stage:

@@ -88,7 +88,7 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
     rows, model, plan = found.chunk_rows, found.model(context.reader.metric), context.plan
     spherical, n_clusters = context.settings.spherical, context.settings.n_clusters
     history, n_asked = list(found.history), context.settings.n_refinements
-    most_rounds = plan.reading.more_passes if context.settings.searches else 0  # beyond those asked for
+    most_rounds = plan.more_passes if context.settings.searches else 0  # beyond those asked for
     index = n_rounds = 0
     best: _Best | None = None
     begun = context.writer.load("refined", _Begun)
@@ -113,7 +113,7 @@ def assign_found(context: FitContext, found: Clustering, sample: Sample | None =
             n_rounds += index >= n_asked
         elif index < n_asked and not best.is_final:
             centers = assigned.totals.means(fallback=model.centers)
-        elif plan.sampling.drawn_rows or most_rounds:
+        elif plan.drawn_rows or most_rounds:
             most = 0 if best.is_final else most_rounds
             gain, centers = _looked_further(context, found, after, promise, n_rounds, most)
             n_rounds += centers is not None
@@ -141,7 +141,7 @@ def _one_pass(
     promise = rule = None
     tabled = model.with_table()
     n_missing = context.settings.n_clusters - len(model.centers)
-    n_drawn = context.plan.sampling.drawn_rows
+    n_drawn = context.plan.drawn_rows
     if n_missing > 0:  # every row that lies on no center is drawn before those that do
         rule = DrawRule.of(n_drawn or n_missing, context.settings.seed64("draws") ^ index, total_weight, 0.0)
     elif n_drawn and index >= context.settings.n_refinements:
@@ -202,18 +202,18 @@ def _looked_further(
     plan = context.plan
     trim_heap(plan.limit_bytes)
     outlook = after.outlook(promise, n_rows := int(found.chunk_rows.sum()))
-    gain, few = outlook.gain, plan.sampling.few_sampled
+    gain, few = outlook.gain, plan.few_sampled
     trim_heap(plan.limit_bytes)
     logger.info(
         "objective %.6g; moving one center elsewhere would lower it by at least %.2f %%", after.totals.d2, 100 * gain
     )
     # one split and merge shows nothing where a small sample missed several groups: starts among drawn rows may
-    blind = few and plan.sampling.keeps_sample and promise is not None and not promise.is_kept(after.totals.d2)
+    blind = few and plan.keeps_sample and promise is not None and not promise.is_kept(after.totals.d2)
     if n_rounds >= most_rounds or (gain <= (worth := WORTH_OF_FEW if few else WORTH) and not blind):
         return gain, None
     with context.progress.stage(f"search-{n_rounds + 1}"):
         # a search ends at means of sampled rows: those of all rows are better where little but moving gains
-        if not plan.sampling.keeps_sample or (worth < gain <= ANEW and outlook.by_swaps < outlook.by_moving):
+        if not plan.keeps_sample or (worth < gain <= ANEW and outlook.by_swaps < outlook.by_moving):
             return gain, after.swapped(outlook, carried_on=n_rounds + 1 < most_rounds)
         look, whole = found.look, found.look.whole
         sample = look.originals() if whole is None else replace(whole, X=look.frame.original_rows(whole.X))
