@@ -5,15 +5,15 @@ Pure functions of the source's description, the parameters and the memory that m
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from streamkm.passes.sizes import Sizes
 from streamkm.planning.choice import ALONG, ON_ALL, Choice, choose, clusters_all, regimes, serves
 from streamkm.planning.memory_budget import MemoryBudget, accepted, check_workers, checked, smaller_sizes
 from streamkm.planning.plan import Plan
-from streamkm.planning.plan_parts import SEARCH, PlannedWorkers
 from streamkm.planning.request import FitParameters, FitRequest, Resources
 from streamkm.planning.sketch_choice import choose_sketch
+from streamkm.planning.worker_memory import SEARCH, PlannedWorkers
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -166,4 +166,4 @@ def _workers(choice: Choice, budget: MemoryBudget) -> PlannedWorkers | None:
     memory, searching = choice.worker_memory(budget), workers.search_bytes(choice.memory_model)
     if choice.cluster_on == "blocks" and searching <= workers.limit_bytes:
         memory[SEARCH] = searching
-    return PlannedWorkers(**asdict(workers), memory=memory)
+    return replace(workers, memory=memory)

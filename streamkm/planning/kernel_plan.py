@@ -37,7 +37,7 @@ from streamkm.planning.memory_budget import (
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, Resources
 from streamkm.planning.schedule import EpochRoom
-from streamkm.planning.worker_memory import WorkerBudget
+from streamkm.planning.worker_memory import PlannedWorkers
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 
@@ -165,7 +165,7 @@ def _planned(
     return checked(plan, remedy, largest(size), budget)
 
 
-def _epoch_room(sizes: KernelMemoryModel, workers: WorkerBudget, n_chunks: int, client_bytes: int) -> EpochRoom:
+def _epoch_room(sizes: KernelMemoryModel, workers: PlannedWorkers, n_chunks: int, client_bytes: int) -> EpochRoom:
     """Room for epochs on features, where each worker holds the map, too."""
     rows = replace(sizes.features.rows, block_row_bytes=4 * sizes.map.rank)
     features = replace(sizes.features, rows=rows, reading=replace(sizes.read.reading, n_chunks=n_chunks))

@@ -23,9 +23,8 @@ from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.observe import Observe, UpdateSizes
 from streamkm.passes.predict import Values, labelled_bytes
 from streamkm.passes.sizes import Sizes
-from streamkm.planning.plan_parts import PlannedWorkers
 from streamkm.planning.process import process_memory
-from streamkm.planning.worker_memory import HELD_SHARE, WorkerBudget
+from streamkm.planning.worker_memory import HELD_SHARE, PlannedWorkers
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 from streamkm.sources.long_lines import LongLine
@@ -55,7 +54,7 @@ class MemoryBudget:
     free_bytes: int | None = None
     # what threads may have to read at a time: part of `base_bytes`, as it is not known when
     long_lines: tuple[LongLine, ...] = ()
-    workers: WorkerBudget | None = None  # what workers of a cluster have beside
+    workers: PlannedWorkers | None = None  # what workers of a cluster have beside
 
     @classmethod
     def of(
@@ -73,7 +72,7 @@ class MemoryBudget:
                 f"{source.name} can only be loaded whole, and needs about {human_bytes(base)}, above the limit of "
                 f"{human_bytes(limit)}; raise memory_limit to {room:,} MiB"
             )
-        return cls(limit, base, process, free, lines, WorkerBudget.of(workers))
+        return cls(limit, base, process, free, lines, PlannedWorkers.of(workers))
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:
         """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""

@@ -16,9 +16,9 @@ from streamkm.planning.plan_parts import (
     PlannedReading,
     PlannedSample,
     PlannedSketch,
-    PlannedWorkers,
 )
 from streamkm.planning.schedule import Clustered, EpochRoom, PlannedEpochs
+from streamkm.planning.worker_memory import PlannedWorkers
 from streamkm.sketches.registry import sketch_class
 
 SAID = {

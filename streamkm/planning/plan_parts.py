@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from streamkm.cluster.model import Space
 from streamkm.cluster.sampling.coreset import Method
-from streamkm.core.memory import human_bytes
 from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.schedule import EpochRoom, PlannedEpochs
-from streamkm.planning.worker_memory import WorkerBudget
 
 
 @dataclass(frozen=True)
@@ -52,29 +50,6 @@ class PlannedClustering:
     # of moving averages, between steps of Lloyd's algorithm; None where there are none
     epochs: PlannedEpochs | None = None
     room: EpochRoom | None = None  # for epochs of a kernel fit, where workers hold the features of all rows
-
-
-SEARCH = "search"  # stage of the one worker that searches for starts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedWorkers(WorkerBudget):
-    """The workers of a Dask cluster in a fit: see `WorkerBudget`, and what each of them is projected to hold."""
-
-    memory: dict[str, int]  # projected resident bytes of a worker in each stage
-
-    @property
-    def peak_bytes(self) -> int:
-        """Projected resident bytes of a worker at the peak."""
-        return max(self.memory.values())
-
-    def __str__(self) -> str:
-        memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
-        peak, limit, base = map(human_bytes, (self.peak_bytes, self.limit_bytes, self.base_bytes))
-        return (
-            f"{peak} at the peak of each of {self.n_workers:,} workers, of {limit} allowed; {memory}; each stage "
-            f"includes {base} that the worker holds before the fit"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from streamkm.engine import open_executor
 from streamkm.engine.dask import DaskCluster
 from streamkm.kernels.centers.scaled import LEAST_SCALE
 from streamkm.planning.schedule import EpochRoom
-from streamkm.planning.worker_memory import WorkerBudget
+from streamkm.planning.worker_memory import PlannedWorkers
 from tests import naive
 from tests.dask_processes import assert_same_bits
 from tests.planning.test_plan import UnreadSource, plan
@@ -222,14 +222,14 @@ def test_epochs_on_drawn_rows_have_the_same_bits_in_a_worker_and_in_the_client(c
     assert "on 5,600 rows drawn evenly in one worker, then at most 12 steps of Lloyd's algorithm on all" in planned
     there = on_cluster(client).fit(X, sample_weight=weights)
     assert [stage for stage in calls if "epoch" in stage] == ["epochs"]
-    monkeypatch.setattr(WorkerBudget, "epoch_room", lambda *_: EpochRoom(0, 0, 10**6))
+    monkeypatch.setattr(PlannedWorkers, "epoch_room", lambda *_: EpochRoom(0, 0, 10**6))
     assert "5,600 rows drawn evenly in this process" in dict(on_cluster(client).plan(X).lines())["epochs"]
     calls.clear()
     here = on_cluster(client).fit(X, sample_weight=weights)
     assert not [stage for stage in calls if "epoch" in stage]
     assert here.inertia_ == there.inertia_ <= 1.005 * on_cluster(2).fit(X, sample_weight=weights).inertia_
     np.testing.assert_array_equal(here.cluster_centers_, there.cluster_centers_)
-    monkeypatch.setattr(WorkerBudget, "epoch_room", lambda *_: EpochRoom(0, 0, 31 * K))
+    monkeypatch.setattr(PlannedWorkers, "epoch_room", lambda *_: EpochRoom(0, 0, 31 * K))
     assert "epochs" not in dict(on_cluster(client).plan(X).lines())  # no process has room
 
 

@@ -18,7 +18,7 @@ from streamkm.engine.dask_shards import SHARD_ROWS
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB, READ_BYTES
 from streamkm.estimators import kernel_kmeans, kmeans_fit
-from streamkm.planning.worker_memory import HELD_SHARE, WorkerBudget, WorkerModel
+from streamkm.planning.worker_memory import HELD_SHARE, PlannedWorkers
 from streamkm.sources.chunks import ChunkRuns
 from tests.dask_processes import assert_same_bits
 from tests.limits import memory_model
@@ -102,11 +102,11 @@ def test_a_refusal_names_the_client():
 
 def test_the_smallest_and_the_fullest_worker_decide():
     large, small = WorkerMemory(4, 8 * GIB, HELD), WorkerMemory(1, 2 * GIB, 0)
-    budget = WorkerBudget.of((large, small, replace(small, held_bytes=GIB)))
+    budget = PlannedWorkers.of((large, small, replace(small, held_bytes=GIB)))
     assert (budget.n_workers, budget.n_threads, budget.n_slots) == (3, 4, 6)
     assert budget.limit_bytes == int(HELD_SHARE * 2 * GIB)
     assert budget.base_bytes == GIB + 64 * MIB
-    assert WorkerBudget.of(()) is None
+    assert PlannedWorkers.of(()) is None
 
 
 def stages_of(cluster_on="sample", *, n_rows=1_000_000, n_workers=8, n_threads=1, shared_bytes=0, n_chunks=320):
@@ -116,7 +116,10 @@ def stages_of(cluster_on="sample", *, n_rows=1_000_000, n_workers=8, n_threads=1
         block_row_bytes=256, sample_floats=0, largest_chunk=16 * MIB, itemsize=4, read_factor=4.0, fitted=False,
         n_chunks=n_chunks, coreset_rows=10_000, shared_bytes=shared_bytes, chunk_bytes=16 * MIB,
     )  # fmt: skip
-    return WorkerModel(sizes, n_workers, n_threads, n_workers * n_threads).stages(cluster_on, "original", 0)
+    workers = PlannedWorkers(
+        n_workers=n_workers, n_threads=n_threads, n_slots=n_workers * n_threads, limit_bytes=0, base_bytes=0
+    )
+    return workers.stages(sizes, cluster_on, "original")
 
 
 def test_memory_of_a_worker_grows_by_its_labels_alone():
@@ -202,7 +205,7 @@ def test_fits_by_workers_with_little_memory_and_without_a_limit(tmp_path):
     with started(0) as cluster, Client(cluster, set_as_default=False) as client:
         found = cluster_memory(client)
         assert [worker.limit_bytes for worker in found] == [total_memory() // 2] * 2
-        base = WorkerBudget.of(found).base_bytes
+        base = PlannedWorkers.of(found).base_bytes
     with started(int((base + 36 * MIB) / HELD_SHARE)) as cluster, Client(cluster, set_as_default=False) as client:
         fitted = StreamKMeans(executor=client, **settings).fit(path)
         assert fitted.plan_.cluster_on == "coreset"
