@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 
 import numpy as np
 
@@ -12,6 +15,7 @@ from streamkm.planning.memory import MemoryModel
 from streamkm.planning.memory_budget import MemoryBudget
 from streamkm.planning.request import SERVING_PER_CLUSTER, FitRequest
 from streamkm.sources.base import RowSource
+from streamkm.sources.chunks import ChunkRuns
 
 WHOLE = "on all rows: the row sample has room for them"
 POLISHED = (
@@ -108,9 +112,7 @@ MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 class Choice:
     """The choice of sizes, rows to cluster, and space."""
 
-    sizes: Sizes
     memory_model: MemoryModel
-    n_chunks: int | None
     cluster_on: ClusterOn
     space: Space
     room: int = 0  # bytes of spilled blocks that are kept in memory
@@ -118,20 +120,6 @@ class Choice:
     def memory(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage."""
         return self.memory_model.stages(self.cluster_on, self.space, base, self.room)
-
-    def in_portions(self, budget: MemoryBudget) -> Choice:
-        """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held.
-
-        If none fit, in those that exceed the limits least: portions take memory for labels of all rows.
-        """
-        least, n_portions = self, 2 * self.memory_model.n_portions
-        if not self.memory_model.many or self.cluster_on not in ("blocks", "spilled"):
-            return self
-        while not least.fits(budget) and n_portions <= MOST_PORTIONS:
-            tried = replace(self, memory_model=replace(self.memory_model, n_portions=n_portions))
-            least = min(least, tried, key=lambda choice: choice.excess_bytes(budget))
-            n_portions *= 2
-        return least
 
     def worker_memory(self, budget: MemoryBudget) -> dict[str, int]:
         """Resident bytes of a worker in each stage; empty without a cluster."""
@@ -143,9 +131,19 @@ class Choice:
         peak = max(self.memory(budget.base_bytes).values())
         return budget.excess_bytes(peak, max(self.worker_memory(budget).values(), default=0))
 
-    def fits(self, budget: MemoryBudget) -> bool:
-        """Whether the projection keeps the limits."""
-        return self.excess_bytes(budget) <= 0
+    def in_portions(self, budget: MemoryBudget) -> Choice:
+        """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held.
+
+        If none fit, in those that exceed the limits least: portions take memory for labels of all rows.
+        """
+        least, n_portions = self, 2 * self.memory_model.n_portions
+        if not self.memory_model.many or self.cluster_on not in ("blocks", "spilled"):
+            return self
+        while least.excess_bytes(budget) > 0 and n_portions <= MOST_PORTIONS:
+            tried = replace(self, memory_model=replace(self.memory_model, n_portions=n_portions))
+            least = min(least, tried, key=lambda choice: choice.excess_bytes(budget))
+            n_portions *= 2
+        return least
 
     def with_threads(self, n_threads: int, budget: MemoryBudget) -> Choice:
         """Let as many of these threads work as have room beside what was chosen."""
@@ -169,84 +167,43 @@ class Choice:
 def choose(
     source: RowSource,
     memory_model: MemoryModel,
-    regimes: dict[ClusterOn, str],
+    regimes: Iterable[ClusterOn],
     spaces: tuple[Space, ...],
     ladder: list[Sizes],
     budget: MemoryBudget,
     n_threads: int,
 ) -> Choice:
-    """Choose the best space, in it the best cluster_on, with it the largest sizes, that fit in memory.
+    """Choose the best space, in it the best of the regimes, with it the largest sizes, that fit in memory.
 
-    `memory_model`: of a fit, whatever its cluster_on. `regimes`: those to choose from, the best first, and why each.
-    `spaces`: the best first. `ladder`: the largest first. `n_threads`: there are: as many of them work as have room
-    beside the sizes, which are chosen for one. Where nothing fits, the choice is what exceeds the limits least.
+    Each is given best first. As many threads work as have room beside the sizes, which are chosen for one. Where
+    nothing fits, the choice is what exceeds the limits least.
     """
-    cuts: dict[int, _Cut] = {}
-    least: Choice | None = None
-    for space in spaces:
-        for cluster_on in regimes:
-            for sizes in ladder:
-                if sizes.chunk_bytes not in cuts:
-                    cuts[sizes.chunk_bytes] = _Cut.of(source, sizes.chunk_bytes)
-                cut = cuts[sizes.chunk_bytes]
-                choice = Choice(sizes, _sized(source, memory_model, sizes, cut), cut.n_chunks, cluster_on, space)
-                choice = _with_largest_chunks(choice.in_portions(budget), source, cuts, budget)
-                excess = choice.excess_bytes(budget)
-                if excess <= 0:
-                    n_rows = source.estimated_rows
-                    if len(spaces) > 1 and source.n_features is None:  # the room still decides on the space
-                        choice = choice.with_room(budget.limit_bytes, budget, n_rows)
-                        return choice.with_threads(n_threads, budget)
-                    choice = choice.with_threads(n_threads, budget)
-                    return choice.with_room(budget.now_bytes, budget, n_rows)
-            if least is None or excess < least.excess_bytes(budget):
-                least = choice
+    cut = cache(source.cut)  # which may read pointers of sparse rows
+    models = [_sized(source, memory_model, sizes, cut(sizes.chunk_bytes)) for sizes in ladder]
+    tried = (
+        Choice(model, cluster_on, space).in_portions(budget)
+        for space, cluster_on, model in product(spaces, regimes, models)
+    )
+    least, n_rows = None, source.estimated_rows
+    for choice in tried:
+        if choice.excess_bytes(budget) <= 0:
+            if len(spaces) > 1 and source.n_features is None:  # the room still decides on the space
+                return choice.with_room(budget.limit_bytes, budget, n_rows).with_threads(n_threads, budget)
+            return choice.with_threads(n_threads, budget).with_room(budget.now_bytes, budget, n_rows)
+        if least is None or choice.excess_bytes(budget) < least.excess_bytes(budget):
+            least = choice
     if least is None:
         raise ValueError("nothing to choose from")
     return least
 
 
-def _with_largest_chunks(choice: Choice, source: RowSource, cuts: dict[int, _Cut], budget: MemoryBudget) -> Choice:
-    """The same with the largest chunks that fit: of many clusters, each chunk has few rows near a center.
-
-    Chunks are made smaller before rows that are drawn are given up, whose memory has nothing to do with chunks; and
-    fewer chunks are fewer sums at a time.
-    """
-    for size in sorted(cuts, reverse=True):
-        if not choice.memory_model.many or size <= choice.sizes.chunk_bytes:
-            break
-        sizes, cut = replace(choice.sizes, chunk_bytes=size), cuts[size]
-        memory_model = _sized(source, choice.memory_model, sizes, cut)
-        larger = replace(choice, sizes=sizes, memory_model=replace(memory_model, n_portions=1), n_chunks=cut.n_chunks)
-        larger = larger.in_portions(budget)
-        if larger.fits(budget):
-            return larger
-    return choice
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How a source is cut: how many chunks, if they are known, and bytes of the largest."""
-
-    n_chunks: int | None
-    largest: int
-
-    @classmethod
-    def of(cls, source: RowSource, chunk_bytes: int) -> _Cut:
-        """Cut it; that may read pointers of sparse rows."""
-        if source.streams:
-            return cls(None, chunk_bytes)
-        cut = source.cut(chunk_bytes)
-        return cls(len(cut), cut.largest_bytes or chunk_bytes)
-
-
-def _sized(source: RowSource, memory_model: MemoryModel, sizes: Sizes, cut: _Cut) -> MemoryModel:
-    """The needs with these sizes."""
+def _sized(source: RowSource, memory_model: MemoryModel, sizes: Sizes, cut: ChunkRuns) -> MemoryModel:
+    """The needs with these sizes, of rows that are cut like this."""
     n_rows = source.estimated_rows
-    n_chunks = MANY_CHUNKS if n_rows is None or cut.n_chunks is None else max(1, cut.n_chunks)
+    n_chunks = MANY_CHUNKS if n_rows is None or source.streams else max(1, len(cut))
     return replace(
         memory_model,
         chosen=sizes,
         rows=replace(memory_model.rows, n_rows=n_rows or sizes.sample_rows),
-        reading=replace(memory_model.reading, largest_chunk=cut.largest, n_chunks=n_chunks),
+        reading=replace(memory_model.reading, largest_chunk=cut.largest_bytes or sizes.chunk_bytes, n_chunks=n_chunks),
     )

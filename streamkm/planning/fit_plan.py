@@ -90,7 +90,7 @@ def _planned(source: RowSource, parameters: FitParameters, resources: Resources)
     if all_rows:
         ahead_of_all = replace(memory_model, ahead=asked.found)
         choice = choose(source, ahead_of_all, {"blocks": ""}, asked.spaces[:1], serving, budget, n_threads)
-        all_rows = choice.fits(budget)
+        all_rows = choice.excess_bytes(budget) <= 0
     if choice is None or not all_rows:
         sizes = serving if serving and "sample" in allowed else ladder  # a smaller sample would cost quality
         choice = choose(source, memory_model, allowed, asked.spaces, sizes, budget, n_threads)
@@ -144,7 +144,7 @@ def _plan(
         reads_ahead=reads_ahead,
         more_passes=MOST_ROUNDS if refine == "auto" and not asked.once else 0,
         chunk_bytes=sizes.chunk_bytes,
-        n_chunks=choice.n_chunks,
+        n_chunks=source.n_chunks(sizes.chunk_bytes),
         n_threads=memory_model.reading.n_threads,
         memory=choice.memory(budget.base_bytes),
         memory_model=memory_model,
