@@ -67,26 +67,17 @@ class CenterSizes:
         return max(gathering, STEP_CENTERS * centers + self.near_bytes()) + table + labels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSizes:
-    """Sizes that the memory of a search for centers follows from."""
+def search_bytes(centers: CenterSizes, n_rows: int, row_bytes: int, drawn_rows: int, n_portions: int) -> int:
+    """Bytes of a search on so many rows: rows drawn from those held, halves of clusters, of two rounds, and centers.
 
-    drawn_rows: int  # rows that starts are searched on, where these are drawn from all that are held
-    n_portions: int  # of these rows, searched one after the other
-    row_bytes: int  # of a row
-
-    def bytes(self, centers: CenterSizes, n_rows: int) -> int:
-        """Of a search on so many rows: rows drawn from those held, halves of clusters, of two rounds, and centers."""
-        if self.n_portions > 1:
-            return self._in_portions(centers, n_rows)
-        drawn = self.drawn_rows if self.drawn_rows < n_rows else 0
-        left = DRAWING_BYTES * min(2, centers.n_threads) * (drawn > 0)
-        return SEARCH_COPIES * centers.double_bytes + SEARCH_SETS * drawn * (PLACED_ROW_BYTES + self.row_bytes) + left
-
-    def _in_portions(self, centers: CenterSizes, n_rows: int) -> int:
-        k, width = -(-centers.n_clusters // self.n_portions), centers.width
-        rows = -(-min(self.drawn_rows, n_rows) // self.n_portions)
-        found = centers.double_bytes + 2 * n_rows  # beside labels of coarse clusters
-        found += rows * int(PORTION_SETS * self.row_bytes + PORTION_ROW_BYTES)
-        near = max(index_bytes(k, width, 1), neighbours_bytes(k, width, centers.n_threads))
-        return found + SEARCH_COPIES * 8 * k * width + near
+    `drawn_rows`: that starts are searched on, in so many portions one after the other.
+    """
+    drawn = min(drawn_rows, n_rows)
+    if n_portions == 1:
+        copied = drawn if drawn < n_rows else 0
+        left = DRAWING_BYTES * min(2, centers.n_threads) * (copied > 0)
+        return SEARCH_COPIES * centers.double_bytes + SEARCH_SETS * copied * (PLACED_ROW_BYTES + row_bytes) + left
+    k, width, rows = -(-centers.n_clusters // n_portions), centers.width, -(-drawn // n_portions)
+    near = max(index_bytes(k, width, 1), neighbours_bytes(k, width, centers.n_threads))
+    found = rows * int(PORTION_SETS * row_bytes + PORTION_ROW_BYTES) + 2 * n_rows  # beside labels of coarse clusters
+    return centers.double_bytes + found + SEARCH_COPIES * 8 * k * width + near

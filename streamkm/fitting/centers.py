@@ -35,8 +35,8 @@ from streamkm.fitting.iterations import StepCheckpoint, iterated, noted
 from streamkm.fitting.reading import NormalizedRows
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.plan import Plan
-from streamkm.planning.schedule import MUCH_ROOM, Clustered, EpochRoom, stored_share
-from streamkm.planning.worker_memory import SEARCH
+from streamkm.planning.plan_parts import MUCH_ROOM, Clustered, EpochRoom, stored_share
+from streamkm.planning.process import SEARCH
 from streamkm.sketches import Sketch
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from streamkm.cluster.memory import CenterSizes, SearchSizes
+from streamkm.cluster.memory import CenterSizes
 from streamkm.cluster.model import Space
 from streamkm.engine.memory import ReadingMemory
 
@@ -88,13 +88,6 @@ class FitSizes:
     def chunk_rows(self) -> int:
         """Rows of a chunk, about."""
         return max(1, self.reading.largest_chunk // self.rows.row_bytes)
-
-    @property
-    def search(self) -> SearchSizes:
-        """Sizes of a search among sketched rows."""
-        return SearchSizes(
-            drawn_rows=self.chosen.searched_rows, n_portions=self.n_portions, row_bytes=self.rows.block_row_bytes
-        )
 
     def width(self, space: Space) -> int:
         """Features of centers in a space."""

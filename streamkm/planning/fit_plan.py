@@ -11,9 +11,9 @@ from streamkm.passes.sizes import Sizes
 from streamkm.planning.choice import ALONG, ON_ALL, Choice, choose, clusters_all, regimes, serves
 from streamkm.planning.memory_budget import MemoryBudget, accepted, check_workers, checked, smaller_sizes
 from streamkm.planning.plan import Plan
+from streamkm.planning.process import SEARCH, PlannedWorkers
 from streamkm.planning.request import FitParameters, FitRequest, Resources
 from streamkm.planning.sketch_choice import choose_sketch
-from streamkm.planning.worker_memory import SEARCH, PlannedWorkers
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 

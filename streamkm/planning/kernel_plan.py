@@ -35,9 +35,9 @@ from streamkm.planning.memory_budget import (
     smaller_sizes,
 )
 from streamkm.planning.plan import Plan
+from streamkm.planning.plan_parts import EpochRoom
+from streamkm.planning.process import PlannedWorkers
 from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, Resources
-from streamkm.planning.schedule import EpochRoom
-from streamkm.planning.worker_memory import PlannedWorkers
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 

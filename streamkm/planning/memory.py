@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from streamkm.cluster.memory import ALL_SETS, PLACED_ROW_BYTES
+from streamkm.cluster.memory import ALL_SETS, PLACED_ROW_BYTES, search_bytes
 from streamkm.cluster.model import Space
 from streamkm.cluster.normalization import MOST_FEATURES
 from streamkm.engine.memory import MIB
@@ -107,10 +107,15 @@ class MemoryModel(FitSizes):
 
     def searching_bytes(self, n_rows: int, *, in_blocks: bool = True) -> int:
         """Of the search for starts on so many rows, or on rows drawn from them, beside these."""
-        searching = self.search.bytes(self.centers(self.rows.n_components), n_rows)
+        searching = self._search(n_rows)
         if in_blocks and self.chosen.sample_rows < n_rows <= self.chosen.searched_rows:
             searching += ALL_SETS * n_rows * (PLACED_ROW_BYTES + self.rows.block_row_bytes)
         return searching
+
+    def _search(self, n_rows: int) -> int:
+        """Of the search on so many sketched rows, beside these."""
+        centers, drawn = self.centers(self.rows.n_components), self.chosen.searched_rows
+        return search_bytes(centers, n_rows, self.rows.block_row_bytes, drawn, self.n_portions)
 
     def _polishing(self, space: Space, blocks: int) -> dict[str, int]:
         """While centers of original features are polished on the sample, if they are."""
@@ -131,8 +136,7 @@ class MemoryModel(FitSizes):
             stages["check"] = self.sample_bytes + looked_at + about + labels
         if self.chosen.keeps_sample:
             n_searched = self.kept_rows + drawn + self.n_clusters  # with a mean of each cluster
-            searched = self.search.bytes(self.centers(rows.n_components), n_searched)
-            searched += self._steps(centers.width, n_searched)
+            searched = self._search(n_searched) + self._steps(centers.width, n_searched)
             floats = ROUND_COPIES * n_searched * rows.float_bytes(space)
             stages["search"] = self.sample_bytes + floats + searched + labels
         return stages

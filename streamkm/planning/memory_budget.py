@@ -23,8 +23,7 @@ from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.observe import Observe, UpdateSizes
 from streamkm.passes.predict import Values, labelled_bytes
 from streamkm.passes.sizes import Sizes
-from streamkm.planning.process import process_memory
-from streamkm.planning.worker_memory import HELD_SHARE, PlannedWorkers
+from streamkm.planning.process import HELD_SHARE, PlannedWorkers, process_memory
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 from streamkm.sources.long_lines import LongLine

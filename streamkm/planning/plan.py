@@ -12,13 +12,15 @@ from streamkm.core.display import Lines, aligned
 from streamkm.core.memory import human_bytes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.plan_parts import (
+    Clustered,
+    EpochRoom,
     PlannedClustering,
+    PlannedEpochs,
     PlannedReading,
     PlannedSample,
     PlannedSketch,
 )
-from streamkm.planning.schedule import Clustered, EpochRoom, PlannedEpochs
-from streamkm.planning.worker_memory import PlannedWorkers
+from streamkm.planning.process import PlannedWorkers
 from streamkm.sketches.registry import sketch_class
 
 SAID = {

@@ -1,13 +1,87 @@
-"""The parts of a plan: its sketch, its samples, the rows it clusters, and how it reads. Pure values."""
+"""The parts of a plan: its sketch, its samples, the rows it clusters, its epochs, and how it reads. Pure values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from streamkm.cluster.model import Space
+from streamkm.cluster.moving_averages import DRAWN_ROWS, GATHERED_ROWS, Schedule
 from streamkm.cluster.sampling.coreset import Method
+from streamkm.core.matrix import Matrix
 from streamkm.passes.sizes import ClusterOn
-from streamkm.planning.schedule import EpochRoom, PlannedEpochs
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRoom:
+    """The most rows that epochs may run on in one process, where workers of a cluster hold all rows."""
+
+    gathered: int  # all rows, in a worker
+    drawn: int  # in a worker, beside those that it holds
+    here: int  # in the client
+
+
+MUCH_ROOM = EpochRoom(1 << 62, 1 << 62, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Clustered:
+    """The rows on which iterations run."""
+
+    cluster_on: ClusterOn
+    needs_polishing: bool  # of the sketch
+    space: Space  # where rows will be assigned
+    stored: float | None = None  # share of the sketched rows' entries that are stored; None: they are dense
+    counted: bool = True  # whether the plan knows about how many rows there are
+    room: EpochRoom | None = None  # None: rows are held where epochs run
+
+    @property
+    def polished_alone(self) -> bool:
+        """Whether centers of a sketch move in the original space only, by steps that polish them on the row sample."""
+        return self.needs_polishing and self.cluster_on == "sample" and self.space == "original"
+
+    def schedule(self, n_rows: int, asked: Any) -> Schedule | None:
+        """Epochs on so many rows, by the settings of a fit; None where Lloyd's algorithm is expected, or is as good."""
+        plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
+        # a batch would read all rows from disk; rows that are not counted may lie there, unless workers hold them
+        on_disk = self.cluster_on == "spilled" or (self.cluster_on == "blocks" and not self.counted)
+        if plain or self.polished_alone or on_disk:
+            return None
+        n_clusters, n_drawn, room = asked.n_clusters, None, self.room
+        if room is not None and n_rows > min(room.gathered, GATHERED_ROWS * n_clusters):
+            n_drawn = min(n_rows, DRAWN_ROWS * n_clusters, max(room.drawn, room.here))
+        made = Schedule.of(n_rows, n_clusters, asked.max_iter, stored=self.stored, n_drawn=n_drawn)
+        if made is None or room is None:
+            return made
+        return replace(made, place="worker" if (n_drawn or 0) <= room.drawn else "client")
+
+
+def stored_share(X: Matrix) -> float | None:
+    """Share of the entries of sparse rows that are stored; None for dense rows."""
+    return None if isinstance(X, np.ndarray) else X.nnz / max(1, X.shape[0] * X.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEpochs:
+    """Epochs that a fit will run."""
+
+    schedule: Schedule | None  # None where the number of rows is not known
+    n_rows: int  # that the epochs look at; where their number is not known, the fewest that epochs run on
+    exact: bool = True  # whether the fit will find as many
+
+    def __str__(self) -> str:
+        if self.schedule is None:
+            return f"if there are {self.n_rows:,} rows or more; the first pass counts them"
+        n_epochs, n_batches, n_drawn = self.schedule.n_epochs, self.schedule.n_batches, self.schedule.n_drawn
+        about, n_rows = "" if self.exact else "about ", self.n_rows if n_drawn is None else n_drawn
+        said = f"{about}{n_epochs} of {n_batches:,} batches of {n_rows // n_batches:,} rows"
+        if self.schedule.place:
+            said += ", on all rows" if n_drawn is None else f", on {n_drawn:,} rows drawn evenly"
+            said += " in one worker" if self.schedule.place == "worker" else " in this process"
+        then = "" if n_drawn is None else " on all rows in all workers"
+        return f"{said}, then at most {self.schedule.n_steps} steps of Lloyd's algorithm{then}"
 
 
 @dataclass(frozen=True)

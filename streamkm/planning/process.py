@@ -1,15 +1,29 @@
-"""Memory of a process beside data: what it holds now, and the libraries that it has yet to load."""
+"""Memory of processes: what this one holds beside data, and what each worker of a Dask cluster takes in a fit."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from streamkm.cluster.memory import PLACED_ROW_BYTES, CenterSizes
+from streamkm.cluster.model import Space
+from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.core.memory import given_process_memory, human_bytes, is_given, resident_bytes
-from streamkm.engine.memory import MIB
+from streamkm.engine.dask_shards import Reading, count_shards
+from streamkm.engine.dask_workers import WorkerMemory
+from streamkm.engine.memory import MIB, READ_BYTES
+from streamkm.engine.reduction import ARITY, FEW_RUNS, RUNS, count_runs, run_length
 from streamkm.kernels.centers.nearest import nearest_csr, nearest_dense
+from streamkm.passes.assign import DRAWN_SLACK, LABEL_BYTES
+from streamkm.passes.gathered import PICKED_ROW_BYTES, node_rows
+from streamkm.passes.sizes import ClusterOn, FitSizes
+from streamkm.planning.memory import MemoryModel
+from streamkm.planning.plan_parts import EpochRoom
+from streamkm.sketches.subspace import subspace_bytes
 from streamkm.sources.base import RowSource
 
 logger = logging.getLogger("streamkm.planning")
@@ -47,3 +61,136 @@ def process_memory(memory_limit: Any, source: RowSource, *, on_cluster: bool = F
     has_fitted = getattr(nearest_csr if source.is_sparse else nearest_dense, "signatures", True)
     more = (LATER_BYTES if has_fitted else FIRST_BYTES) + WORDS_BYTES * ("words" in libraries)
     return -(-(held + more) // STEP_BYTES) * STEP_BYTES
+
+
+BLOCK_LABEL_BYTES = 8  # of a row in a step with many centers: its last label and its new one
+JOINED_COPIES = 4  # of a row sample: as it arrives, joined, and packed for the client; 3.7 to 4.4 measured
+DISTRIBUTED_BYTES = 45 << 20  # of a worker's connections and libraries
+HELD_SHARE = 0.7  # of a worker's limit: above it, Dask writes what the worker holds to disk
+
+
+SEARCH = "search"  # stage of the one worker that searches for starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWorkers:
+    """The workers of a cluster in a fit: each has the memory of the smallest, as rows are shared out evenly."""
+
+    n_workers: int  # worker processes, threads of the one that has most, and threads of all
+    n_threads: int
+    n_slots: int
+    # resident bytes that the smallest worker may take: 70 % of its memory limit. Above it, Dask writes to its disk
+    limit_bytes: int
+    base_bytes: int  # what the fullest worker holds before the fit, and what kernels take, in steps of 64 MiB
+    memory: dict[str, int] = field(default_factory=dict)  # projected resident bytes of a worker in each stage
+
+    @classmethod
+    def of(cls, workers: Sequence[WorkerMemory]) -> PlannedWorkers | None:
+        """Workers of a cluster before a fit; None without any."""
+        if not workers:
+            return None
+        # a worker that has run nothing has yet to load this package
+        least = LEAST_BYTES + DISTRIBUTED_BYTES
+        held = max(least, *(worker.held_bytes for worker in workers)) + FIRST_BYTES
+        threads = [worker.n_threads for worker in workers]
+        return cls(
+            n_workers=len(workers),
+            n_threads=max(threads),
+            n_slots=sum(threads),
+            limit_bytes=int(HELD_SHARE * min(worker.limit_bytes for worker in workers)),
+            base_bytes=-(-held // STEP_BYTES) * STEP_BYTES,
+        )
+
+    @property
+    def peak_bytes(self) -> int:
+        """Projected resident bytes of a worker at the peak."""
+        return max(self.memory.values())
+
+    def __str__(self) -> str:
+        memory = ", ".join(f"{name} {human_bytes(size)}" for name, size in self.memory.items())
+        peak, limit, base = map(human_bytes, (self.peak_bytes, self.limit_bytes, self.base_bytes))
+        return (
+            f"{peak} at the peak of each of {self.n_workers:,} workers, of {limit} allowed; {memory}; each stage "
+            f"includes {base} that the worker holds before the fit"
+        )
+
+    def stages(self, sizes: MemoryModel, cluster_on: ClusterOn, space: Space) -> dict[str, int]:
+        """Resident bytes of a worker in each stage of a fit of these sizes: held rows and labels grow with the rows.
+
+        Each thread reads a chunk. Messages of calls lie there until they are fetched, and sums until they are joined.
+        """
+        rows, reading, chosen = sizes.rows, sizes.reading, sizes.chosen
+        held, share, centers = (
+            self._held_bytes(sizes, cluster_on),
+            self._share(sizes),
+            sizes.centers(sizes.width(space)),
+        )
+        read = self.n_threads * (int(reading.read_factor * reading.largest_chunk) + READ_BYTES + sizes.maps())
+        n_runs = FEW_RUNS if centers.double_bytes > chosen.chunk_bytes else RUNS
+        labels = int(LABEL_BYTES * rows.n_rows * (share + self.n_threads / self._count_calls(sizes, n_runs)))
+        drawn = int(DRAWN_SLACK * chosen.drawn_rows * rows.row_bytes)
+        stages = {
+            "sketch": read + held + self._sample_bytes(sizes, cluster_on),
+            "assign": read * (not sizes.once) + held + labels + self._sums_bytes(sizes, centers, drawn),
+        }
+        if held:
+            centers = sizes.centers(rows.n_components)
+            step_labels = BLOCK_LABEL_BYTES * int(rows.n_rows * share) * centers.many
+            stages["lloyd"] = held + self._sums_bytes(sizes, centers) + step_labels
+        if sizes.directions:
+            found = subspace_bytes(sizes.directions, rows.n_features)
+            n_states = self._waiting(sizes, FEW_RUNS) + ARITY + 1
+            stages["directions"] = read + n_states * found.state + self.n_threads * found.call
+        return {name: self.base_bytes + size for name, size in stages.items()}
+
+    def search_bytes(self, sizes: MemoryModel) -> int:
+        """Resident bytes of the worker that searches for starts: its held rows, and rows drawn from all."""
+        return self.base_bytes + self._held_bytes(sizes, "blocks") + sizes.searching_bytes(sizes.rows.n_rows)
+
+    def epoch_room(self, sizes: FitSizes, client_bytes: int) -> EpochRoom:
+        """Rows that epochs have room for in a worker, or in these bytes of the client."""
+        centers = sizes.centers(sizes.rows.n_components)
+        work = centers.step_bytes(0, self.n_threads + ARITY + 1, in_blocks=True) + centers.double_bytes
+        room = self.limit_bytes - self.base_bytes - work
+        rooms = room, room - self._held_bytes(sizes, "blocks"), client_bytes
+        return EpochRoom(*(max(0, free) // (8 + sizes.rows.block_row_bytes) for free in rooms))
+
+    def _held_bytes(self, sizes: FitSizes, cluster_on: ClusterOn) -> int:
+        """Bytes of sketched rows on the worker that holds most of them."""
+        if cluster_on not in ("blocks", "spilled"):
+            return 0
+        return int(sizes.rows.n_rows * (8 + sizes.rows.block_row_bytes) * self._share(sizes))
+
+    def _share(self, sizes: FitSizes) -> float:
+        """Share of all shards on the worker with most of them."""
+        n_shards = self._count_calls(sizes, RUNS)
+        return -(-n_shards // self.n_workers) / n_shards
+
+    def _sample_bytes(self, sizes: FitSizes, cluster_on: ClusterOn) -> int:
+        """Bytes of sampled rows that calls return in the first pass, and that are joined; or of a coreset."""
+        rows, n_chunks, wanted = sizes.rows, sizes.reading.n_chunks, int(SPARE * sizes.chosen.sample_rows)
+        picked, waiting = rows.row_bytes + PICKED_ROW_BYTES, self._waiting(sizes, RUNS)
+        of_chunk = min(rows.n_rows / n_chunks, max(wanted / n_chunks, FEWEST_CANDIDATES))
+        returned = int(waiting * run_length(n_chunks, RUNS) * of_chunk * picked)
+        if cluster_on != "coreset":
+            return max(returned, JOINED_COPIES * min(rows.n_rows, wanted) * picked)
+        n_rows = node_rows(sizes, -(-n_chunks // self._count_calls(sizes, RUNS)))
+        return returned + waiting * n_rows * (PLACED_ROW_BYTES + rows.block_row_bytes)
+
+    def _sums_bytes(self, sizes: FitSizes, centers: CenterSizes, drawn: int = 0) -> int:
+        """Bytes of sums that wait and are joined, with so many bytes of drawn rows, and of the centers' table."""
+        n_runs = FEW_RUNS if centers.double_bytes > sizes.chosen.chunk_bytes else RUNS
+        n_states = self._waiting(sizes, n_runs) + ARITY + 1
+        return n_states * (centers.double_bytes + drawn) + centers.double_bytes + centers.table_bytes
+
+    def _waiting(self, sizes: FitSizes, fewest_runs: int) -> int:
+        """Calls of a worker that run, or whose results wait there: half are started ahead, or two stretches."""
+        reading = sizes.reading
+        chunks = Reading(reading.n_chunks, reading.largest_chunk, reading.shared_bytes)
+        stretch = chunks.stretch(self._count_calls(sizes, fewest_runs), self.n_workers)
+        return max(self.n_threads + max(1, self.n_threads // 2), 2 * stretch)
+
+    def _count_calls(self, sizes: FitSizes, fewest_runs: int) -> int:
+        """Calls of a pass, each of which goes through a shard."""
+        n_runs = count_runs(sizes.reading.n_chunks, fewest_runs)
+        return min(n_runs, count_shards(self.n_slots, sizes.rows.n_rows, n_runs))

@@ -18,7 +18,7 @@ from streamkm.engine.dask_shards import SHARD_ROWS
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB, READ_BYTES
 from streamkm.estimators import kernel_kmeans, kmeans_fit
-from streamkm.planning.worker_memory import HELD_SHARE, PlannedWorkers
+from streamkm.planning.process import HELD_SHARE, PlannedWorkers
 from streamkm.sources.chunks import ChunkRuns
 from tests.dask_processes import assert_same_bits
 from tests.limits import memory_model

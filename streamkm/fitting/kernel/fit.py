@@ -36,7 +36,7 @@ from streamkm.passes.gathered import Gathered
 from streamkm.passes.sizes import ClusterOn
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, VIEW_ROWS
-from streamkm.planning.schedule import Clustered
+from streamkm.planning.plan_parts import Clustered
 from streamkm.sketches import GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)
