@@ -5,17 +5,22 @@ Pure functions of the source's description, the parameters and the memory that m
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 
-from streamkm.passes.sizes import Sizes
-from streamkm.planning.choice import ALONG, ON_ALL, Choice, choose, clusters_all, regimes, serves
+from streamkm.cluster.model import Space
+from streamkm.passes.sizes import ClusterOn, Sizes
+from streamkm.planning.memory import MemoryModel
 from streamkm.planning.memory_budget import MemoryBudget, accepted, check_workers, checked, smaller_sizes
 from streamkm.planning.plan import Plan
 from streamkm.planning.process import SEARCH, PlannedWorkers
-from streamkm.planning.request import FitParameters, FitRequest, Resources
+from streamkm.planning.request import ALONG, ON_ALL, FitParameters, FitRequest, Resources, clusters_all, regimes
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
+from streamkm.sources.chunks import ChunkRuns
 
 PLACE_BYTES = 8  # of a row, beside its values
 ESTIMATE_SLACK = 1.25  # of the bytes of rows whose number is known by a look at a few places
@@ -42,6 +47,117 @@ def with_cached_rows(plan: Plan, source: RowSource, budget: MemoryBudget) -> Pla
         needed = min(room, int(ESTIMATE_SLACK * needed))
     memory = {name: size + needed for name, size in plan.memory.items()}
     return replace(plan, cached_bytes=needed, memory=memory)
+
+
+SPILL_SHARE = 0.9  # of the room that a projection leaves, for blocks that are kept in memory
+MOST_PORTIONS = 16  # that starts are searched on one after the other, each in a pass over blocks
+MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The choice of sizes, rows to cluster, and space."""
+
+    memory_model: MemoryModel
+    cluster_on: ClusterOn
+    space: Space
+    room: int = 0  # bytes of spilled blocks that are kept in memory
+
+    def memory(self, base: int) -> dict[str, int]:
+        """Resident bytes of each stage."""
+        return self.memory_model.stages(self.cluster_on, self.space, base, self.room)
+
+    def worker_memory(self, workers: PlannedWorkers) -> dict[str, int]:
+        """Resident bytes of a worker in each stage."""
+        return workers.stages(self.memory_model, self.cluster_on, self.space)
+
+    def excess_bytes(self, budget: MemoryBudget) -> int:
+        """Bytes by which the projection exceeds the limits; below 0 where it keeps them."""
+        here = max(self.memory(budget.base_bytes).values()) - budget.limit_bytes
+        if budget.workers is None:
+            return here
+        return max(here, max(self.worker_memory(budget.workers).values()) - budget.workers.limit_bytes)
+
+    def in_portions(self, budget: MemoryBudget) -> Choice:
+        """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held.
+
+        If none fit, in those that exceed the limits least: portions take memory for labels of all rows.
+        """
+        least, n_portions = self, 2 * self.memory_model.n_portions
+        if not self.memory_model.many or self.cluster_on not in ("blocks", "spilled"):
+            return self
+        while least.excess_bytes(budget) > 0 and n_portions <= MOST_PORTIONS:
+            tried = replace(self, memory_model=replace(self.memory_model, n_portions=n_portions))
+            least = min(least, tried, key=lambda choice: choice.excess_bytes(budget))
+            n_portions *= 2
+        return least
+
+    def with_threads(self, n_threads: int, budget: MemoryBudget) -> Choice:
+        """Let as many of these threads work as have room beside what was chosen."""
+
+        def of(count: int) -> Choice:
+            reading = replace(self.memory_model.reading, n_threads=count)
+            return replace(self, memory_model=replace(self.memory_model, reading=reading))
+
+        return of(budget.threads(n_threads, lambda count: max(of(count).memory(budget.base_bytes).values())))
+
+    def with_room(self, limit_bytes: int, budget: MemoryBudget, n_rows: int | None) -> Choice:
+        """Keep in memory what there is room for below so much of blocks that are spilled."""
+        if self.cluster_on != "spilled":
+            return self
+        room = max(0, int(SPILL_SHARE * (limit_bytes - max(self.memory(budget.base_bytes).values()))))
+        if n_rows is not None:
+            room = min(room, n_rows * (8 + self.memory_model.rows.block_row_bytes))
+        return replace(self, room=room)
+
+
+def choose(
+    source: RowSource,
+    memory_model: MemoryModel,
+    regimes: Iterable[ClusterOn],
+    spaces: tuple[Space, ...],
+    ladder: list[Sizes],
+    budget: MemoryBudget,
+    n_threads: int,
+) -> Choice:
+    """Choose the best space, in it the best of the regimes, with it the largest sizes, that fit in memory.
+
+    Each is given best first. As many threads work as have room beside the sizes, which are chosen for one. Where
+    nothing fits, the choice is what exceeds the limits least.
+    """
+    cut = cache(source.cut)  # which may read pointers of sparse rows
+
+    def sized(sizes: Sizes, cluster_on: ClusterOn, space: Space) -> Choice:
+        model = _sized(source, memory_model, sizes, cut(sizes.chunk_bytes))
+        return Choice(model, cluster_on, space).in_portions(budget)
+
+    least, n_rows = None, source.estimated_rows
+    for space, cluster_on, sizes in product(spaces, regimes, ladder):
+        choice = sized(sizes, cluster_on, space)
+        if choice.excess_bytes(budget) <= 0:
+            if memory_model.many:  # each small chunk has few rows near a center, and makes room for few rows drawn
+                chunks = (sized(replace(sizes, chunk_bytes=each.chunk_bytes), cluster_on, space) for each in ladder)
+                choice = next(each for each in chunks if each.excess_bytes(budget) <= 0)
+            if len(spaces) > 1 and source.n_features is None:  # the room still decides on the space
+                return choice.with_room(budget.limit_bytes, budget, n_rows).with_threads(n_threads, budget)
+            return choice.with_threads(n_threads, budget).with_room(budget.now_bytes, budget, n_rows)
+        if least is None or choice.excess_bytes(budget) < least.excess_bytes(budget):
+            least = choice
+    if least is None:
+        raise ValueError("nothing to choose from")
+    return least
+
+
+def _sized(source: RowSource, memory_model: MemoryModel, sizes: Sizes, cut: ChunkRuns) -> MemoryModel:
+    """The needs with these sizes, of rows that are cut like this."""
+    n_rows = source.estimated_rows
+    n_chunks = MANY_CHUNKS if n_rows is None or source.streams else max(1, len(cut))
+    return replace(
+        memory_model,
+        chosen=sizes,
+        rows=replace(memory_model.rows, n_rows=n_rows or sizes.sample_rows),
+        reading=replace(memory_model.reading, largest_chunk=cut.largest_bytes or sizes.chunk_bytes, n_chunks=n_chunks),
+    )
 
 
 FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER = 10_000, 32  # rows that starts are searched on, whatever the memory
@@ -84,7 +200,7 @@ def _planned(source: RowSource, parameters: FitParameters, resources: Resources)
     memory_model = asked.memory_model(first, resources)
     allowed = regimes(asked, first.sample_rows, on_cluster=resources.on_cluster)
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
-    enough = [sizes.sample_rows for sizes in ladder if serves(asked, sizes.sample_rows)]
+    enough = [sizes.sample_rows for sizes in ladder if asked.serves(sizes.sample_rows)]
     serving = list(smaller_sizes(first, chunk_bytes, min(enough))) if enough else []
     choice, all_rows = None, bool(serving) and clusters_all(asked, first.sample_rows)
     if all_rows:
@@ -163,7 +279,7 @@ def _workers(choice: Choice, budget: MemoryBudget) -> PlannedWorkers | None:
     workers = budget.workers
     if workers is None:
         return None
-    memory, searching = choice.worker_memory(budget), workers.search_bytes(choice.memory_model)
+    memory, searching = choice.worker_memory(workers), workers.search_bytes(choice.memory_model)
     if choice.cluster_on == "blocks" and searching <= workers.limit_bytes:
         memory[SEARCH] = searching
     return replace(workers, memory=memory)

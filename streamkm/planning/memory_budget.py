@@ -173,11 +173,6 @@ class MemoryBudget:
                 needed,
             )
 
-    def excess_bytes(self, peak_bytes: int, worker_bytes: int) -> int:
-        """By how much peaks of this process and of a worker are above their limits; below 0 where both fit."""
-        here = peak_bytes - self.limit_bytes
-        return here if self.workers is None else max(here, worker_bytes - self.workers.limit_bytes)
-
     @property
     def now_bytes(self) -> int:
         """The limit, or less where the machine has not so much left: for what changes no result."""
