@@ -39,7 +39,7 @@ from streamkm.passes.labels import check_seen
 from streamkm.passes.reader import Invalid
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.plan import Plan
-from streamkm.planning.request import STORED_ENTRY_BYTES, FitParameters, is_dense
+from streamkm.planning.request import STORED_ENTRY_BYTES, is_dense
 from streamkm.sketches import Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_class
 from streamkm.sources.base import RowSource
@@ -464,14 +464,15 @@ class StreamKMeans(DescribedKMeans):
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
         rows = rows_to_cluster(self, source)
-        parameters = FitParameters(
+        plan = plan_fit(
+            rows,
+            resources_of(given, memory_limit, gathers_labels=gathers_labels),
             n_clusters=given.n_clusters,
-            sketch=replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch,
+            options=replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch,
             refine=given.refine,
             coreset=given.coreset,
             weighted=total_weight is not None,
         )
-        plan = plan_fit(rows, parameters, resources_of(given, memory_limit, gathers_labels=gathers_labels))
         stored = None
         if plan.memory_model is not None and not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
             stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)

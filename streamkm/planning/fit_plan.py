@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from typing import Any
 
 from streamkm.cluster.model import Space
 from streamkm.passes.sizes import ClusterOn, Sizes
@@ -16,8 +17,9 @@ from streamkm.planning.memory import MemoryModel
 from streamkm.planning.memory_budget import MemoryBudget, accepted, check_workers, checked, smaller_sizes
 from streamkm.planning.plan import Plan
 from streamkm.planning.process import SEARCH, PlannedWorkers
-from streamkm.planning.request import ALONG, ON_ALL, FitParameters, FitRequest, Resources, clusters_all, regimes
+from streamkm.planning.request import ALONG, ON_ALL, FitRequest, Resources, clusters_all, regimes
 from streamkm.planning.sketch_choice import choose_sketch
+from streamkm.sketches import SketchOptions
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import decoded_row_bytes
 from streamkm.sources.chunks import ChunkRuns
@@ -164,8 +166,8 @@ FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER = 10_000, 32  # rows that starts ar
 MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
 
 
-def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources) -> Plan:
-    """Decide how a fit will go, without reading rows.
+def plan_fit(source: RowSource, resources: Resources, **asked: Any) -> Plan:
+    """Decide how a fit will go, without reading rows; `asked`: parameters of a `FitRequest`.
 
     Raises InvalidInputError: if the source cannot be walked as often as needed; InvalidParameterError: if a parameter
     does not fit the data; MemoryLimitError: if the projected memory exceeds the limit.
@@ -175,25 +177,26 @@ def plan_fit(source: RowSource, parameters: FitParameters, resources: Resources)
         workers = tuple(replace(each, limit_bytes=max(each.limit_bytes, of_workers)) for each in resources.workers)
         given = replace(resources, workers=workers)
         limit = resources.memory_limit
-        return accepted(lambda below: _planned(source, parameters, replace(given, memory_limit=below)), limit)
+        return accepted(lambda below: _planned(source, replace(given, memory_limit=below), **asked), limit)
 
     return accepted(planned, 0, on_workers=True)
 
 
-def _planned(source: RowSource, parameters: FitParameters, resources: Resources) -> Plan:
+def _planned(source: RowSource, resources: Resources, *, n_clusters: int, options: SketchOptions, **more: Any) -> Plan:
     """The plan below one limit."""
-    n_clusters, chunk_bytes, n_threads = parameters.n_clusters, resources.chunk_bytes, resources.n_threads
-    sketch = choose_sketch(source, parameters.sketch, n_clusters)
+    chunk_bytes, n_threads, row_bytes = resources.chunk_bytes, resources.n_threads, decoded_row_bytes(source)
+    sketch = choose_sketch(source, options, n_clusters)
     budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
-    row_bytes = decoded_row_bytes(source)
-    asked = FitRequest(source=source, parameters=parameters, sketching=sketch, row_bytes=row_bytes)
+    asked = FitRequest(
+        source=source, n_clusters=n_clusters, options=options, sketching=sketch, row_bytes=row_bytes, **more
+    )
     if asked.once:
         asked.check_once()
     first = Sizes(
         chunk_bytes=budget.chunk_bytes(source, chunk_bytes, row_bytes),
         sample_rows=max(asked.fewest_sampled, min(asked.wanted_sample, budget.most_sampled(row_bytes))),
         drawn_rows=asked.drawn_rows,
-        keeps_sample=parameters.refine == "auto" and not asked.once,
+        keeps_sample=asked.refine == "auto" and not asked.once,
         searched_rows=asked.searched_rows,
         fewest_searched=min(asked.searched_rows, max(FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER * n_clusters)),
     )
@@ -212,7 +215,7 @@ def _planned(source: RowSource, parameters: FitParameters, resources: Resources)
         choice = choose(source, memory_model, allowed, asked.spaces, sizes, budget, n_threads)
     ahead = all_rows and asked.found
     # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
-    counts_first = parameters.weighted and source.n_rows is None and not source.streams
+    counts_first = asked.weighted and source.n_rows is None and not source.streams
     why_regime = (ALONG if ahead else ON_ALL) if all_rows else allowed[choice.cluster_on]
     plan = _plan(asked, choice, budget, why_regime, counts_first=counts_first, reads_ahead=ahead)
     if resources.caches_rows:
@@ -232,9 +235,9 @@ def _plan(
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
     steps = () if source.prepared_by is None else source.prepared_by.finding
     before = tuple(stage.name for stage in source.stages_before)
-    passes = 2 + asked.refinements + counts_first + asked.fit_passes
+    passes = 2 + (asked.refine if isinstance(asked.refine, int) else 0) + counts_first + asked.fit_passes
     passes += asked.found and cluster_on != "sample" and not reads_ahead
-    sizes, refine = memory_model.chosen, asked.parameters.refine
+    sizes, refine = memory_model.chosen, asked.refine
     return Plan(
         source=source.name,
         n_rows=n_rows,
@@ -248,7 +251,7 @@ def _plan(
         few_sampled=sizes.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
         cluster_on=cluster_on,
         why_regime=why_regime,
-        coreset="lightweight" if asked.parameters.coreset == "lightweight" else "sensitivity",
+        coreset="lightweight" if asked.coreset == "lightweight" else "sensitivity",
         assign_space=choice.space if source.n_features is not None or not several else None,
         chooses_space=several,
         block_room=choice.room if cluster_on == "spilled" else None,

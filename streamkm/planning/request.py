@@ -68,17 +68,6 @@ FEWEST_SAMPLED, FEWEST_PER_CLUSTER, SMALLEST_SAMPLE_BYTES = 1000, 20, 8 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitParameters:
-    """The parameters of a k-means fit that its plan depends on."""
-
-    n_clusters: int
-    sketch: SketchOptions
-    refine: int | str
-    coreset: str | None
-    weighted: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """The memory and threads that a fit may take, and the machines that it runs on."""
 
@@ -98,7 +87,11 @@ class FitRequest:
     """The request for a plan, before memory limits any choice."""
 
     source: RowSource
-    parameters: FitParameters
+    n_clusters: int
+    options: SketchOptions
+    refine: int | str
+    coreset: str | None
+    weighted: bool = False
     sketching: PlannedSketch
     row_bytes: int  # of a row as read, about
 
@@ -110,18 +103,18 @@ class FitRequest:
     @property
     def sketch_answers(self) -> SketchAnswers | type[SketchAnswers]:
         """Who answers for the sketch: itself if it is made already, else its class."""
-        given = self._options.sketch
+        given = self.options.sketch
         return sketch_class(self.sketching.sketch) if isinstance(given, str) else given
 
     @property
     def found(self) -> bool:
         """Whether the sketch is found on rows."""
-        return self.sketching.sketch in DATA_DEPENDENT and isinstance(self._options.sketch, str)
+        return self.sketching.sketch in DATA_DEPENDENT and isinstance(self.options.sketch, str)
 
     @property
     def streamed(self) -> bool:
         """Whether it is found on all rows, in passes of its own."""
-        return self.found and self._options.fit_on == "all"
+        return self.found and self.options.fit_on == "all"
 
     @property
     def fit_passes(self) -> int:
@@ -129,44 +122,37 @@ class FitRequest:
         return subspace_passes(self._n_features) if self.streamed else 0
 
     @property
-    def refinements(self) -> int:
-        """Passes that `refine` asks for, whatever is found."""
-        refine = self.parameters.refine
-        return refine if isinstance(refine, int) else 0
-
-    @property
     def wanted_sample(self) -> int:
         """Rows of the sample, where memory has room for them."""
-        return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.parameters.n_clusters)
+        return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters)
 
     def serves(self, sample_rows: int) -> bool:
         """Whether centers may be found on a sample of so many rows alone."""
-        wanted = min(self.wanted_sample, SERVING_PER_CLUSTER * self.parameters.n_clusters)
+        wanted = min(self.wanted_sample, SERVING_PER_CLUSTER * self.n_clusters)
         return sample_rows >= min(wanted, self.source.estimated_rows or wanted)
 
     @property
     def fewest_sampled(self) -> int:
         """Rows of the sample, whatever the limit."""
-        n_clusters = self.parameters.n_clusters
-        few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * n_clusters)
-        return max(n_clusters, min(few, self.wanted_sample, SMALLEST_SAMPLE_BYTES // self.row_bytes))
+        few = max(FEWEST_SAMPLED, FEWEST_PER_CLUSTER * self.n_clusters)
+        return max(self.n_clusters, min(few, self.wanted_sample, SMALLEST_SAMPLE_BYTES // self.row_bytes))
 
     @property
     def searched_rows(self) -> int:
         """Rows that starts are searched on, where memory has room for them."""
-        n_clusters = self.parameters.n_clusters
-        return search_rows(n_clusters, many=not self.source.is_sparse and n_clusters >= FEWEST_CENTERS)
+        many = not self.source.is_sparse and self.n_clusters >= FEWEST_CENTERS
+        return search_rows(self.n_clusters, many=many)
 
     @property
     def drawn_rows(self) -> int:
         """Rows that the last pass draws by their share of the objective."""
-        drawn = draw_rows(self.parameters.n_clusters, self.row_bytes)
+        drawn = draw_rows(self.n_clusters, self.row_bytes)
         return 0 if self.once or drawn < FEWEST_DRAWN else drawn
 
     @property
     def spaces(self) -> tuple[Space, ...]:
         """Where rows may be assigned, best first."""
-        as_they_are, asked = self.sketch_answers.is_identity, self._options.assign_space
+        as_they_are, asked = self.sketch_answers.is_identity, self.options.assign_space
         if self.once or (as_they_are and asked == "auto"):
             return ("original",) if as_they_are else ("sketch",)
         return ("original", "sketch") if asked == "auto" else (asked,)
@@ -174,11 +160,7 @@ class FitRequest:
     @property
     def polishes(self) -> bool:
         """Whether centers are found in a sketch, and polished on the sample in the original space."""
-        return not self.sketch_answers.is_identity and self._options.assign_space != "sketch"
-
-    @property
-    def _options(self) -> SketchOptions:
-        return self.parameters.sketch
+        return not self.sketch_answers.is_identity and self.options.assign_space != "sketch"
 
     @property
     def _n_features(self) -> int:
@@ -198,8 +180,8 @@ class FitRequest:
     def check_once(self) -> None:
         """Refuse parameters that need more than one pass."""
         refused = {
-            f"refine={self.parameters.refine}": self.refinements > 0,
-            'assign_space="original"': self.polishes and self._options.assign_space == "original",
+            f"refine={self.refine}": self.refine not in ("auto", 0),
+            'assign_space="original"': self.polishes and self.options.assign_space == "original",
             f'sketch="{self.sketching.sketch}"': self.found,
         }
         for parameter, wanted in refused.items():
@@ -211,9 +193,9 @@ class FitRequest:
 
     def memory_model(self, first: Sizes, resources: Resources) -> MemoryModel:
         """What the projection of memory is made of, but for the sizes that are still to be chosen."""
-        source, asked, found = self.source, self.parameters, self.sketching
+        source, found = self.source, self.sketching
         kind, n_components = found.sketch, found.n_components
-        block = block_row_bytes(source, self.row_bytes, asked.sketch.sketch, kind, n_components, found.nnz_per_feature)
+        block = block_row_bytes(source, self.row_bytes, self.options.sketch, kind, n_components, found.nnz_per_feature)
         rows = RowSizes(
             n_rows=source.estimated_rows or first.sample_rows,
             n_features=self._n_features,
@@ -226,13 +208,13 @@ class FitRequest:
             n_occurring=self._n_occurring,
         )
         return MemoryModel(
-            n_clusters=asked.n_clusters,
+            n_clusters=self.n_clusters,
             rows=rows,
             reading=reading_of(source, 1, 0, n_chunks=0, on_cluster=resources.on_cluster),
             chosen=first,
-            coreset_rows=default_size(asked.n_clusters),
+            coreset_rows=default_size(self.n_clusters),
             fitted=self.found,
-            directions=n_directions(kind, n_components, asked.n_clusters) if self.streamed else 0,
+            directions=n_directions(kind, n_components, self.n_clusters) if self.streamed else 0,
             sums_bytes=source.sums_bytes,
             once=self.once,
             labels=resources.gathers_labels,
@@ -246,6 +228,8 @@ POLISHED = (
 )
 ON_ALL = "on all sketched rows, seeding too: they are at most ten times as many as would be sampled"
 ALONG = "on all rows, along directions that are found on a few rows read ahead"
+SPILLED = "; what memory does not hold of them is written to disk"
+FEW_IN_MEMORY = "on a sensitivity coreset of the sketched rows: all of them would not fit in memory"
 FEW_ON_WORKERS = "on a sensitivity coreset of the sketched rows: all of them would not fit in the workers' memory"
 MOST_PROJECTED = 10  # times the sample: more rows take longer to cluster than to read
 
@@ -255,16 +239,34 @@ def regimes(request: FitRequest, sample_rows: int, *, on_cluster: bool = False) 
 
     `on_cluster`: whether workers of a Dask cluster hold sketched rows.
     """
-    found = _regimes(request, sample_rows)
-    if on_cluster:
-        found.pop("spilled", None)  # workers hold the rows, and nothing of them is written here
-        if "blocks" in found and "coreset" in found:
-            found["coreset"] = FEW_ON_WORKERS
-        return found
-    if request.source.estimated_rows is None and found.pop("blocks", None) is not None:
-        # whether memory holds them is not known
-        found = {"spilled": found.pop("spilled"), **found}
-    return found
+    coreset, why = request.coreset, ""
+    found: dict[ClusterOn, str] = {}
+    if request.once:
+        why = "on all sketched rows, whose labels are the result: the data can be walked once only"
+    elif coreset is None:
+        why = "on all sketched rows, as you chose"
+    elif coreset == "uniform" or (request.found and coreset == "auto"):
+        if coreset == "uniform" or request.serves(sample_rows):
+            directions = "" if coreset == "uniform" or request.streamed else ", which its directions are found on"
+            return {"sample": f"on the row sample{directions}"}
+        why = f"on all sketched rows: memory has no room for {SERVING_PER_CLUSTER} sampled rows a cluster"
+    elif coreset != "auto":
+        return {"coreset": f"on a {coreset} coreset of the sketched rows, as you chose"}
+    elif request.polishes:
+        # a sketch of more rows would only find starts for polishing on the sample: the sample finds them as well
+        return {"sample": WHOLE if (request.source.estimated_rows or np.inf) <= sample_rows else POLISHED}
+    else:
+        as_they_are = request.sketch_answers.is_identity
+        why = (
+            f"on all {'rows, which are kept as they are' if as_they_are else 'sketched rows: labels are of the sketch'}"
+        )
+        found["coreset"] = FEW_ON_WORKERS if on_cluster else FEW_IN_MEMORY
+    if on_cluster:  # workers hold the rows, and nothing of them is written here
+        return {"blocks": why, **found}
+    spilled = f"{why}{'; a coreset would not fit in memory' if found else ''}{SPILLED}"
+    if request.source.estimated_rows is None:  # whether memory holds rows that are not counted is not known
+        return {"spilled": spilled, **found}
+    return {"blocks": why, **found, "spilled": spilled}
 
 
 def clusters_all(request: FitRequest, sample_rows: int) -> bool:
@@ -274,7 +276,7 @@ def clusters_all(request: FitRequest, sample_rows: int) -> bool:
     more, and time in proportion to that of a pass.
     """
     source = request.source
-    if request.parameters.coreset != "auto" or request.once:
+    if request.coreset != "auto" or request.once:
         return False
     if request.found:
         along = not request.sketch_answers.needs_polishing and not request.streamed and not source.streams
@@ -282,39 +284,3 @@ def clusters_all(request: FitRequest, sample_rows: int) -> bool:
     else:
         n_rows = source.estimated_rows if request.polishes and source.is_sparse else None
     return n_rows is not None and sample_rows < n_rows <= MOST_PROJECTED * request.wanted_sample
-
-
-def _sampled(request: FitRequest, sample_rows: int, spilled: str) -> dict[ClusterOn, str]:
-    """The row sample, where it serves or was you chose."""
-    found = request.parameters.coreset != "uniform" and not request.streamed
-    why_sample = "on the row sample" + (", which its directions are found on" if found else "")
-    if request.parameters.coreset == "uniform" or request.serves(sample_rows):
-        return {"sample": why_sample}
-    why = f"on all sketched rows: memory has no room for {SERVING_PER_CLUSTER} sampled rows a cluster"
-    return {"blocks": why, "spilled": why + spilled}
-
-
-def _regimes(request: FitRequest, sample_rows: int) -> dict[ClusterOn, str]:
-    """The same, of rows whose number is known."""
-    spilled = "; what memory does not hold of them is written to disk"
-    if request.once:
-        why = "on all sketched rows, whose labels are the result: the data can be walked once only"
-        return {"blocks": why, "spilled": why + spilled}
-    if request.parameters.coreset == "uniform" or (request.found and request.parameters.coreset == "auto"):
-        return _sampled(request, sample_rows, spilled)
-    if request.parameters.coreset is None:
-        why = "on all sketched rows, as you chose"
-        return {"blocks": why, "spilled": why + spilled}
-    if request.parameters.coreset != "auto":
-        return {"coreset": f"on a {request.parameters.coreset} coreset of the sketched rows, as you chose"}
-    if request.polishes:
-        # a sketch of more rows would only find starts for polishing on the sample: the sample finds them as well
-        whole = (request.source.estimated_rows or np.inf) <= sample_rows
-        return {"sample": WHOLE if whole else POLISHED}
-    as_they_are = request.sketch_answers.is_identity
-    kept = "rows, which are kept as they are" if as_they_are else "sketched rows: labels are the sketch's"
-    return {
-        "blocks": f"on all {kept}",
-        "coreset": "on a sensitivity coreset of the sketched rows: all of them would not fit in memory",
-        "spilled": f"on all {kept}; a coreset would not fit in memory{spilled}",
-    }

@@ -29,7 +29,7 @@ from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import kernel_sizes
 from streamkm.planning.plan_parts import PlannedSketch
-from streamkm.planning.request import FitParameters, Resources
+from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_store, plan_sweep
 from streamkm.sketches import CountSketch, full_options
 from streamkm.sources import open_source
@@ -81,11 +81,11 @@ def plan(source, **changed):
     parameters |= changed
     if is_given(parameters["memory_limit"]):
         parameters["memory_limit"] = limited(parameters["memory_limit"])
-    parameters["sketch"] = full_options("sketch", parameters["sketch"])
+    parameters["options"] = full_options("sketch", parameters.pop("sketch"))
     resources = Resources(
         **{each.name: parameters.pop(each.name) for each in fields(Resources) if each.name in parameters}
     )
-    return plan_fit(source, FitParameters(**parameters), resources)
+    return plan_fit(source, resources, **parameters)
 
 
 def test_few_features_need_no_sketch():
