@@ -464,15 +464,10 @@ class StreamKMeans(DescribedKMeans):
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
         rows = rows_to_cluster(self, source)
-        plan = plan_fit(
-            rows,
-            resources_of(given, memory_limit, gathers_labels=gathers_labels),
-            n_clusters=given.n_clusters,
-            options=replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch,
-            refine=given.refine,
-            coreset=given.coreset,
-            weighted=total_weight is not None,
-        )
+        options = replace(given.sketch, assign_space="original") if given.metric == "spherical" else given.sketch
+        asked = {"n_clusters": given.n_clusters, "options": options, "refine": given.refine, "coreset": given.coreset}
+        resources = resources_of(given, memory_limit, gathers_labels=gathers_labels)
+        plan = plan_fit(rows, resources, weighted=total_weight is not None, **asked)
         stored = None
         if plan.memory_model is not None and not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
             stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
