@@ -6,7 +6,7 @@ Pure functions of the source's description, the parameters and the memory that m
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -56,61 +56,35 @@ MOST_PORTIONS = 16  # that starts are searched on one after the other, each in a
 MANY_CHUNKS = 1 << 16  # of a source that does not say how many rows it has
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The choice of sizes, rows to cluster, and space."""
+def _in_portions(sizes: MemoryModel, budget: MemoryBudget) -> MemoryModel:
+    """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held.
 
-    memory_model: MemoryModel
-    cluster_on: ClusterOn
-    space: Space
-    room: int = 0  # bytes of spilled blocks that are kept in memory
+    If none fit, in those that exceed the limits least: portions take memory for labels of all rows.
+    """
+    least, n_portions = sizes, 2 * sizes.n_portions
+    if not sizes.many or sizes.cluster_on not in ("blocks", "spilled"):
+        return sizes
+    while budget.excess_bytes(least) > 0 and n_portions <= MOST_PORTIONS:
+        least = min(least, replace(sizes, n_portions=n_portions), key=budget.excess_bytes)
+        n_portions *= 2
+    return least
 
-    def memory(self, base: int) -> dict[str, int]:
-        """Resident bytes of each stage."""
-        return self.memory_model.stages(self.cluster_on, self.space, base, self.room)
 
-    def worker_memory(self, workers: PlannedWorkers) -> dict[str, int]:
-        """Resident bytes of a worker in each stage."""
-        return workers.stages(self.memory_model, self.cluster_on, self.space)
+def _with_threads(sizes: MemoryModel, n_threads: int, budget: MemoryBudget) -> MemoryModel:
+    """Let as many of these threads work as have room beside what was chosen."""
 
-    def excess_bytes(self, budget: MemoryBudget) -> int:
-        """Bytes by which the projection exceeds the limits; below 0 where it keeps them."""
-        here = max(self.memory(budget.base_bytes).values()) - budget.limit_bytes
-        if budget.workers is None:
-            return here
-        return max(here, max(self.worker_memory(budget.workers).values()) - budget.workers.limit_bytes)
+    def of(count: int) -> MemoryModel:
+        return replace(sizes, reading=replace(sizes.reading, n_threads=count))
 
-    def in_portions(self, budget: MemoryBudget) -> Choice:
-        """Search starts in the fewest portions that fit, if they are searched on rows drawn from all that are held.
+    return of(budget.threads(n_threads, lambda count: max(of(count).stages(budget.base_bytes).values())))
 
-        If none fit, in those that exceed the limits least: portions take memory for labels of all rows.
-        """
-        least, n_portions = self, 2 * self.memory_model.n_portions
-        if not self.memory_model.many or self.cluster_on not in ("blocks", "spilled"):
-            return self
-        while least.excess_bytes(budget) > 0 and n_portions <= MOST_PORTIONS:
-            tried = replace(self, memory_model=replace(self.memory_model, n_portions=n_portions))
-            least = min(least, tried, key=lambda choice: choice.excess_bytes(budget))
-            n_portions *= 2
-        return least
 
-    def with_threads(self, n_threads: int, budget: MemoryBudget) -> Choice:
-        """Let as many of these threads work as have room beside what was chosen."""
-
-        def of(count: int) -> Choice:
-            reading = replace(self.memory_model.reading, n_threads=count)
-            return replace(self, memory_model=replace(self.memory_model, reading=reading))
-
-        return of(budget.threads(n_threads, lambda count: max(of(count).memory(budget.base_bytes).values())))
-
-    def with_room(self, limit_bytes: int, budget: MemoryBudget, n_rows: int | None) -> Choice:
-        """Keep in memory what there is room for below so much of blocks that are spilled."""
-        if self.cluster_on != "spilled":
-            return self
-        room = max(0, int(SPILL_SHARE * (limit_bytes - max(self.memory(budget.base_bytes).values()))))
-        if n_rows is not None:
-            room = min(room, n_rows * (8 + self.memory_model.rows.block_row_bytes))
-        return replace(self, room=room)
+def _with_room(sizes: MemoryModel, limit_bytes: int, budget: MemoryBudget, n_rows: int | None) -> MemoryModel:
+    """Keep in memory what there is room for below so much of blocks that are spilled."""
+    if sizes.cluster_on != "spilled":
+        return sizes
+    room = max(0, int(SPILL_SHARE * (limit_bytes - max(sizes.stages(budget.base_bytes).values()))))
+    return replace(sizes, room=room if n_rows is None else min(room, n_rows * (8 + sizes.rows.block_row_bytes)))
 
 
 def choose(
@@ -121,7 +95,7 @@ def choose(
     ladder: list[Sizes],
     budget: MemoryBudget,
     n_threads: int,
-) -> Choice:
+) -> MemoryModel:
     """Choose the best space, in it the best of the regimes, with it the largest sizes, that fit in memory.
 
     Each is given best first. As many threads work as have room beside the sizes, which are chosen for one. Where
@@ -129,22 +103,22 @@ def choose(
     """
     cut = cache(source.cut)  # which may read pointers of sparse rows
 
-    def sized(sizes: Sizes, cluster_on: ClusterOn, space: Space) -> Choice:
+    def sized(sizes: Sizes, cluster_on: ClusterOn, space: Space) -> MemoryModel:
         model = _sized(source, memory_model, sizes, cut(sizes.chunk_bytes))
-        return Choice(model, cluster_on, space).in_portions(budget)
+        return _in_portions(replace(model, cluster_on=cluster_on, space=space), budget)
 
     least, n_rows = None, source.estimated_rows
     for space, cluster_on, sizes in product(spaces, regimes, ladder):
-        choice = sized(sizes, cluster_on, space)
-        if choice.excess_bytes(budget) <= 0:
+        model = sized(sizes, cluster_on, space)
+        if budget.excess_bytes(model) <= 0:
             if memory_model.many:  # each small chunk has few rows near a center, and makes room for few rows drawn
                 chunks = (sized(replace(sizes, chunk_bytes=each.chunk_bytes), cluster_on, space) for each in ladder)
-                choice = next(each for each in chunks if each.excess_bytes(budget) <= 0)
+                model = next(each for each in chunks if budget.excess_bytes(each) <= 0)
             if len(spaces) > 1 and source.n_features is None:  # the room still decides on the space
-                return choice.with_room(budget.limit_bytes, budget, n_rows).with_threads(n_threads, budget)
-            return choice.with_threads(n_threads, budget).with_room(budget.now_bytes, budget, n_rows)
-        if least is None or choice.excess_bytes(budget) < least.excess_bytes(budget):
-            least = choice
+                return _with_threads(_with_room(model, budget.limit_bytes, budget, n_rows), n_threads, budget)
+            return _with_room(_with_threads(model, n_threads, budget), budget.now_bytes, budget, n_rows)
+        if least is None or budget.excess_bytes(model) < budget.excess_bytes(least):
+            least = model
     if least is None:
         raise ValueError("nothing to choose from")
     return least
@@ -205,39 +179,35 @@ def _planned(source: RowSource, resources: Resources, *, n_clusters: int, option
     ladder = list(smaller_sizes(first, chunk_bytes, asked.fewest_sampled))
     enough = [sizes.sample_rows for sizes in ladder if asked.serves(sizes.sample_rows)]
     serving = list(smaller_sizes(first, chunk_bytes, min(enough))) if enough else []
-    choice, all_rows = None, bool(serving) and clusters_all(asked, first.sample_rows)
-    if all_rows:
+    chosen = None
+    if serving and clusters_all(asked, first.sample_rows):
         ahead_of_all = replace(memory_model, ahead=asked.found)
-        choice = choose(source, ahead_of_all, {"blocks": ""}, asked.spaces[:1], serving, budget, n_threads)
-        all_rows = choice.excess_bytes(budget) <= 0
-    if choice is None or not all_rows:
+        chosen = choose(source, ahead_of_all, ("blocks",), asked.spaces[:1], serving, budget, n_threads)
+    if chosen is not None and budget.excess_bytes(chosen) <= 0:
+        why_regime = ALONG if chosen.ahead else ON_ALL
+    else:
         sizes = serving if serving and "sample" in allowed else ladder  # a smaller sample would cost quality
-        choice = choose(source, memory_model, allowed, asked.spaces, sizes, budget, n_threads)
-    ahead = all_rows and asked.found
-    # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
-    counts_first = asked.weighted and source.n_rows is None and not source.streams
-    why_regime = (ALONG if ahead else ON_ALL) if all_rows else allowed[choice.cluster_on]
-    plan = _plan(asked, choice, budget, why_regime, counts_first=counts_first, reads_ahead=ahead)
+        chosen = choose(source, memory_model, allowed, asked.spaces, sizes, budget, n_threads)
+        why_regime = allowed[chosen.cluster_on]
+    plan = _plan(asked, chosen, budget, why_regime)
     if resources.caches_rows:
         plan = with_cached_rows(plan, source, budget)
     if plan.workers is not None:
         check_workers(plan.workers, source.name)
-    return checked(
-        plan, "use fewer n_components or fewer n_clusters", choice.memory_model.reading.largest_chunk, budget
-    )
+    return checked(plan, "use fewer n_components or fewer n_clusters", chosen.reading.largest_chunk, budget)
 
 
-def _plan(
-    asked: FitRequest, choice: Choice, budget: MemoryBudget, why_regime: str, *, counts_first: bool, reads_ahead: bool
-) -> Plan:
+def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regime: str) -> Plan:
     """The plan of a choice."""
-    source, memory_model, cluster_on = asked.source, choice.memory_model, choice.cluster_on
+    source, cluster_on = asked.source, chosen.cluster_on
     n_rows, several = source.estimated_rows, len(asked.spaces) > 1
+    # a source that only streams is counted as it comes; a chunk of text does not know its first row's number
+    counts_first = asked.weighted and source.n_rows is None and not source.streams
     steps = () if source.prepared_by is None else source.prepared_by.finding
     before = tuple(stage.name for stage in source.stages_before)
     passes = 2 + (asked.refine if isinstance(asked.refine, int) else 0) + counts_first + asked.fit_passes
-    passes += asked.found and cluster_on != "sample" and not reads_ahead
-    sizes, refine = memory_model.chosen, asked.refine
+    passes += asked.found and cluster_on != "sample" and not chosen.ahead
+    sizes, refine = chosen.chosen, asked.refine
     return Plan(
         source=source.name,
         n_rows=n_rows,
@@ -252,37 +222,36 @@ def _plan(
         cluster_on=cluster_on,
         why_regime=why_regime,
         coreset="lightweight" if asked.coreset == "lightweight" else "sensitivity",
-        assign_space=choice.space if source.n_features is not None or not several else None,
+        assign_space=chosen.space if source.n_features is not None or not several else None,
         chooses_space=several,
-        block_room=choice.room if cluster_on == "spilled" else None,
+        block_room=chosen.room if cluster_on == "spilled" else None,
         passes=len(before) + len(steps) + (1 if asked.once else passes),
         passes_before=before,
         finding_steps=steps,
         counts_first=counts_first,
         fit_passes=asked.fit_passes,
-        reads_ahead=reads_ahead,
+        reads_ahead=chosen.ahead,
         more_passes=MOST_ROUNDS if refine == "auto" and not asked.once else 0,
         chunk_bytes=sizes.chunk_bytes,
         n_chunks=source.n_chunks(sizes.chunk_bytes),
-        n_threads=memory_model.reading.n_threads,
-        memory=choice.memory(budget.base_bytes),
-        memory_model=memory_model,
+        n_threads=chosen.reading.n_threads,
+        memory=chosen.stages(budget.base_bytes),
+        memory_model=chosen,
         limit_bytes=budget.limit_bytes,
         base_bytes=budget.base_bytes,
         process_memory=budget.process_memory,
-        workers=_workers(choice, budget),
+        workers=_workers(chosen, budget.workers),
     )
 
 
-def _workers(choice: Choice, budget: MemoryBudget) -> PlannedWorkers | None:
-    """The workers' part of a choice's plan; None without a cluster.
+def _workers(chosen: MemoryModel, workers: PlannedWorkers | None) -> PlannedWorkers | None:
+    """The workers' part of a plan; None without a cluster.
 
     A worker searches for starts, where it has room for the rows that these are searched on; else the client does.
     """
-    workers = budget.workers
     if workers is None:
         return None
-    memory, searching = choice.worker_memory(workers), workers.search_bytes(choice.memory_model)
-    if choice.cluster_on == "blocks" and searching <= workers.limit_bytes:
+    memory, searching = workers.stages(chosen), workers.search_bytes(chosen)
+    if chosen.cluster_on == "blocks" and searching <= workers.limit_bytes:
         memory[SEARCH] = searching
     return replace(workers, memory=memory)

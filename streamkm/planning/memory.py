@@ -35,6 +35,10 @@ ROUND_COPIES = 3  # of sampled and drawn rows as floats, where clusters are look
 class MemoryModel(FitSizes):
     """Sizes that the projection is made of, and the projection."""
 
+    cluster_on: ClusterOn = "sample"
+    space: Space = "original"  # where rows are assigned
+    room: int = 0  # bytes of spilled blocks that are kept in memory
+
     @property
     def many(self) -> bool:
         """Whether there are so many centers of dense rows that most are not looked at."""
@@ -45,19 +49,16 @@ class MemoryModel(FitSizes):
         rows = replace(self.rows, n_features=n_features, n_occurring=0)
         return replace(self, rows=rows, reading=replace(self.reading, n_threads=n_threads))
 
-    def stages(self, cluster_on: ClusterOn, space: Space, base: int, room: int = 0) -> dict[str, int]:
-        """Resident bytes of each stage at its peak.
-
-        `base`: what the process holds beside data. `room`: what spilled blocks may take in memory.
-        """
-        reading, blocks = self.reading, self._held_blocks(cluster_on, room)
-        assign = reading.peak(Assign.memory(self, space)) + (blocks if self.once else 0)
+    def stages(self, base: int) -> dict[str, int]:
+        """Resident bytes of each stage at its peak, above what the process holds beside data."""
+        reading, blocks = self.reading, self._held_blocks()
+        assign = reading.peak(Assign.memory(self, self.space)) + (blocks if self.once else 0)
         stages = {
-            "sketch": reading.peak(SketchRows.memory(self, cluster_on, room)),
-            "cluster": self._clustering(cluster_on, blocks),
-            **self._polishing(space, blocks),
+            "sketch": reading.peak(SketchRows.memory(self, self.cluster_on, self.room)),
+            "cluster": self._clustering(blocks),
+            **self._polishing(blocks),
             "assign": assign,
-            **self._looking_further(space),
+            **self._looking_further(),
         }
         if self.sums_bytes:
             stages["prepare"] = reading.peak(Sums.memory(self))
@@ -69,15 +70,15 @@ class MemoryModel(FitSizes):
             stages["directions"] = reading.peak(FindSketch.memory(found, self.sample_bytes))
         return {name: base + size for name, size in stages.items()}
 
-    def _held_blocks(self, cluster_on: ClusterOn, room: int) -> int:
+    def _held_blocks(self) -> int:
         """Of what is kept of sketched rows, once they are."""
-        row, n_threads = 8 + self.rows.block_row_bytes, self.reading.n_threads
+        row, cluster_on = 8 + self.rows.block_row_bytes, self.cluster_on
         if cluster_on == "blocks" and self.reading.on_cluster:
             return 0  # workers hold them
         if cluster_on == "blocks":
             return self.rows.n_rows * row
         if cluster_on == "spilled":
-            return room + SPILLED_COPIES * n_threads * self.chunk_rows * row
+            return self.room + SPILLED_COPIES * self.reading.n_threads * self.chunk_rows * row
         return min(self.coreset_rows, self.rows.n_rows) * (PLACED_ROW_BYTES + row) if cluster_on == "coreset" else 0
 
     @property
@@ -85,22 +86,22 @@ class MemoryModel(FitSizes):
         """Of the sample, sketched, where it is not clustered as it is."""
         return self.kept_rows * (8 + self.rows.block_row_bytes * (not self.as_they_are))
 
-    def _clustering(self, cluster_on: ClusterOn, blocks: int) -> int:
+    def _clustering(self, blocks: int) -> int:
         """While centers are looked for."""
-        searched = self.kept_rows if cluster_on == "sample" else self.rows.n_rows
-        searched = min(self.coreset_rows, searched) if cluster_on == "coreset" else searched
+        searched = self.kept_rows if self.cluster_on == "sample" else self.rows.n_rows
+        searched = min(self.coreset_rows, searched) if self.cluster_on == "coreset" else searched
         fitting = 0
         if self.fitted and not self.directions:
             d, m = self.rows.n_features, self.rows.n_components
             fitting = 2 * self.rows.itemsize * min(self.kept_rows, pca_rows(d, m)) * d
         # a reader's library does not give all of it back: 31 MiB measured
         left = self.reading.producer_bytes * self.many
-        most = max(fitting, self.maps(), blocks + self._iterating(cluster_on, searched))
+        most = max(fitting, self.maps(), blocks + self._iterating(searched))
         return self.sample_bytes + self._sketched_sample + self._framing() + left + most
 
-    def _iterating(self, cluster_on: ClusterOn, n_rows: int) -> int:
+    def _iterating(self, n_rows: int) -> int:
         """Of the search for centers on so many rows, beside these."""
-        in_blocks = cluster_on in ("blocks", "spilled")
+        in_blocks = self.cluster_on in ("blocks", "spilled")
         searching = self.searching_bytes(n_rows, in_blocks=in_blocks)
         steps = self._steps(self.rows.n_components, n_rows, in_blocks=in_blocks)
         return max(searching, steps) if self.many else searching + steps  # of many, what was searched is given back
@@ -117,27 +118,27 @@ class MemoryModel(FitSizes):
         centers, drawn = self.centers(self.rows.n_components), self.chosen.searched_rows
         return search_bytes(centers, n_rows, self.rows.block_row_bytes, drawn, self.n_portions)
 
-    def _polishing(self, space: Space, blocks: int) -> dict[str, int]:
+    def _polishing(self, blocks: int) -> dict[str, int]:
         """While centers of original features are polished on the sample, if they are."""
-        if space != "original" or self.rows.n_components == self.rows.n_features:
+        if self.space != "original" or self.rows.n_components == self.rows.n_features:
             return {}
         floats = self.kept_rows * self.rows.sample_floats if self.kept_rows == self.rows.n_rows else 0
         rows = self.sample_bytes + self._sketched_sample + blocks + floats
         return {"polish": rows + self._steps(self.rows.center_features, self.kept_rows)}
 
-    def _looking_further(self, space: Space) -> dict[str, int]:
+    def _looking_further(self) -> dict[str, int]:
         """While it is looked what the sample missed, and clusters are looked for once more."""
         drawn, rows, stages = self.chosen.drawn_rows, self.rows, {}
-        centers, labels = self.centers(self.width(space)), LABEL_BYTES * self.rows.n_rows * self.labels
+        centers, labels = self.centers(self.width(self.space)), LABEL_BYTES * self.rows.n_rows * self.labels
         if drawn:
-            looked_at = drawn * (rows.row_bytes + CHECK_COPIES * rows.double_bytes(space))
+            looked_at = drawn * (rows.row_bytes + CHECK_COPIES * rows.double_bytes(self.space))
             # what was the sample's may not have been given back
             about = CHECK_CENTERS * centers.double_bytes + centers.table_bytes
             stages["check"] = self.sample_bytes + looked_at + about + labels
         if self.chosen.keeps_sample:
             n_searched = self.kept_rows + drawn + self.n_clusters  # with a mean of each cluster
             searched = self._search(n_searched) + self._steps(centers.width, n_searched)
-            floats = ROUND_COPIES * n_searched * rows.float_bytes(space)
+            floats = ROUND_COPIES * n_searched * rows.float_bytes(self.space)
             stages["search"] = self.sample_bytes + floats + searched + labels
         return stages
 

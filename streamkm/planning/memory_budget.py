@@ -23,7 +23,8 @@ from streamkm.passes.gathered import CANDIDATES
 from streamkm.passes.observe import Observe, UpdateSizes
 from streamkm.passes.predict import Values, labelled_bytes
 from streamkm.passes.sizes import Sizes
-from streamkm.planning.process import HELD_SHARE, PlannedWorkers, process_memory
+from streamkm.planning.memory import MemoryModel
+from streamkm.planning.process import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
 from streamkm.sources.long_lines import LongLine
@@ -172,6 +173,10 @@ class MemoryBudget:
                 f"of {human_bytes(self.limit_bytes)}",
                 needed,
             )
+
+    def excess_bytes(self, sizes: MemoryModel) -> int:
+        """Bytes by which a fit exceeds the limits; below 0 where it keeps them."""
+        return excess_bytes(sizes, self.base_bytes, self.limit_bytes, self.workers)
 
     @property
     def now_bytes(self) -> int:

@@ -20,7 +20,7 @@ from streamkm.planning.plan_parts import (
     PlannedSample,
     PlannedSketch,
 )
-from streamkm.planning.process import PlannedWorkers
+from streamkm.planning.process import PlannedWorkers, excess_bytes
 from streamkm.sketches.registry import sketch_class
 
 SAID = {
@@ -100,12 +100,8 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
         """Whether what is projected for centers of so many features keeps the limits, here and on workers."""
         if self.memory_model is None:
             return self.peak_bytes <= self.limit_bytes
-        sizes, room = self.memory_model.of_width(n_features, n_threads), self.block_room or 0
-        if max(sizes.stages(self.cluster_on, space, self.base_bytes, room).values()) > self.limit_bytes:
-            return False
-        if self.workers is None:
-            return True
-        return max(self.workers.stages(sizes, self.cluster_on, space).values()) <= self.workers.limit_bytes
+        sizes = replace(self.memory_model.of_width(n_features, n_threads), space=space)
+        return excess_bytes(sizes, self.base_bytes, self.limit_bytes, self.workers) <= 0
 
     @property
     def expected_space(self) -> Space:

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import Any
 
 from streamkm.cluster.memory import PLACED_ROW_BYTES, CenterSizes
-from streamkm.cluster.model import Space
 from streamkm.cluster.sampling.row_sample import FEWEST_CANDIDATES, SPARE
 from streamkm.core.memory import given_process_memory, human_bytes, is_given, resident_bytes
 from streamkm.engine.dask_shards import Reading, count_shards
@@ -114,23 +113,20 @@ class PlannedWorkers:
             f"includes {base} that the worker holds before the fit"
         )
 
-    def stages(self, sizes: MemoryModel, cluster_on: ClusterOn, space: Space) -> dict[str, int]:
+    def stages(self, sizes: MemoryModel) -> dict[str, int]:
         """Resident bytes of a worker in each stage of a fit of these sizes: held rows and labels grow with the rows.
 
         Each thread reads a chunk. Messages of calls lie there until they are fetched, and sums until they are joined.
         """
         rows, reading, chosen = sizes.rows, sizes.reading, sizes.chosen
-        held, share, centers = (
-            self._held_bytes(sizes, cluster_on),
-            self._share(sizes),
-            sizes.centers(sizes.width(space)),
-        )
+        held, share = self._held_bytes(sizes, sizes.cluster_on), self._share(sizes)
+        centers = sizes.centers(sizes.width(sizes.space))
         read = self.n_threads * (int(reading.read_factor * reading.largest_chunk) + READ_BYTES + sizes.maps())
         n_runs = FEW_RUNS if centers.double_bytes > chosen.chunk_bytes else RUNS
         labels = int(LABEL_BYTES * rows.n_rows * (share + self.n_threads / self._count_calls(sizes, n_runs)))
         drawn = int(DRAWN_SLACK * chosen.drawn_rows * rows.row_bytes)
         stages = {
-            "sketch": read + held + self._sample_bytes(sizes, cluster_on),
+            "sketch": read + held + self._sample_bytes(sizes),
             "assign": read * (not sizes.once) + held + labels + self._sums_bytes(sizes, centers, drawn),
         }
         if held:
@@ -166,13 +162,13 @@ class PlannedWorkers:
         n_shards = self._count_calls(sizes, RUNS)
         return -(-n_shards // self.n_workers) / n_shards
 
-    def _sample_bytes(self, sizes: FitSizes, cluster_on: ClusterOn) -> int:
+    def _sample_bytes(self, sizes: MemoryModel) -> int:
         """Bytes of sampled rows that calls return in the first pass, and that are joined; or of a coreset."""
         rows, n_chunks, wanted = sizes.rows, sizes.reading.n_chunks, int(SPARE * sizes.chosen.sample_rows)
         picked, waiting = rows.row_bytes + PICKED_ROW_BYTES, self._waiting(sizes, RUNS)
         of_chunk = min(rows.n_rows / n_chunks, max(wanted / n_chunks, FEWEST_CANDIDATES))
         returned = int(waiting * run_length(n_chunks, RUNS) * of_chunk * picked)
-        if cluster_on != "coreset":
+        if sizes.cluster_on != "coreset":
             return max(returned, JOINED_COPIES * min(rows.n_rows, wanted) * picked)
         n_rows = node_rows(sizes, -(-n_chunks // self._count_calls(sizes, RUNS)))
         return returned + waiting * n_rows * (PLACED_ROW_BYTES + rows.block_row_bytes)
@@ -194,3 +190,9 @@ class PlannedWorkers:
         """Calls of a pass, each of which goes through a shard."""
         n_runs = count_runs(sizes.reading.n_chunks, fewest_runs)
         return min(n_runs, count_shards(self.n_slots, sizes.rows.n_rows, n_runs))
+
+
+def excess_bytes(sizes: MemoryModel, base_bytes: int, limit_bytes: int, workers: PlannedWorkers | None) -> int:
+    """Bytes by which the projection exceeds the limits, of this process and of workers; below 0 where it keeps them."""
+    excess = max(sizes.stages(base_bytes).values()) - limit_bytes
+    return excess if workers is None else max(excess, max(workers.stages(sizes).values()) - workers.limit_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 
 import numpy as np
@@ -629,7 +629,7 @@ def made_needs(**changed):
 
 
 def assigning(**changed):
-    return made_needs(**changed).stages("sample", "original", 0)["assign"]
+    return made_needs(**changed).stages(0)["assign"]
 
 
 def test_bytes_of_labels_maps_and_neighbours():
@@ -653,7 +653,7 @@ def test_bytes_of_a_coreset_while_it_is_gathered(n_rows, coreset_rows):
     """Nodes of the tree and leaves that wait; what threads draw from; two nodes that are joined, with a copy."""
     chunk_rows, row = (1 << 20) // 400, 16 + 120
     needs = made_needs(n_rows=n_rows, coreset_rows=coreset_rows)
-    gathered = needs.stages("coreset", "original", 0)["sketch"] - needs.stages("sample", "original", 0)["sketch"]
+    gathered = replace(needs, cluster_on="coreset").stages(0)["sketch"] - needs.stages(0)["sketch"]
     nodes, leaf = 0, min(coreset_rows, chunk_rows)
     for level in range(6):  # of 36 chunks
         nodes += min(coreset_rows, leaf * 2**level)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_steps_on_a_few_rows_do_not_grow_with_all():
     """Labels of many clusters are those of the rows that a step looks at: sampled rows, or a coreset."""
     few, many = (memory_of_many(n_rows) for n_rows in (10**7, 10**12))
     for cluster_on, names in (("sample", ("cluster", "polish", "search")), ("coreset", ("cluster", "search"))):
-        small, large = few.stages(cluster_on, "original", 0), many.stages(cluster_on, "original", 0)
+        small, large = (replace(each, cluster_on=cluster_on).stages(0) for each in (few, many))
         assert [small[name] for name in names] == [large[name] for name in names]
 
 

@@ -119,7 +119,7 @@ def stages_of(cluster_on="sample", *, n_rows=1_000_000, n_workers=8, n_threads=1
     workers = PlannedWorkers(
         n_workers=n_workers, n_threads=n_threads, n_slots=n_workers * n_threads, limit_bytes=0, base_bytes=0
     )
-    return workers.stages(sizes, cluster_on, "original")
+    return workers.stages(replace(sizes, cluster_on=cluster_on))
 
 
 def test_memory_of_a_worker_grows_by_its_labels_alone():
