@@ -84,20 +84,23 @@ class MemoryModel(FitSizes):
     @property
     def _sketched_sample(self) -> int:
         """Of the sample, sketched, where it is not clustered as it is."""
-        return self.kept_rows * (8 + self.rows.block_row_bytes * (not self.as_they_are))
+        rows = self.rows
+        same = rows.n_components == rows.n_features and rows.block_row_bytes == rows.row_bytes
+        copied = not (same and rows.dense) or self.fitted or rows.sample_floats > 0
+        return self.kept_rows * (8 + rows.block_row_bytes * copied)
 
     def _clustering(self, blocks: int) -> int:
         """While centers are looked for."""
         searched = self.kept_rows if self.cluster_on == "sample" else self.rows.n_rows
         searched = min(self.coreset_rows, searched) if self.cluster_on == "coreset" else searched
-        fitting = 0
+        fitting, d, m = 0, self.rows.n_features, self.rows.n_components
+        framing = FRAME_ROWS * 8 * d if self.fitted or d <= MOST_FEATURES else 0  # sparse rows of more are not moved
         if self.fitted and not self.directions:
-            d, m = self.rows.n_features, self.rows.n_components
             fitting = 2 * self.rows.itemsize * min(self.kept_rows, pca_rows(d, m)) * d
         # a reader's library does not give all of it back: 31 MiB measured
         left = self.reading.producer_bytes * self.many
         most = max(fitting, self.maps(), blocks + self._iterating(searched))
-        return self.sample_bytes + self._sketched_sample + self._framing() + left + most
+        return self.sample_bytes + self._sketched_sample + framing + left + most
 
     def _iterating(self, n_rows: int) -> int:
         """Of the search for centers on so many rows, beside these."""
@@ -150,22 +153,10 @@ class MemoryModel(FitSizes):
         n_labels = 0 if in_blocks and self.reading.on_cluster else n_rows
         return centers.step_bytes(n_labels, n_sums, in_blocks=in_blocks)
 
-    def _framing(self) -> int:
-        """Of a look at where the data lie: of dense rows, and of sparse ones that may be moved."""
-        looks = self.fitted or self.rows.n_features <= MOST_FEATURES
-        return FRAME_ROWS * 8 * self.rows.n_features if looks else 0
-
     def maps(self) -> int:
         """Of directions laid out for kernels, by each thread that projects rows on them."""
         rows, padded = self.rows, -(-self.rows.n_components // LANES) * LANES
         return self.reading.n_threads * rows.itemsize * rows.n_features * padded if self.fitted else 0
-
-    @property
-    def as_they_are(self) -> bool:
-        """Whether sampled rows are clustered as they are, and not copied."""
-        rows = self.rows
-        same = rows.n_components == rows.n_features and rows.block_row_bytes == rows.row_bytes
-        return rows.dense and same and not self.fitted and not rows.sample_floats
 
 
 def pca_rows(n_features: int, n_components: int) -> int:

@@ -60,14 +60,14 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
         """Where rows are assigned, once the number of features is known."""
         if self.assign_space is not None or self.memory_model is None:
             return self.assign_space or "original"
-        return "original" if self._fits(n_features, "original", 1) else "sketch"
+        return "original" if self._fits(self.memory_model, n_features, "original", 1) else "sketch"
 
     def threads_for(self, n_features: int) -> int:
         """Threads that have room where rows are assigned, once the number of features is known; at least one."""
         if self.assign_space is not None or self.memory_model is None:
             return self.n_threads
         space, counts = self.space_for(n_features), range(self.n_threads, 1, -1)
-        return next((count for count in counts if self._fits(n_features, space, count)), 1)
+        return next((count for count in counts if self._fits(self.memory_model, n_features, space, count)), 1)
 
     def with_epochs(self, asked: Any, *, stored: float | None) -> Plan:
         """The same with the epochs of a fit by it, as far as they can be told before its first read.
@@ -96,11 +96,9 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
             return self.room
         return self.workers.epoch_room(self.memory_model, self.limit_bytes - self.memory["cluster"])
 
-    def _fits(self, n_features: int, space: Space, n_threads: int) -> bool:
+    def _fits(self, sizes: MemoryModel, n_features: int, space: Space, n_threads: int) -> bool:
         """Whether what is projected for centers of so many features keeps the limits, here and on workers."""
-        if self.memory_model is None:
-            return self.peak_bytes <= self.limit_bytes
-        sizes = replace(self.memory_model.of_width(n_features, n_threads), space=space)
+        sizes = replace(sizes.of_width(n_features, n_threads), space=space)
         return excess_bytes(sizes, self.base_bytes, self.limit_bytes, self.workers) <= 0
 
     @property
