@@ -35,7 +35,7 @@ from streamkm.fitting.iterations import StepCheckpoint, iterated, noted
 from streamkm.fitting.reading import NormalizedRows
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.plan import Plan
-from streamkm.planning.plan_parts import MUCH_ROOM, Clustered, EpochRoom, stored_share
+from streamkm.planning.plan_parts import MUCH_ROOM, EpochRoom, epoch_schedule, stored_share
 from streamkm.planning.process import SEARCH
 from streamkm.sketches import Sketch
 
@@ -79,6 +79,8 @@ def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
     columns = _occurring(sketched, sketch)
     space = plan.space_for(n_features if columns is None else columns.n_columns)
     polished = space == "original" and not sketch.is_identity
+    # whether centers of a sketch move in the original space only, by steps that polish them on the row sample
+    polished_alone = space == "original" and sketch.needs_polishing and plan.cluster_on == "sample"
     if not polished:
         columns = None
     if plan.cluster_on == "spilled":
@@ -89,13 +91,15 @@ def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
         counted = plan.n_rows is not None
         room = epoch_room(plan, rows)
-        on = Clustered(plan.cluster_on, sketch.needs_polishing, space, stored_share(clustered.X), counted, room)
-        schedule = on.schedule(rows.n_rows, context.settings)
+        stored, settings = stored_share(clustered.X), context.settings
+        schedule = None
+        if not polished_alone:
+            schedule = epoch_schedule(rows.n_rows, settings, plan.cluster_on, stored=stored, counted=counted, room=room)
         held = None if sample.complete else sketched.blocks
         pool = pool_of(context, held, sketched.n_valid, averaged=schedule is not None)
         start = seeded(context, clustered, rows_between(sample.X, 0, n_searched), sketch, frame=frame, pool=pool)
     trim_heap(plan.limit_bytes)
-    if on.polished_alone:
+    if polished_alone:
         with progress.stage("lloyd", context.settings.max_iter, "steps"):
             result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
     else:

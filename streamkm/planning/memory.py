@@ -5,7 +5,7 @@ Pure arithmetic; `process` measures what the process holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from streamkm.cluster.memory import ALL_SETS, PLACED_ROW_BYTES, search_bytes
 from streamkm.cluster.model import Space
@@ -43,11 +43,6 @@ class MemoryModel(FitSizes):
     def many(self) -> bool:
         """Whether there are so many centers of dense rows that most are not looked at."""
         return self.centers(self.rows.n_components).many
-
-    def of_width(self, n_features: int, n_threads: int) -> MemoryModel:
-        """The same for rows of so many features, all of which may occur, that so many threads read."""
-        rows = replace(self.rows, n_features=n_features, n_occurring=0)
-        return replace(self, rows=rows, reading=replace(self.reading, n_threads=n_threads))
 
     def stages(self, base: int) -> dict[str, int]:
         """Resident bytes of each stage at its peak, above what the process holds beside data."""

@@ -12,13 +12,13 @@ from streamkm.core.display import Lines, aligned
 from streamkm.core.memory import human_bytes
 from streamkm.planning.memory import MemoryModel
 from streamkm.planning.plan_parts import (
-    Clustered,
     EpochRoom,
     PlannedClustering,
     PlannedEpochs,
     PlannedReading,
     PlannedSample,
     PlannedSketch,
+    epoch_schedule,
 )
 from streamkm.planning.process import PlannedWorkers, excess_bytes
 from streamkm.sketches.registry import sketch_class
@@ -74,18 +74,18 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
 
         `stored` is about which share of the sketched rows' entries is stored; None: they are dense.
         """
-        polished, space = sketch_class(self.sketch).needs_polishing, self.expected_space
-        on = Clustered(self.cluster_on, polished, space, stored, counted=self.n_rows is not None, room=self.epoch_room)
-        if self.n_rows is None:
-            fewest = Schedule.fewest_rows(asked.n_clusters)
-            unsettled = PlannedEpochs(None, fewest, exact=False)
-            return replace(self, epochs=None if on.schedule(fewest, asked) is None else unsettled)
-        n_rows = self.n_rows
-        if self.cluster_on == "sample":
+        on_sample, counted = self.cluster_on == "sample", self.n_rows is not None
+        if on_sample and self.expected_space == "original" and sketch_class(self.sketch).needs_polishing:
+            return self  # centers move by steps on the row sample, in the original space only
+        n_rows = Schedule.fewest_rows(asked.n_clusters) if self.n_rows is None else self.n_rows
+        if counted and on_sample:
             n_rows = min(n_rows, self.sample_rows)
-        elif self.cluster_on == "coreset" and self.memory_model is not None:
+        elif counted and self.cluster_on == "coreset" and self.memory_model is not None:
             n_rows = min(n_rows, self.memory_model.coreset_rows)
-        schedule = on.schedule(n_rows, asked)
+        room = self.epoch_room
+        schedule = epoch_schedule(n_rows, asked, self.cluster_on, stored=stored, counted=counted, room=room)
+        if schedule is not None and not counted:
+            return replace(self, epochs=PlannedEpochs(None, n_rows, exact=False))
         exact = self.knows_rows and self.cluster_on != "coreset" and stored is None
         return replace(self, epochs=None if schedule is None else PlannedEpochs(schedule, n_rows, exact))
 
@@ -98,7 +98,9 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
 
     def _fits(self, sizes: MemoryModel, n_features: int, space: Space, n_threads: int) -> bool:
         """Whether what is projected for centers of so many features keeps the limits, here and on workers."""
-        sizes = replace(sizes.of_width(n_features, n_threads), space=space)
+        rows = replace(sizes.rows, n_features=n_features, n_occurring=0)  # all features may occur
+        reading = replace(sizes.reading, n_threads=n_threads)
+        sizes = replace(sizes, rows=rows, reading=reading, space=space)
         return excess_bytes(sizes, self.base_bytes, self.limit_bytes, self.workers) <= 0
 
     @property

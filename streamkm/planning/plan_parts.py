@@ -26,36 +26,31 @@ class EpochRoom:
 MUCH_ROOM = EpochRoom(1 << 62, 1 << 62, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Clustered:
-    """The rows on which iterations run."""
+def epoch_schedule(
+    n_rows: int,
+    asked: Any,
+    cluster_on: ClusterOn,
+    *,
+    stored: float | None = None,
+    counted: bool = True,
+    room: EpochRoom | None = None,
+) -> Schedule | None:
+    """Epochs on so many rows, by the settings of a fit; None where Lloyd's algorithm is expected, or is as good.
 
-    cluster_on: ClusterOn
-    needs_polishing: bool  # of the sketch
-    space: Space  # where rows will be assigned
-    stored: float | None = None  # share of the sketched rows' entries that are stored; None: they are dense
-    counted: bool = True  # whether the plan knows about how many rows there are
-    room: EpochRoom | None = None  # None: rows are held where epochs run
-
-    @property
-    def polished_alone(self) -> bool:
-        """Whether centers of a sketch move in the original space only, by steps that polish them on the row sample."""
-        return self.needs_polishing and self.cluster_on == "sample" and self.space == "original"
-
-    def schedule(self, n_rows: int, asked: Any) -> Schedule | None:
-        """Epochs on so many rows, by the settings of a fit; None where Lloyd's algorithm is expected, or is as good."""
-        plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
-        # a batch would read all rows from disk; rows that are not counted may lie there, unless workers hold them
-        on_disk = self.cluster_on == "spilled" or (self.cluster_on == "blocks" and not self.counted)
-        if plain or self.polished_alone or on_disk:
-            return None
-        n_clusters, n_drawn, room = asked.n_clusters, None, self.room
-        if room is not None and n_rows > min(room.gathered, GATHERED_ROWS * n_clusters):
-            n_drawn = min(n_rows, DRAWN_ROWS * n_clusters, max(room.drawn, room.here))
-        made = Schedule.of(n_rows, n_clusters, asked.max_iter, stored=self.stored, n_drawn=n_drawn)
-        if made is None or room is None:
-            return made
-        return replace(made, place="worker" if (n_drawn or 0) <= room.drawn else "client")
+    `stored`: share of the sketched rows' entries that are stored; None: they are dense. `counted`: whether the plan
+    knows about how many rows there are. `room`: None: rows are held where epochs run.
+    """
+    plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
+    # a batch would read all rows from disk; rows that are not counted may lie there, unless workers hold them
+    if plain or cluster_on == "spilled" or (cluster_on == "blocks" and not counted):
+        return None
+    n_clusters, n_drawn = asked.n_clusters, None
+    if room is not None and n_rows > min(room.gathered, GATHERED_ROWS * n_clusters):
+        n_drawn = min(n_rows, DRAWN_ROWS * n_clusters, max(room.drawn, room.here))
+    made = Schedule.of(n_rows, n_clusters, asked.max_iter, stored=stored, n_drawn=n_drawn)
+    if made is None or room is None:
+        return made
+    return replace(made, place="worker" if (n_drawn or 0) <= room.drawn else "client")
 
 
 def stored_share(X: Matrix) -> float | None:

@@ -36,7 +36,7 @@ from streamkm.passes.gathered import Gathered
 from streamkm.passes.sizes import ClusterOn
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, VIEW_ROWS
-from streamkm.planning.plan_parts import Clustered
+from streamkm.planning.plan_parts import epoch_schedule
 from streamkm.sketches import GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)
@@ -146,8 +146,7 @@ def _find(context: KernelContext) -> KernelClustering:
             passed = sketch_pass(context, gathered, stage, sketch=features, chunk_rows=chunk_rows, record=record)
             blocks = passed.blocks or blocks
     on: ClusterOn = "blocks" if settings.all_rows else "sample"
-    clustered_on = Clustered(on, needs_polishing=False, space="sketch", room=epoch_room(plan, blocks))
-    schedule = clustered_on.schedule(blocks.n_rows, settings)
+    schedule = epoch_schedule(blocks.n_rows, settings, on, room=epoch_room(plan, blocks))
     with progress.stage("seed"):
         held = None if sample.complete or not settings.all_rows else blocks
         first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
