@@ -32,8 +32,8 @@ from streamkm.core.atomic_io import (
 )
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
+from streamkm.passes.label_tables import SUFFIXES, check_table_place
 from streamkm.passes.labels import OF_LABELS, SKIPPED, check_labels_place
-from streamkm.passes.table_formats import SUFFIXES, check_table_place
 from streamkm.reports.maps import cluster_map
 from streamkm.sources.fingerprints import fingerprint
 

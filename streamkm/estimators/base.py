@@ -125,13 +125,12 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         ----------
         X : as for `predict`
         path : path
-            All workers of a Dask cluster must see it: they write labels where rows are read. NAME.zarr: an array of
-            labels. NAME.csv or NAME.parquet: a table with a line for each row, in order: its number, or its id where
-            the data have an id column; ``label``, ``distance`` to the center, ``second_label`` and
-            ``second_distance`` of the second nearest center, and ``outlier_score``: the distance over the mean distance
-            of the cluster's rows in the fit, 1 for usual rows, 3 for rows three times as far. Rows that are skipped
-            have the label -1 and no numbers. NAME.parquet/, text with the slash: a folder of such tables,
-            ``part-00000.parquet`` and so on, of a million rows or more each, which engines read as one table.
+            NAME.zarr: an array of labels, which the workers of a Dask cluster write; all of them must see the path.
+            NAME.csv or NAME.parquet: a table with a line for each row, in order: its number, or its id where the data
+            have an id column; ``label``, ``distance`` to the center, ``second_label`` and ``second_distance`` of the
+            second nearest center. Rows that are skipped have the label -1 and no numbers. NAME.parquet/, text with the
+            slash: a folder of such tables, ``part-00000.parquet`` and so on, of a million rows or more each, which
+            engines read as one table.
         overwrite : bool
             Replace a file that is there, whatever it is; of directories only those of such labels.
 
@@ -145,16 +144,15 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         OutputError
             It exists, cannot be written, or has another suffix.
         SourceNotFoundError
-            A worker does not see its directory; nothing was read.
+            A worker does not see the directory of an array; nothing was read.
         MissingDependencyError
             Parquet without pyarrow.
 
         Notes
         -----
-        On a Dask cluster this process receives counts of rows only. Arrays: workers hold 4 bytes a row until all rows
-        are read. Tables: workers write parts of a chunk each beside the table, and this process joins them, which needs
-        disk space for the parts that wait. Measuring the second nearest center takes as long again as finding the
-        nearest.
+        On a Dask cluster, arrays: this process receives counts of rows only; workers hold 4 bytes a row until all rows
+        are read. Tables: this process receives 32 bytes a row, a few chunks at a time, and writes them. Measuring the
+        second nearest center takes as long again as finding the nearest.
         """
         check_is_fitted(self, "model_")
         place, table = label_places(path, overwrite=overwrite)

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import Progress
-from streamkm.engine import is_on_cluster, open_executor, under_limit
+from streamkm.engine import open_executor, under_limit
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.continued import incremental_from
@@ -34,7 +34,6 @@ from streamkm.estimators.kmeans_fit import (
 from streamkm.estimators.labelling import label_places, write_label_table
 from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, is_sketch, parameters_of
 from streamkm.fitting.context import check_clusters
-from streamkm.passes.label_tables import TableLabels
 from streamkm.passes.labels import check_seen
 from streamkm.passes.reader import Invalid
 from streamkm.planning.fit_plan import plan_fit
@@ -332,9 +331,8 @@ class StreamKMeans(DescribedKMeans):
             A Zarr array that is made for the labels, NAME.zarr, where all workers see it: they write it, and no label
             passes this process. `labels_` is that array then, ``labels_[:]`` gathers it; the last pass is begun anew
             by a fit that goes on from a checkpoint. Or NAME.csv, NAME.parquet or NAME.parquet/: a table with distances,
-            as `predict_to` writes it, in one more pass. On a cluster ``labels_[:]`` reads them from the table; else
-            `labels_` is an array in memory. Whether all workers see and can write the place is checked before rows are
-            read.
+            as `predict_to` writes it, in one more pass; `labels_` is as without. Whether the place can be written to is
+            checked before rows are read.
         checkpoint : path, optional
             An empty or new directory. The state of the fit is saved there every few seconds. A killed fit that is
             called again with the same data, parameters and weights continues from there, and gives the same result. The
@@ -372,26 +370,22 @@ class StreamKMeans(DescribedKMeans):
         place, table = label_places(labels_to)
         if labels_to is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
-        target = place if table is None else table.path
-        if target is not None:
+        if place is not None:
             with open_executor(self.executor, 1) as workers:
-                check_seen(workers, target)
-        on_cluster = is_on_cluster(self.executor)
-        stay = target is None and labels_stay(self.executor, source, has_checkpoint=checkpoint is not None)
-        gathers = not stay and (target is None or not on_cluster)
+                check_seen(workers, place)
+        stay = place is None and labels_stay(self.executor, source, has_checkpoint=checkpoint is not None)
+        gathers = not stay and place is None
         total_weight = float(weights.each.sum()) if len(weights.each) else None
         limit, progress = limit_of_run(self, checkpoint), Progress(self.progress)
         with under_limit(self.memory_limit), ExitStack() as stack:
             plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
             writer = stack.enter_context(checkpoint_writer(self, source, checkpoint, plan, weights.each))
             source = cached_as_planned(self, source, plan)
-            fit_rows(self, source, plan, weights, writer, progress, target if on_cluster else place, labels_stay=stay)
+            fit_rows(self, source, plan, weights, writer, progress, place, labels_stay=stay)
             if table is not None:
                 written = write_label_table(self, source, table)
                 self.stages_ += [written.stage] if written.stage else []
                 self.n_passes_ += 1
-                if not gathers:
-                    self.labels_ = TableLabels(table.path, written.n_rows, written.n_skipped)
         return self
 
     def incremental(self, *, half_life: float | None = None, first_row: int = 0) -> IncrementalKMeans:

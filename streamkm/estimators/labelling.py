@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
@@ -21,12 +19,20 @@ from streamkm.estimators.centers import current_model
 from streamkm.estimators.input_rows import open_rows, read_invalid
 from streamkm.estimators.validation import joined
 from streamkm.passes.context import PassContext
-from streamkm.passes.label_tables import N_VALUES, RowIds, RowNumbers, Written, write_table
+from streamkm.passes.label_tables import (
+    N_VALUES,
+    SUFFIXES,
+    RowNames,
+    TablePlace,
+    Written,
+    check_table_place,
+    nearest_two,
+    write_table,
+)
 from streamkm.passes.labels import check_labels_place, check_seen, label_pass, n_writes, write_labels
 from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.predict import lazy_map, map_rows
 from streamkm.passes.reader import RowReader
-from streamkm.passes.table_formats import SUFFIXES, RowNames, TablePlace, check_table_place
 from streamkm.planning.line_room import with_line_room
 from streamkm.planning.memory_budget import MemoryBudget, accepted
 from streamkm.sources.base import RowSource
@@ -101,14 +107,6 @@ class Labelling:
             with self.progress.stage("labels", n_writes(held)) as stage:
                 write_labels(context.executor, held, target, stage, overwrite=overwrite)
 
-    def write_table(
-        self, place: TablePlace, usual: NDArray[np.float64] | None, names: RowNames, *, overwrite: bool
-    ) -> Written:
-        """Read the rows once; write their labels, distances and outlier scores to a table."""
-        with self.context() as context, self.progress.stage("predict") as stage:
-            written = write_table(context, self.model, place, stage, usual, names, overwrite=overwrite)
-        return replace(written, stage=stage)
-
 
 def row_values(
     estimator: Any, X: Any, name: str, function: Callable[..., Any], empty: NDArray[Any], n_columns: int = 0
@@ -126,12 +124,8 @@ def row_values(
 
 
 def write_label_table(estimator: Any, source: RowSource, place: TablePlace, *, overwrite: bool = False) -> Written:
-    """Read rows once; write their labels, distances and outlier scores to a table."""
-    profile, usual = getattr(estimator, "profile_", None), None
+    """Read rows once; write their labels and distances to a table."""
     labelling = Labelling(estimator, source, N_VALUES)
-    if profile is not None and len(profile.sums) == len(labelling.model.centers):
-        counts = estimator.counts_
-        usual = np.divide(profile.sums[:, 0], counts, out=np.zeros(len(counts)), where=counts > 0)
-    column: str | None = getattr(source, "id_column", None)
-    names = RowNumbers() if column is None else RowIds(column, source.ids())
-    return labelling.write_table(place, usual, names, overwrite=overwrite)
+    with labelling.context() as context, labelling.progress.stage("predict") as stage:
+        found = map_rows(context, labelling.model, nearest_two, stage, wide=True)
+        return write_table(found, labelling.model, place, stage, RowNames(source), overwrite=overwrite)

@@ -76,7 +76,7 @@ class FitContext(PassContext):
     plan: Plan
     settings: Settings
     progress: Progress
-    labels_to: Path | None = None  # Zarr array that calls write the labels to, or table that a later pass does
+    labels_to: Path | None = None  # Zarr array that calls write the labels to
     labels_stay: bool = False  # whether labels stay on the workers of a cluster; else they are gathered, or written
 
     def label_sink(self, chunk_rows: NDArray[np.int64]) -> GatheredLabels | HeldLabels:

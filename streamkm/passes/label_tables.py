@@ -1,14 +1,18 @@
-"""Labels as a table (CSV, Parquet, or a folder of Parquet): row number or id, label, distances and an outlier score.
+"""Labels as a table (CSV, Parquet, or a folder of Parquet): row number or id, label, distances to two centers.
 
-Each call writes its chunk's rows to a part in a hidden directory beside the table. This process puts row numbers or ids
-before the rows, joins the parts in order, and shows the table when it is complete.
+Calls find labels and distances of a chunk; this process names the rows and writes them, in order. The table appears
+when it is complete.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,7 +24,9 @@ from streamkm.cluster.model import Model
 from streamkm.cluster.rows import row_d2
 from streamkm.core.atomic_io import (
     REPLACED,
-    file_tag,
+    check_local,
+    check_new,
+    check_new_directory,
     named,
     replace_file,
     replace_tree,
@@ -28,18 +34,21 @@ from streamkm.core.atomic_io import (
     working_directory,
     writing,
 )
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, OutputError
 from streamkm.core.matrix import rows_between
 from streamkm.core.progress import Stage
-from streamkm.engine.passes import Map
-from streamkm.passes.context import PassContext
-from streamkm.passes.labels import SKIPPED, check_directory
-from streamkm.passes.predict import Values
-from streamkm.passes.reader import ValidRows
-from streamkm.passes.table_formats import FORMATS, ParquetFormat, RowNames, TableFormat, TablePlace, pyarrow_parquet
+from streamkm.sources.base import RowSource
 
-N_VALUES = 4  # of a row, as `nearest_two` gives them
+COLUMNS = ("label", "distance", "second_label", "second_distance")
+N_VALUES = len(COLUMNS)  # of a row, as `nearest_two` gives them
+SUFFIXES = (".csv", ".parquet", ".csv/", ".parquet/")  # of places of tables; one that ends in a slash is a folder
 SCORE_BYTES = 1 << 24  # of distances to all centers that are held at a time
+PIECE_ROWS = 1 << 16  # that are written at a time
+FILE_ROWS = 1 << 20  # from which on a file of a folder gets no further rows
+PART_NAME = "part-{}.parquet"  # a file of a folder, by its number
+
+Piece = tuple[Any, list[tuple[NDArray[Any], NDArray[np.bool_]]]]
+"""Names of some rows, and their values in each column, with those that are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +60,43 @@ class Written:
     stage: Stage | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """Where a table is written: a path that ends in .csv or .parquet, and whether it becomes a folder of Parquet."""
+
+    path: Path
+    is_folder: bool = False
+
+    def check(self, *, overwrite: bool) -> None:
+        """Refuse a place that cannot be made or replaced. Raises as `check_table_place`."""
+        if not self.path.parent.is_dir():
+            missing = self.path.parent
+            raise OutputError(f"{self.path} cannot be written: there is no directory {missing}; make it, and try again")
+        if self.path.suffix == ".parquet":
+            pyarrow_parquet()
+        elif self.is_folder:
+            raise OutputError(f"{self.path}/ would be a folder of CSV; leave the slash out, or choose NAME.parquet/")
+        if self.is_folder:
+            check_new_directory(self.path, PART_NAME.format("[0-9]{5,}"), overwrite=overwrite)
+        else:
+            check_new(self.path, overwrite=overwrite)
+
+
+def check_table_place(path: str | os.PathLike[str], *, overwrite: bool) -> TablePlace:
+    """The place of a table of labels that may be made, or replaced.
+
+    Raises OutputError: a URL, no directory to write to, something there that may not be replaced, or a folder of CSV;
+    MissingDependencyError: Parquet without pyarrow.
+    """
+    check_local(path)
+    place = TablePlace(Path(path), os.fspath(path).endswith("/"))
+    place.check(overwrite=overwrite)
+    with working_directory(place.path):  # which says whether one may write there
+        return TablePlace(place.path.absolute(), place.is_folder)
+
+
 def nearest_two(X: Any, table: NearestCenters) -> NDArray[np.float64]:
-    """Labels and distances of rows to the nearest and the second nearest center, for `predict.Values`.
+    """Labels and distances of rows to the nearest and the second nearest center, for `predict.map_rows`.
 
     Returns float64 (v, 4): label, distance, second label and second distance; NaN for the last two where k is 1. Labels
     and the first distance are exact; which center is second is as far as products of float32 tell.
@@ -73,40 +117,23 @@ def nearest_two(X: Any, table: NearestCenters) -> NDArray[np.float64]:
     return out
 
 
-class RowNumbers:
-    """Numbers of rows, from 0."""
+class RowNames:
+    """Numbers of a source's rows, from 0, or their ids, which come in pieces."""
 
-    column = "row"
-
-    def __init__(self) -> None:
+    def __init__(self, source: RowSource) -> None:
+        self.column = source.id_column or "row"
+        self._ids = None if source.id_column is None else iter(source.ids())
+        self._held: list[Any] = []
         self._n_taken = 0
 
-    def take(self, n_rows: int) -> NDArray[np.int64]:
-        """Of the next rows."""
-        self._n_taken += n_rows
-        return np.arange(self._n_taken - n_rows, self._n_taken)
-
-    def end(self) -> None:
-        """There are as many as rows."""
-
-
-class RowIds:
-    """Ids of rows.
-
-    `column`: what they are called. `pieces`: of all rows, in order.
-    """
-
-    def __init__(self, column: str, pieces: Iterable[Any]) -> None:
-        self.column = column
-        self._pieces = iter(pieces)
-        self._held: list[Any] = []
-        self._n_held = 0
-
     def take(self, n_rows: int) -> Any:
-        """Of the next rows."""
+        """Names of the next rows: int64 (n_rows,) or a pyarrow.ChunkedArray."""
+        self._n_taken += n_rows
+        if self._ids is None:
+            return np.arange(self._n_taken - n_rows, self._n_taken)
         pa, _ = pyarrow_parquet()
-        while self._n_held < n_rows:
-            piece = next(self._pieces, None)
+        while sum(map(len, self._held)) < n_rows:
+            piece = next(self._ids, None)
             if piece is None:
                 raise InvalidInputError(
                     "there are fewer ids than rows; the data must not change while labels are written"
@@ -114,145 +141,122 @@ class RowIds:
             if isinstance(piece, list):
                 piece = pa.array(piece, pa.string())
             self._held += piece.chunks if isinstance(piece, pa.ChunkedArray) else [piece]
-            self._n_held += len(piece)
         held = pa.chunked_array(self._held) if self._held else pa.chunked_array([], pa.string())
-        self._held, self._n_held = held.slice(n_rows).chunks, self._n_held - n_rows
+        self._held = held.slice(n_rows).chunks
         return held.slice(0, n_rows)
 
     def end(self) -> None:
         """Refuse ids that no row is left for."""
-        if self._n_held or any(len(piece) for piece in self._pieces):
+        if self._ids is not None and any(map(len, [*self._held, *self._ids])):
             raise InvalidInputError("there are more ids than rows; data must not change while labels are written")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The name of a part's file, how many rows it has, and how many of them have no cluster."""
-
-    name: str
-    n_rows: int
-    n_skipped: int
-
-
-@dataclass(frozen=True, slots=True)
-class WritePart(Map[Part]):
-    """Write a chunk's rows of the table to a part."""
-
-    values: Values  # of `nearest_two`
-    usual: NDArray[np.float64] | None  # (k,): see `write_table`
-    format: TableFormat
-    directory: str  # of the parts
-
-    def output(self, rows: ValidRows) -> Part:
-        """The part of a chunk; a call that Dask repeats writes another part, under another name."""
-        found = self.values.output(rows)
-        part = Part(file_tag(), len(found), int(np.isnan(found[:, 0]).sum()))
-        with writing(self.directory), open(os.path.join(self.directory, part.name), "xb") as file:
-            self.format.write_part(file, _columns(found, self.usual, self.values.model))
-        return part
-
-
 def write_table(
-    context: PassContext,
+    found: Iterator[NDArray[np.float64]],
     model: Model,
     place: TablePlace,
     stage: Stage,
-    usual: NDArray[np.float64] | None,
     names: RowNames,
     *,
     overwrite: bool = False,
 ) -> Written:
-    """Read all rows once and write a table of their labels; readers see the old file or the whole new one.
+    """Write a table of what `nearest_two` finds for chunks of rows; readers see the old table or the whole new one.
 
-    `place`: all workers see its directory. `usual`: float64 (k,), mean distance of each cluster's rows to the center:
-    what distances are divided by for outlier scores, which are left empty without it. `names`: row numbers or ids.
-    `overwrite`: whether a table that is there may be replaced. Raises InvalidInputError: if there are not as many ids
-    as rows; DiskFullError, OutputError: the old file is as it was; SourceNotFoundError: a worker does not see the
-    directory; nothing was read.
+    Raises InvalidInputError: if there are not as many ids as rows; DiskFullError, OutputError: the old table is as it
+    was.
     """
-    path, table_format = place.path, FORMATS[place.path.suffix]
-    values = Values(model, model.table(), nearest_two)
-    n_skipped = 0
+    path, n_skipped = place.path, 0
 
-    def parts(hidden: Path) -> Iterator[Path]:
+    def pieces() -> Iterator[Piece]:
         nonlocal n_skipped
-        context.executor.everywhere("place", check_directory, str(hidden))
-        for part in context.outputs(WritePart(values, usual, table_format, str(hidden)), stage):
-            stage.rows += part.n_rows
-            n_skipped += part.n_skipped
-            yield hidden / part.name
-            (hidden / part.name).unlink()
-
-    def write(file: BinaryIO) -> None:
-        with working_directory(path) as hidden, named(hidden, path):
-            table_format.join(file, parts(hidden), names)
+        for chunk in found:
+            n_skipped += int(np.isnan(chunk[:, 0]).sum())
+            for start in range(0, len(chunk), PIECE_ROWS):
+                values = chunk[start : start + PIECE_ROWS]
+                yield names.take(len(values)), list(_columns(values, model))
         names.end()
 
-    if place.is_folder:
-        _write_folder(place, parts, names, overwrite=overwrite)
-    else:
-        replace_file(path, write, overwrite=overwrite)
-    return Written(stage.rows, n_skipped)
-
-
-@dataclass(frozen=True, slots=True)
-class TableLabels:
-    """Labels of a table that workers wrote, read when they are asked for: ``[:]`` gathers them, int32 (n,)."""
-
-    path: Path
-    n_rows: int
-    n_skipped: int = 0  # rows without a cluster
-
-    @property
-    def shape(self) -> tuple[int]:
-        """The number of rows."""
-        return (self.n_rows,)
-
-    @property
-    def dtype(self) -> np.dtype[np.int32]:
-        """That of labels."""
-        return np.dtype(np.int32)
-
-    @property
-    def attrs(self) -> dict[str, int]:
-        """What `labels.open_labels` says of an array."""
-        return {SKIPPED: self.n_skipped}
-
-    def __len__(self) -> int:
-        return self.n_rows
-
-    def __getitem__(self, rows: Any) -> Any:
-        return FORMATS[self.path.suffix].labels(self.path)[rows]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        labels: NDArray[np.int32] = self[:]
-        return labels.astype(dtype or np.int32, copy=bool(copy))
-
-
-def _write_folder(
-    place: TablePlace, parts: Callable[[Path], Iterator[Path]], names: RowNames, *, overwrite: bool
-) -> None:
-    """Write a folder of Parquet files, which appears when it is complete."""
-    path = place.path
+    if not place.is_folder:
+        write = _write_csv if path.suffix == ".csv" else _write_parquet
+        replace_file(path, lambda file: write(file, names.column, pieces()), overwrite=overwrite)
+        return Written(stage.rows, n_skipped, stage)
     with working_directory(path) as hidden, named(hidden, path), writing(path):
-        made = hidden / "table"
+        made, rest = hidden / "table", pieces()
         made.mkdir()
-        ParquetFormat().split(made, parts(hidden), names)
-        names.end()
+        for number in count():
+            part = made / PART_NAME.format(f"{number:05}")
+            if not _write_parquet(part, names.column, rest, FILE_ROWS):
+                break
+            sync(part)
         sync(made)
         place.check(overwrite=overwrite)  # once more: the pass may have taken hours
         replace_tree(made, path, hidden / REPLACED)
+    return Written(stage.rows, n_skipped, stage)
 
 
-def _columns(part: NDArray[np.float64], usual: NDArray[np.float64] | None, model: Model) -> tuple[NDArray[Any], ...]:
-    """The columns of some rows, but the first; -1 for no label, NaN for no number."""
-    labels, seconds = (np.where(np.isnan(part[:, at]), -1, part[:, at]).astype(np.int32) for at in (0, 2))
-    scores = np.full(len(part), np.nan)
-    if usual is not None:
-        own = usual[labels]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            scores = np.where(part[:, 1] == 0, 0.0, part[:, 1] / own)
-        scores[labels < 0] = np.nan
-    for numbers in (labels, seconds):
-        numbers[numbers >= 0] = model.names(numbers[numbers >= 0])
-    return labels, part[:, 1], seconds, part[:, 3], scores
+def _columns(found: NDArray[np.float64], model: Model) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_]]]:
+    """Columns of some rows, and which of their values are missing; a row without a cluster has the label -1."""
+    missing = np.isnan(found)
+    for at in range(N_VALUES):
+        values = found[:, at]
+        if at % 2 == 0:
+            values = np.where(missing[:, at], -1, values).astype(np.int32)
+            values[values >= 0] = model.names(values[values >= 0])
+        yield values, missing[:, at] & (at > 0)
+
+
+def _write_csv(file: BinaryIO, column: str, pieces: Iterator[Piece]) -> None:
+    """Write lines; nothing stands for what is missing."""
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    lines = csv.writer(text, lineterminator="\n")
+    try:
+        lines.writerow((column, *COLUMNS))
+        for names, columns in pieces:
+            cells = [values.astype(object) for values, _ in columns]
+            for column_cells, (_, missing) in zip(cells, columns, strict=True):
+                column_cells[missing] = ""
+            first = names.tolist() if isinstance(names, np.ndarray) else names.to_pylist()
+            lines.writerows(zip(first, *cells, strict=True))
+    finally:
+        text.detach()  # the caller closes the file
+
+
+def _write_parquet(file: Any, column: str, pieces: Iterator[Piece], n_rows: float = math.inf) -> bool:
+    """Write row groups until there are so many rows; False where nothing was left to write."""
+    pa, pq = pyarrow_parquet()
+    writer = None
+    try:
+        while n_rows > 0 and (piece := next(pieces, None)) is not None:
+            names, columns = piece
+            first = _arrow(names, np.zeros(len(names), bool)) if isinstance(names, np.ndarray) else names
+            table = pa.Table.from_arrays([first, *(_arrow(*each) for each in columns)], [column, *COLUMNS])
+            writer = writer or pq.ParquetWriter(file, table.schema)
+            writer.write_table(table)
+            n_rows -= len(table)
+    finally:
+        if writer is not None:
+            writer.close()
+    return writer is not None
+
+
+def _arrow(values: NDArray[Any], missing: NDArray[np.bool_]) -> Any:
+    """Values as an Arrow array, null where they are missing; `pyarrow.array` would import pandas, some 50 MiB."""
+    import pyarrow as pa
+
+    valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))]
+    )
+
+
+def pyarrow_parquet() -> tuple[Any, Any]:
+    """The modules pyarrow and pyarrow.parquet.
+
+    Raises MissingDependencyError.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingDependencyError("labels in Parquet files need pyarrow; install streamkm[tables]") from error
+    return pa, parquet

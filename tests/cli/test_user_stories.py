@@ -75,7 +75,7 @@ def h5ad() -> None:
 def trips_named() -> None:
     table = pd.read_csv("later.csv")
     assert table["trip_id"].tolist() == TRIPS["trip_id"].tolist()
-    assert {"label", "distance", "second_label", "second_distance", "outlier_score"} < set(table.columns)
+    assert {"label", "distance", "second_label", "second_distance"} < set(table.columns)
 
 
 def trips_without_ids() -> None:

@@ -30,7 +30,7 @@ from streamkm import SketchOptions, StreamKMeans, open_source
 from streamkm.cli.main import main
 from streamkm.core.atomic_io import working_directory
 from streamkm.core.exceptions import DiskFullError, InvalidInputError, MissingDependencyError, OutputError
-from streamkm.passes.table_formats import COLUMNS
+from streamkm.passes.label_tables import COLUMNS
 from tests.fresh import run_fresh
 from tests.tables import cases
 
@@ -71,8 +71,6 @@ def test_tables_hold_what_loops_find(suffix, kind, tmp_path):
     order = np.argsort(away, axis=1)
     some, at = table[seen], np.arange(seen.sum())
     np.testing.assert_allclose(some.distance, away[at, order[:, 0]], rtol=1e-5)
-    usual = np.bincount(model.labels_[seen], some.distance) / np.bincount(model.labels_[seen])
-    np.testing.assert_allclose(some.outlier_score, some.distance / usual[some.label], rtol=1e-4)
     if kind == "one cluster":
         assert some.second_label.isna().all()
         assert some.second_distance.isna().all()
@@ -115,7 +113,7 @@ def test_tables_are_replaced_where_that_is_said(suffix, tmp_path):
 @pytest.fixture
 def small_files(monkeypatch):
     """Files of a folder end behind 120 rows or more."""
-    monkeypatch.setattr("streamkm.passes.table_formats.FILE_ROWS", 120)
+    monkeypatch.setattr("streamkm.passes.label_tables.FILE_ROWS", 120)
 
 
 @pytest.mark.usefixtures("small_files")
@@ -385,4 +383,4 @@ print(json.dumps("pandas" in sys.modules))
 def test_a_parquet_table_loads_no_pandas(tmp_path):
     """What pyarrow loads for `pyarrow.array` alone takes some 50 MiB that no plan counts."""
     assert not run_fresh(PARQUET, [str(tmp_path / "x.parquet")])
-    assert pq.read_table(tmp_path / "x.parquet")["outlier_score"].null_count == 0
+    assert pq.read_table(tmp_path / "x.parquet")["second_distance"].null_count == 0

@@ -24,9 +24,7 @@ from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate, estimat
 from streamkm.fitting.labelling.one_pass import label_once
 from streamkm.passes.assign import Assigned
 from streamkm.passes.label_sinks import HeldLabels
-from streamkm.passes.label_tables import TableLabels
 from streamkm.passes.labels import n_writes, open_labels, write_labels
-from streamkm.passes.table_formats import SUFFIXES
 
 WORTH_OF_FEW = 0.002  # share of the objective that is worth another round, where memory left few sampled rows
 ROUNDING = 1e-12  # share of an objective by which sums of the same rows may differ: a pass is worse beyond it
@@ -164,8 +162,6 @@ def write_held(context: FitContext, labelled: Labelled) -> Labelled:
     labels: Any
     if context.labels_to is None:
         labels = held.count() if context.reader.invalid == "skip" else held
-    elif context.labels_to.suffix in SUFFIXES:  # the pass that writes the table finds them again, with distances
-        labels = TableLabels(context.labels_to, held.n_rows)
     else:
         with context.progress.stage("labels", n_writes(held)) as stage:
             write_labels(context.executor, held, context.labels_to, stage)
