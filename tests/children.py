@@ -30,7 +30,6 @@ from streamkm.passes.reader import RowReader
 from streamkm.sketches import CountSketch
 from streamkm.sources import open_source
 from streamkm.sources.dense import DenseSource
-from streamkm.stores import operations as storing
 from streamkm.stores import writer as store
 from tests.programs import forking
 
@@ -49,7 +48,7 @@ def small_chunks():
 def run(operation, path, data, options=(), *, problem=None):
     """Write or extend a store; says on `problem`, a queue, how it ended."""
     small_chunks()
-    do = {"write": storing.write_store, "rows": storing.append_rows}[operation]
+    do = {"write": store.write_store, "rows": store.append_rows}[operation]
     sketch = (SKETCH,) if operation == "write" else ()
     try:
         with open_executor(2) as executor:

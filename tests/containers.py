@@ -38,7 +38,7 @@ from streamkm.engine import open_executor
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
-from streamkm.stores.operations import write_store
+from streamkm.stores.writer import write_store
 
 NAMES = [f"f{i}" for i in range(6)]
 MOST_BYTES = 8 << 30  # of address space, so that a damaged size cannot take the memory

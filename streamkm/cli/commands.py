@@ -49,8 +49,8 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
         from streamkm.sketches import SketchOptions
         from streamkm.sources.sketch_store import StoreInfo, StoreSource
         from streamkm.stores.compatibility import prepared_as
-        from streamkm.stores.operations import append_rows, check_store_place, write_store
         from streamkm.stores.planned import choose_store_sketch, prepared_reader, reader_for_store
+        from streamkm.stores.writer import append_rows, check_store_place, write_store
 
         metric: Any = options["metric"] or "euclidean"
         output, append, executor = options["output"], options["append"], options["executor"]

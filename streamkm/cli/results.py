@@ -27,6 +27,7 @@ from streamkm.core.atomic_io import (
     remove_tree,
     replace_file,
     sync,
+    sync_tree,
     working_directory,
     writing,
 )
@@ -233,7 +234,7 @@ def staged(directory: Path, replaced: Sequence[str], *, overwrite: bool) -> Iter
         named(stage, directory),
     ):
         yield stage
-        _flush(stage)
+        sync_tree(stage)
         if is_new:
             os.replace(stage, directory)  # an empty directory that was made meanwhile is replaced, no other
             sync(directory.absolute().parent)
@@ -248,14 +249,6 @@ def staged(directory: Path, replaced: Sequence[str], *, overwrite: bool) -> Iter
             if new.exists():
                 os.replace(new, old)
         sync(directory)
-
-
-def _flush(directory: Path) -> None:
-    """Bring every file below `directory` to the disk."""
-    for root, _, files in os.walk(directory, topdown=False):
-        for file in files:
-            sync(Path(root, file))
-        sync(root)
 
 
 def earlier_run(path: Path) -> dict[str, str]:

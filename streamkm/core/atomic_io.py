@@ -164,11 +164,12 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
 
 
 def replace_tree(new: Path, target: Path, aside: Path) -> None:
-    """Put a complete directory in a place; one that is there goes to `aside`, and comes back where that fails.
+    """Bring a complete directory to the disk and to its place; one that is there goes to `aside`.
 
-    Raises DiskFullError, OutputError: what was there is there.
+    Raises DiskFullError, OutputError: what was there is there again.
     """
     with writing(target):
+        sync_tree(new)
         replaced = target.exists()
         if replaced:
             os.replace(target, aside)
@@ -190,6 +191,13 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sync_tree(directory: str | os.PathLike[str]) -> None:
+    """Bring all that is below a directory to the disk."""
+    for folder, _, names in os.walk(directory, topdown=False):
+        for each in (*(os.path.join(folder, name) for name in names), folder):
+            sync(each)
 
 
 def file_tag() -> str:

@@ -30,7 +30,6 @@ from streamkm.core.atomic_io import (
     named,
     replace_file,
     replace_tree,
-    sync,
     working_directory,
     writing,
 )
@@ -184,11 +183,8 @@ def write_table(
         made, rest = hidden / "table", pieces()
         made.mkdir()
         for number in count():
-            part = made / PART_NAME.format(f"{number:05}")
-            if not _write_parquet(part, names.column, rest, FILE_ROWS):
+            if not _write_parquet(made / PART_NAME.format(f"{number:05}"), names.column, rest, FILE_ROWS):
                 break
-            sync(part)
-        sync(made)
         place.check(overwrite=overwrite)  # once more: the pass may have taken hours
         replace_tree(made, path, hidden / REPLACED)
     return Written(stage.rows, n_skipped, stage)

@@ -72,7 +72,7 @@ FORMATS = {
     "compressed": Reader("svmlight text", ".svmlight.compressed:CompressedSvmlightSource", _SVMLIGHT),
     "hdf5": Reader("HDF5", ".binary.hdf5:open_hdf5", ("dataset", "follow_external", *GENES), True, _HDF5, _HDF5_BEGIN),
     "zarr": Reader("Zarr", ".binary.zarr:open_zarr", ("dataset", *STORED), True, suffixes=(".zarr",)),
-    "store": Reader("a sketch store", ".sketch_store:open_store"),
+    "store": Reader("a sketch store", ".sketch_store:StoreSource"),
     "npy": Reader(".npy", ".binary.numpy_files:open_npy", ("dtype",), suffixes=(".npy",), signature=b"\x93NUMPY"),
     "npz": Reader(".npz", ".binary.numpy_files:open_npz", ("key",), suffixes=(".npz",)),
     "csv": Reader("CSV", ".tables.open:open_csv", _CSV, suffixes=(".csv", ".tsv", ".tab")),

@@ -3,7 +3,7 @@
 Responsible for the layout of a store and for reading one: a store is a source like any other. Writing is
 `streamkm.stores.writer`'s work.
 
-Layout, format 1, in a Zarr v3 group::
+Layout in a Zarr v3 group::
 
     zarr.json              attribute "streamkm_store": a `StoreInfo`, and its digest
     parts/0/X              an array (n, m), or a group of CSR arrays as AnnData writes them: data, indices, indptr
@@ -12,8 +12,7 @@ Layout, format 1, in a Zarr v3 group::
     sketch/mean            an array that the sketch needs, or that steps have found: steps_shift0, steps_factor0, ...
 
 Rows that were added later are further parts. What zarr.json does not name is not part of the store. A row that was
-skipped because it was invalid is a row of NaN, so that rows keep their numbers. Format 2 is that of rows that went
-through steps before they were sketched; nothing else differs.
+skipped because it was invalid is a row of NaN, so that rows keep their numbers.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ from streamkm.sources.binary.zarr import ZarrArray, open_root
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.dense import DenseSource
 
-MARK, FORMAT, PREPARED_FORMAT = "streamkm_store", 1, 2
+MARK = "streamkm_store"
+FORMATS = (1, 2)  # the last is written; the first lacks the steps that rows went through
 ROOT = "zarr.json"
 CSR_ARRAYS = ("data", "indices", "indptr")
 STEPS_PREFIX = "steps_"  # of the names of arrays that steps have found
@@ -75,21 +75,10 @@ class StoreInfo:
     # what was done to rows before they were sketched; see `streamkm.preparation`
     steps: tuple[str, ...] = field(default=())
 
-    def _described(self) -> dict[str, Any]:
-        described = asdict(self)
-        if not self.steps:
-            del described["steps"]  # format 1 does not have it
-        return described
-
-    def digest(self) -> str:
-        """Hash of all of it; any change to a store changes it."""
-        text = json.dumps(self._described(), sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
     def to_root(self) -> bytes:
         """Give the contents of the group's zarr.json."""
-        version = PREPARED_FORMAT if self.steps else FORMAT
-        attributes = {"format": version, "complete": True, "digest": self.digest(), **self._described()}
+        described = asdict(self)
+        attributes = {"format": FORMATS[-1], "complete": True, "digest": _digest(described), **described}
         root = {"zarr_format": 3, "node_type": "group", "attributes": {MARK: attributes}}
         return json.dumps(root, indent=1).encode()
 
@@ -105,24 +94,28 @@ class StoreInfo:
             attributes = dict(json.loads(root.read_bytes())["attributes"][MARK])
             version, digest = attributes.pop("format"), attributes.pop("digest")
             del attributes["complete"]
-            if version in (FORMAT, PREPARED_FORMAT):
+            is_whole = version not in FORMATS or _digest(attributes) == digest
+            if version in FORMATS and is_whole:
                 parts = tuple(PartInfo(**part) for part in attributes.pop("parts"))
-                tuples = {name: tuple(attributes[name]) for name in ("inputs", "steps") if name in attributes}
-                info = cls(**attributes | {"parts": parts} | tuples)
+                inputs, steps = tuple(attributes.pop("inputs")), tuple(attributes.pop("steps", ()))
+                return cls(**attributes, parts=parts, inputs=inputs, steps=steps)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SourceNotFoundError(f"{os.fspath(path)} is no sketch store: it has no {ROOT}") from error
         except OSError as error:
             raise SourceError(f"{root} cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise SourceError(f"{root} is not of a sketch store, or is damaged ({error!r})") from error
-        if version not in (FORMAT, PREPARED_FORMAT):
-            raise SourceError(
-                f"{os.fspath(path)} is a sketch store of format {version!r}; this release reads {FORMAT} and "
-                f"{PREPARED_FORMAT}"
-            )
-        if info.digest() != digest:
+        if not is_whole:
             raise SourceError(f"{root} is damaged: its values do not have the digest {digest} that was written with it")
-        return info
+        raise SourceError(
+            f"{os.fspath(path)} is a sketch store of format {version!r}; this release reads {FORMATS[0]} and "
+            f"{FORMATS[1]}"
+        )
+
+
+def _digest(described: dict[str, Any]) -> str:
+    """Hash of what a store says of itself; any change to a store changes it."""
+    return hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 class StoreSource(PartsSource):
@@ -156,11 +149,6 @@ class StoreSource(PartsSource):
             **details,
         }
 
-    @property
-    def part_sources(self) -> tuple[ChunkedSource, ...]:
-        """The parts, in order."""
-        return self._parts
-
     def weights(self) -> NDArray[np.float64]:
         """Weights of the rows (n,); (0,) where they have none."""
         if not self.info.weighted:
@@ -187,26 +175,19 @@ class StoreSource(PartsSource):
         return preparation.widened(self.info.n_features)  # rows that were added later may be wider
 
     def _arrays(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:
-        """Arrays in the group ``sketch``, compared with their checksums."""
-        root = open_root(self.path)
-        found = {}
-        for name in names:
-            array = CheckedArray(_member(root, f"sketch/{name}", self.path), f"{self.path}:/sketch/{name}")
-            found[name] = array.read(0, array.shape[0])
-            if zlib.crc32(raw(found[name])) != self.info.sketch_checksums[name]:
-                raise SourceError(f"{array.name} is damaged: it has not the bytes that were written; sketch again")
-        return found
+        """Arrays in the group ``sketch``."""
+        root, checksums = open_root(self.path), self.info.sketch_checksums
+        return {name: _whole(root, self.path, f"sketch/{name}", checksums[name]) for name in names}
 
 
 class CheckedArray(ZarrArray):
-    """An array of a store, read in whole storage chunks, each of which must have its checksum.
+    """An array of a store, read in whole storage chunks, each of which must have its checksum."""
 
-    `checksums` (storage chunks,): None: whoever reads all of it compares that.
-    """
-
-    def __init__(self, array: Any, name: str, checksums: NDArray[np.uint32] | None = None) -> None:
+    def __init__(self, array: Any, name: str, checksums: NDArray[np.uint32]) -> None:
         super().__init__(array, name)
         self._checksums, self.missing_chunks = checksums, ""  # which is an error
+        if len(checksums) != -(-self.shape[0] // self.unit_rows):
+            raise SourceError(f"{name} is damaged: it has not as many rows as were written; sketch the data again")
 
     def _get(self, start: int, stop: int) -> NDArray[Any]:
         unit = self.unit_rows
@@ -220,7 +201,7 @@ class CheckedArray(ZarrArray):
                 if error.__cause__ is None:
                     raise
                 raise self._damaged(at, len(piece), str(error.__cause__)) from error
-            if self._checksums is not None and zlib.crc32(raw(piece)) != self._checksums[at // unit]:
+            if zlib.crc32(raw(piece)) != self._checksums[at // unit]:
                 raise self._damaged(at, len(piece), "it has not the bytes that were written")
         return values[start - first : stop - first]
 
@@ -235,11 +216,6 @@ class CheckedArray(ZarrArray):
         )
 
 
-def open_store(path: str) -> ChunkedSource:
-    """Open a sketch store; see `StoreSource`."""
-    return StoreSource(path)
-
-
 def _part_source(root: Any, path: str, info: StoreInfo, part: PartInfo) -> ChunkedSource:
     if info.kind == "dense":
         return DenseSource(_checked(root, path, part, "X"))
@@ -251,14 +227,15 @@ def _part_source(root: Any, path: str, info: StoreInfo, part: PartInfo) -> Chunk
 def _checked(root: Any, path: str, part: PartInfo, inner: str) -> CheckedArray:
     """An array of a part with its checksums, which are themselves compared with theirs."""
     label, group = inner.rpartition("/")[2], f"parts/{part.number}"
-    array = _member(root, f"{group}/{inner}", path)
-    table = CheckedArray(_member(root, f"{group}/checksums/{label}", path), f"{path}:/{group}/checksums/{label}")
-    checksums = table.read(0, table.shape[0])
-    if zlib.crc32(raw(checksums)) != part.checksums.get(label) or len(checksums) != -(
-        -array.shape[0] // array.chunks[0]
-    ):
-        raise SourceError(f"{table.name} is damaged: it has not the bytes that were written; sketch the data again")
-    return CheckedArray(array, f"{path}:/{group}/{inner}", checksums)
+    checksums = _whole(root, path, f"{group}/checksums/{label}", part.checksums[label])
+    return CheckedArray(_member(root, f"{group}/{inner}", path), f"{path}:/{group}/{inner}", checksums)
+
+
+def _whole(root: Any, path: str, inner: str, checksum: int) -> NDArray[Any]:
+    """The values of an array that is one storage chunk at most."""
+    member = _member(root, inner, path)
+    checksums = np.full(min(1, member.shape[0]), checksum, np.uint32)
+    return CheckedArray(member, f"{path}:/{inner}", checksums).read(0, member.shape[0])
 
 
 def _member(root: Any, inner: str, path: str) -> Any:

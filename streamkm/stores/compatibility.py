@@ -5,7 +5,6 @@ Reads no rows.
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,16 +15,13 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.model import Metric, Model, Space
 from streamkm.core.display import is_masked
-from streamkm.core.exceptions import SourceError, SourceNotFoundError, StoreError
+from streamkm.core.exceptions import StoreError
 from streamkm.core.matrix import raw
 from streamkm.sketches import Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
-from streamkm.sources.fingerprints import file_fingerprint
 from streamkm.sources.prepared import prepared
 from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.sketch_store import StoreSource
-
-logger = logging.getLogger(__name__)
 
 
 def sketch_of_store(source: StoreSource) -> Sketch:
@@ -116,38 +112,6 @@ def check_sketch(source: StoreSource, sketch: Sketch, metric: Metric) -> None:
             f"{source.path} was sketched for the {source.info.metric} metric, not {metric}; pass metric="
             f"{source.info.metric!r}, or sketch the data into another store"
         )
-
-
-def check_inputs(source: StoreSource) -> None:
-    """Refuse a store one of whose input files is still there and has changed since.
-
-    Raises StoreError: names the file and what changed.
-    """
-    for entry in source.info.inputs:
-        for then in entry["source"].get("files", ()):
-            if (now := _fingerprint_now(then["path"])) is not None:
-                changed = [f"{key} {now.get(key)}, was {then[key]}" for key in then if now.get(key) != then[key]]
-                if changed:
-                    raise StoreError(
-                        f"{then['path']} has changed since it was sketched into {source.path} ({'; '.join(changed)}); "
-                        f"restore it, or sketch the data again"
-                    )
-
-
-def _fingerprint_now(path: str) -> dict[str, Any] | None:
-    """Describe a file or object as it is now; None if it is not there, or a URL that cannot be reached from here."""
-    if is_remote(path) and is_masked(path):
-        logger.info("%s was not compared with what it was when it was sketched: secrets of URLs are not kept", path)
-        return None
-    try:
-        return file_fingerprint(path)
-    except SourceNotFoundError:
-        return None
-    except SourceError as error:
-        if not is_remote(path):
-            raise
-        logger.info("%s was not compared with what it was when it was sketched: %s", path, error)
-        return None
 
 
 def check_new(source: StoreSource, added: Mapping[str, Any]) -> None:

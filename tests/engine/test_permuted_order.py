@@ -22,7 +22,7 @@ from streamkm.engine import open as opening
 from streamkm.engine.threads import LocalThreads
 from streamkm.planning import request as fit_request
 from streamkm.sketches import CountSketch
-from streamkm.stores.operations import write_store
+from streamkm.stores.writer import write_store
 from tests.children import reader_of, tree
 from tests.tables import row
 

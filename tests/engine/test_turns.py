@@ -23,7 +23,7 @@ from streamkm.passes.sketch import count_pass
 from streamkm.sketches import CountSketch
 from streamkm.sources.binary import csr_groups
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.stores.operations import write_store
+from streamkm.stores.writer import write_store
 from tests.sources.counting import logged_csr
 
 N_CHUNKS = 120

@@ -165,7 +165,7 @@ def test_sketch_stores_are_refused(small_digits, tmp_path):
     from streamkm.engine import open_executor
     from streamkm.passes.reader import RowReader
     from streamkm.sketches import IdentitySketch
-    from streamkm.stores.operations import write_store
+    from streamkm.stores.writer import write_store
 
     reader = RowReader(open_source(small_digits.X), 20_000, "euclidean", "raise")
     with open_executor(1) as executor:

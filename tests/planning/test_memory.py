@@ -34,7 +34,7 @@ from streamkm.passes.reader import RowReader
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.base import Rows, RowSource
-from streamkm.stores.operations import write_store
+from streamkm.stores.writer import write_store
 from tests.benchmarks.make_topics import Topics
 from tests.benchmarks.make_topics import write as write_topics
 from tests.fresh import run_compiled, run_fresh

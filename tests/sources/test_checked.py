@@ -16,7 +16,7 @@ from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
 from streamkm.sketches import CountSketch, IdentitySketch
 from streamkm.sources import open_source
-from streamkm.stores.operations import write_store
+from streamkm.stores.writer import write_store
 from tests.children import reader_of
 from tests.sources.matrices import dense_matrix, sparse_matrix
 
@@ -73,7 +73,7 @@ def dense(X):
 
 
 def arrays_of(source):
-    (part,) = source.part_sources
+    (part,) = source._parts
     return [part._data, part._indices, part._indptr] if hasattr(part, "_indptr") else [part._array]
 
 

@@ -47,7 +47,7 @@ from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.remote import objects as remote
 from streamkm.sources.remote.file import LEAST_BYTES, RemoteFile
 from streamkm.sources.remote.zarr import RemoteStore
-from streamkm.stores.operations import append_rows, write_store
+from streamkm.stores.writer import append_rows, write_store
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
 from tests.tables import slow_but

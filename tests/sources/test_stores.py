@@ -19,7 +19,7 @@ from streamkm.sketches import CountSketch, IdentitySketch
 from streamkm.sources import open_source
 from streamkm.sources.fingerprints import SAMPLE_BYTES, file_fingerprint, fingerprint
 from streamkm.sources.sketch_store import StoreInfo, StoreSource
-from streamkm.stores.operations import append_rows, write_store
+from streamkm.stores.writer import append_rows, write_store
 from tests.children import reader_of
 from tests.contracts import Opened, SourceContract
 from tests.naive import countsketch_matrix
