@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ from streamkm.core.atomic_io import (
     check_new,
     check_new_directory,
     named,
-    remove_tree,
     replace_file,
     sync,
     sync_tree,
@@ -131,7 +131,8 @@ def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Pat
     with writing(directory):
         place.parent.mkdir(parents=True, exist_ok=True)
     check_new_directory(place, OF_LABELS, overwrite=True)
-    remove_tree(place)  # of a run that was killed
+    with writing(place), suppress(FileNotFoundError):
+        shutil.rmtree(place)  # of a run that was killed
     return place
 
 

@@ -118,7 +118,8 @@ def replace_file(
         created = open(partial, "x+b")  # noqa: SIM115 - a file or a link of that name is refused, not opened
         try:
             with created as file:
-                _say_writing(file.fileno())
+                with suppress(OSError):  # no locks there
+                    try_lock(file.fileno())
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -147,7 +148,8 @@ def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
         handle = None if os.name == "nt" else os.open(place, os.O_RDONLY)
     try:
         if handle is not None:
-            _say_writing(handle)
+            with suppress(OSError):  # no locks there
+                try_lock(handle)
         yield place
     finally:
         with suppress(OSError):  # calls that still run after an error make no file there while it is emptied
@@ -155,12 +157,6 @@ def working_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)  # what is left, the next removes
         if handle is not None:
             os.close(handle)
-
-
-def remove_tree(path: str | os.PathLike[str]) -> None:
-    """Remove a directory, if it is there; nothing that symbolic links lead to. Raises OutputError."""
-    with writing(path), suppress(FileNotFoundError):
-        shutil.rmtree(path)
 
 
 def replace_tree(new: Path, target: Path, aside: Path) -> None:
@@ -200,14 +196,9 @@ def sync_tree(directory: str | os.PathLike[str]) -> None:
             sync(each)
 
 
-def file_tag() -> str:
-    """A name for a file of this process: the process's number, and a word that nobody can know before."""
-    return f"{os.getpid()}-{secrets.token_hex(8)}"
-
-
 def partial_name(name: str) -> str:
-    """The name of a file or directory until it is complete: `.NAME.PROCESS-WORD.partial`."""
-    return f".{name}.{file_tag()}.partial"
+    """The name of a file or directory until it is complete; nobody can know its word before."""
+    return f".{name}.{os.getpid()}-{secrets.token_hex(8)}.partial"
 
 
 def remove_rests(path: str | os.PathLike[str]) -> None:
@@ -245,12 +236,6 @@ def is_unlocked(path: str | os.PathLike[str]) -> bool:
         return try_lock(handle)
     finally:
         os.close(handle)
-
-
-def _say_writing(handle: int) -> None:
-    """Have others see that somebody is at a file, as far as there are locks."""
-    with suppress(OSError):
-        try_lock(handle)
 
 
 def try_lock(handle: int) -> bool:

@@ -24,8 +24,7 @@ from streamkm.estimators.input_rows import open_rows
 from streamkm.estimators.labelling import Labelling, label_places, row_values, write_label_table
 from streamkm.estimators.model_files import load_model, save_model
 from streamkm.estimators.validation import check_weights
-from streamkm.passes.label_sinks import HeldLabels
-from streamkm.passes.labels import open_labels
+from streamkm.passes.labels import HeldLabels, open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
 from streamkm.passes.reader import Invalid
 

@@ -16,7 +16,7 @@ from streamkm.estimators.centers import hold_centers, rounded_centers
 from streamkm.estimators.validation import Weights, centers_dtype
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.kmeans import Fit
-from streamkm.passes.label_sinks import HeldLabels
+from streamkm.passes.labels import HeldLabels
 from streamkm.passes.words import look_at_words
 from streamkm.sources.base import RowSource
 

@@ -41,8 +41,7 @@ from streamkm.fitting.streams.feed import feed
 from streamkm.fitting.streams.follow import FollowSettings
 from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.metrics.drift_report import Drift, Update
-from streamkm.passes.label_sinks import HeldLabels
-from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
+from streamkm.passes.labels import HeldLabels, check_labels_place, count_skipped, open_labels
 from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.reader import Invalid, RowReader
 from streamkm.preparation import STEPS, Preparation

@@ -38,8 +38,7 @@ from streamkm.metrics.drift import compare
 from streamkm.metrics.drift_report import Drift, NewCluster
 from streamkm.passes.assign import Assign, Assigned, Decay, assign_pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
-from streamkm.passes.labels import check_seen, n_writes, write_labels
+from streamkm.passes.labels import GatheredLabels, HeldLabels, check_seen, n_writes, write_labels
 from streamkm.passes.observe import Observe, Observed
 from streamkm.sources.base import RowSource
 from streamkm.sources.fingerprints import fingerprint

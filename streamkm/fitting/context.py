@@ -21,7 +21,7 @@ from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.passes.context import PassContext
-from streamkm.passes.label_sinks import GatheredLabels, HeldLabels
+from streamkm.passes.labels import GatheredLabels, HeldLabels
 from streamkm.passes.reader import RowReader
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch

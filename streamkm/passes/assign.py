@@ -6,6 +6,7 @@ Each function here reads every row once. Knows no defaults of parameters.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Pass, run
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.passes.context import PassContext
-from streamkm.passes.label_sinks import LabelSink, ScatteredLabels
+from streamkm.passes.labels import GatheredLabels, HeldLabels, UnsavedLabels
 from streamkm.passes.reader import ValidRows, changed_source
 from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import Sketched
@@ -50,6 +51,27 @@ class Assigned:
     # distances of the rows to the model's centers, by cluster; None for rows that can be read once only
     profile: Profile | None = None
     n_rows: NDArray[np.int64] | None = None  # of each cluster, where weights decay
+
+
+class ScatteredLabels(UnsavedLabels):
+    """Labels of the valid rows of each chunk that has some, at their places among all rows; -1 for the others.
+
+    `chunk_rows`: int64 (chunks,), rows of each chunk. `kept`: numbers of the valid rows, by chunks that have others.
+    """
+
+    def __init__(self, chunk_rows: NDArray[np.int64], kept: Mapping[int, NDArray[np.int64]]):
+        self._kept, self._ends = kept, np.cumsum(chunk_rows)
+        n_valid = chunk_rows.copy()
+        for number, rows in kept.items():
+            n_valid[number] = len(rows)
+        self._filled = iter(np.flatnonzero(n_valid).tolist())
+        self.labels = np.full(int(chunk_rows.sum()), -1, np.int32)
+
+    def take(self, output: NDArray[np.int32]) -> None:
+        """Take the labels of the next chunk's valid rows."""
+        number = next(self._filled)
+        start, stop = self._ends[number - 1] if number else 0, self._ends[number]
+        self.labels[start:stop][self._kept.get(number, slice(None))] = output
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +200,7 @@ def assign_pass(
     chunk_rows: NDArray[np.int64],
     stage: Stage,
     *,
-    sink: LabelSink,
+    sink: GatheredLabels | HeldLabels | ScatteredLabels,
     record: str | None = None,
 ) -> Assigned:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.

@@ -1,16 +1,14 @@
-"""Labels that never pass this process: they stay where calls make them, and calls write them to a Zarr array.
-
-What is done with labels in memory is assigning's work.
-"""
+"""Labels of all rows: in an array, which a checkpoint may hold too; where calls make them; in a Zarr array."""
 
 from __future__ import annotations
 
+import logging
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,24 +20,141 @@ from streamkm.core.atomic_io import (
     REPLACED,
     check_local,
     check_new_directory,
-    file_tag,
     named,
+    partial_name,
     replace_tree,
     working_directory,
     writing,
 )
-from streamkm.core.exceptions import OutputError
+from streamkm.core.exceptions import ClusterError, OutputError
 from streamkm.core.progress import Stage
-from streamkm.engine import Executor
+from streamkm.engine import Executor, Folded
 from streamkm.engine.passes import Map
+from streamkm.engine.records import pack
+from streamkm.engine.saving import CheckpointWriter
 from streamkm.passes.context import PassContext
-from streamkm.passes.label_sinks import HeldLabels
 from streamkm.passes.predict import nearest_labels
 from streamkm.passes.reader import ValidRows
 
 SKIPPED = "n_skipped"  # attribute of the Zarr array: how many labels are -1
 OF_LABELS = r"zarr\.json|c"  # names in the directory of such an array
 ROWS_PER_WRITE = 1 << 20  # labels of a storage chunk: one call writes one, so no two calls write the same file
+
+logger = logging.getLogger(__name__)
+
+
+class UnsavedLabels:
+    """Labels that no checkpoint holds: a run that continues makes them again."""
+
+    held: ClassVar[bool] = False
+
+    def restore(self, n_items: int) -> bool:  # noqa: ARG002 - they are gone with the run that made them
+        """Nothing is saved."""
+        return False
+
+    def save(self, name: str, folded: Folded[Any]) -> None:
+        """Nothing is saved."""
+
+
+class GatheredLabels:
+    """Labels of all rows in memory.
+
+    `chunk_rows`: int64 (chunks,), rows of each chunk. `writer`: its checkpoint holds the labels, too, if it has one.
+    """
+
+    held: ClassVar[bool] = False
+
+    def __init__(self, chunk_rows: NDArray[np.int64], writer: CheckpointWriter):
+        self._bounds = np.concatenate([[0], np.cumsum(chunk_rows)])
+        self._n_written = 0
+        self._checkpoint = writer.checkpoint
+        self.labels = np.empty(int(self._bounds[-1]), np.int32)
+        self.n_taken = 0
+
+    def take(self, output: NDArray[np.int32]) -> None:
+        """Take the labels of the next chunk."""
+        self.labels[self._bounds[self.n_taken] : self._bounds[self.n_taken + 1]] = output
+        self.n_taken += 1
+
+    def restore(self, n_items: int) -> bool:
+        """Read the labels of so many chunks; False if the checkpoint has not so many."""
+        n_rows = int(self._bounds[n_items])
+        if self._checkpoint is None or not self._checkpoint.read_labels(self.labels[:n_rows]):
+            return False
+        self.n_taken, self._n_written = n_items, n_rows
+        return True
+
+    def save(self, name: str, folded: Folded[Any]) -> None:
+        """Write the labels that are new, then the record that says how many chunks there are."""
+        if self._checkpoint is not None:
+            stop = int(self._bounds[folded.n_items])
+            self._checkpoint.write_labels(self._n_written, self.labels[self._n_written : stop])
+            self._checkpoint.save(name, *pack(folded))
+            self._n_written = stop
+
+
+class HeldLabels(UnsavedLabels):
+    """Labels of all rows, where they were made.
+
+    `handles`: of int32 labels, one for each chunk that was read. `rows`: int64 (chunks,), how many labels each has.
+    `n_skipped`: labels that are -1; 0 until `count` was called.
+    """
+
+    held: ClassVar[bool] = True
+
+    def __init__(self, rows: NDArray[np.int64], executor: Executor, handles: Sequence[Any] = ()):
+        self.handles = executor.handles()
+        self.handles.extend(handles)
+        self.n_taken = len(self.handles)
+        self.rows = rows
+        self.n_skipped = 0
+        self._executor = executor
+
+    @property
+    def labels(self) -> Self:
+        """These: no label is in this process."""
+        return self
+
+    @property
+    def n_rows(self) -> int:
+        """How many there are."""
+        return int(self.rows.sum())
+
+    def count(self) -> Self:
+        """Have labels that are -1 counted where they are."""
+        self.n_skipped = sum(self._executor.map("skipped", _n_skipped, self.handles))
+        return self
+
+    def gather(self) -> NDArray[np.int32]:
+        """All labels (n,). Raises ClusterError: the client is closed, or the cluster is out of reach."""
+        labels, start = np.empty(self.n_rows, np.int32), 0
+        try:
+            for part in self._executor.values(self.handles):
+                labels[start : start + len(part)] = part
+                start += len(part)
+        except ClusterError as error:
+            raise ClusterError(
+                f"the labels are on workers, and cannot be gathered: {error}; ask for labels_ before the client is "
+                f"closed, or write them with fit(..., labels_to=...); predict finds them anew"
+            ) from error
+        return labels
+
+    def to_dask(self) -> Any:
+        """All labels as a Dask array of a block for each call; gathered where Dask's arrays take no futures."""
+        from streamkm.engine.dask_handles import parts_by_call
+        from streamkm.engine.dask_tasks import concatenated
+        from streamkm.sources.dask.arrays import array_of_arrays
+
+        try:
+            return array_of_arrays(concatenated, parts_by_call(self.handles, self.rows.tolist()), np.dtype(np.int32))
+        except NotImplementedError:
+            logger.info("labels are gathered: Dask's arrays of expressions take no futures")
+            return self.gather()
+
+    def take(self, output: Any) -> None:
+        """Take the handle of the next chunk's labels."""
+        self.handles.append(output)
+        self.n_taken += 1
 
 
 def check_labels_place(path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -68,9 +183,7 @@ class Label(Map[tuple[NDArray[np.int32], int]]):
 
 
 def check_seen(executor: Executor, target: Path) -> None:
-    """Refuse a path where a worker could not write labels, before anything is read.
-
-    A directory that does not exist yet is made when labels are written: the one that it will be made in is looked at.
+    """Refuse a path where a worker could not write labels, by the nearest directory that exists.
 
     Raises OutputError, DiskFullError: this process or a worker cannot write there; SourceNotFoundError: a worker does
     not see the directory; names both.
@@ -85,7 +198,7 @@ def check_directory(path: str) -> None:
     if not os.path.isdir(path):
         raise FileNotFoundError(f"{path} does not exist, so labels cannot be written there")
     with writing(path):
-        probe = Path(path) / file_tag()
+        probe = Path(path) / partial_name("probe")
         probe.touch(exist_ok=False)
         probe.unlink()
 
@@ -101,14 +214,10 @@ def label_pass(context: PassContext, model: Model, stage: Stage) -> HeldLabels:
 
 
 def write_labels(executor: Executor, held: HeldLabels, target: Path, stage: Stage, *, overwrite: bool = False) -> None:
-    """Have the labels written to a Zarr array, which appears when it is complete.
+    """Have the workers write labels to a Zarr array, which appears when it is complete.
 
-    `target`: visible to all workers. `overwrite`: whether labels that are there may be replaced. Raises OutputError,
-    DiskFullError: it cannot be written here; SourceNotFoundError: a worker does not see the path; names both.
-
-    Notes
-    -----
-    What travels are 4 bytes a row, from worker to worker where a storage chunk has labels of several.
+    Labels travel from worker to worker where a storage chunk has those of several. Raises OutputError, DiskFullError:
+    it cannot be written here; SourceNotFoundError: a worker does not see the path; names both.
     """
     import zarr
 
@@ -135,8 +244,7 @@ def labels_of(sample: Sample, labels: Any, model: Model) -> NDArray[np.int32]:
     """Labels of sampled rows: looked up, or found again by the model where those of all rows were written."""
     if isinstance(labels, np.ndarray):
         return labels[sample.rows]
-    X = sample.X
-    return nearest_labels(model.place(X), model.table())
+    return nearest_labels(model.place(sample.X), model.table())
 
 
 def n_writes(held: HeldLabels) -> int:
@@ -155,7 +263,7 @@ def count_skipped(labels: Any) -> int:
     """Rows without a cluster among labels: an array, held labels that were counted, or what `open_labels` gives."""
     if isinstance(labels, HeldLabels):
         return labels.n_skipped
-    return int(np.count_nonzero(labels < 0) if isinstance(labels, np.ndarray) else labels.attrs[SKIPPED])
+    return _n_skipped(labels) if isinstance(labels, np.ndarray) else int(labels.attrs[SKIPPED])
 
 
 def _storage_chunks(held: HeldLabels, bounds: NDArray[np.int64]) -> Iterator[list[Any]]:
@@ -178,4 +286,8 @@ def _write_item(item: list[Any], path: str) -> int:
     labels = np.concatenate(pieces)[skipped : skipped + stop - start]
     with writing(path):
         array[start:stop] = labels
+    return _n_skipped(labels)
+
+
+def _n_skipped(labels: NDArray[np.int32]) -> int:
     return int(np.count_nonzero(labels < 0))

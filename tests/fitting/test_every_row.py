@@ -23,7 +23,7 @@ from streamkm.engine import open_executor, saving
 from streamkm.fitting.labelling.gain import GlobalSearch
 from streamkm.fitting.labelling.inertia_estimate import estimate_inertia
 from streamkm.kernels.intrinsics.hashing import mix
-from streamkm.passes import label_sinks
+from streamkm.passes import labels as label_sinks
 from streamkm.planning import request as fit_request
 from streamkm.sketches import IdentitySketch
 from tests.children import StoppedError, stopped_after

@@ -19,8 +19,7 @@ from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
 from streamkm.fitting.labelling import rounds
 from streamkm.passes import labels as labelling
-from streamkm.passes.label_sinks import HeldLabels
-from streamkm.passes.labels import count_skipped, open_labels, write_labels
+from streamkm.passes.labels import HeldLabels, count_skipped, open_labels, write_labels
 from tests.children import tree
 from tests.sources.matrices import dense_matrix, sparse_matrix
 

@@ -29,7 +29,7 @@ from streamkm.engine import open_executor
 from streamkm.engine.memory import waiting_calls
 from streamkm.passes.assign import Assign, assign_pass
 from streamkm.passes.context import PassContext
-from streamkm.passes.label_sinks import GatheredLabels
+from streamkm.passes.labels import GatheredLabels
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import IdentitySketch
 from streamkm.sources import open_source

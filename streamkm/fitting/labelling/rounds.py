@@ -23,8 +23,7 @@ from streamkm.fitting.labelling.gain import ANEW, WORTH, GlobalSearch
 from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate, estimate_inertia
 from streamkm.fitting.labelling.one_pass import label_once
 from streamkm.passes.assign import Assigned
-from streamkm.passes.label_sinks import HeldLabels
-from streamkm.passes.labels import n_writes, open_labels, write_labels
+from streamkm.passes.labels import HeldLabels, n_writes, open_labels, write_labels
 
 WORTH_OF_FEW = 0.002  # share of the objective that is worth another round, where memory left few sampled rows
 ROUNDING = 1e-12  # share of an objective by which sums of the same rows may differ: a pass is worse beyond it
