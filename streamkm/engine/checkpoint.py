@@ -104,15 +104,10 @@ class Checkpoint:
                     place.rmdir()
 
     def save(self, name: str, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> None:
-        """Write a record; it replaces the one of that name when it is complete and on disk.
+        """Write a record of numbers; it replaces the one of that name when it is complete and on disk.
 
         Raises DiskFullError, OutputError; the earlier record is as it was.
         """
-        if not re.fullmatch(_NAME, name):
-            raise ValueError(f"{name!r} names no record; needed: lower-case letters, digits and hyphens")
-        for each, array in arrays.items():
-            if array.dtype.hasobject:
-                raise TypeError(f"array {each} of record {name} holds {array.dtype}; needed: numbers")
         header = json.dumps({"name": name, "arrays": sorted(arrays), "meta": dict(meta)})
         members = {_ARRAY + each: array for each, array in arrays.items()}
         replace_file(

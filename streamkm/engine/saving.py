@@ -20,28 +20,12 @@ INTERVAL_S = 10.0  # between saves within a stage
 SHARE = 0.05  # of the time, at most, that saving may take
 
 
-class Throttle:
-    """When to save: at most once per interval, and for at most a share of the time."""
-
-    def __init__(self, interval_s: float, share: float):
-        self._interval_s, self._share = interval_s, share
-        self._next = time.monotonic() + interval_s
-
-    def save_if_due(self, save: Callable[[], Any], *, is_due: bool = False) -> None:
-        """Call `save` if it is due, by the time or as the caller says."""
-        started = time.monotonic()
-        if is_due or started >= self._next:
-            save()
-            ended = time.monotonic()
-            self._next = ended + max(self._interval_s, (ended - started) * (1 / self._share - 1))
-
-
 class CheckpointWriter:
     """Saves progress at intervals, and restores it; without a checkpoint it does neither."""
 
     def __init__(self, checkpoint: Checkpoint | None = None):
         self.checkpoint = checkpoint
-        self._throttle = Throttle(INTERVAL_S, SHARE)
+        self._next = time.monotonic() + INTERVAL_S
 
     def same_seed(self, drawn: int) -> int:
         """The seed of the run that is continued; else the seed that was drawn now."""
@@ -66,8 +50,12 @@ class CheckpointWriter:
             self.checkpoint.save(name, *pack(value))
 
     def when_due(self, save: Callable[[], None], *, is_due: bool = False) -> None:
-        """Call `save` if a save is due, by the time or as `is_due` says."""
-        self._throttle.save_if_due(save, is_due=is_due)
+        """Call `save` at most once per interval, and for at most a share of the time, or where `is_due` says so."""
+        started = time.monotonic()
+        if is_due or started >= self._next:
+            save()
+            ended = time.monotonic()
+            self._next = ended + max(INTERVAL_S, (ended - started) * (1 / SHARE - 1))
 
 
 def saved_stages(directory: str | os.PathLike[str]) -> list[str]:

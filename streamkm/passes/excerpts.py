@@ -20,21 +20,7 @@ READ_BYTES = 1 << 22  # at a time
 
 
 def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] | None) -> dict[int, str]:
-    """Read a source once, up to the last wanted row, and return the wanted rows as short text.
-
-    Parameters
-    ----------
-    source : RowSource
-    wanted : sequence of int
-        Numbers of rows, ascending.
-    names : sequence of str, optional
-        Of the features.
-
-    Returns
-    -------
-    dict of int to str
-        Text by number of the row; rows that the source does not have are left out.
-    """
+    """Short text of wanted rows, numbers that ascend, in a walk up to the last; others are left out."""
     while isinstance(source, TfIdfRows):
         source = source.source
     text = hashed_text(source)
@@ -61,28 +47,12 @@ def _found(pieces: Iterable[tuple[int, Callable[[int], T]]], wanted: Sequence[in
 
 
 def row_ids(source: RowSource, wanted: Sequence[int]) -> dict[int, str]:
-    """Values of the id column for some rows, in one pass over that column; empty if there is none.
-
-    Parameters
-    ----------
-    source : RowSource
-    wanted : sequence of int
-        Numbers of rows, ascending.
-    """
-    found: dict[int, str] = {}
+    """Values of the id column for some rows, numbers that ascend; empty if there is none."""
     if source.id_column is None:
-        return found
-    first = at = 0
-    for piece in source.ids():
-        while at < len(wanted) and wanted[at] < first + len(piece):
-            value = piece[wanted[at] - first]
-            if value is not None:
-                found[wanted[at]] = value if isinstance(value, str) else str(value.as_py())
-            at += 1
-        first += len(piece)
-        if at == len(wanted):
-            break
-    return found
+        return {}
+    found = _found(((len(piece), piece.__getitem__) for piece in source.ids()), wanted)
+    plain = {row: value.as_py() if hasattr(value, "as_py") else value for row, value in found.items()}
+    return {row: str(value) for row, value in plain.items() if value is not None}
 
 
 def _documents(source: HashedText) -> Iterator[tuple[int, Any]]:
