@@ -213,7 +213,7 @@ def test_frequencies_come_before_the_store_and_replace_nothing_else(folder, monk
     assert sorted(path.name for path in folder.iterdir()) == ["x.jsonl", "x.zarr.tfidf.npz"]
     Path("x.zarr.tfidf.npz").unlink()
     with monkeypatch.context() as patched:
-        patched.setattr("streamkm.stores.writer.publish", None)
+        patched.setattr("streamkm.stores.writer._publish", None)
         run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", code=1)
     assert TfIdf.load("x.zarr.tfidf.npz").frequencies.n_rows == 60
     run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", "--overwrite")
