@@ -200,7 +200,7 @@ def assign_pass(
     chunk_rows: NDArray[np.int64],
     stage: Stage,
     *,
-    sink: GatheredLabels | HeldLabels | ScatteredLabels,
+    sink: GatheredLabels | HeldLabels,
     record: str | None = None,
 ) -> Assigned:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.

@@ -226,7 +226,7 @@ class _PartWriter:
         with writing(self._directory):
             if "X" not in self._arrays:
                 shape = [self.n_rows, self._n_components]
-                encoding = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape}
+                encoding: dict[str, Any] = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": shape}
                 zarr.open_group(str(self._directory / "X"), mode="r+").attrs.update(encoding)
             if len(weights):
                 self._arrays["weights"] = _GrowingArray(self._directory / "weights", np.dtype(np.float64))
