@@ -53,12 +53,11 @@ def test_like_scipy(tmp_path):
     lower = np.tril(rng.integers(-9, 9, (30, 30))).astype(float)
     square = {"symmetric": lower + np.tril(lower, -1).T, "skew-symmetric": np.tril(lower, -1) - np.tril(lower, -1).T}
     for symmetry, X in square.items():
-        for stored in (X, sp.coo_array(X)):
-            for field in ("real", "integer"):
-                mmwrite(tmp_path / "x.mtx", stored, symmetry=symmetry, field=field)
-                source = open_source(tmp_path / "x.mtx")
-                assert source.is_sparse == sp.issparse(stored)
-                np.testing.assert_array_equal(assemble(source.stream(200), 30), X)
+        for field in ("real", "integer"):
+            mmwrite(tmp_path / "x.mtx", sp.coo_array(X), symmetry=symmetry, field=field)
+            source = open_source(tmp_path / "x.mtx")
+            assert source.is_sparse
+            np.testing.assert_array_equal(assemble(source.stream(200), 30), X)
     texts = [
         HEAD + "% a remark\n\n 3 4 5 \n1 1 1e-3\n\n3\t4 -.5\r\n2 2 1\n2 2 2.5\n  1 4 12345678901234567890\n",
         HEAD.replace("real", "pattern") + "2 3 3\n2 3\n1 1\n1 2\n",
@@ -81,17 +80,15 @@ def test_like_scipy(tmp_path):
         (HEAD + "3 3\n", "Invalid integer value"),
         (HEAD, "cannot be read"),
         (HEAD.replace("real", "complex") + "1 1 1\n1 1 1 0\n", "rows must be real"),
-        ("%%MatrixMarket vector coordinate real general\n3 1\n1 1\n", "%%MatrixMarket vector coordinate"),
-        (HEAD.replace("general", "hermitian") + "1 1 1\n1 1 1\n", "rows must be real"),
-        (HEAD.replace("general", "symmetric") + "1 2 1\n1 1 1\n", "a symmetric matrix is square, not of 1 x 2"),
-        (HEAD + "% a remark\n\n3 3 2\n1 1 1\n\n1.5 1 1\n", "Line 7: b'1.5 1 1\\n' is outside of 3 x 3"),
-        (HEAD + "3 3 1\n1 1 1 1\n", "Line 3"),
-        (HEAD + "3 3 -1\n", "Invalid integer values"),
-        (HEAD.replace("matrix c", "c") + "3 3 1\n1 1 1\n", "its first line is"),
-        (HEAD + f"3 3 1\n1 1 {'1' * 70_000}\n", "Line 4"),
+        ("%%MatrixMarket vector coordinate real general\n3 1\n1 1\n", "Vector"),
+        (HEAD.replace("general", "symmetric") + "1 2 1\n1 1 1\n", "1 x 2 and symmetric"),
+        (HEAD + "% a remark\n\n3 3 2\n1 1 1\n\n1.5 1 1\n", "Line 7: Invalid integer value"),
+        (HEAD + "3 3 -1\n", "can't be negative"),
+        (HEAD.replace("matrix c", "c") + "3 3 1\n1 1 1\n", "Line 1"),
+        (HEAD + "3 3 1\n1 1 1e\0\n", "NUL"),
         (HEAD + f"3 3 {10**17}\n1 1 1\n", "cannot be read"),
-        ("%%MatrixMarket matrix array real general\n2 2\n1\n2\n3 4\n", "Line 5"),
-        ("%%MatrixMarket matrix array real symmetric\n2 2\n1\n2\n", "Truncated: 2 lines of numbers"),
+        ("%%MatrixMarket matrix array real general\n2 2\n1\n2\n3 4\n", "Truncated"),
+        ("%%MatrixMarket matrix array real symmetric\n2 2\n1\n2\n", "2 x 2 and symmetric"),
     ])  # fmt: skip
 def test_what_is_wrong_is_named(tmp_path, text, message):
     (tmp_path / "x.mtx").write_text(text)

@@ -46,7 +46,6 @@ from streamkm.sketches import CountSketch
 from streamkm.sources.fingerprints import fingerprint
 from streamkm.sources.remote import objects as remote
 from streamkm.sources.remote.file import LEAST_BYTES, RemoteFile
-from streamkm.sources.remote.zarr import RemoteStore
 from streamkm.stores.writer import append_rows, write_store
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
@@ -402,17 +401,6 @@ def test_compressed_text_is_read_in_growing_pieces(web):
     assert len(sizes) <= 2 + np.log2(sum(sizes) / LEAST_BYTES)
 
 
-def test_small_objects_are_fetched_whole_wherever_reading_begins(web):
-    web.objects["x"] = data = np.random.default_rng(0).bytes(LEAST_BYTES // 2)
-    file = RemoteFile(remote.Address(f"{web.url}/x"))
-    file.expect([(20_000, 20_100), (30_000, 30_100)])
-    web.log.clear()
-    for at in (20_000, 30_000, 0):
-        file.seek(at)
-        assert file.read(100) == data[at : at + 100]
-    assert web.log == [("GET", "x", (0, len(data) - 1))]
-
-
 def test_places_that_are_read_by_turns_are_fetched_once(web):
     """As an index and the rows that it is of: a piece is kept while another is read."""
     web.objects["x"] = data = np.random.default_rng(0).bytes(20 * LEAST_BYTES)
@@ -443,20 +431,14 @@ def test_any_reads_give_the_bytes_of_the_object(web):
     assert file.read(1) == b""
 
 
-def test_zarr_on_a_web_server_is_found_by_consolidated_metadata_or_known_names(web, folder, local):
+def test_zarr_on_a_web_server_is_found_by_known_names(web, folder, local):
     assert_same_fit(fit(f"{web.url}/x.zarr"), local("x.zarr"))  # tried: X
     assert_same_fit(fit(f"{web.url}/csr.zarr"), local("csr.zarr"))
     with pytest.raises(SourceError, match=r"x\.zarr has no /Y"):
         open_source(f"{web.url}/x.zarr:/Y")
-    root = json.loads(web.objects["x.zarr/zarr.json"])
-    metadata = {"name": json.loads(web.objects["x.zarr/X/zarr.json"])}
-    root["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": metadata}
-    web.objects["named.zarr/zarr.json"] = json.dumps(root).encode()
-    for key in [key for key in web.objects if key.startswith("x.zarr/X/")]:
-        web.objects[key.replace("x.zarr/X", "named.zarr/name")] = web.objects[key]
-    web.log.clear()
-    assert_same_fit(fit(f"{web.url}/named.zarr"), local("x.zarr"))
-    assert web.count("HEAD", "named.zarr/indptr") == 0
+    for key in [key for key in web.objects if key.startswith("x.zarr/")]:
+        web.objects[key.replace("x.zarr/X", "named.zarr/name").replace("x.zarr", "named.zarr")] = web.objects[key]
+    assert_same_fit(fit(f"{web.url}/named.zarr:/name"), local("x.zarr"))
     for key in [key for key in web.objects if key.startswith("v2.zarr/")]:
         web.objects[key.replace("v2.zarr/", "plain/")] = web.objects[key]
     assert open_source(f"{web.url}/plain").n_rows == N_ROWS  # no suffix: by what is in it
@@ -469,11 +451,8 @@ def test_failures_that_pass_are_tried_again(web, local, caplog):
         assert_same_fit(fit(f"{web.url}/x.svm"), local("x.svm"))
     assert [record.getMessage() for record in caplog.records] == [
         f"{web.url}/x.svm: ClientResponseError: {status}, message={word!r}, url='{web.url}/x.svm'; asked again in "
-        f"{pause} s (attempt {attempt} of 5)"
-        for status, word, pause, attempt in (
-            (500, "Internal Server Error", 0.01, 2),
-            (503, "Service Unavailable", 0.02, 3),
-        )
+        f"{pause} s"
+        for status, word, pause in ((500, "Internal Server Error", 0.01), (503, "Service Unavailable", 0.02))
     ]
 
 
@@ -514,13 +493,13 @@ def test_servers_that_refuse_to_be_opened_are_told():
 def test_failures_that_stay_are_told_with_what_failed(web, caplog):
     source = open_source(f"{web.url}/x.svm")
     web.before = lambda method, path: 503 if method == "GET" else None
-    with pytest.raises(SourceError, match=r"x\.svm cannot be read after 5 attempts: ClientResponseError: 503"):
+    with pytest.raises(SourceError, match=r"x\.svm cannot be read: ClientResponseError: 503"):
         fit(source)
     assert len(caplog.records) >= 4
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}/x.svm"
-    with pytest.raises(SourceError, match=r"after 5 attempts: .*(Connect|refused)"):
+    with pytest.raises(SourceError, match=r"cannot be read: .*(Connect|refused)"):
         open_source(nobody)
 
 
@@ -553,24 +532,18 @@ def test_a_changed_object_is_noticed(web, path, etags):
         fit(source)
 
 
-def test_a_changed_object_of_zarr_is_noticed_on_a_web_server(web, no_room):
-    source = open_source(f"{web.url}/x.zarr:/X")
-    key = "x.zarr/X/c/3/0"
-    later(web, key, lambda: web.objects.update({key: web.objects["x.zarr/X/c/4/0"]}))
-    with pytest.raises(SourceError, match=rf"{key} was changed while it was in use; open the source again"):
-        fit(source)
-
-
 @pytest.mark.parametrize("path", ["x.svm", "x.zarr"])
 def test_an_object_that_goes_is_noticed(web, memory, path):
     source = open_source(f"memory://data/{path}")
     memory.rm("/data/x.svm" if path == "x.svm" else "/data/x.zarr/X/c/0/0")
-    gone = r"is gone: it was [\d,]+ bytes, .* when it was opened"
-    with pytest.raises(SourceError, match=gone if path == "x.svm" else r"/X was changed .* is 8 objects of .* now"):
+    gone = r"x\.svm does not exist; it was [\d,]+ bytes, .* when it was opened"
+    with pytest.raises(
+        SourceError, match=gone if path == "x.svm" else r"/X was changed .* and is .* 8 objects, .* now"
+    ):
         fit(source)
     web_source = open_source(f"{web.url}/x.svm")
     del web.objects["x.svm"]
-    with pytest.raises(SourceNotFoundError, match=r"x\.svm is gone: it was [\d,]+ bytes, etag"):
+    with pytest.raises(SourceNotFoundError, match=r"x\.svm does not exist; it was [\d,]+ bytes, etag"):
         fit(web_source)
 
 
@@ -597,11 +570,12 @@ def test_changed_objects_on_s3_are_noticed(s3, scratch, folder):
     n_objects = N_ROWS // 250 + 1  # with what describes them
     for source in (store, pickle.loads(elsewhere)):
         with pytest.raises(
-            SourceError, match=rf"/X was changed .*: it was {n_objects} objects of .* and is {n_objects} objects of .*"
+            SourceError,
+            match=rf"/X was changed .* {n_objects} objects, .* and is .* {n_objects} objects, .* now",
         ):
             fit(source)
     fs.rm(f"{place}/x.zarr/X/c/0/0")
-    with pytest.raises(SourceError, match=rf"/X was changed .* and is {n_objects - 1} objects of .* now"):
+    with pytest.raises(SourceError, match=rf"/X was changed .* and is .* {n_objects - 1} objects, .* now"):
         fit(missing)
 
 
@@ -621,8 +595,6 @@ def test_a_server_without_ranges_is_refused(web):
     for path in ("x.svm", "x.h5:/gzip"):
         with pytest.raises(SourceError, match=rf"{path[:4]}.*: the server sends no ranges of bytes.* download it"):
             fit(f"{web.url}/{path}")
-    with pytest.raises(SourceError, match=r"shards.zarr/X/c/0/0: the server sends no ranges of bytes"):
-        zarr.open(RemoteStore(remote.Address(f"{web.url}/shards.zarr")), mode="r")["X"][3:5]
     web.objects["small"] = b"1 1:1\n1 2:2\n"
     assert assemble(open_source(f"{web.url}/small").stream(1000), 2).tolist() == [[1, 0], [0, 2]]  # fetched whole
 
@@ -658,7 +630,7 @@ def test_a_missing_package_is_told_with_its_extra(monkeypatch, protocol, extra, 
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
-    with pytest.raises(MissingDependencyError, match=rf"{protocol}:// cannot be read .* install streamkm\[{extra}\]"):
+    with pytest.raises(MissingDependencyError, match=rf"{protocol}://host.* cannot be read .* streamkm\[{extra}\]"):
         open_source(f"{protocol}://host/x.svm")
 
 

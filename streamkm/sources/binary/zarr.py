@@ -7,6 +7,7 @@ the files that are read are compared with what was there (see `local_files`).
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import lzma
 import math
@@ -31,12 +32,13 @@ from streamkm.sources.binary.local_files import WatchedFiles
 from streamkm.sources.binary.zarr_codecs import DamagedError, Grid, Listed, guarded
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
-from streamkm.sources.remote.objects import Address, Version, is_remote, listed
-from streamkm.sources.remote.zarr import RemoteStore
+from streamkm.sources.remote.objects import Address, Version, fetch, is_remote, listed
 from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype, opened_path
 
 _METADATA = ("zarr.json", ".zarray")
 _MOST_NAMES = 1 << 24  # all are read when a store is opened
+# members that readers look for, where a server lists nothing
+_KNOWN_MEMBERS = ("data", "indices", "indptr", "shape", "X", "obs", "var", "matrix", "barcodes", "features", "genes")
 _READ = {"array.rectilinear_chunks": True}  # what zarr from 3.2 on reads when it is told to
 # whatever codecs raise on bytes that are not theirs
 _DAMAGE = (
@@ -51,6 +53,32 @@ class _Local(Listed, LocalStore):
 
 class _Zip(Listed, ZipStore):
     """A .zip file."""
+
+
+class RemoteStore(FsspecStore):
+    """Objects behind a URL, read by our requests: these are made again, and their errors tell no secret."""
+
+    root: Address
+    refuses_missing = False  # where nothing is listed: a missing storage chunk is an error
+
+    @classmethod
+    def at(cls, root: Address) -> RemoteStore:
+        """Store of the objects below an address."""
+        root.file_system()  # names a package that is missing
+        store = cls.from_url(root.url.rstrip("/"), root.fs_options, read_only=True)
+        store.root = root
+        return store
+
+    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+        """See `zarr.abc.store.Store.get`."""
+        start = getattr(byte_range, "start", getattr(byte_range, "offset", -getattr(byte_range, "suffix", 0)))
+        try:
+            data = await asyncio.to_thread(fetch, self.root.at(key), start, getattr(byte_range, "end", None))
+        except SourceNotFoundError:
+            if self.refuses_missing and key.rpartition("/")[2] not in (*_METADATA, ".zgroup"):
+                raise
+            return None
+        return prototype.buffer.from_bytes(data)
 
 
 class _Remote(Listed, RemoteStore):
@@ -113,7 +141,7 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
     """
     try:
         if is_remote(path):
-            store: Any = _Remote(path if isinstance(path, Address) else Address(path))
+            store: Any = _Remote.at(path if isinstance(path, Address) else Address(path))
         else:
             local = opened_path(path)
             is_file = local.version is not None
@@ -279,10 +307,12 @@ class _ZarrTree:
             path,
             encoding=str(attributes.get("encoding-type", "")),
             matrix_shape=None if shape is None else tuple(int(length) for length in shape),
-            members=frozenset(self._members(item)),
+            members=frozenset(self._members(path, item)),
         )
 
-    def _members(self, group: Any) -> list[str]:
+    def _members(self, path: str, group: Any) -> list[str]:
+        if isinstance(group.store, RemoteStore) and group.store.root.is_http:
+            return [name for name in _KNOWN_MEMBERS if self._item(join(path, name)) is not None]
         names = collect_aiterator(group.store.list_dir(group.path))
         return [name.strip("/") for name in names if not name.startswith((".z", "zarr.json"))]
 
