@@ -90,9 +90,10 @@ class MatrixMarketSource(ChunkedSource):
         """The text, decompressed; what fails within is worded for the file."""
         with unchanged(self._path), open_binary(self._path) as raw:
             text, failures = decompressor(self._path, compression_of(self._path, raw), raw)
+            failures = (*_DAMAGE, *failures)
             try:
                 yield _Ended(text)
-            except (*_DAMAGE, *failures) as error:
+            except failures as error:
                 raise SourceError(
                     f"{self._path} cannot be read as Matrix Market, it is truncated or damaged: {error}"
                 ) from error

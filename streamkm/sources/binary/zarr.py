@@ -7,7 +7,6 @@ the files that are read are compared with what was there (see `local_files`).
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import lzma
 import math
@@ -29,60 +28,20 @@ from streamkm.sources.base import ChunkedSource
 from streamkm.sources.binary.column_names import open_matrix
 from streamkm.sources.binary.layouts import Node, join
 from streamkm.sources.binary.local_files import WatchedFiles
-from streamkm.sources.binary.zarr_codecs import DamagedError, Grid, Listed, guarded
+from streamkm.sources.binary.zarr_stores import METADATA, Grid, RemoteStore, check_codecs
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
-from streamkm.sources.remote.objects import Address, Version, fetch, is_remote, listed
+from streamkm.sources.remote.objects import Address, Version, is_remote, listed
 from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype, opened_path
 
-_METADATA = ("zarr.json", ".zarray")
 _MOST_NAMES = 1 << 24  # all are read when a store is opened
 # members that readers look for, where a server lists nothing
 _KNOWN_MEMBERS = ("data", "indices", "indptr", "shape", "X", "obs", "var", "matrix", "barcodes", "features", "genes")
-_READ = {"array.rectilinear_chunks": True}  # what zarr from 3.2 on reads when it is told to
 # whatever codecs raise on bytes that are not theirs
 _DAMAGE = (
     OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, AttributeError, ImportError,
     zipfile.BadZipFile, zlib.error, lzma.LZMAError,
 )  # fmt: skip
-
-
-class _Local(Listed, LocalStore):
-    """A directory."""
-
-
-class _Zip(Listed, ZipStore):
-    """A .zip file."""
-
-
-class RemoteStore(FsspecStore):
-    """Objects behind a URL, read by our requests: these are made again, and their errors tell no secret."""
-
-    root: Address
-    refuses_missing = False  # where nothing is listed: a missing storage chunk is an error
-
-    @classmethod
-    def at(cls, root: Address) -> RemoteStore:
-        """Store of the objects below an address."""
-        root.file_system()  # names a package that is missing
-        store = cls.from_url(root.url.rstrip("/"), root.fs_options, read_only=True)
-        store.root = root
-        return store
-
-    async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
-        """See `zarr.abc.store.Store.get`."""
-        start = getattr(byte_range, "start", getattr(byte_range, "offset", -getattr(byte_range, "suffix", 0)))
-        try:
-            data = await asyncio.to_thread(fetch, self.root.at(key), start, getattr(byte_range, "end", None))
-        except SourceNotFoundError:
-            if self.refuses_missing and key.rpartition("/")[2] not in (*_METADATA, ".zgroup"):
-                raise
-            return None
-        return prototype.buffer.from_bytes(data)
-
-
-class _Remote(Listed, RemoteStore):
-    """Objects behind a URL."""
 
 
 def open_zarr(
@@ -141,18 +100,15 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
     """
     try:
         if is_remote(path):
-            store: Any = _Remote.at(path if isinstance(path, Address) else Address(path))
+            store: Any = RemoteStore.at(path if isinstance(path, Address) else Address(path))
         else:
             local = opened_path(path)
             is_file = local.version is not None
-            store = _Zip(Path(local), mode="r") if is_file else _Local(Path(local), read_only=True)
-        with zarr.config.set(_READ):
-            # consolidated metadata is not used: one member of a type unknown to zarr would make all of it unreadable
-            return zarr.open(store, mode="r", use_consolidated=False)
+            store = ZipStore(Path(local), mode="r") if is_file else LocalStore(Path(local), read_only=True)
+        # consolidated metadata is not used: one member of a type unknown to zarr would make all of it unreadable
+        return zarr.open(store, mode="r", use_consolidated=False)
     except StreamkmError:
         raise
-    except DamagedError as error:
-        raise SourceError(f"{path} is damaged: {error}") from error
     except (BaseZarrError, *_DAMAGE) as error:
         raise SourceError(f"{path} is no Zarr store that can be read: {error}") from error
 
@@ -161,11 +117,8 @@ class ZarrArray(StoredArray):
     """An array of one or two dimensions. `array`: pickles as its store's address and its metadata."""
 
     def __init__(self, array: Any, name: str) -> None:
-        try:
-            self._array, self._guarded = array, guarded(array)
-        except ValueError as error:
-            raise SourceError(f"{name} cannot be read: {error}") from error
-        self.name = name
+        check_codecs(array, name)
+        self._array, self.name = array, name
         self.shape = tuple(array.shape)
         self.dtype = np.dtype(array.dtype)
         self.format = f"Zarr v{array.metadata.zarr_format}"
@@ -173,7 +126,7 @@ class ZarrArray(StoredArray):
         self.files = (_store_name(array.store),) if isinstance(array.store, LocalStore | ZipStore) else ()
         self.decodes = bool(array.filters or array.compressors) or isinstance(array.store, RemoteStore)
         self.libraries = ("zarr", *(("fsspec",) if isinstance(array.store, RemoteStore) else ()))
-        self._grid = grid = Grid(array.metadata)
+        self._grid = grid = Grid(array, name)
         self.unit_rows = grid.lengths[0] if self.shape else 1
         self.unit_bytes = math.prod(grid.lengths) * self.dtype.itemsize
         self._files, self._zip, stored = None, "", None
@@ -197,11 +150,11 @@ class ZarrArray(StoredArray):
 
     def details(self) -> dict[str, str]:
         """Say how the values are stored; see `StoredArray.details`."""
-        array, inner = self._array, self._grid.inner
+        array = self._array
         codecs = [_codec_name(codec) for codec in (*array.filters, *array.compressors)]
         return {
-            "chunks": str(self._grid) if inner is None else chunks_text(inner, self.shape),
-            **({} if inner is None else {"shards": str(self._grid)}),
+            "chunks": chunks_text(array.chunks, self.shape),
+            **({"shards": str(self._grid)} if array.shards else {}),
             "compression": " + ".join(codecs) or "none",
         }
 
@@ -213,14 +166,10 @@ class ZarrArray(StoredArray):
         """Give rows; see `StoredArray.read`. What zarr decoded is given itself, where its type is right."""
         return np.ascontiguousarray(self._get(start, stop), decoded_dtype(self.dtype, self.name))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_guarded": None}
-
     def _get(self, start: int, stop: int) -> NDArray[Any]:
-        self._guarded = self._guarded or guarded(self._array)
         try:
             with unchanged(self._zip):
-                values = np.asarray(self._guarded[start:stop])
+                values = np.asarray(self._array[start:stop])
         except SourceError:
             raise
         except (BaseZarrError, *_DAMAGE) as error:
@@ -235,7 +184,7 @@ class ZarrArray(StoredArray):
     def _check_files(self, start: int, stop: int) -> None:
         """See to it that the files of rows are those that were there when the array was opened."""
         if self._files is not None:
-            self._files.check(itertools.chain(_METADATA, self._grid.keys(start, stop)))
+            self._files.check(itertools.chain(METADATA, self._grid.keys(start, stop)))
 
 
 class _ZarrTree:
@@ -263,10 +212,13 @@ class _ZarrTree:
 
     def values(self, path: str) -> NDArray[Any]:
         array = self._array(path)
-        if max(math.prod(array.shape), math.prod(Grid(array.metadata).lengths)) > _MOST_NAMES:
+        if max(math.prod(array.shape), math.prod(Grid(array, self.name).lengths)) > _MOST_NAMES:
             raise SourceError(f"{self.name}:{path} has more than {_MOST_NAMES:,} values, or chunks of more")
         try:
-            return np.asarray(guarded(array)[...])
+            check_codecs(array, f"{self.name}:{path}")
+            return np.asarray(array[...])
+        except SourceError:
+            raise
         except (BaseZarrError, *_DAMAGE) as error:
             raise SourceError(f"{self.name}:{path} cannot be read or decoded: {error}") from error
 
@@ -284,8 +236,7 @@ class _ZarrTree:
         """Give the member at `path`, an error if it cannot be read, or None if it is not there."""
         inner = path.strip("/")
         try:
-            with zarr.config.set(_READ):
-                return self._root[inner] if inner else self._root
+            return self._root[inner] if inner else self._root
         except KeyError:
             return None
         except SourceError:

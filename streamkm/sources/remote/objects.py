@@ -111,7 +111,7 @@ class Address(str):
         try:
             from fsspec.core import url_to_fs
 
-            return url_to_fs(self.url, **self.fs_options)  # type: ignore[no-any-return]
+            return url_to_fs(self.url, **self.fs_options)
         except ImportError as error:
             extra = _EXTRAS.get(self.partition("://")[0])
             remedy = f"install streamkm[{extra}]" if extra else "install the package that fsspec names"
