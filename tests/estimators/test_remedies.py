@@ -101,12 +101,12 @@ def test_a_column_of_words_is_not_separated_by_spaces(write):
 
 def test_a_comment_above_the_names(write):
     path = write("# made by me\na,b\n1,2\n3,4\n")
-    refused(path, "line 2", "line 1 begins with #: remove the comments")
+    refused(path, "line 2", "remove comments above the names")
     fit(write("a,b\n1,2\n3,4\n"))
 
 
 def test_delimiters_at_the_ends_of_lines(write):
-    refused(write("a,b\n1,2,\n3,4,\n"), "line 2", "the line ends in a delimiter: remove it, or add one to line 1")
+    refused(write("a,b\n1,2,\n3,4,\n"), "line 2", "remove", "a delimiter at the end of a line")
     path = write("a,b,\n1,2,\n3,4,\n")
     refused(path, "column ''", "lines end in a delimiter", "columns=")
     assert fit({"path": path, "columns": ["a", "b"]}).n_features_in_ == 2

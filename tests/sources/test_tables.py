@@ -490,9 +490,12 @@ class TestCsvText:
 
     @cases("form", ["x.csv", "x.csv.gz"])
     @cases("newlines", [False, True])
-    def test_a_file_that_is_cut_within_quotes(self, tmp_path, form, newlines):
+    def test_a_file_that_is_cut_within_quotes(self, tmp_path, monkeypatch, form, newlines):
         text = 'a,b,note\n1,2,"fine"\n30,31,"note th'
         (tmp_path / form).write_bytes(gzip.compress(text.encode()) if form.endswith("gz") else text.encode())
+        with pytest.raises(InvalidInputError, match=r"x\.csv.*, line 3 \(byte 20\): .*quotes does not end; the file"):
+            open_source(tmp_path / form, exclude="note", newlines_in_values=newlines)
+        monkeypatch.setattr(csv_files, "_HEAD_BYTES", 20)
         for target in (1, 20, 1 << 20):
             source = open_source(tmp_path / form, exclude="note", newlines_in_values=newlines)
             with pytest.raises(
@@ -517,6 +520,7 @@ class TestCsvText:
     def test_a_record_that_is_too_long(self, tmp_path, monkeypatch, quoted):
         """A quote that never ends would have the rest of the file in memory: the record is named before."""
         monkeypatch.setattr(csv_files, "MAX_LINE_BYTES", 1 << 16)
+        monkeypatch.setattr(csv_files, "_HEAD_BYTES", 1 << 14)
         text = '"a",b\n' + "1,2\n" * 5_000 + f"1,{quoted}\n" + "3,4\n" * 50_000
         (tmp_path / "x.csv").write_text(text)
         source = open_source(tmp_path / "x.csv", exclude="b", newlines_in_values=True)

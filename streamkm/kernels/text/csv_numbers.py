@@ -21,15 +21,6 @@ _EXACT_LIMIT = np.uint64(1 << 53)
 
 
 @kernel
-def count_line_feeds(text):
-    """How many there are in a uint8 ndarray; a sum without branches, so that it is vectorised."""
-    total = 0
-    for i in range(len(text)):
-        total += np.int64(text[i] == _LINE_FEED)
-    return total
-
-
-@kernel
 def parse_numbers(buf, span, delimiter, columns, out, places):
     """Read the records of lines that are plain.
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Stage
+from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, one_chunk, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
@@ -29,6 +30,7 @@ from streamkm.sources.svmlight.compressed import compression, describe_line, ope
 from streamkm.sources.tables.categories import encoded
 from streamkm.sources.tables.columns import (
     TableOptions,
+    TableSchema,
     check_file,
     choose,
     lay_out,
@@ -39,12 +41,11 @@ from streamkm.sources.tables.columns import (
 )
 from streamkm.sources.tables.csv_format import (
     CsvFormat,
-    CsvParser,
     MalformedCsvError,
     Text,
+    is_number,
+    joined_kind,
     kind_of,
-    kind_of_cell,
-    read_table,
     with_nulls,
 )
 from streamkm.sources.tables.row_groups import columns_text, described_table, gather_values, take_layout
@@ -68,6 +69,7 @@ class CsvFiles(RowSource, ABC):
     producer_bytes = WORKING_BYTES
     decodes = True
     read_factor = 5.0  # the text, numbers that pyarrow makes of it, rows
+    _layout = TableSchema((), np.dtype(np.float64), 0)  # until it is known
 
     def __init__(self, paths: Sequence[str], options: TableOptions, csv_format: CsvFormat) -> None:
         pyarrow(f"CSV ({paths[0]})")
@@ -77,25 +79,21 @@ class CsvFiles(RowSource, ABC):
         self.libraries = ("pyarrow", *remote_library(*self.paths))
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
-        self._format, self._options = csv_format, options
-        self._begin_files()
-        self._is_mixed = isinstance(options.categories, str)  # whether any column may be text
-        self._parser = self._find_columns(options)
-        layout, self.id_column = self._parser.layout, options.id_column
+        self._format, self._options, self.id_column = csv_format, options, options.id_column
+        self._layout = layout = self._lay_out(self._begin_files())
         take_layout(self, layout)
         self.has_long_integers = self._counts
         told = {key: value for key, value in asdict(csv_format).items() if key != "null_values" or value is not None}
         self.made_with = {**described_table(layout), "csv": told}
 
-    def _begin_files(self) -> None:
-        """Read every file's header, and the head of the first that has rows."""
+    def _begin_files(self) -> Text:
+        """Read every file's header; the head of the first that has rows."""
         self._starts: list[int] = []
         self._columns: list[tuple[str, ...]] = []  # of the records of each file
-        self._head = b""
-        names: tuple[str, ...] = ()
+        head, names = b"", ()
         for part, path in enumerate(self.paths):
             with opened_text(path) as (fill, raw):
-                text = read_text(fill, _FIRST_BYTES if self._head else _HEAD_BYTES)
+                text = read_text(fill, _FIRST_BYTES if head else _HEAD_BYTES)
                 used = raw.tell()
             found, start, named = self._format.begin(text, path) if text.strip() else (names, len(text), True)
             if names and not named:
@@ -105,147 +103,140 @@ class CsvFiles(RowSource, ABC):
             self._starts.append(start)
             self._columns.append(found)
             if not names:
-                self._named, names, self._first, self._part_of_head = named, found, part, part
-            if not self._head and text[start:].strip():
-                whole = len(text) < _HEAD_BYTES
-                end = None if whole else self._format.records(np.frombuffer(text, np.uint8, offset=start))[1] + start
-                self._head = text[start:end] + b"\n" * whole
-                self._part_of_head = part
+                self._named, names = named, found
+            if not head and text[start:].strip():
+                is_whole = len(text) < _HEAD_BYTES
+                end = None if is_whole else self._format.records(np.frombuffer(text, np.uint8, offset=start))[1] + start
+                head = text[start:end] + b"\n" * is_whole
+                self._first = part
                 self._used = len(text) / max(1, used)
-        if not self._head.strip():
+        if not head.strip():
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
+        return np.frombuffer(head, np.uint8)
 
-    def _find_columns(self, options: TableOptions) -> CsvParser:
-        """Tell types of columns by the head."""
+    def _lay_out(self, head: Text) -> TableSchema:
+        """Tell columns and their types by the head, and by all rows where it does not tell."""
         pa = pyarrow(self.name)
-        path, text = self.paths[self._part_of_head], np.frombuffer(self._head, np.uint8)
-        self._name_first(path, text)
+        options, path = self._options, self.paths[self._first]
+        line = head.tobytes().partition(b"\n")[0].decode("utf-8", "replace")
+        self._format.check_first_record(line, self._columns[self._first] if self._named else (), path)
+        self._name_first(head)
         known = [[*names, *without(list(options.keys_of(part)), names)] for part, names in enumerate(self._columns)]
         first = known[self._first]
-        try:
-            chosen = choose(first, options, self.paths[self._first])
-            for part, names in enumerate(known[self._first :], self._first):
-                check_file(names, first, options, self.paths[part], self.paths[self._first])
-        except InvalidInputError as error:
-            if self._named or options.columns is None:
-                raise
-            raise InvalidInputError(f"{error}; it has no header, and columns are numbered from '0'") from None
-        line = self._head[: self._head.find(b"\n")].decode("utf-8", "replace")
-        self._format.check_first_record(line, self._columns[self._first] if self._named else (), path)
-        columns, keys = self._columns[self._part_of_head], options.keys_of(self._part_of_head)
-        named = options.categories if isinstance(options.categories, dict) else ()
-        stored = without(chosen, keys) or columns[:1]
-        try:
-            head = read_table(text, self._format, columns, dict.fromkeys(named, pa.string()), stored)
-        except (pa.ArrowException, UnicodeDecodeError) as error:
-            place = self._starts[self._part_of_head]
-            problem = CsvParser(self._format, columns, {}).located(text, place, str(error))
-            raise self._located(self._part_of_head, problem or MalformedCsvError(str(error), place)) from None
-        self._rows_a_byte = head.num_rows / len(self._head)
-        texts = [field.name for field in head.schema if pa.types.is_string(field.type)]
-        # what messages show is no number
-        head = with_keys(with_nulls(head, dict.fromkeys(texts, self._format.number_nulls)), chosen, keys)
-        types = {name: kind_of(head.schema.field(name).type) for name in chosen}
-        self._counts = any(pa.types.is_integer(head.schema.field(name).type) for name in chosen)
-        for name in {*texts} & {*types} - {*named} if options.has_days else ():
-            with suppress(pa.ArrowInvalid):  # dates of which some are too far away for nanoseconds
-                one_chunk(head.column(name)).cast(pa.timestamp("us"))
-                types[name] = pa.timestamp("us")
-        found = self._look_through(CsvParser(self._format, columns, types, keys=keys))
+        chosen = choose(first, options, path)
+        for part, names in enumerate(known):
+            if self._columns[part]:
+                check_file(names, first, options, self.paths[part], path)
+        texts = dict.fromkeys(options.categories if isinstance(options.categories, dict) else (), pa.string())
+        table, _ = self._table(self._first, head, self._starts[self._first], chosen, texts)
+        self._rows_a_byte = table.num_rows / len(head)
+        self._counts = any(pa.types.is_integer(table.column(name).type) for name in chosen)
+        kinds = {name: kind_of(table.column(name), has_days=options.has_days) for name in chosen if name not in texts}
+        self._types = {name: kinds.get(name, pa.string()) for name in chosen}
+        found = self._look_through()
         typed = replace(options, dtype=options.dtype or np.dtype(np.float64))
-        layout = lay_out(first, types, typed, path, head.select, named=self._named)
-        layout = one_hot(layout, found) if unknown_categories(layout, options) else layout
-        return CsvParser(self._format, columns, types, layout, keys)
+        shown = dict.fromkeys(chosen, self._format.number_nulls)  # what messages show is no number
+        layout = lay_out(
+            first, self._types, typed, path, lambda names: with_nulls(table.select(names), shown), named=self._named
+        )
+        return one_hot(layout, found) if unknown_categories(layout, options) else layout
 
-    def _look_through(self, parser: CsvParser) -> dict[str, dict[str, None]]:
+    def _look_through(self) -> dict[str, dict[str, None]]:
         """Complete the types of columns by all rows where the first ones do not tell, and find values of categories.
 
         Columns of nothing but nulls are numbers. Where all text is a category, a column of values of several types is
         text, and is read once more.
         """
         pa = pyarrow(self.name)
-        held: dict[str, dict[str, None]] = {}
-        started, types, is_text = time.perf_counter(), parser.types, pa.types.is_string
-        one_hot_columns = [name for name in types if self._options.encoding_of(name) == "onehot"]
-        self._parser, n_texts = parser, -1
-        while self._unknown(types) and n_texts < (n_texts := sum(is_text(types[name]) for name in one_hot_columns)):
-            found: dict[str, dict[str, None]] = {name: {} for name in one_hot_columns}
-            for part, text, base in self._pieces(1 << 22):
-                table = None
-                while table is None and (names := self._unknown(types)):
-                    try:
-                        table, _ = self._parser_of(part).table(text[:-WINDOW], base, names)
-                    except MalformedCsvError as problem:
-                        kind = types.get(problem.column)
-                        new = kind_of_cell(problem.cell) if kind == pa.null() else pa.string()
-                        if kind is None or (new == pa.string() and not self._is_mixed):
-                            raise self._located(part, problem) from None
-                        types[problem.column] = new
-                held = {name: values for name, values in found.items() if is_text(types[name])}
-                if table is None or not gather_values(held, table):
+        options, types, text_type = self._options, self._types, pa.string()
+        is_mixed = isinstance(options.categories, str)  # whether any column may be text
+        started, texts = time.perf_counter(), None
+        found: dict[str, dict[str, None]] = {}
+        while texts != (
+            texts := [name for name in types if types[name] == text_type and options.encoding_of(name) == "onehot"]
+        ):
+            found = {name: {} for name in texts}
+            known = dict.fromkeys(texts, text_type)
+            others = [name for name, kind in types.items() if kind == pa.null() or (is_mixed and kind != text_type)]
+            for part, text, base in self._pieces(1 << 22) if texts or others else ():
+                table, _ = self._table(part, text[:-WINDOW], base, [*texts, *others], known)
+                for name in others:
+                    kind = kind_of(table.column(name), has_days=options.has_days)
+                    types[name] = joined_kind(types[name], kind, is_mixed=is_mixed)
+                if not gather_values(found, table):
                     break
                 self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes),)
         types |= {name: pa.float64() for name, kind in types.items() if pa.types.is_null(kind)}
-        return held
+        return found
 
-    def _unknown(self, types: dict[str, Any]) -> list[str]:
-        """Columns whose types may be others, or whose values must be found."""
-        pa = pyarrow(self.name)
-        how = self._options.encoding_of
-        return [
-            name
-            for name, kind in types.items()
-            if pa.types.is_null(kind) or (how(name) == "onehot" if pa.types.is_string(kind) else self._is_mixed)
-        ]
-
-    def _parser_of(self, part: int) -> CsvParser:
-        return replace(self._parser, names=self._columns[part], keys=self._options.keys_of(part))
-
-    def _name_first(self, path: str, text: Text) -> None:
+    def _name_first(self, head: Text) -> None:
         """Name a first column without a name by its place, unless its values tell rows apart, as an index does."""
-        names, options = self._columns[self._part_of_head], self._options
+        names, options = self._columns[self._first], self._options
         if names[:1] != ("",) or "" in (options.columns or ()):
             return
         is_known = _FIRST in (*(options.columns or ()), *options.exclude, options.id_column)
-        pa = pyarrow(self.name)
-        try:
-            first = one_chunk(read_table(text, self._format, [str(i) for i in range(len(names))], {}, "0")[0])
-        except pa.ArrowException:
-            return  # the head is read again, and the record named
-        is_index = not pa.types.is_floating(first.type) and len(encoded(first)[1]) in (0, len(first))
-        if is_known or not is_index:
+        first = one_chunk(self._format.table(head, [*map(str, range(len(names)))], {}, "0").column(0))
+        if is_known or str(first.type) == "double" or len(encoded(first)[1]) not in (0, len(first)):
             self._columns = [(_FIRST, *names[1:]) if names[:1] == ("",) else names for names in self._columns]
-        if not (is_known or is_index):
-            words = f'it is the feature {_FIRST!r}. Leave it out with exclude="{_FIRST}"'
-            shown = f"{path}: its first column has no name, and its values are no index; {words}"
-            warnings.warn(shown, StreamkmWarning, stacklevel=2)
+            if not is_known:
+                words = f'it is the feature {_FIRST!r}. Leave it out with exclude="{_FIRST}"'
+                shown = f"{self.paths[self._first]}: its first column has no name, and its values are no index; {words}"
+                warnings.warn(shown, StreamkmWarning, stacklevel=2)
 
-    def _located(self, part: int, problem: MalformedCsvError) -> InvalidInputError:
-        return InvalidInputError(f"{self.describe(part << PLACE_BITS | problem.byte)}: {problem.text}")
+    def _table(
+        self,
+        part: int,
+        text: Text,
+        base: int,
+        names: Sequence[str],
+        types: Mapping[str, Any],
+    ) -> tuple[Any, NDArray[np.int64]]:
+        """Columns of a text as a pyarrow.Table, and the place of each row; types that are not given are inferred."""
+        keys, columns = self._options.keys_of(part), self._columns[part]
+        try:
+            table = self._format.table(text, columns, types, without(names, keys) or columns[:1])
+        except MalformedCsvError as problem:
+            raise self._located(part, base + problem.byte, problem.text) from None
+        # what names rows is never null but empty
+        nulls = ("", *(self._format.null_values or ()))
+        words = {name: ("",) if name == self.id_column else nulls for name in table.schema.names}
+        places = self._format.records(text)[0] + (part << PLACE_BITS | base)
+        return with_keys(with_nulls(table, words), names, keys), places
+
+    def _parse(self, part: int, text: Text, base: int) -> Rows:
+        """Rows of a text of whole records with `WINDOW` bytes behind it."""
+        layout, end, first = self._layout, len(text) - WINDOW, part << PLACE_BITS
+        # other words for nothing are no numbers to the kernel, which stops there
+        is_known = all(not is_number(word) or word.lower() == "nan" for word in self._format.number_nulls)
+        if is_known and all(str(kind) == "double" for kind in self._types.values()):
+            n_lines = np.count_nonzero(text[:end] == _LINE_FEED)
+            out, places = np.empty((n_lines, layout.n_features)), np.empty(n_lines, np.int64)
+            features = {name: feature for feature, name in enumerate(layout.names)}
+            columns = np.array([features.get(name, -1) for name in self._columns[part]])
+            n_rows, at = parse_numbers(text, (end, base), ord(self._format.delimiter), columns, out, places)
+            if at == end:
+                return Rows(np.ascontiguousarray(out[:n_rows], layout.dtype), places[:n_rows] + first)
+        table, places = self._table(part, text[:end], base, layout.names, self._types)
+        out = layout.empty(len(places))
+        layout.fill(out, table, lambda row: self.describe(int(places[row])))
+        return Rows(layout.finish(out, [table]), places)
+
+    def _located(self, part: int, byte: int, problem: str) -> InvalidInputError:
+        return InvalidInputError(f"{self.describe(part << PLACE_BITS | byte)}: {problem}")
 
     def _too_long(self, part: int, byte: int) -> InvalidInputError:
         words = "a field in quotes does not end, or a quote in a field is not doubled"
         problem = f"a record is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; {words}"
-        return self._located(part, MalformedCsvError(problem, byte))
-
-    def _parse(self, part: int, text: Text, base: int, names: Sequence[str] | None = None) -> tuple[Any, Any]:
-        """Rows, or some columns, of a text, and the place of each row; see `CsvParser`."""
-        first, parser = part << PLACE_BITS, self._parser_of(part)
-        try:
-            if names is not None:
-                return parser.table(text[:-WINDOW], base, names)
-            X, places = parser.parse(text, base, lambda byte: self.describe(first | byte))
-            return X, places + first
-        except MalformedCsvError as problem:
-            raise self._located(part, problem) from None
+        return self._located(part, byte, problem)
 
     def ids(self) -> Iterator[Any]:
         """Yield what names rows, as text; see `RowSource.ids`."""
         if self.id_column is None:
             yield from super().ids()
             return
+        names, types = [self.id_column], {self.id_column: pyarrow(self.name).string()}
         for part, text, base in self._pieces(_IDS_BYTES):
-            yield self._parse(part, text, base, [self.id_column])[0].column(self.id_column)
+            yield self._table(part, text[:-WINDOW], base, names, types)[0].column(self.id_column)
 
     @abstractmethod
     def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:
@@ -260,7 +251,7 @@ class CsvFiles(RowSource, ABC):
         """Bytes of text that become rows of `target_bytes`, about; no more than twice as many."""
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
-        decoded = self._rows_a_byte * self._parser.layout.row_bytes
+        decoded = self._rows_a_byte * self._layout.row_bytes
         return max(1, round(min(target_bytes / max(decoded, 1e-9), 2 * target_bytes)))
 
     def describe(self, place: int) -> str:
@@ -272,7 +263,7 @@ class CsvFiles(RowSource, ABC):
         files = f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
         return {
             "format": f"CSV{files}",
-            **columns_text(self._parser.layout),
+            **columns_text(self._layout),
             "compression": " and ".join(sorted({compression(path).replace("plain", "none") for path in self.paths})),
         }
 
@@ -289,7 +280,7 @@ class CsvTable(CsvFiles, ChunkedSource):
         return ChunkRuns.of(self._cuts(self._text_of(target_bytes)))
 
     def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-        decoded = max(self._rows_a_byte * self._parser.layout.row_bytes, 0.5)
+        decoded = max(self._rows_a_byte * self._layout.row_bytes, 0.5)
         for part, (begin, size) in enumerate(zip(self._starts, self.sizes, strict=True)):
             n_chunks = -(-(size - begin) // text_bytes)
             cuts = [begin + (size - begin) * i // n_chunks for i in range(n_chunks + 1)] if n_chunks > 0 else []
@@ -298,7 +289,7 @@ class CsvTable(CsvFiles, ChunkedSource):
 
     def read(self, chunk: Chunk) -> Rows:
         """Read the records that start in a chunk; see `ChunkedSource.read`."""
-        return Rows(*self._parse(chunk.part, *self._lines(chunk)))
+        return self._parse(chunk.part, *self._lines(chunk))
 
     def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:
         for chunk in self.chunks(text_bytes):
@@ -334,7 +325,7 @@ class CsvStream(CsvFiles):
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order; see `RowSource.stream`."""
         for part, text, base in self._pieces(min(self._text_of(target_bytes), _MOST_BYTES)):
-            rows = Rows(*self._parse(part, text, base))
+            rows = self._parse(part, text, base)
             if len(rows.places):
                 yield rows
 
