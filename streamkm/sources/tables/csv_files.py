@@ -57,6 +57,7 @@ _FIRST_BYTES = 1 << 16  # of every other file, for its header
 _IDS_BYTES = 1 << 24  # of text, of which one column is read
 _MORE_BYTES = 1 << 16  # behind the end of a chunk, at first, until a line ends
 _MOST_BYTES = 1 << 26  # of unpacked text at a time
+_COUNTED_BYTES = 1 << 16  # of text whose line feeds are counted at once, in the cache
 _PIECE_BYTES = 1 << 18  # of text that is unpacked at once
 _LINE_FEED = 10
 _FIRST = "column 0"  # a first column without a name
@@ -175,7 +176,7 @@ class CsvFiles(RowSource, ABC):
         if names[:1] != ("",) or "" in (options.columns or ()):
             return
         is_known = _FIRST in (*(options.columns or ()), *options.exclude, options.id_column)
-        first = one_chunk(self._format.table(head, [*map(str, range(len(names)))], {}, "0").column(0))
+        first = one_chunk(self._format.table(head, [*map(str, range(len(names)))], {}, "0")[0].column(0))
         if is_known or str(first.type) == "double" or len(encoded(first)[1]) not in (0, len(first)):
             self._columns = [(_FIRST, *names[1:]) if names[:1] == ("",) else names for names in self._columns]
             if not is_known:
@@ -194,14 +195,13 @@ class CsvFiles(RowSource, ABC):
         """Columns of a text as a pyarrow.Table, and the place of each row; types that are not given are inferred."""
         keys, columns = self._options.keys_of(part), self._columns[part]
         try:
-            table = self._format.table(text, columns, types, without(names, keys) or columns[:1])
+            table, starts = self._format.table(text, columns, types, without(names, keys) or columns[:1])
         except MalformedCsvError as problem:
             raise self._located(part, base + problem.byte, problem.text) from None
         # what names rows is never null but empty
         nulls = ("", *(self._format.null_values or ()))
         words = {name: ("",) if name == self.id_column else nulls for name in table.schema.names}
-        places = self._format.records(text)[0] + (part << PLACE_BITS | base)
-        return with_keys(with_nulls(table, words), names, keys), places
+        return with_keys(with_nulls(table, words), names, keys), starts + (part << PLACE_BITS | base)
 
     def _parse(self, part: int, text: Text, base: int) -> Rows:
         """Rows of a text of whole records with `WINDOW` bytes behind it."""
@@ -209,7 +209,8 @@ class CsvFiles(RowSource, ABC):
         # other words for nothing are no numbers to the kernel, which stops there
         is_known = all(not is_number(word) or word.lower() == "nan" for word in self._format.number_nulls)
         if is_known and all(str(kind) == "double" for kind in self._types.values()):
-            n_lines = np.count_nonzero(text[:end] == _LINE_FEED)
+            blocks = (text[at : min(at + _COUNTED_BYTES, end)] for at in range(0, end, _COUNTED_BYTES))
+            n_lines = sum(np.count_nonzero(block == _LINE_FEED) for block in blocks)
             out, places = np.empty((n_lines, layout.n_features)), np.empty(n_lines, np.int64)
             features = {name: feature for feature, name in enumerate(layout.names)}
             columns = np.array([features.get(name, -1) for name in self._columns[part]])

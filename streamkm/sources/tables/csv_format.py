@@ -109,8 +109,10 @@ class CsvFormat:
             words = "holds numbers only and is read as a row; pass header=True if it names the columns, or header=False"
             warnings.warn(f"{path}: its first record, {first[:40]!r}, {words}", StreamkmWarning, stacklevel=2)
 
-    def table(self, text: Text, names: Sequence[str], types: Mapping[str, Any], wanted: Sequence[str]) -> Any:
-        """Columns of whole records by pyarrow, text as it stands; types that are not given are inferred.
+    def table(
+        self, text: Text, names: Sequence[str], types: Mapping[str, Any], wanted: Sequence[str]
+    ) -> tuple[Any, Starts]:
+        """Columns of whole records by pyarrow, text as it stands, and their starts; other types are inferred.
 
         Raises MalformedCsvError.
         """
@@ -141,7 +143,7 @@ class CsvFormat:
                 problem = str(error)
                 continue
             if end == len(text) and table.num_rows == len(starts) + 1:
-                return table.slice(0, len(starts))
+                return table.slice(0, len(starts)), starts
         raise self._wrong(text, names, problem)
 
     def _wrong(self, text: Text, names: Sequence[str], problem: str) -> MalformedCsvError:
