@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.core.progress import Progress
-from streamkm.engine import is_on_cluster, under_limit
+from streamkm.engine import under_limit
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.estimators.base import BaseKMeans
@@ -43,7 +43,7 @@ from streamkm.fitting.kernel.records import KernelRule
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
-from streamkm.planning.line_room import planned_line_room
+from streamkm.planning.memory_budget import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.sketches import KernelOptions, Nystroem, full_options
 from streamkm.sketches.kernel_columns import KernelFunction
@@ -257,7 +257,7 @@ class StreamKernelKMeans(BaseKMeans):
             limit = limit_of_run(self, checkpoint)
             plan = self.plan_for(source, weighted=len(weights.each) > 0, memory_limit=limit)
             with checkpoint_writer(self, source, checkpoint, plan, weights.each) as writer:
-                bounded = planned_line_room(source, self.memory_limit, plan, on_cluster=is_on_cluster(self.executor))
+                bounded = planned_line_room(source, self.memory_limit, plan)
                 self._run(cached_rows(bounded, plan.chunk_bytes, plan.cached_bytes), plan, weights, writer)
         return self
 

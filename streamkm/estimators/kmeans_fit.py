@@ -20,7 +20,7 @@ from streamkm.fitting.kmeans import run_fit
 from streamkm.passes.context import PassContext
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import RowReader
-from streamkm.planning.line_room import planned_line_room
+from streamkm.planning.memory_budget import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.planning.request import Resources
 from streamkm.preparation import Preparation
@@ -60,7 +60,7 @@ def cached_as_planned(estimator: Any, source: RowSource, plan: Plan) -> RowSourc
     """Give the rows as they are read, cached in memory by the first pass where the plan has room for them."""
     chunk_bytes = rows_to_cluster(estimator, source).original_bytes(plan.chunk_bytes)
     given = parameters_of(estimator)
-    bounded = planned_line_room(source, given.memory_limit, plan, on_cluster=is_on_cluster(given.executor))
+    bounded = planned_line_room(source, given.memory_limit, plan)
     return cached_rows(bounded, chunk_bytes, plan.cached_bytes)
 
 

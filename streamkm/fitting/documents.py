@@ -18,8 +18,7 @@ from streamkm.engine import local_threads, open_executor, under_limit
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.passes.words import COUNTING_COPIES, CountFeatures
-from streamkm.planning.line_room import with_line_room
-from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of
+from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_room
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import default_chunk_bytes
 from streamkm.sources.documents.hashed import TfIdfRows, check_weights, hashed, hashed_text, weight_rows
@@ -210,7 +209,6 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         room = budget.limit_bytes - max(resident_bytes(), budget.base_bytes)
         piece_bytes = min(target_bytes, max(FEWEST_BYTES, room // PARTS // COUNTING_COPIES))
         reading = reading_of(source, 1, piece_bytes).peak(CountFeatures.memory(piece_bytes))
-        budget.check_lines(source, reading)
         return piece_bytes, budget.base_bytes + reading
 
     if is_given(memory_limit):  # frequencies do not depend on the pieces

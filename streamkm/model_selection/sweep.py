@@ -43,8 +43,8 @@ from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import find_preparation, planned_rows
 from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
-from streamkm.planning.line_room import planned_line_room
 from streamkm.planning.memory import pca_rows
+from streamkm.planning.memory_budget import planned_line_room
 from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch

@@ -27,7 +27,7 @@ from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers, excess_bytes, process_memory
 from streamkm.sources.base import RowSource
 from streamkm.sources.chunking import SMALLEST_CHUNK_BYTES, decoded_row_bytes, default_chunk_bytes
-from streamkm.sources.long_lines import LongLine
+from streamkm.sources.long_lines import LineRoom
 
 SAMPLE_BYTES = 256 * MIB
 LOADED_ROOM_MIB = 512  # beside what is loaded whole, which is not planned before
@@ -45,15 +45,12 @@ class MemoryBudget:
     """What a limit leaves for data: by the limit, the data and what the process holds, in steps."""
 
     limit_bytes: int
-    # what the process holds beside what is planned: `process_memory`, the rows if they are in memory, and what long
-    # lines of text take
+    # what the process holds beside what is planned: `process_memory`, and the rows if they are in memory
     base_bytes: int
     process_memory: int  # see `process.process_memory`
     # what the machine has left for this process, where no limit was given; None where one was. Only what is kept in
     # memory or on disk is chosen by it: another plan that it has no room for is refused
     free_bytes: int | None = None
-    # what threads may have to read at a time: part of `base_bytes`, as it is not known when
-    long_lines: tuple[LongLine, ...] = ()
     workers: PlannedWorkers | None = None  # what workers of a cluster have beside
 
     @classmethod
@@ -63,8 +60,7 @@ class MemoryBudget:
         """Of a fit of these rows, by the client of a cluster or alone; see `core.memory.memory_limit_bytes`."""
         limit, process = memory_limit_bytes(memory_limit), process_memory(memory_limit, source, on_cluster=on_cluster)
         free = None if is_given(memory_limit) else available_memory()
-        lines = () if on_cluster else source.long_lines[:PLANNED_THREADS]
-        base = process + source.resident_bytes + sum(line.memory_bytes for line in lines)
+        base = process + source.resident_bytes
         # before anything asks for rows, which would load them
         if source.resident_bytes and source.unloaded_bytes and base > limit:
             room = -(-base // MIB) + LOADED_ROOM_MIB
@@ -72,7 +68,7 @@ class MemoryBudget:
                 f"{source.name} can only be loaded whole, and needs about {human_bytes(base)}, above the limit of "
                 f"{human_bytes(limit)}; raise memory_limit to {room:,} MiB"
             )
-        return cls(limit, base, process, free, lines, PlannedWorkers.of(workers))
+        return cls(limit, base, process, free, PlannedWorkers.of(workers))
 
     def chunk_bytes(self, source: RowSource, asked: int | str, row_bytes: int) -> int:
         """Decoded bytes of a chunk: those asked for, or the default; less where that finds no room."""
@@ -120,8 +116,7 @@ class MemoryBudget:
         if update is not None and needed > self.limit_bytes:
             clusters = f"{update.n_clusters:,} clusters of {update.n_features:,} features over {source.name}"
             raise MemoryLimitError(
-                f"{clusters} need about {human_bytes(needed)}{self.said_of_lines()}, above the limit "
-                f"of {human_bytes(self.limit_bytes)}",
+                f"{clusters} need about {human_bytes(needed)}, above the limit of {human_bytes(self.limit_bytes)}",
                 needed,
                 "use fewer n_clusters",
             )
@@ -139,8 +134,6 @@ class MemoryBudget:
 
         `peak`: projected resident bytes with so many.
         """
-        if len(self.long_lines) == PLANNED_THREADS:  # there may be more of them than were counted
-            n_threads = min(n_threads, PLANNED_THREADS)
         return next((count for count in range(n_threads, 1, -1) if peak(count) <= self.now_bytes), 1)
 
     def most_sampled(self, row_bytes: int) -> int:
@@ -156,23 +149,6 @@ class MemoryBudget:
             return self.limit_bytes - peak_bytes
         free = self.free_bytes - (peak_bytes - self.base_bytes)
         return min(free, self._room) // KEPT_SHARE
-
-    def said_of_lines(self) -> str:
-        """For messages: what long lines of text take, and where the one is that takes most; nothing without any."""
-        if not self.long_lines:
-            return ""
-        line, taken = self.long_lines[0], human_bytes(sum(each.memory_bytes for each in self.long_lines))
-        return f", {taken} of it for the longest lines, such as {line.describe()}, of {line.n_bytes:,} bytes"
-
-    def check_lines(self, source: RowSource, reading: int) -> None:
-        """Refuse a pass that takes so many bytes beside, if long lines have no room. Raises MemoryLimitError."""
-        needed = self.base_bytes + reading
-        if self.long_lines and needed > self.limit_bytes:
-            raise MemoryLimitError(
-                f"a pass over {source.name} needs about {human_bytes(needed)}{self.said_of_lines()}, above the limit "
-                f"of {human_bytes(self.limit_bytes)}",
-                needed,
-            )
 
     def excess_bytes(self, sizes: MemoryModel) -> int:
         """Bytes by which a fit exceeds the limits; below 0 where it keeps them."""
@@ -255,7 +231,6 @@ def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, w
     peak = plan.memory[stage]
     said = f"the {what} of {plan.source} needs about {human_bytes(peak)} (stage {stage!r})"
     said += " in this process, the client of the cluster" if budget.workers is not None else ""
-    said += budget.said_of_lines() if peak > plan.limit_bytes else ""
     free = budget.free_bytes
     if peak <= plan.limit_bytes:
         if free is None or peak - plan.base_bytes <= free:
@@ -265,12 +240,33 @@ def checked(plan: AnyPlan, remedy: str, largest: int, budget: MemoryBudget, *, w
             f'memory_limit="{(plan.base_bytes + free) // MIB} MiB", so that the {what} is planned for that'
         )
     said += f", above the limit of {human_bytes(plan.limit_bytes)}"
-    if plan.base_bytes >= plan.limit_bytes and not budget.long_lines:
+    if plan.base_bytes >= plan.limit_bytes:
         said, remedy = f"{said}; {human_bytes(plan.base_bytes)} of it are this process and its libraries", ""
     elif largest > 2 * plan.chunk_bytes:
         said += f": it is stored in chunks of {human_bytes(largest)}, which can only be read whole"
         remedy = "store it in smaller ones"
     raise MemoryLimitError(said, peak, remedy)
+
+
+def with_line_room(
+    source: RowSource, memory_limit: Any, peak_bytes: int, chunk_bytes: int, n_threads: int
+) -> RowSource:
+    """The rows, whose long lines of text are refused as they are read where a given limit has no room for them.
+
+    A line has the room of a chunk and its share of what the plan leaves below the limit.
+    """
+    if not is_given(memory_limit):
+        return source
+    limit_bytes = memory_limit_bytes(memory_limit)
+    n_readers = 1 if source.streams else n_threads
+    left = limit_bytes - peak_bytes
+    room = (left // n_readers if left > 0 else left) + int(source.read_factor * chunk_bytes)
+    return source.with_line_room(LineRoom(limit_bytes, room, n_readers))
+
+
+def planned_line_room(source: RowSource, memory_limit: Any, plan: Any) -> RowSource:
+    """The same for what a plan projects."""
+    return with_line_room(source, memory_limit, max(plan.memory.values()), plan.chunk_bytes, plan.n_threads)
 
 
 def check_workers(workers: PlannedWorkers, source: str) -> None:

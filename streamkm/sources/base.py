@@ -22,7 +22,7 @@ from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
 
 if TYPE_CHECKING:
     from streamkm.preparation import Preparation
-    from streamkm.sources.long_lines import LineRoom, LongLine
+    from streamkm.sources.long_lines import LineRoom
     from streamkm.sources.row_graphs import RowGraphs
     from streamkm.text.words import WordTable
 
@@ -105,8 +105,6 @@ class RowSource(ABC):
         Memory of this process that the rows take, about, whatever is read.
     unloaded_bytes : int
         Of these, those that are taken when rows are first asked for, and were not yet.
-    long_lines : tuple of LongLine
-        Long lines of text that were seen without reading all of it; those that take most memory first.
     libraries : tuple of str
         Libraries that this source loads in addition to those of every fit: "h5py", "zarr", "pyarrow", "fsspec", and
         "words" for the analyzer of texts.
@@ -156,7 +154,6 @@ class RowSource(ABC):
     producer_bytes: int = 0
     resident_bytes: int = 0
     unloaded_bytes: int = 0
-    long_lines: tuple[LongLine, ...] = ()
     libraries: tuple[str, ...] = ()
     shared_bytes: int = 0
     sequential: bool = False

@@ -17,7 +17,6 @@ from streamkm.sources.base import ChunkedSource, GraphSource, Rows, RowSource, S
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import make_csr
-from streamkm.sources.long_lines import by_memory
 from streamkm.sources.memory.frames import check_same_columns, order_of
 
 
@@ -76,7 +75,6 @@ class PartsSource(ChunkedSource):
             producer_bytes=max(part.producer_bytes for part in parts),
             resident_bytes=sum(part.resident_bytes for part in parts),
             unloaded_bytes=sum(part.unloaded_bytes for part in parts),
-            long_lines=by_memory(line for part in parts for line in part.long_lines),
             libraries=tuple(dict.fromkeys(library for part in parts for library in part.libraries)),
             shared_bytes=max(part.shared_bytes for part in parts),
             sequential=any(part.sequential for part in parts),

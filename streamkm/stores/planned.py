@@ -20,7 +20,7 @@ from streamkm.passes.gathered import Gathered
 from streamkm.passes.prepare import check_replayable, find_preparation
 from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
-from streamkm.planning.line_room import planned_line_room
+from streamkm.planning.memory_budget import planned_line_room
 from streamkm.planning.sample_plan import plan_store
 from streamkm.planning.sketch_choice import PCA_FEW_CLUSTERS, choose_sketch
 from streamkm.preparation import Preparation

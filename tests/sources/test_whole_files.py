@@ -18,7 +18,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from streamkm import StreamKMeans, open_documents
 from streamkm.cli.data import read_text_settings
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, MemoryLimitError, SourceError
-from streamkm.sources.long_lines import LONG_BYTES
+from streamkm.sources.long_lines import LONG_BYTES, LineRoom
 from streamkm.text import FeatureHashing
 from tests.cli.test_cli import run
 from tests.contracts import Opened, SourceContract
@@ -110,24 +110,14 @@ def test_two_thousand_files_with_one_handle_each_at_a_time(tmp_path):
     assert len(pickle.dumps(source)) < 600_000
 
 
-def test_large_files_are_planned_and_refused_as_long_lines_are(tmp_path):
+def test_large_files_are_refused_as_long_lines_are(tmp_path):
     words = "red fish " * (LONG_BYTES // 4)
     write_folder(tmp_path, ["blue fish", words, ""])
     source = open_documents(tmp_path, hashing=HASHING, tfidf=False)
-    (line,) = source.long_lines
-    assert (line.path, line.n_bytes) == (str(tmp_path / "0" / "001.txt"), len(words))
-    assert line.memory_bytes > 3 * len(words)
     got, _ = whole(source)
     np.testing.assert_array_equal(got.toarray(), vectorized(["blue fish", words, ""]).toarray())
     with pytest.raises(MemoryLimitError, match=r"001\.txt"):
-        StreamKMeans(2, memory_limit="300 MiB", progress=False).fit(
-            open_documents(_of_one_huge_word_list(tmp_path / "huge"), hashing=HASHING, tfidf=False)
-        )
-
-
-def _of_one_huge_word_list(folder: Path) -> Path:
-    write_folder(folder, ["blue fish", "red fish " * (5 * LONG_BYTES), "green"])
-    return folder
+        whole(source.with_line_room(LineRoom(500 << 20, 0, 1)))
 
 
 @pytest.mark.parametrize(

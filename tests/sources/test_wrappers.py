@@ -19,7 +19,6 @@ from streamkm.sources.concat import PartsSource
 from streamkm.sources.dense import Bfloat16Source
 from streamkm.sources.documents.base import Documents
 from streamkm.sources.documents.hashed import hashed, weight_rows
-from streamkm.sources.long_lines import LongLine
 from streamkm.sources.prepared import prepared
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.text import FeatureHashing, TfIdf
@@ -31,7 +30,6 @@ TOLD = {
     "name": "odd", "n_rows": 30, "n_features": 7, "dtype": np.dtype(np.float32), "is_sparse": True, "n_bytes": 1234,
     "replayable": False, "is_sketched": True, "read_factor": 3.25, "producer_bytes": 77, "resident_bytes": 88,
     "unloaded_bytes": 66,
-    "long_lines": (LongLine("a.svm", 5, 1 << 21, 9, 120, 1 << 23),),
     "libraries": ("h5py",), "shared_bytes": 99, "sequential": True, "stored_dtype": np.dtype(np.float16),
     "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
@@ -142,9 +140,7 @@ def test_every_wrapper_is_among_them():
 def test_parts_say_the_most_of_any():
     more = {"files": ("b.svm", "c.svm"), "read_factor": 5.0, "shared_bytes": 500, "libraries": ("zarr", "h5py")}
     odd, other = OddSource(), OddSource(name="other", in_process=False, **more)
-    other.long_lines = (LongLine("c.svm", 6, 1 << 22, 9, 120, 1 << 24),)
     both = PartsSource([odd, other])
-    assert both.long_lines == (*other.long_lines, *odd.long_lines)  # those that take most memory first
     assert (both.read_factor, both.files, both.in_process) == (5.0, ("a.svm", "b.svm", "c.svm"), True)
     assert both.shared_bytes == 500
     assert both.libraries == ("h5py", "zarr")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.long_lines import LineCost, LineRoom, LongLine
+from streamkm.sources.long_lines import LineCost, LineRoom
 
 SAMPLE_BYTES = 1 << 17  # text that is looked at to tell how many rows there are, and how large they become
 OBJECT_BYTES = 64  # of a document as a Python object, beside its text
@@ -77,11 +77,6 @@ class Documents(ABC):
         bounded = copy(self) if self.files else self
         bounded._line_bound = room, cost
         return bounded
-
-    @property
-    def long_lines(self) -> tuple[LongLine, ...]:
-        """Those that were seen; see `find_long_lines`. None, where documents are no lines of files."""
-        return ()
 
     def ids(self) -> Iterator[list[str | None]]:
         """Yield ids of the documents in order, None for each without one; nothing where there is no `id_column`."""

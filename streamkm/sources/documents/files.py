@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, Documents, Record, batch_of, batches, count_words
+from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, Documents, Record, batch_of, batches
 from streamkm.sources.documents.formats import NAMES, MalformedTextError, TextFormat
-from streamkm.sources.long_lines import LineWatch, LongLine, find_long_lines
+from streamkm.sources.long_lines import LineWatch
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text
 from streamkm.sources.text_lines import LineReader, LongLineError, stop_at_long
@@ -180,10 +180,6 @@ class TextFiles(Documents):
         """See `Documents.ids`: one pass over the text."""
         for batch in self._ids.stream(text_bytes):
             yield batch.documents
-
-    @cached_property
-    def long_lines(self) -> tuple[LongLine, ...]:
-        return find_long_lines(self.paths, self.sizes, count_words) if self.chunked else ()
 
     def describe(self, place: int) -> str:
         """Say where a document is: ``x.jsonl, line 7 (byte 512)``; lines are counted from 1."""

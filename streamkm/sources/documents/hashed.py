@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Self
 
@@ -23,7 +23,7 @@ from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
 from streamkm.sources.cached import CachedRows
 from streamkm.sources.chunks import Chunk, chunk_runs
 from streamkm.sources.documents.base import Batch, Documents, count_words
-from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom, LongLine, by_memory
+from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom, LongLine
 from streamkm.sources.prepared import PreparedRows
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 
@@ -72,8 +72,7 @@ class HashedText(RowSource):
         """Decoded bytes of rows for each byte of text, rows in all, and features in all, from a few documents."""
         batch, text_bytes = self.documents.sample()
         if not batch.documents:  # long ones alone, of files
-            sizes = [line.n_bytes for line in self.long_lines] or [LONG_BYTES]
-            return LONG_DENSITY, None if text_bytes is None else text_bytes * len(sizes) / sum(sizes), None
+            return LONG_DENSITY, None if text_bytes is None else text_bytes / LONG_BYTES, None
         if self.documents.files:
             _warn_of_numbers(batch, self.documents.name)
         X, _ = self._hash(batch, None)
@@ -164,12 +163,6 @@ class HashedText(RowSource):
 
 class ChunkedHashedText(ChunkedSource, HashedText):
     """Rows of hashed documents whose pieces can be read in any order; see `HashedText`."""
-
-    @cached_property
-    def long_lines(self) -> tuple[LongLine, ...]:  # type: ignore[override]
-        """See `RowSource.long_lines`."""
-        lines = self.documents.long_lines
-        return by_memory(replace(line, memory_bytes=_line_memory(line, self.hashing)) for line in lines)
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut where the documents can be cut; bytes are projected from a sample of them."""

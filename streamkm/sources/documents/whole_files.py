@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, SourceError
-from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, DocumentList, count_words
+from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, DocumentList
 from streamkm.sources.documents.formats import DecodeError, MalformedTextError, decoded
 from streamkm.sources.formats import data_name, signed
 from streamkm.sources.local import natural, opened
-from streamkm.sources.long_lines import LONG_BYTES, MOST_FOUND, LineWatch, LongLine
+from streamkm.sources.long_lines import LONG_BYTES, LineWatch
 from streamkm.sources.registry import is_folder, visible_files
 from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.stored import file_size, name_of, open_binary
@@ -72,17 +71,6 @@ class WholeFiles(DocumentList):
         chosen = chosen[: int(np.searchsorted(ends, SAMPLE_BYTES)) + 1]
         documents = [self.document(number) for number in chosen.tolist()]
         return Batch(documents, chosen, int(ends[: len(chosen)].max(initial=0))), float(self._ends[-1])
-
-    @cached_property
-    def long_lines(self) -> tuple[LongLine, ...]:
-        """The largest files, which take memory as long lines do."""
-        found = []
-        for number in np.argsort(-self._sizes, kind="stable")[:MOST_FOUND].tolist():
-            if self._sizes[number] >= LONG_BYTES:
-                with open_binary(self.paths[number]) as file:
-                    text = np.frombuffer(file.read(), np.uint8)
-                found.append(LongLine(self.paths[number], 0, len(text), count_words(text), int(text.max())))
-        return tuple(found)
 
     def ids(self) -> Iterator[list[str | None]]:
         """Paths below the folder that was given, or below the one that all files are in."""

@@ -137,10 +137,8 @@ class SvmlightFiles(RowSource):
             builder = RowBuilder(TextFormat(None, True, True, self.dtype))
             with suppress(InvalidInputError):  # reading the rows will say so; those in front of it decide
                 self._read_head(builder, part)
-            if builder.n_rows:  # of a long line, its values are as many features at least
-                here = (line for line in self.long_lines if line.path == self.paths[part] and line.byte < HEAD_BYTES)
-                width = builder.finish().X.shape[1] - (not self._format().zero_based)  # it was read from index 0
-                return max([width, *(line.n_units for line in here)])
+            if builder.n_rows:
+                return builder.finish().X.shape[1] - (not self._format().zero_based)  # it was read from index 0
         return 0
 
     def details(self) -> dict[str, str]:

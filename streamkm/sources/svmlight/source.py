@@ -9,13 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 
 from streamkm.core.exceptions import InvalidParameterError, SourceError
 from streamkm.sources.base import ChunkedSource, Rows
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.long_lines import LongLine, by_memory, find_long_lines
 from streamkm.sources.stored import open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
 from streamkm.sources.svmlight.indexed import IndexedText, index_text
@@ -89,13 +87,6 @@ class SvmlightSource(SvmlightFiles, ChunkedSource):
         with self._open(chunk.part, begin, chunk.stop) as fill:
             longest = MAX_LINE_BYTES if self._line_room is None else BLOCK_BYTES  # a longer one is read, and watched
             return index_text(fill, begin, chunk, self._format(), partial(self.read, chunk), longest)
-
-    @cached_property
-    def long_lines(self) -> tuple[LongLine, ...]:  # type: ignore[override]
-        """See `RowSource.long_lines`."""
-        cost = self._line_cost
-        found = find_long_lines(self.paths, self.sizes, cost.units)
-        return by_memory(replace(line, memory_bytes=cost.memory(line)) for line in found)
 
     @contextmanager
     def _open(self, part: int, offset: int = 0, hint: int = _NO_HINT) -> Iterator[Fill]:
