@@ -144,6 +144,7 @@ class CsvFormat:
                 continue
             if end == len(text) and table.num_rows == len(starts) + 1:
                 return table.slice(0, len(starts)), starts
+            problem = f"{table.num_rows - 1:,} records in {len(starts):,} lines"
         raise self._wrong(text, names, problem)
 
     def _wrong(self, text: Text, names: Sequence[str], problem: str) -> MalformedCsvError:
