@@ -91,7 +91,8 @@ class CsvFiles(RowSource, ABC):
         """Read every file's header; the head of the first that has rows."""
         self._starts: list[int] = []
         self._columns: list[tuple[str, ...]] = []  # of the records of each file
-        head, names = b"", ()
+        head = b""
+        names: tuple[str, ...] = ()
         for part, path in enumerate(self.paths):
             with opened_text(path) as (fill, raw):
                 text = read_text(fill, _FIRST_BYTES if head else _HEAD_BYTES)
