@@ -18,7 +18,6 @@ from streamkm.sources.local import unchanged
 from streamkm.sources.remote.file import RemoteFile
 from streamkm.sources.remote.objects import Address
 
-_EXACT_LIMIT, _EXACT_SCALE = 1 << 53, 22  # whole numbers, and powers of ten, that float64 holds exactly
 _DAY_SECONDS = 24 * 60 * 60
 _A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units of Arrow's types
 
@@ -171,26 +170,13 @@ def number_values(values: Any) -> NDArray[Any]:
         values = values.cast("uint8")
     elif types.is_null(values.type):
         values = values.cast("float64")
-    numbers = _decimals(values) if types.is_decimal(values.type) else stored_numbers(values)
+    elif types.is_decimal(values.type):
+        values = values.cast("string").cast("float64")  # the nearest, of which Arrow's own cast is an ulp off
+    numbers = stored_numbers(values)
     if values.null_count:
         numbers = numbers.astype(numbers.dtype if numbers.dtype.kind == "f" else np.float64)
         numbers[~validity(values)] = np.nan
     return numbers
-
-
-def _decimals(values: Any) -> NDArray[np.float64]:
-    """Decimals as the nearest float64, of which Arrow's own cast is an ulp off; any, where a value is null.
-
-    Up to 2^53 and 22 digits behind the point, one division of exact numbers is right (Clinger 1990).
-    """
-    from pyarrow import types
-
-    kind, data = values.type, values.buffers()[1]
-    if types.is_decimal128(kind) and 0 <= kind.scale <= _EXACT_SCALE and data is not None:
-        low, high = np.frombuffer(data, "<i8", 2 * len(values), 16 * values.offset).reshape(-1, 2).T
-        if np.all((high == low >> 63) & (low >= -_EXACT_LIMIT) & (low <= _EXACT_LIMIT)):
-            return low / float(10**kind.scale)
-    return stored_numbers(values.cast("string").cast("float64"))
 
 
 def stored_numbers(values: Any) -> NDArray[Any]:
@@ -213,24 +199,11 @@ def validity(values: Any) -> NDArray[np.bool_]:
 
 
 def null_words(values: Any, words: Sequence[str]) -> Any:
-    """An Arrow array of strings with nulls in place of some words; pyarrow's compute takes long to import."""
+    """An Arrow array of strings with nulls in place of some words."""
     import pyarrow as pa
+    from pyarrow import compute
 
-    _, stops, data = values.buffers()
-    offsets = np.frombuffer(stops, np.int32, len(values) + 1, 4 * values.offset)
-    text = np.frombuffer(data or b"", np.uint8)
-    lengths, found = offsets[1:] - offsets[:-1], []
-    for word in map(str.encode, words):
-        like = np.flatnonzero(lengths == len(word))
-        for at, byte in enumerate(word):
-            like = like[text[offsets[like] + at] == byte]
-        found.append(like)
-    if not any(map(len, found)):
-        return values
-    valid = validity(values)
-    valid[np.concatenate(found)] = False
-    bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(values.type, len(values), [bits, stops.slice(4 * values.offset), data])
+    return compute.if_else(compute.is_in(values, pa.array(words, values.type)), None, values)
 
 
 def one_chunk(values: Any) -> Any:

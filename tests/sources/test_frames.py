@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
 from decimal import Decimal
 
 import numpy as np
@@ -35,19 +34,6 @@ class OnlyArrow:
         return self._table.__arrow_c_stream__(requested_schema)
 
 
-class OnlyInterchange:
-    """A frame of the protocol before Arrow's."""
-
-    def __init__(self, frame):
-        self._frame = frame
-        self.shape, self.columns = frame.shape, list(frame.columns)
-
-    def __dataframe__(self, **options):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of pandas 3; frames of others have nothing else
-            return self._frame.__dataframe__(**options)
-
-
 def whole(source):
     return assemble(source.stream(1 << 20), len(NAMES))
 
@@ -61,7 +47,6 @@ FRAMES = {
     "polars": lambda values, names=NAMES: pl.DataFrame(values, schema=list(names)),
     "pyarrow": table,
     "arrow alone": lambda values, names=NAMES: OnlyArrow(table(values, names)),
-    "interchange alone": lambda values, names=NAMES: OnlyInterchange(pd.DataFrame(values, columns=list(names))),
 }
 
 
@@ -199,7 +184,7 @@ def test_a_frame_of_sparse_columns_is_csr(kind):
 
 
 @cases("fill", [0.0, 1.0])
-def test_sparse_columns_beside_others_are_made_dense_by_chunks(fill):
+def test_sparse_columns_beside_others_are_csr(fill):
     """Without the whole as one array, of which scikit-learn warns."""
     values = np.random.default_rng(0).integers(0, 2, (40, 2)).astype(float)
     frame = pd.DataFrame(values, columns=["a", "b"]).astype(pd.SparseDtype(float, fill))
@@ -207,7 +192,7 @@ def test_sparse_columns_beside_others_are_made_dense_by_chunks(fill):
         frame = frame.assign(c=np.arange(40))
         values = np.column_stack([values, np.arange(40)])
     source = open_source(frame)
-    assert not source.is_sparse
+    assert source.is_sparse
     assert len(source.chunks(100)) > 5
     np.testing.assert_array_equal(assemble(source.stream(100), values.shape[1]), values)
     fitted = StreamKMeans(3, random_state=0, progress=False).fit(frame)

@@ -132,7 +132,7 @@ def test_every_wrapper_is_among_them():
         "DaskSource", "DaskTable", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
         "BatchTable", "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CsvStream",
-        "MemoryTable", "BatchStream", "MatrixMarketSource", "SparseFrame", "_LoadedSource",
+        "MemoryTable", "BatchStream", "MatrixMarketSource", "_LoadedSource",
     }  # fmt: skip
     assert found - readers == known
 

@@ -29,13 +29,12 @@ from streamkm.sources.dense import (
     words_of,
 )
 from streamkm.sources.memory.frames import (
-    SparseFrame,
     check_names_once,
     column_names,
     frame_values,
     has_sparse_columns,
     is_frame,
-    is_sparse_matrix,
+    sparse_matrix,
     without_index,
 )
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype
@@ -233,14 +232,12 @@ def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> 
 
 
 def _open_frame(X: Any, name: str) -> ChunkedSource:
-    """Open a frame: its values as one array, or as what its sparse columns are."""
+    """Open a frame: its values as one array, or as CSR where it has sparse columns."""
     form = f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
     if not has_sparse_columns(X):
         return ArraySource(frame_values(X, name), name=name, form=form, feature_names=column_names(X))
     check_names_once(X, name)
-    if not is_sparse_matrix(X):
-        return SparseFrame(X, name=name, form=form)
-    source = SparseSource(X.sparse.to_coo(), name=name, form=f"{form}, sparse columns")
+    source = SparseSource(sparse_matrix(X, name), name=name, form=f"{form}, sparse columns")
     source.feature_names = column_names(X)
     return source
 

@@ -1,8 +1,6 @@
-"""Data frames in memory: their values as an array, and the names of their columns.
+"""Data frames in memory: their values, and the names of their columns.
 
-What a frame is, the Arrow protocols tell (`__arrow_c_stream__`, or `__dataframe__` before it), not its class: pandas,
-polars, pyarrow tables and others. Imports none of these packages but pyarrow: for frames that speak Arrow only, and for
-columns that NumPy has no type for. What a sparse column of pandas is, its type tells.
+What a frame is, the Arrow protocols tell, not its class. Imports pyarrow alone, for columns that NumPy has no type for.
 """
 
 from __future__ import annotations
@@ -14,16 +12,12 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, MissingDependencyError
-from streamkm.sources.arrow import number_values, one_chunk, value_dtype
-from streamkm.sources.base import ChunkedSource, Rows, row_places
-from streamkm.sources.chunks import Chunk
-from streamkm.sources.dense import cut_rows
-from streamkm.sources.stored import check_matrix, decoded_dtype
+from streamkm.core.exceptions import InvalidInputError
+from streamkm.sources.arrow import is_category, number_values, one_chunk, pyarrow, validity, value_dtype
 
-_NUMBERS = "buif"  # kinds of NumPy types
 _INDEX = re.compile(r"__index_level_\d+__")  # names that pandas gives to levels of an index without names
 
 
@@ -89,19 +83,29 @@ def without_index(X: Any, known: Any = None) -> Any:
 def frame_values(X: Any, name: str) -> NDArray[Any]:
     """Values of a frame (n, d), in a dtype that holds those of all columns; NaN where a value is missing.
 
-    Raises InvalidInputError: a column is not of numbers; names it. Raises MissingDependencyError: the frame cannot be
-    read without pyarrow.
+    Raises InvalidInputError: a column is not of numbers; names it. Raises MissingDependencyError: NumPy cannot read the
+    frame, and pyarrow is missing.
     """
     if not hasattr(X, "__array__"):
-        X = _as_table(X)
+        X = frame_table(X, name)
     check_names_once(X, name)
-    # numbers to Arrow that are objects to NumPy; dates, which polars makes numbers of, each in a unit of its own
     if not has_columns_of(X, "decimal", "null", "date", "time", "duration"):
         values = np.asarray(X)
-        if values.dtype.kind in _NUMBERS:
+        if values.dtype.kind in "buif":
             return values
-    names = list(X.column_names if hasattr(X, "column_names") else X.columns)
-    return np.column_stack([_column_values(X[column], f"column {column!r} of {name}") for column in names])
+    table = frame_table(X, name)
+    return np.column_stack(
+        [_numbers(table.column(column), f"column {column!r} of {name}") for column in table.schema.names]
+    )
+
+
+def frame_table(X: Any, name: str) -> Any:
+    """A frame as a pyarrow.Table. Raises InvalidInputError, MissingDependencyError."""
+    pa = pyarrow(type(X).__name__)
+    try:
+        return pa.Table.from_pandas(X, preserve_index=False) if hasattr(X, "iloc") else pa.table(X)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidInputError(f"{name} cannot be made an Arrow table: {error}") from error
 
 
 def check_names_once(X: Any, name: str) -> None:
@@ -119,38 +123,18 @@ def has_columns_of(X: Any, *words: str) -> bool:
     return found is not None and any(str(kind).lower().startswith(words) for kind in found)
 
 
-def _column_values(values: Any, what: str) -> NDArray[Any]:
-    """Numbers of a column; what NumPy has no type for is read as Arrow's columns in files are, if pyarrow is there."""
-    held = None
-    if not str(getattr(values, "dtype", getattr(values, "type", ""))).lower().startswith(("decimal", "null")):
-        held = np.asarray(values)
-        if held.dtype.kind in _NUMBERS:
-            return held
-    with suppress(ImportError, TypeError, ValueError, NotImplementedError):  # the last three are pyarrow's
-        import pyarrow as pa
-
-        if hasattr(values, "to_arrow"):
-            values = values.to_arrow()
-        elif not isinstance(values, pa.ChunkedArray):
-            values = pa.array(values, from_pandas=True)
-        dtype, is_vector = value_dtype(values.type)
-        if dtype is not None and not is_vector:
-            return number_values(one_chunk(values))
-    raise InvalidInputError(f"{what} contains {_told(np.asarray(values) if held is None else held)}")
-
-
-def _told(held: NDArray[Any]) -> str:
-    """The contents of a column without numbers, and the remedy."""
-    row = next((row for row, value in enumerate(held.tolist()) if isinstance(value, str)), None)
-    if row is not None:
-        return (
-            f"text ({str(held[row])!r} in row {row:,}); features must be numbers. Drop that column, or encode it: "
-            'open_source(X, categories="onehot")'
+def _numbers(column: Any, what: str) -> NDArray[Any]:
+    """Numbers of a column of an Arrow table."""
+    values = one_chunk(column)
+    dtype, is_vector = value_dtype(values.type)
+    if dtype is None or is_vector:
+        row = int(validity(values).argmax())
+        text = f"text ({values[row].as_py()!r} in row {row:,})" if is_category(values.type) else values.type
+        raise InvalidInputError(
+            f"{what} contains {text}; features must be numbers. Drop that column, or say what it becomes: "
+            'open_source(X, categories="onehot") for text, dates="days" for dates'
         )
-    if held.dtype.kind in "Mm":
-        return f'{held.dtype}; features must be numbers. Drop that column, or read days: open_source(X, dates="days")'
-    what = "Python objects" if held.dtype.kind == "O" else held.dtype
-    return f"{what}; features must be numbers. Drop that column"
+    return number_values(values)
 
 
 def order_of(
@@ -192,76 +176,22 @@ def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | 
     )
 
 
-def _as_table(X: Any) -> Any:
-    """A pyarrow table of a frame that only speaks the protocols."""
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{type(X).__name__} is read by pyarrow: pip install 'streamkm[tables]'"
-        ) from error
-    if hasattr(X, "__arrow_c_stream__"):
-        return pa.table(X)
-    from pyarrow import interchange
-
-    return interchange.from_dataframe(X)
-
-
-class SparseFrame(ChunkedSource):
-    """Rows of a frame with sparse and other columns; each chunk is made dense when it is read. Pickles with all values.
-
-    `name`, `form`: what messages call it, and what it is, for people. Raises InvalidInputError: no rows, no columns, or
-    not of numbers.
-    """
-
-    is_sparse = False
-    in_process = True
-    read_factor = 2.0  # what pandas makes of a chunk, and the rows
-
-    def __init__(self, X: Any, *, name: str, form: str) -> None:
-        dtype = frame_values(X.iloc[:1], name).dtype
-        if not all(isinstance(kind, np.dtype) or _is_sparse(kind) for kind in X.dtypes):
-            dtype = np.result_type(dtype, np.float64)  # later rows may hold nulls
-        check_matrix(X.shape, dtype, name)
-        self._X, self._form, self.name = X, form, name
-        self.feature_names = column_names(X)
-        self.n_rows, self.n_features = X.shape
-        self.dtype = decoded_dtype(dtype, name)
-        self.n_bytes = self.resident_bytes = max(1, int(X.memory_usage(index=False).sum()))
-
-    def details(self) -> dict[str, str]:
-        """Say what the frame is; see `RowSource.details`."""
-        n_sparse = sum(_is_sparse(kind) for kind in self._X.dtypes)
-        return {"format": self._form, "sparse columns": f"{n_sparse:,} of {self.n_features:,}, made dense by chunks"}
-
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut at rows; see `ChunkedSource.chunks`. O(1)."""
-        return cut_rows(self._X.shape[0], self._X.shape[1] * self.dtype.itemsize, 1, target_bytes)
-
-    def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
-        values = frame_values(self._X.iloc[chunk.start : chunk.stop], self.name)
-        return Rows(np.ascontiguousarray(values, self.dtype), row_places(chunk.start, chunk.stop))
-
-
 def has_sparse_columns(X: Any) -> bool:
     """Whether a frame is one of pandas and has sparse columns."""
-    return hasattr(X, "iloc") and any(_is_sparse(kind) for kind in X.dtypes)
+    return hasattr(X, "iloc") and any(map(_is_sparse, X.dtypes))
 
 
-def is_sparse_matrix(X: Any) -> bool:
-    """Whether all columns of a frame of pandas are sparse, and what they leave out is zero."""
-    return hasattr(X, "iloc") and all(_is_sparse(kind) and kind.fill_value == 0 for kind in X.dtypes)
+def sparse_matrix(X: Any, name: str) -> Any:
+    """A frame with sparse columns, and maybe others, as a sparse matrix of SciPy."""
+    if all(_is_sparse(kind) and kind.fill_value == 0 for kind in X.dtypes):
+        return X.sparse.to_coo()
+    return sp.hstack([sp.csc_array(frame_values(X[[column]], name)) for column in X.columns], format="csr")
 
 
 def is_read_by_column(X: Any) -> bool:
-    """Whether a frame has columns that scikit-learn would take wrongly: dates, but for pandas, which refuses these.
-
-    Of pandas: columns that become objects, or dense as a whole.
-    """
-    if not hasattr(X, "iloc"):
-        return has_columns_of(X, "date", "time", "duration")
-    return has_columns_of(X, "decimal", "null") or (has_sparse_columns(X) and not is_sparse_matrix(X))
+    """Whether a frame has columns that scikit-learn would take wrongly: dates, but for pandas, which refuses these."""
+    dates = () if hasattr(X, "iloc") else ("date", "time", "duration")
+    return has_columns_of(X, "decimal", "null", *dates) or has_sparse_columns(X)
 
 
 def _is_sparse(kind: Any) -> bool:

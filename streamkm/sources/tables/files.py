@@ -1,12 +1,10 @@
 """Parquet and Arrow IPC files (Feather version 2).
 
-A row group that is larger than a chunk is decoded once, where its pieces are read in turn. How many rows an Arrow
-file's batch has stands in its header, a flatbuffer; pyarrow reads that with all of the batch only, so it is read here.
+A row group that is larger than a chunk is decoded once, where its pieces are read in turn.
 """
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -14,16 +12,12 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources.arrow import guarded, readable
-from streamkm.sources.stored import open_binary, read_fully
 from streamkm.sources.tables.columns import TableOptions
 from streamkm.sources.tables.row_groups import RowGroupTable, Run, TableFile, sliced
 
 _BATCH_BYTES = 1 << 21  # decoded, of what pyarrow gives at once
 _BUFFER_BYTES = 1 << 18  # of a column that is read through a buffer, not whole
 _OTHERS_S = 0.02  # that another thread may take until it comes for the rows in front of those that are wanted
-_MAGIC = b"ARROW1"
-_CONTINUATION = b"\xff\xff\xff\xff"
-_RECORD_BATCHES, _HEADER, _LENGTH = 3, 2, 0  # slots of the tables Footer, Message and RecordBatch
 
 
 class ParquetTable(RowGroupTable):
@@ -154,95 +148,35 @@ class ArrowTable(RowGroupTable):
     page_bytes = 0
 
     def _look(self, path: str) -> TableFile:
-        import pyarrow as pa
-
-        with _opened(path) as file:
-            if file.read(len(_CONTINUATION)) == _CONTINUATION:
-                raise InvalidInputError(
-                    f"{path} is a stream of Arrow, not an Arrow file; give pyarrow.ipc.open_stream of it"
-                )
-            file.seek(0)
-            with pa.ipc.open_file(file) as reader:
-                return TableFile(reader.schema, reader.schema.names, batch_rows(path))
+        with _arrow(path) as reader:
+            schema = reader.schema
+        with _arrow(path, [0]) as reader:  # a column tells how many rows a batch has
+            rows = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+        return TableFile(schema, schema.names, rows)
 
     def _batches(self, run: Run, names: list[str]) -> Iterator[Any]:
-        fields = sorted(self._names[run.part].index(name) for name in names)
-        return sliced(_loaded(self.paths[run.part], run.units, fields), run.skip, run.n_rows)
-
-
-def _loaded(path: str, numbers: list[int], fields: list[int]) -> Iterator[Any]:
-    """Some record batches of a file."""
-    import pyarrow as pa
-
-    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-    with _opened(path) as file, pa.ipc.open_file(file, options=options) as reader:
-        for number in numbers:
-            batch = reader.get_batch(number)
-            batch.validate()  # a damaged file may tell of more values than it has
-            yield batch
+        path, numbers = self.paths[run.part], run.units
+        with _arrow(path, sorted(self._names[run.part].index(name) for name in names)) as reader:
+            yield from sliced(map(_checked, map(reader.get_batch, numbers)), run.skip, run.n_rows)
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    """Give a file of pyarrow's; see `guarded` for errors."""
+def _arrow(path: str, fields: list[int] | None = None) -> Iterator[Any]:
+    """Give a pyarrow.RecordBatchFileReader of some columns; see `guarded` for errors."""
     with guarded(path, "Arrow IPC"):
         import pyarrow as pa
 
         opened, remote = readable(path)
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         with remote or nullcontext(), pa.OSFile(opened) if remote is None else opened as file:
-            yield file
+            if file.read(4) == b"\xff\xff\xff\xff":
+                stream = "is a stream of Arrow, not an Arrow file; give pyarrow.ipc.open_stream of it"
+                raise InvalidInputError(f"{path} {stream}")
+            file.seek(0)
+            yield pa.ipc.open_file(file, options=options)
 
 
-def batch_rows(path: str) -> list[int]:
-    """Rows of each record batch of an Arrow IPC file; reads the footer and the batches' headers. Raises SourceError."""
-    rows = []
-    with open_binary(path) as file:
-        size = file.seek(0, 2)
-        try:
-            tail = _read(file, max(0, size - 10), min(10, size))
-            if tail[4:] != _MAGIC:
-                raise SourceError(f"{path} is truncated: it does not end as Arrow IPC files do; write it again")
-            (footer_bytes,) = struct.unpack("<i", tail[:4])
-            footer = _read(file, size - 10 - footer_bytes, footer_bytes)
-            blocks = _field(footer, _pointed(footer, 0), _RECORD_BATCHES)
-            at = _pointed(footer, blocks) if blocks else 0
-            for number in range(_number("<I", footer, at) if at else 0):
-                offset, n_bytes = struct.unpack_from("<qi", footer, at + 4 + 24 * number)
-                header = _read(file, offset, n_bytes)
-                header = header[8:] if header[:4] == _CONTINUATION else header[4:]
-                batch = _field(header, _pointed(header, 0), _HEADER)
-                if not batch:
-                    raise ValueError("a header is missing")
-                length = _field(header, _pointed(header, batch), _LENGTH)
-                rows.append(_number("<q", header, length) if length else 0)
-        except (struct.error, IndexError, ValueError) as error:
-            raise SourceError(f"{path} cannot be read as Arrow IPC; truncated or damaged: {error}") from error
-    if any(n_rows < 0 for n_rows in rows):
-        raise SourceError(f"{path} cannot be read as Arrow IPC; a record batch says that it has {min(rows):,} rows")
-    return rows
-
-
-def _read(file: Any, start: int, size: int) -> bytes:
-    if start < 0 or not 0 <= size <= 1 << 30:
-        raise ValueError(f"{size:,} bytes at byte {start:,}")
-    data = bytearray(size)
-    if read_fully(file, memoryview(data), start) < size:
-        raise ValueError(f"the file ends in front of byte {start + size:,}")
-    return bytes(data)
-
-
-def _number(form: str, data: bytes, at: int) -> int:
-    return int(struct.unpack_from(form, data, at)[0])
-
-
-def _pointed(data: bytes, at: int) -> int:
-    """Where a flatbuffer's table or vector is that a field, or the beginning, points to."""
-    return at + _number("<I", data, at)
-
-
-def _field(data: bytes, table: int, number: int) -> int:
-    """Where a field of a table is, which begins with the distance back to its list of distances; 0: left out."""
-    slots = table - _number("<i", data, table)
-    given = 4 + 2 * number < _number("<H", data, slots)
-    distance = _number("<H", data, slots + 4 + 2 * number) if given else 0
-    return table + distance if distance else 0
+def _checked(batch: Any) -> Any:
+    """The batch, unless it is damaged and tells of more values than it has."""
+    batch.validate()
+    return batch

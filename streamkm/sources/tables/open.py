@@ -18,7 +18,7 @@ from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.memory.frames import has_columns_of, index_of
+from streamkm.sources.memory.frames import frame_table, has_columns_of, index_of
 from streamkm.sources.memory.iterables import PassHash
 from streamkm.sources.svmlight.compressed import compression
 from streamkm.sources.tables.columns import (
@@ -178,20 +178,11 @@ def _is_tabbed(path: str) -> bool:
 
 
 def open_frame(X: Any, **options: Any) -> RowSource:
-    """Open a frame in memory; see `open_source` for options.
-
-    Raises InvalidInputError, InvalidParameterError, MissingDependencyError, also where pyarrow cannot make a table of
-    it.
-    """
+    """Open a frame in memory; see `open_source` for options, `frame_table` for errors."""
     if not options and (hasattr(X, "iloc") or not has_columns_of(X, "list", "array", "fixed_size_list", "large_list")):
         return open_array(X)
-    name = f"{type(X).__module__.partition('.')[0]} {type(X).__name__}"
-    pa = pyarrow(name)
-    try:
-        table = pa.Table.from_pandas(X, preserve_index=False) if hasattr(X, "iloc") else pa.table(X)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InvalidInputError(f"{name} cannot be made an Arrow table: {error}") from error
-    return MemoryTable(table, read_options(options), name="data frame", form=f"{name} in memory")
+    form = f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
+    return MemoryTable(frame_table(X, "data frame"), read_options(options), name="data frame", form=form)
 
 
 def open_stream(X: Any, **options: Any) -> RowSource:
