@@ -230,7 +230,7 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         from streamkm.estimators.model_files import load_estimator
         from streamkm.passes.label_tables import Written
         from streamkm.passes.labels import count_skipped
-        from streamkm.sources.tables.categories import UNSEEN
+        from streamkm.sources.arrow import UNSEEN
 
         UNSEEN.clear()
         check_labels_target(output, overwrite=options["overwrite"])

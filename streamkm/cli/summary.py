@@ -13,8 +13,7 @@ import numpy as np
 
 from streamkm.cli.options import COLUMN_FLAGS
 from streamkm.metrics.cluster_summary import ClusterSummary, blank_text
-from streamkm.sources.arrow import is_category, is_date, value_dtype
-from streamkm.sources.tables.categories import MOST_VALUES
+from streamkm.sources.arrow import MOST_VALUES, is_category, is_date, value_dtype
 
 if TYPE_CHECKING:
     from streamkm.sources.base import RowSource

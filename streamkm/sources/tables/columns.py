@@ -6,8 +6,10 @@ Knows Arrow's types and no file. A layout is a small picklable value.
 from __future__ import annotations
 
 import re
+import reprlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -19,9 +21,14 @@ from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
 from streamkm.sources.arrow import (
+    MOST_VALUES,
+    Column,
     Describe,
+    Unseen,
     day_numbers,
+    fill_one_hot,
     fill_vectors,
+    hash_entries,
     is_category,
     is_date,
     joined,
@@ -30,11 +37,14 @@ from streamkm.sources.arrow import (
     value_dtype,
 )
 from streamkm.sources.memory.frames import check_same_columns, index_of
-from streamkm.sources.tables.categories import MOST_VALUES, Column, Unseen, fill_one_hot, hash_entries
 
 _SHOWN_COLUMNS = 12
-_DATE = re.compile(r"\d{4}-\d\d-\d\d\b")  # the first characters of a date as text
-_DECIMAL = re.compile(r"[-+]?\d+,\d+")
+_HINTS = {  # of what a text that should be a number may be
+    re.compile(
+        r"[-+]?\d+,\d+$"
+    ): '. For decimal commas, read it as pandas.read_csv(path, decimal=",") and pass the frame',
+    re.compile(r"\d{4}-\d\d-\d\d\b"): ". For dates, convert the column first, as with pandas.to_datetime",
+}
 _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
 
 
@@ -247,10 +257,7 @@ def with_keys(table: Any, names: Sequence[str], keys: Mapping[str, str | None]) 
     """A table with a column of text for each of the names that is a key of its folders."""
     import pyarrow as pa
 
-    wanted = [name for name in names if name in keys]
-    if wanted and isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    for name in wanted:
+    for name in (name for name in names if name in keys):
         table = table.append_column(name, pa.repeat(pa.scalar(keys[name], pa.string()), table.num_rows))
     return table
 
@@ -344,39 +351,28 @@ def unknown_categories(layout: TableSchema, options: TableOptions) -> list[str]:
 
 
 def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> str:
-    values = one_chunk(head([column]).column(column))
-    held = [i for i, value in enumerate(values) if value.is_valid]
-    row = next((i for i in held if not _is_number(values[i].as_py())), held[0] if held else None)
-    shown = "" if row is None else f" ({_shortened(values[row].as_py())} in row {row:,})"
-    if is_category(kind):
-        text, more = "" if row is None else str(values[row].as_py()).strip(), ""
-        if _DECIMAL.fullmatch(text):
-            more = '. For decimal commas, read it as pandas.read_csv(path, decimal=",") and pass the frame'
-        elif _DATE.match(text):
-            more = ". For dates, convert the column first, as with pandas.to_datetime"
-        apart = not more and 1 < len(held) == len({values[i].as_py() for i in held})
-        names_rows = f'If it identifies rows, pass id_column="{column}". ' if apart else ""
-        return (
-            f"{name}: column {column!r} contains text{shown}; features must be numbers. {names_rows}Leave it out with "
-            f'exclude="{column}", or pass categories="onehot" or categories="hash"{more}'
-        )
+    values = [value.as_py() for value in one_chunk(head([column]).column(column))]
+    held = [row for row, value in enumerate(values) if value is not None]
+    row = next((row for row in held if not _is_number(values[row])), held[0] if held else None)
+    shown = "" if row is None else f" ({reprlib.repr(values[row])} in row {row:,})"
     remedy = f'Leave it out with exclude="{column}"'
-    if is_date(kind):
-        remedy += ', or pass dates="days" to read days since 1970'
-    return f"{name}: column {column!r} has type {kind}{shown}; features must be numbers. {remedy}"
+    if is_category(kind):
+        text = "" if row is None else values[row].strip()
+        hint = next((hint for form, hint in _HINTS.items() if form.match(text)), "")
+        if not hint and 1 < len(held) == len({values[row] for row in held}):
+            remedy = f'If it identifies rows, pass id_column="{column}". {remedy}'
+        what, remedy = "contains text", f'{remedy}, or pass categories="onehot" or categories="hash"{hint}'
+    else:
+        what = f"has type {kind}"
+        remedy += ', or pass dates="days" to read days since 1970' if is_date(kind) else ""
+    return f"{name}: column {column!r} {what}{shown}; features must be numbers. {remedy}"
 
 
 def _is_number(value: Any) -> bool:
-    try:
+    with suppress(TypeError, ValueError):
         float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _shortened(value: Any) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+        return True
+    return False
 
 
 def _vector_width(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> int:

@@ -21,13 +21,12 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, S
 from streamkm.core.progress import Stage
 from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.arrow import WORKING_BYTES, one_chunk, pyarrow
+from streamkm.sources.arrow import WORKING_BYTES, encoded, one_chunk, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.remote.objects import Address, remote_library
 from streamkm.sources.stored import name_of, open_binary, opened_path, read_fully
 from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text, read_text
-from streamkm.sources.tables.categories import encoded
 from streamkm.sources.tables.columns import (
     TableOptions,
     TableSchema,

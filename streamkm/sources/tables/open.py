@@ -6,7 +6,6 @@ pyarrow are asked in words of their own. Imports pyarrow alone.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -118,7 +117,7 @@ class BatchStream(BatchTable):
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         most, place = max(1, target_bytes // self._layout.row_bytes), 0
-        for batch in self._start():
+        for batch in self._columns(self._layout.names if self.replayable else None):
             for start in range(0, batch.num_rows, most):
                 piece = batch.slice(start, most)
                 yield self._filled([piece], place, place + piece.num_rows)
@@ -126,18 +125,13 @@ class BatchStream(BatchTable):
         if place == 0:
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
 
-    def _start(self) -> Iterator[Any]:
+    def _columns(self, names: list[str] | None) -> Iterator[Any]:
         if self.replayable:
-            return self._batches(self._layout.names)
-        if self._is_over:
+            return self._batches(names)
+        if names is not None or self._is_over:
             raise InvalidInputError(f"{self.name} can be read once only; write it to a file, or pass what makes it")
         self._is_over = True
         return self._once
-
-    def _columns(self, names: list[str]) -> Iterator[Any]:
-        if not self.replayable:
-            raise InvalidInputError(f"{self.name} can be read once only, which is for its rows; give its ids yourself")
-        return self._batches(names)
 
 
 def open_csv(
@@ -152,7 +146,8 @@ def open_csv(
     """Open CSV files, plain or compressed; see `open_source` for options, `CsvFiles` for errors."""
     from streamkm.sources.tables.csv_files import CsvStream, CsvTable
 
-    tabbed = _is_tabbed(paths[0])
+    name = paths[0].partition("?")[0].lower()
+    tabbed = ".tsv" in name[-8:] or name.endswith(".tab")
     form = check_format(delimiter, header, newlines_in_values, null_values, tabbed=tabbed)
     is_cut = not form.newlines_in_values and {compression(path) for path in paths} == {"plain"}
     return (CsvTable if is_cut else CsvStream)(paths, read_options(options), form)
@@ -170,11 +165,6 @@ def open_arrow(paths: Sequence[str], **options: Any) -> RowSource:
     from streamkm.sources.tables.files import ArrowTable
 
     return ArrowTable(paths, read_options(options))
-
-
-def _is_tabbed(path: str) -> bool:
-    name = path.partition("?")[0].lower()
-    return ".tsv" in name[-8:] or name.endswith(".tab")
 
 
 def open_frame(X: Any, **options: Any) -> RowSource:
@@ -252,25 +242,10 @@ def _open_dataset(X: Any, options: TableOptions, kind: str) -> RowSource:
 
             return ParquetTable(files, options)
 
-    how = _checked_pages(X) | {
-        "batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False,
-    }  # fmt: skip
+    how = {"batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
 
     def batches(names: list[str] | None) -> Iterator[Any]:
         with guarded("dataset", kind):
             yield from (batch for batch in X.to_batches(columns=names, **how) if batch.num_rows)
 
     return BatchStream(batches, X.schema, options, name="dataset", form=kind, replayable=True)
-
-
-def _checked_pages(X: Any) -> dict[str, Any]:
-    """Options for a dataset of Parquet to verify checksums of pages; none where files are encrypted."""
-    formats: list[Any] = [getattr(part, "format", None) for part in getattr(X, "children", [X])]
-    if any(getattr(each, "default_extname", None) != "parquet" for each in formats):
-        return {}
-    given = formats[0].default_fragment_scan_options
-    if getattr(given, "parquet_decryption_config", None) is not None:
-        return {}  # a copy of them would lose their keys
-    options = copy.copy(given)
-    options.page_checksum_verification = True
-    return {"fragment_scan_options": options}

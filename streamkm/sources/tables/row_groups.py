@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
-from streamkm.sources.arrow import WORKING_BYTES, trim_heap
+from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, trim_heap
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
 from streamkm.sources.memory.frames import index_of
 from streamkm.sources.remote.objects import Address, remote_library
 from streamkm.sources.stored import file_size, name_of, opened_path
-from streamkm.sources.tables.categories import MOST_VALUES, encoded
 from streamkm.sources.tables.columns import (
     TableOptions,
     TableSchema,
