@@ -65,13 +65,6 @@ WORKING_BYTES = 28 << 20
 """Memory that pyarrow takes while it reads, beside what it holds once it is loaded: its threads' pools."""
 
 
-def trim_heap() -> None:
-    """Return memory that pyarrow's pool keeps of what was freed; each thread's own would stay otherwise."""
-    import pyarrow as pa
-
-    pa.default_memory_pool().release_unused()
-
-
 @contextmanager
 def guarded(path: str, form: str, where: str = "") -> Iterator[None]:
     """Let pyarrow read a file or object: what it raises becomes SourceError.

@@ -91,16 +91,15 @@ def by_names(source: RowSource, names: Any) -> ChosenColumns:
         raise InvalidParameterError(f"genes={names!r}; needed: a column of var, or a list of names")
     cells = choosable(source)
     number_of = {name: number for number, name in enumerate(cells.feature_names or ())}
-    missing = [name for name in names if name not in number_of]
-    if missing:
-        more = f" and {len(missing) - 1:,} more of {len(names):,} genes" if len(missing) > 1 else ""
-        raise InvalidInputError(
-            f"{source.name} has no gene {missing[0]!r}{near_hint(missing[0], [*number_of])}{more}; needed: all genes "
-            f"that are chosen. If another column of var has these names, pass it as var_column="
-        )
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
         raise InvalidParameterError(f"genes= has {name!r} {times} times; leave one")
+    missing = [name for name in names if name not in number_of]
+    if missing:
+        raise InvalidInputError(
+            f"{source.name} has no gene {missing[0]!r}{near_hint(missing[0], [*number_of])}; {len(missing):,} of "
+            f"{len(names):,} chosen genes are missing. If another column of var has their names, pass it as var_column="
+        )
     return ChosenColumns(cells, [number_of[name] for name in names])
 
 

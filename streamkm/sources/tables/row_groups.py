@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
-from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, trim_heap
+from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
@@ -218,7 +218,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
         """Read one chunk; see `ChunkedSource.read`."""
         batches = self._rows(self._runs(chunk.start, chunk.stop), self._layout.names)
         rows = self._filled(batches, chunk.start, chunk.stop)
-        trim_heap()
+        pyarrow(self.name).default_memory_pool().release_unused()  # each thread's own would stay otherwise
         return rows
 
     def _runs(self, start: int, stop: int) -> Iterator[Run]:
