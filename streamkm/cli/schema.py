@@ -48,7 +48,7 @@ _TYPES: dict[Any, Any] = {
     "executor": int | Literal["auto"],
     "random_state": int | None,
     "kernel": Literal[(*KERNELS, *ALIASES)],
-    "gamma": float | Literal["scale"] | None,
+    "gamma": float | Literal["auto", "neighbors", "scale"] | None,
     "method": Literal[tuple(METHODS)],
     "landmarks": Literal[LANDMARKS],
     "ngram_range": list[int],

@@ -39,10 +39,7 @@ MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their squ
 def cluster_summary(estimator: Any) -> ClusterSummary | None:
     """What is in each cluster; None where it is not known, and of very many clusters."""
     described = getattr(estimator, "feature_deviations_", None) is not None
-    found: ClusterSummary | None = None
-    if described and len(estimator.counts_) <= MOST_DESCRIBED:
-        found = estimator.summary()
-    return found
+    return estimator.summary() if described and len(estimator.counts_) <= MOST_DESCRIBED else None
 
 
 def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
@@ -42,7 +42,13 @@ from streamkm.fitting.kernel.maps import MapRule, exact_objective, kernel_object
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import plan_kernel_fit
-from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, MOST_EVALUATIONS, KernelSizes, kernel_sizes
+from streamkm.planning.kernel_sizes import (
+    COLUMN_SKETCHES,
+    MOST_EVALUATIONS,
+    KernelSizes,
+    kernel_sizes,
+    neighbor_landmarks,
+)
 from streamkm.planning.memory_budget import planned_line_room
 from streamkm.planning.plan import Plan
 from streamkm.sketches import KernelOptions, Nystroem, full_options
@@ -66,10 +72,18 @@ class StreamKernelKMeans(BaseKMeans):
     kernel : str, callable or KernelOptions, default="rbf"
         "rbf", "laplacian", "linear", "polynomial", "cosine", "sigmoid", "chi2", "precomputed", or a function of rows
         and landmarks. `KernelOptions` describes each, and has `gamma_factor`, `degree` and `coef0`.
-    gamma : float or "scale", optional
-        Of the kernel. "scale": one over d times the variance of the sampled values. None: the kernel's `gamma_factor`
-        over twice the mean squared distance of sampled rows for "rbf", over the mean distance for "laplacian" and
-        "chi2", over the mean squared norm for "polynomial" and "sigmoid". A row of weight w counts as w rows.
+    gamma : float, "auto", "neighbors", "scale" or None, default="auto"
+        Of the kernel. None: `gamma_factor` over twice the mean squared distance of sampled rows for "rbf", over the
+        mean distance for "laplacian" and "chi2", over the mean squared norm for "polynomial" and "sigmoid"; a row of
+        weight w counts as w rows. "neighbors": `gamma_factor` over the square of the median distance to the 7th
+        neighbour among sampled rows (Zelnik-Manor and Perona), for "rbf" and "nystroem"; features are then the leading
+        k directions of the landmarks' normalized cut, which separate rings and moons. "auto": None's width, unless the
+        sampled rows form clusters at the width of neighbours that are clearly apart (a simplified silhouette above 0.95
+        among the features, and above that of None's). It compares where `kernel`, `method`, `n_landmarks`, `rank`,
+        `eps`, `fit_on` and `init` are the defaults and k is at most 100; the log tells both. "scale": one over d times
+        the variance of the sampled values.
+    gamma_factor : float, default=1.0
+        Factor of the gamma that a fit finds, times that of `KernelOptions`. More makes clusters more local.
     method : str or Nystroem, default="nystroem"
         "nystroem": rank-restricted Nystroem features; `Nystroem` says which rows are landmarks. "two-step": k-means on
         the landmarks alone, whatever `rank`. "fourier", "orthogonal-fourier": random Fourier features ("rbf" only) cut
@@ -176,7 +190,8 @@ class StreamKernelKMeans(BaseKMeans):
         n_clusters: int = 8,
         *,
         kernel: str | KernelFunction | KernelOptions = "rbf",
-        gamma: float | str | None = None,
+        gamma: float | str | None = "auto",
+        gamma_factor: float = 1.0,
         method: str | Nystroem = "nystroem",
         n_landmarks: int | str = "auto",
         rank: int | str = "auto",
@@ -197,6 +212,7 @@ class StreamKernelKMeans(BaseKMeans):
         self.n_clusters = n_clusters
         self.kernel = kernel
         self.gamma = gamma
+        self.gamma_factor = gamma_factor
         self.method = method
         self.n_landmarks = n_landmarks
         self.rank = rank
@@ -267,7 +283,6 @@ class StreamKernelKMeans(BaseKMeans):
         sizes = self._sizes(source)
         if sizes.short and self.n_landmarks == "auto":  # of a number that was given, the plan tells
             warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", StreamkmWarning, stacklevel=3)
-        progress = Progress(self.progress)
         with KernelContext.opened(
             self.executor,
             reader=RowReader(source, plan.chunk_bytes, "euclidean", self.invalid, may_index=True),
@@ -275,17 +290,13 @@ class StreamKernelKMeans(BaseKMeans):
             settings=self._settings(sizes, seed),
             weights=weights.each,
             writer=writer,
-            progress=progress,
+            progress=Progress(self.progress),
         ) as context:
             fitted = run_kernel_fit(context)
         set_fitted(self, fitted.fit, fitted.fit.model, context, weights, seed)
         self.kernel_ = fitted.kernel
         residual = fitted.trace_residual
         self.trace_residual_ = None if residual is None else weights.factor * residual
-
-    def transform(self, X: Any) -> NDArray[Any]:
-        """Distances of the rows to all centers, in the space of the features (n, k), float32; one pass."""
-        return super().transform(X)
 
     def exact_inertia(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Exact kernel objective of the clusters of rows in memory, by all pairs of them; O(n^2 d).
@@ -325,16 +336,6 @@ class StreamKernelKMeans(BaseKMeans):
             return weights.factor * kernel_objective(values, self.predict(X), each)
         return weights.factor * exact_objective(self.kernel_, rows, self.predict(X), each)
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the centers, the map and the parameters to one file, without pickle; labels are not kept.
-
-        Raises
-        ------
-        ModelFileError
-            If the kernel is a Python function.
-        """
-        super().save(path, overwrite=overwrite)
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float32"]  # of the features
@@ -359,8 +360,6 @@ class StreamKernelKMeans(BaseKMeans):
                 f"{source.name} is a sketch store; kernels need original rows: pass the data that it was made of"
             )
         given = parameters_of(self)
-        if given.kernel.kernel == "precomputed":
-            check_square(source)
         if source.n_rows is not None:
             check_clusters(given.n_clusters, source.n_rows)
         sizes = self._sizes(source)
@@ -369,10 +368,13 @@ class StreamKernelKMeans(BaseKMeans):
             n_clusters=given.n_clusters,
             method=given.method.method,
             sizes=sizes,
-            how=_how(given.method),
+            how=given.method.landmarks,
+            precomputed=given.kernel.kernel == "precomputed",
             all_rows=self._all_rows(),
             weighted=weighted,
             refine=given.refine,
+            n_neighbors=neighbor_landmarks(given),
+            near=given.gamma == "neighbors",
             resources=resources_of(given, memory_limit),
         ).with_epochs(self._settings(sizes, 0), stored=None)
 
@@ -382,15 +384,24 @@ class StreamKernelKMeans(BaseKMeans):
 
     def _sizes(self, source: RowSource) -> KernelSizes:
         given = parameters_of(self)
-        wanted = (given.n_clusters, given.n_landmarks, given.rank, given.eps)
+        near = given.gamma == "neighbors"
+        rank = given.n_clusters if near and given.rank == "auto" else given.rank
+        n_landmarks = neighbor_landmarks(given) if near else given.n_landmarks
+        wanted = (given.n_clusters, n_landmarks, rank, given.eps)
         return kernel_sizes(*wanted, source.estimated_rows, method=given.method.method)
 
     def _settings(self, sizes: KernelSizes, seed: int) -> KernelSettings:
         given = parameters_of(self)
         init = given_start(given.init)
         kernel, method = given.kernel, given.method
+        how = method.landmarks if method.method == "nystroem" else "uniform"
+        choice = Choice(how, sizes.n_landmarks, sizes.rank)
         rule = KernelRule(
-            kernel_name(kernel.kernel), given.gamma, kernel.gamma_factor, kernel.degree, float(kernel.coef0)
+            kernel_name(kernel.kernel),
+            given.gamma,
+            given.gamma_factor * kernel.gamma_factor,
+            kernel.degree,
+            float(kernel.coef0),
         )
         return KernelSettings(
             n_clusters=given.n_clusters,
@@ -401,22 +412,6 @@ class StreamKernelKMeans(BaseKMeans):
             refine=given.refine,
             seeds=random_streams(seed),
             kernel=rule,
-            map=MapRule(method.method, Choice(_how(method), sizes.n_landmarks, sizes.rank), method.landmark_rank),
+            map=MapRule(method.method, choice, method.landmark_rank, neighbor_landmarks(given)),
             all_rows=self._all_rows(),
-        )
-
-
-def _how(method: Nystroem) -> str:
-    """How landmarks are chosen, where the method leaves a choice."""
-    return method.landmarks if method.method == "nystroem" else "uniform"
-
-
-def check_square(source: RowSource) -> None:
-    """Refuse kernel values that are not of all rows with all rows."""
-    shape = (source.n_rows, source.n_features)
-    if None in shape or shape[0] != shape[1]:
-        known = " x ".join("unknown" if length is None else f"{length:,}" for length in shape)
-        raise InvalidInputError(
-            f'kernel="precomputed" needs the kernel values of all rows with each other; {source.name} is {known}: '
-            "give a square matrix, or the rows themselves and another kernel"
         )

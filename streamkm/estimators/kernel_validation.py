@@ -28,7 +28,11 @@ def check_kernel_parameters(estimator: Any) -> None:
         check_integer("landmark_rank", method.landmark_rank, 1)
     for name, smallest in (("n_landmarks", 1), ("rank", 1), ("refine", 0)):
         check_integer(name, getattr(estimator, name), smallest, or_auto=True)
-    for name, value in (("eps", estimator.eps), ("gamma_factor", kernel.gamma_factor)):
+    for name, value in (
+        ("eps", estimator.eps),
+        ("gamma_factor", estimator.gamma_factor),
+        ("gamma_factor", kernel.gamma_factor),
+    ):
         if not (value is None and name == "eps") and not 0 < as_number(value) < np.inf:
             raise InvalidParameterError(f"{name}={value!r}; needed: a number above 0")
     for name, value, known in (
@@ -39,14 +43,16 @@ def check_kernel_parameters(estimator: Any) -> None:
     ):
         check_choice(name, value, known)
     gamma = estimator.gamma
-    if isinstance(gamma, str) and gamma != "scale":
-        raise InvalidParameterError(f'gamma={gamma!r}; needed: a finite number above 0, "scale", or None')
-    Kernel(
-        kernel_name(kernel.kernel),
-        1.0 if gamma is None or isinstance(gamma, str) else gamma,
-        int(kernel.degree),
-        float(kernel.coef0),
-    )
+    if isinstance(gamma, str) and gamma not in ("auto", "neighbors", "scale"):
+        raise InvalidParameterError(
+            f'gamma={gamma!r}; needed: a finite number above 0, "auto", "neighbors", "scale", or None'
+        )
+    if gamma == "neighbors" and (kernel.kernel, method.method, method.landmarks) != ("rbf", "nystroem", "uniform"):
+        raise InvalidParameterError(
+            f'gamma="neighbors" with kernel={kernel.kernel!r} and {method}; needed: "rbf" and "nystroem", uniform'
+        )
+    width = 1.0 if gamma is None or isinstance(gamma, str) else gamma
+    Kernel(kernel_name(kernel.kernel), width, int(kernel.degree), float(kernel.coef0))
     if kernel.kernel == "precomputed":
         for name, known in (("method", ("nystroem", "two-step")), ("landmarks", ("uniform",))):
             if getattr(method, name) not in known:

@@ -19,7 +19,6 @@ from streamkm.planning.kernel_sizes import (
     COLUMN_SKETCHES,
     LANDMARK_SKETCHES,
     LIBRARY_MORE,
-    METHODS,
     MOST_EVALUATIONS,
     KernelMemoryModel,
     KernelSizes,
@@ -62,6 +61,9 @@ def _planned(
     weighted: bool,
     refine: int | str,
     resources: Resources,
+    n_neighbors: int = 0,
+    near: bool = False,
+    precomputed: bool = False,
 ) -> Plan:
     """The plan of a kernel fit below one limit.
 
@@ -72,10 +74,16 @@ def _planned(
     `core.memory.memory_limit_bytes`.
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
+    if precomputed and (source.n_rows is None or source.n_rows != source.n_features):
+        known = " x ".join("unknown" if n is None else f"{n:,}" for n in (source.n_rows, source.n_features))
+        raise InvalidInputError(
+            f'kernel="precomputed" needs the kernel values of all rows with each other; {source.name} is {known}: '
+            "give a square matrix, or the rows themselves and another kernel"
+        )
     budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
     chunk_bytes = resources.chunk_bytes
     size = budget.chunk_bytes(source, chunk_bytes, row_bytes)
-    columns, rank = sizes.n_landmarks, sizes.rank
+    columns, rank = max(sizes.n_landmarks, n_neighbors), sizes.rank
     wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
     sample_rows = max(n_clusters, columns, min(wanted, budget.most_sampled(row_bytes)))
     held = 0 if method.endswith("fourier") else columns
@@ -120,9 +128,12 @@ def _planned(
     if budget.workers is not None and all_rows:
         room = _epoch_room(planned, budget.workers, source.n_chunks(size) or 1, budget.limit_bytes - memory["cluster"])
     counts_first = weighted and source.n_rows is None and not source.streams
-    more = all_rows + (all_rows and method not in LANDMARK_SKETCHES) + (refine if isinstance(refine, int) else 0)
-    why = f"{METHODS[method]}; {columns:,} columns" + (f"; features: {sizes.why}" if sizes.why else "")
-    why += f"; {sizes.short}" if sizes.short else ""
+    more = (
+        all_rows
+        + (all_rows and not near and method not in LANDMARK_SKETCHES)
+        + (refine if isinstance(refine, int) else 0)
+    )
+    why = f"{method}; {sizes.n_landmarks:,} columns" + (f"; {sizes.short}" if sizes.short else "")
     before = tuple(stage.name for stage in source.stages_before)
     plan = Plan(
         source=source.name,
@@ -161,8 +172,7 @@ def _planned(
         )
     if resources.caches_rows:
         plan = with_cached_rows(plan, source, budget)
-    remedy = 'use fewer n_landmarks, a smaller rank, or fit_on="sample"'
-    return checked(plan, remedy, largest(size), budget)
+    return checked(plan, 'use fewer n_landmarks, a smaller rank, or fit_on="sample"', largest(size), budget)
 
 
 def _epoch_room(sizes: KernelMemoryModel, workers: PlannedWorkers, n_chunks: int, client_bytes: int) -> EpochRoom:

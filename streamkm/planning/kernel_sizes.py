@@ -6,6 +6,7 @@ Pure functions of the parameters and the number of rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import FindSketch
 from streamkm.passes.sketch_rows import SketchRows
 from streamkm.planning.memory import CHECK_CENTERS, CHECK_COPIES, ROUND_COPIES
+from streamkm.sketches import Nystroem
 from streamkm.sketches.kernel_columns import BATCH_ROWS
 from streamkm.sketches.kernel_map import gram_bytes
 from streamkm.sketches.sizing import kernel_columns, nystroem_columns
@@ -96,27 +98,15 @@ class KernelMemoryModel:
         return {name: base + LIBRARY_MORE + size for name, size in stages.items()}
 
 
-METHODS = {
-    "nystroem": "kernel values against landmarks, projected on the leading directions",
-    "two-step": "clusters of the landmarks alone; other rows join the nearest",
-    "sampled-columns": "kernel values against landmarks, as they are",
-    "sub-gaussian": "kernel values against landmarks, few of them added up with random signs",
-    "sub-gaussian-entries": "kernel values against landmarks, few of them added up with a random sign each",
-    "ros": "kernel values against landmarks, rotated by a randomized Hadamard matrix",
-    "gaussian": "Gaussian combinations of all kernel columns",
-    "signs": "random signs over all kernel columns",
-    "srht": "randomized Hadamard combinations of all kernel columns",
-    "countsketch": "kernel columns added up, with random signs, in buckets",
-    "fourier": "random Fourier features, projected on their leading directions",
-    "orthogonal-fourier": "orthogonal random Fourier features, projected on their leading directions",
-}
 COLUMN_SKETCHES = ("gaussian", "signs", "srht", "countsketch")
 LANDMARK_SKETCHES = ("sampled-columns", "sub-gaussian", "sub-gaussian-entries", "ros")
 """Whose features are combinations of kernel values against drawn rows, without the root of the rows' own matrix."""
+METHODS = ("nystroem", "two-step", *LANDMARK_SKETCHES, *COLUMN_SKETCHES, "fourier", "orthogonal-fourier")
 LANDMARKS = ("uniform", "leverage", "rank-leverage", "kmeans")
 LOSS, LARGEST_AUTO_RANK = 0.1, 256  # where no loss is given: k / LOSS features, at most so many
 COLUMNS_PER_DIRECTION, FEWEST_PER_DIRECTION = 8, 2
 LARGEST_AUTO_LANDMARKS = 2048  # but for FEWEST_PER_DIRECTION
+NEIGHBOR_LANDMARKS = 1000  # of the width of neighbours: three rings need 700; a cluster 10 at least
 DELTA = 0.1  # of the bound for Yin et al.'s sketches, which `eps` says nothing else to
 MOST_EVALUATIONS = 1 << 32  # of the kernel, where all rows meet all rows: some minutes
 
@@ -127,7 +117,6 @@ class KernelSizes:
 
     n_landmarks: int  # columns of the sketch, c
     rank: int  # features, m
-    why: str = field(default="", compare=False)  # where the rank comes from, if it was left open
     # what `eps` asks for and does not get; empty where it gets it, or where none was given
     short: str = field(default="", compare=False)
 
@@ -158,10 +147,11 @@ def kernel_sizes(
     if method in LANDMARK_SKETCHES:
         columns = min(most, max(n_clusters, root) if n_landmarks == "auto" else int(n_landmarks))
         if method == "ros":
-            columns = _next_power(columns) if _next_power(columns) <= most else _next_power(columns) // 2
+            power = 1 << (columns - 1).bit_length()
+            columns = power if power <= most else power // 2
         short = "" if eps is None else _short_of_risk(columns, eps, n_rows)
-        return KernelSizes(columns, columns, "", short)
-    wanted, why = _rank(n_clusters, n_landmarks, rank, eps)
+        return KernelSizes(columns, columns, short)
+    wanted = _rank(n_clusters, n_landmarks, rank, eps)
     asked = 0 if eps is None else _asked_columns(method, wanted, eps, n_rows)
     columns = int(n_landmarks) if n_landmarks != "auto" else 0
     if not columns:
@@ -169,7 +159,17 @@ def kernel_sizes(
         columns = max(FEWEST_PER_DIRECTION * wanted, enough)
     columns = min(columns, most)
     short = "" if eps is None else _short(n_clusters, method, columns, min(wanted, columns), eps, asked, n_rows)
-    return KernelSizes(columns, min(wanted, columns), why, short)
+    return KernelSizes(columns, min(wanted, columns), short)
+
+
+def neighbor_landmarks(given: Any) -> int:
+    """Landmarks at the width of neighbours, where an estimator's parameters ask for it or "auto" tries it; else 0."""
+    most = max(NEIGHBOR_LANDMARKS, 10 * given.n_clusters)
+    if given.gamma == "neighbors":
+        return most if given.n_landmarks == "auto" else int(given.n_landmarks)
+    left = (given.gamma, given.n_landmarks, given.rank, given.eps, given.fit_on, given.kernel.kernel, given.method)
+    tried = left == ("auto", "auto", "auto", None, "sample", "rbf", Nystroem()) and str(given.init) == "k-means++"
+    return NEIGHBOR_LANDMARKS if tried and given.n_clusters > 1 and most == NEIGHBOR_LANDMARKS else 0
 
 
 def _asked_columns(method: str, rank: int, eps: float, n_rows: int | None) -> int:
@@ -194,10 +194,7 @@ def _short(n_clusters: int, method: str, columns: int, rank: int, eps: float, as
         return f"eps={eps} asks for {features:,} features; there are {rank:,}"
     if columns >= asked or columns == n_rows:  # all rows are landmarks: nothing is approximated but by the rank
         return ""
-    holds = [share for share in (0.2, 0.3, 0.5, 0.7, 0.9) if share > eps]
-    holds = [share for share in holds if _asked_columns(method, rank, share, n_rows) <= columns]
-    kept = f"so many keep eps={holds[0]}" if holds else "so few keep no eps below 1"
-    return f"eps={eps} asks for {asked:,} columns (coherence 1, constants 1); of {columns:,} theory says that {kept}"
+    return f"eps={eps} asks for {asked:,} columns (coherence 1, constants 1); there are {columns:,}"
 
 
 def _short_of_risk(columns: int, eps: float, n_rows: int | None) -> str:
@@ -210,19 +207,13 @@ def _short_of_risk(columns: int, eps: float, n_rows: int | None) -> str:
     return f"eps={eps} asks for {asked:,} landmarks (theorem 1 of Yin et al., constant 1); there are {columns:,}"
 
 
-def _next_power(value: int) -> int:
-    """The lowest power of 2 from a value on."""
-    return 1 << (value - 1).bit_length()
-
-
-def _rank(n_clusters: int, n_landmarks: int | str, rank: int | str, eps: float | None) -> tuple[int, str]:
-    """Features wanted, and why."""
+def _rank(n_clusters: int, n_landmarks: int | str, rank: int | str, eps: float | None) -> int:
+    """Features wanted."""
     if rank != "auto":
-        return int(rank), ""
+        return int(rank)
     if eps is not None:
-        return int(np.ceil(n_clusters / eps)), f"k / eps for eps={eps}"
+        return int(np.ceil(n_clusters / eps))
     if n_landmarks != "auto":
         middle = int(np.ceil(np.sqrt(n_clusters * int(n_landmarks))))
-        return max(n_clusters + 1, min(middle, int(n_landmarks) // 2)), "sqrt(k c) for the landmarks given"
-    wanted = min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / LOSS)))
-    return wanted, f"k / eps for eps={n_clusters / wanted:.2g}"
+        return max(n_clusters + 1, min(middle, int(n_landmarks) // 2))
+    return min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / LOSS)))

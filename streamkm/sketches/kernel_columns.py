@@ -119,11 +119,8 @@ class KernelColumns:
         width = self.landmarks.shape[1]
         if X.shape[1] > width or (isinstance(X, np.ndarray) and X.shape[1] < width):
             raise InvalidInputError(f"rows have {X.shape[1]:,} features; the landmarks have {width:,}")
-        if (
-            self.kernel.name == "chi2"
-            and X.shape[0]
-            and (X if isinstance(X, np.ndarray) else X.data).min(initial=0) < 0
-        ):
+        entries = X if isinstance(X, np.ndarray) else X.data
+        if self.kernel.name == "chi2" and entries.min(initial=0) < 0:
             raise InvalidInputError('negative values; needed: none for kernel="chi2": take "rbf" or "laplacian"')
         n_batch = BATCH_ROWS
         if not callable(self.kernel.name):

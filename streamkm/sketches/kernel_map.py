@@ -50,9 +50,9 @@ class KernelMap(SketchAnswers):
     landmarks: NDArray[Any]  # float32 or float64 (c, d), or the entries of sparse landmarks (nnz,), together with
     indices: NDArray[Any] | None = None  # ndarray, or None for dense landmarks
     indptr: NDArray[Any] | None = None
+    unit: bool = False  # whether features are brought to unit length, for directions of a normalized cut
     kind: ClassVar[str] = "kernel"
     passes_to_fit: ClassVar[int] = 1
-    is_nystroem: ClassVar[bool] = True
     scales_with_rows: ClassVar[bool] = False
     moves_with_rows: ClassVar[bool] = False
 
@@ -60,12 +60,8 @@ class KernelMap(SketchAnswers):
         sparse = self.indices is not None and self.indptr is not None
         n_columns = len(self.indptr) - 1 if self.indptr is not None else len(self.landmarks)
         fits = self.projection.ndim == 2 and self.projection.dtype == np.float32
-        fits = (
-            fits
-            and n_columns > 0
-            and n_columns == len(self.projection)
-            and self.landmarks.dtype in (np.float32, np.float64)
-        )
+        fits = fits and len(self.projection) == n_columns > 0
+        fits = fits and self.landmarks.dtype in (np.float32, np.float64)
         if sparse:
             fits = fits and self.landmarks.ndim == 1 and self._lists_fit()
         else:
@@ -96,8 +92,16 @@ class KernelMap(SketchAnswers):
         """Kernel values that each row's features are made of, c."""
         return len(self.projection)
 
+    @property
+    def is_nystroem(self) -> bool:  # type: ignore[override]
+        """Whether ``K - B B'`` is positive semidefinite."""
+        return not self.unit
+
     def apply(self, X: Matrix) -> Matrix:
-        return projected(self.columns.batches(X), X.shape[0], self.projection)
+        out = projected(self.columns.batches(X), X.shape[0], self.projection)
+        if self.unit:
+            out /= np.maximum(np.sqrt(np.einsum("ij,ij->i", out, out)), np.finfo(np.float32).tiny)[:, None]
+        return out
 
     def batches(self, X: Matrix) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Kernel values before the projection: see `KernelColumns.batches`."""
@@ -124,7 +128,7 @@ class KernelMap(SketchAnswers):
     def to_dict(self) -> dict[str, Any]:
         if not isinstance(self.kernel, str):
             raise ModelFileError("a kernel that is a Python function cannot be saved; use one of the named kernels")
-        names = ("kernel", "gamma", "degree", "coef0", "n_features")
+        names = ("kernel", "gamma", "degree", "coef0", "n_features", *(["unit"] if self.unit else []))
         return {"kind": self.kind, **{name: getattr(self, name) for name in names}}
 
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -235,7 +235,8 @@ def test_refuses_what_does_not_fit_in_memory(small_digits):
     [
         ({"kernel": "rfb"}, "kernel='rfb'; needed: one of rbf"),
         ({"gamma": 0}, "gamma=0; needed"),
-        ({"gamma": "auto"}, "gamma='auto'; needed: a finite number above 0, \"scale\", or None"),
+        ({"gamma": "wide"}, 'gamma=\'wide\'; needed: a finite number above 0, "auto", "neighbors"'),
+        ({"gamma_factor": 0}, "gamma_factor=0; needed: a number above 0"),
         ({"kernel": KernelOptions(gamma_factor=-1)}, "gamma_factor=-1; needed: a number above 0"),
         ({"eps": 0}, "eps=0; needed: a number above 0"),
         ({"kernel": KernelOptions(degree=0)}, "degree=0"),
@@ -400,8 +401,8 @@ def test_every_kernel_clusters(small_digits, kernel):
 # ---- parameters in full
 
 
-def test_the_constructor_takes_19_parameters():
-    assert len(inspect.signature(StreamKernelKMeans).parameters) == 19
+def test_the_constructor_takes_20_parameters():
+    assert len(inspect.signature(StreamKernelKMeans).parameters) == 20
 
 
 def same_fit(got, wanted):
@@ -423,6 +424,7 @@ def test_options_of_the_kernel_are_those_of_its_values(small_digits):
     X = small_digits.X[:300]
     usual, local = (kernel_kmeans(3, kernel=KernelOptions(gamma_factor=factor)).fit(X) for factor in (1, 4))
     assert local.kernel_.gamma == pytest.approx(4 * usual.kernel_.gamma)
+    same_fit(kernel_kmeans(3, gamma_factor=4).fit(X), local)
     fitted = kernel_kmeans(3, kernel=KernelOptions("polynomial", degree=2, coef0=0.5), gamma=0.25).fit(X)
     assert (fitted.kernel_.gamma, fitted.kernel_.degree, fitted.kernel_.coef0) == (0.25, 2, 0.5)
     K = polynomial_kernel(X, degree=2, coef0=0.5, gamma=0.25)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.datasets import load_svmlight_file, make_blobs, make_circles
+from sklearn.datasets import load_svmlight_file, make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.pairwise import chi2_kernel, euclidean_distances, manhattan_distances, pairwise_kernels, rbf_kernel
 
@@ -32,6 +33,7 @@ from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.sketches.kernel_map import inverse_root
 from tests import naive
+from tests.passes.test_passes import CountingSource
 from tests.tables import cases
 
 GAMMA = 0.5
@@ -151,12 +153,8 @@ class TestLandmarks:
 class TestColumnSketches:
     @cases("method", COLUMN_SKETCHES)
     def test_is_one_matrix_scaled_to_identity(self, method):
-        sketch = column_sketch(method, 40, 24, 7)
-        S = sketch.combine(np.eye(40, dtype=np.float32))
-        assert S.shape == (40, 24)
-        M = np.random.default_rng(0).normal(size=(24, 3))
-        np.testing.assert_allclose(sketch.spread(M), S @ M, atol=1e-5)
-        seeds = [column_sketch(method, 40, 24, seed).combine(np.eye(40, dtype=np.float32)) for seed in range(200)]
+        assert column_sketch(method, 40, 24, 7).shape == (40, 24)
+        seeds = [np.eye(40, dtype=np.float32) @ column_sketch(method, 40, 24, seed) for seed in range(200)]
         np.testing.assert_allclose(np.mean([S @ S.T for S in seeds], axis=0), np.eye(40), atol=0.12)
 
     @pytest.mark.parametrize("method", COLUMN_SKETCHES)
@@ -173,7 +171,7 @@ class TestColumnSketches:
         X = blobs[0][:90]
         K = rbf_kernel(X, gamma=GAMMA)
         sketch = column_sketch("signs", 90, 30, 3)
-        S = sketch.combine(np.eye(90, dtype=np.float32)).astype(np.float64)
+        S = sketch.astype(np.float64)
         root = inverse_root(S.T @ K @ S, 20)
         u, s, _ = np.linalg.svd(K @ S @ root, full_matrices=False)
         wanted = u[:, :6] * s[:6]
@@ -341,20 +339,14 @@ def test_a_loss_that_is_asked_for_is_kept():
     for k in (10, 26, 100):
         assert kernel_sizes(k, "auto", "auto", 0.1, 10**6).rank == 10 * k
     assert kernel_sizes(200, "auto", "auto", 0.1, 10**6) == KernelSizes(4000, 2000)  # landmarks grow with the rank
-    # without, the rank has a limit, and the plan says what that means
+    # without, the rank has a limit
     assert kernel_sizes(100, "auto", "auto", None, 10**6) == KernelSizes(2048, 256)
-    X = np.random.default_rng(0).normal(size=(3000, 3))
-    assert "k / eps for eps=0.39" in StreamKernelKMeans(100, progress=False).plan(X).why_sketch
-    assert "k / eps for eps=0.05" in StreamKernelKMeans(10, eps=0.05, progress=False).plan(X).why_sketch
 
 
 def test_too_few_columns_for_a_loss_are_said():
     sizes = kernel_sizes(50, "auto", "auto", 0.05, 10**6)
     assert sizes == KernelSizes(2048, 1000)
-    assert sizes.short == (
-        "eps=0.05 asks for 26,908 columns (coherence 1, constants 1); of 2,048 theory says that so few keep no eps "
-        "below 1"
-    )
+    assert sizes.short == "eps=0.05 asks for 26,908 columns (coherence 1, constants 1); there are 2,048"
     # up to the limit, as many are taken as theory asks for
     assert kernel_sizes(10, "auto", "auto", 0.1, 10**5) == KernelSizes(1461, 100)
     for short in (
@@ -365,7 +357,7 @@ def test_too_few_columns_for_a_loss_are_said():
         kernel_sizes(50, "auto", "auto", 1.5, 10**6).short,  # promises nothing
     ):
         assert short == ""
-    assert kernel_sizes(10, 1000, "auto", 0.1, 10**5).short.endswith("of 1,000 theory says that so many keep eps=0.2")
+    assert kernel_sizes(10, 1000, "auto", 0.1, 10**5).short.endswith("there are 1,000")
     assert "asks for 100 features; there are 20" in kernel_sizes(10, 2000, 20, 0.1, 10**5).short
     for method in ("fourier", "two-step"):
         assert kernel_sizes(10, "auto", "auto", 0.1, 10**5, method=method).short.startswith("no theorem here")
@@ -522,3 +514,60 @@ def test_many_clusters_take_epochs_among_the_features(fit_on, tmp_path):
     plain = StreamKernelKMeans(70, n_landmarks=60, fit_on=fit_on, random_state=0, n_init=1, progress=False).fit(X)
     assert "epochs" not in [stage.name for stage in plain.stages_]
     assert one.inertia_ < 1.01 * plain.inertia_
+
+
+def rings(n_rows, seed=0):
+    rng = np.random.default_rng(seed)
+    ring, turn = rng.integers(3, size=n_rows), 2 * np.pi * rng.random(n_rows)
+    X = np.column_stack([np.cos(turn), np.sin(turn)]) * (ring + 1)[:, None]
+    return X + 0.1 * rng.normal(size=X.shape), ring
+
+
+SHAPES = {
+    "circles": lambda: make_circles(20_000, noise=0.05, factor=0.5, random_state=0),
+    "moons": lambda: make_moons(20_000, noise=0.05, random_state=0),
+    "rings": lambda: rings(20_000),
+}
+
+
+@cases("shape", SHAPES)
+def test_the_default_width_finds_groups_that_touch_no_plane(shape, tmp_path, caplog):
+    X, y = SHAPES[shape]()
+    caplog.set_level(logging.INFO, "streamkm")
+    kernel = StreamKernelKMeans(len(np.unique(y)), random_state=0, progress=False).fit(X)
+    assert adjusted_rand_score(y, kernel.labels_) >= 0.99
+    assert kernel.n_passes_ == 2
+    assert kernel.trace_residual_ is None  # features are no approximation of the kernel
+    assert "the latter kept" in caplog.text
+    kernel.save(tmp_path / "model.npz")
+    np.testing.assert_array_equal(StreamKernelKMeans.load(tmp_path / "model.npz").predict(X), kernel.labels_)
+
+
+def test_the_default_width_is_that_of_all_rows_unless_groups_are_apart(small_digits):
+    X, options = small_digits.X[:600], {"random_state": 0, "progress": False}
+    kernel, wide = (StreamKernelKMeans(10, gamma=gamma, **options).fit(X) for gamma in ("auto", None))
+    assert kernel.kernel_ == wide.kernel_
+    np.testing.assert_array_equal(kernel.labels_, wide.labels_)
+    equal = StreamKernelKMeans(2, **options).fit(np.eye(2)[[0] * 40 + [1] * 40])  # no distance to the 7th neighbour
+    assert sorted(equal.counts_) == [40, 40]
+
+
+@cases("make", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("fit_on", ["sample", "all"])
+def test_the_width_of_neighbours(fit_on, make):
+    X, y = make_moons(900, noise=0.03, random_state=0)
+    source = CountingSource(make(X))
+    kernel = StreamKernelKMeans(2, gamma="neighbors", gamma_factor=0.5, fit_on=fit_on, random_state=0, progress=False)
+    kernel.fit(source)
+    width = np.median(np.sort(euclidean_distances(X), axis=1)[:, 7])
+    assert kernel.kernel_.gamma == pytest.approx(0.5 / width**2, rel=1e-6)
+    assert adjusted_rand_score(y, kernel.labels_) == 1
+    assert set(source.read_rows.values()) == {kernel.n_passes_} == {kernel.plan_.passes}
+
+
+def test_the_width_of_neighbours_needs_neighbours():
+    kernel = StreamKernelKMeans(2, gamma="neighbors", progress=False)
+    with pytest.raises(InvalidInputError, match="the 7th neighbour is at distance 0 from most of 80 sampled rows"):
+        kernel.fit(np.eye(2)[[0] * 40 + [1] * 40])
+    with pytest.raises(InvalidParameterError, match="gamma=\"neighbors\" with kernel='laplacian'"):
+        kernel.set_params(kernel="laplacian").fit(np.eye(9))

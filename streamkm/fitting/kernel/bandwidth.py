@@ -7,14 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.row_sample import Sample
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix
 from streamkm.fitting.kernel.records import KernelRule
 from streamkm.kernels.sketch import kernel_values
 from streamkm.sketches.kernel_columns import BATCH_ROWS, WITHOUT_GAMMA, Kernel, KernelFunction
 
 SUM_ROWS = 5000  # that set gamma by sums: within about one in a hundred
+NEIGHBOR = 7  # whose median distance is a width: Zelnik-Manor and Perona, NIPS 2004, section 2
+ALONE = 3  # times that distance to the same neighbour, from which a row is no landmark: it would be a group by itself
 PAIR_ROWS = 256  # whose differences are averaged where no formula gives the mean
 
 
@@ -74,6 +78,25 @@ def gamma_by_scale(X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> floa
     return 1 / (X.shape[1] * variance) if variance > float(np.finfo(np.float32).tiny) else 1.0
 
 
+def gamma_by_neighbors(X: Matrix, factor: float) -> tuple[float, NDArray[np.int64]]:
+    """Gamma ``factor / s^2`` of "rbf", and the rows near others; s is the median distance to the 7th neighbour.
+
+    Raises InvalidInputError: if that is 0, or there are no 8 rows.
+
+    `X`: ndarray or csr_array (c, d), the rows that are landmarks.
+
+    References: Zelnik-Manor and Perona, "Self-tuning spectral clustering", NIPS 2004, with one width for all rows.
+    """
+    distances = np.sort(euclidean_distances(X), axis=1)[:, NEIGHBOR:][:, :1].ravel()
+    width = float(np.median(distances)) if len(distances) else 0.0
+    if not width > float(np.sqrt(np.finfo(np.float32).tiny)):
+        raise InvalidInputError(
+            f'gamma="neighbors": the {NEIGHBOR}th neighbour is at distance 0 from most of {X.shape[0]:,} sampled rows, '
+            "or there are too few; give a number, or gamma=None"
+        )
+    return factor / width**2, np.flatnonzero(distances <= ALONE * width)
+
+
 def _mean_d2norm(X: Matrix, weights: NDArray[np.float64]) -> float:
     """Mean squared norm of rows."""
     squares = np.square(X if isinstance(X, np.ndarray) else X.data, dtype=np.float64)
@@ -122,7 +145,7 @@ def _total(values: NDArray[Any], weights: NDArray[np.float64]) -> float:
 
 
 def resolved(rule: KernelRule, sample: Sample) -> Kernel:
-    """The kernel that parameters mean on sampled rows; gamma by a rule where it is None or "scale"."""
-    if rule.gamma is None:
+    """The kernel that parameters mean on sampled rows; gamma by a rule where it is None, "auto" or "scale"."""
+    if rule.gamma is None or rule.gamma == "auto":
         return rule.with_gamma(gamma_by_rule(rule.name, sample.X, rule.factor, sample.weights))
     return rule.with_gamma(gamma_by_scale(sample.X, sample.weights) if isinstance(rule.gamma, str) else rule.gamma)

@@ -6,7 +6,6 @@ K is made a few rows at a time and never held.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import Any
 
@@ -26,97 +25,38 @@ from streamkm.sketches.kernel_map import KernelMap, inverse_root, oriented
 PIECE_ROWS = 1024
 
 
-class ColumnSketch(ABC):
-    """A random matrix S (n, c), scaled so that its columns have about unit length: ``E[S S'] = I``."""
+def column_sketch(method: str, n_rows: int, n_columns: int, seed: int) -> Matrix:
+    """A random matrix S (n, c), scaled so that its columns have about unit length: ``E[S S'] = I``.
 
-    @abstractmethod
-    def combine(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """``rows @ S`` (v, c) of rows (v, n)."""
+    "gaussian" and "signs": independent entries. "countsketch": each column of K is added, with a hashed sign, to one of
+    c. "srht": random signs times c columns of the Walsh-Hadamard matrix.
 
-    @abstractmethod
-    def spread(self, M: NDArray[np.float64]) -> NDArray[np.float32]:
-        """``S @ M`` (n, r) of M (c, r)."""
-
-
-class DenseSketch(ColumnSketch):
-    """Independent entries: Gaussian, or +1 and -1 by a hash ("signs").
-
-    References: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2 (Gaussian); Achlioptas, J. Comput. Syst. Sci. 66
-    (2003) (signs).
+    References: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Achlioptas, J. Comput. Syst. Sci. 66 (2003) (signs);
+    Clarkson and Woodruff, STOC 2013, section 2; Tropp, Adv. Adapt. Data Anal. 3 (2011) (SRHT).
     """
-
-    def __init__(self, n_rows: int, n_columns: int, seed: int, *, gaussian: bool):
-        if gaussian:
-            self._S = np.random.default_rng(seed).standard_normal((n_rows, n_columns), np.float32)
-        else:
-            self._S = np.empty((n_rows, n_columns), np.float32)
-            kernel_values.hashed_signs(np.uint64(seed), 0, self._S)
-        self._S /= np.float32(np.sqrt(n_columns))
-
-    def combine(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        return rows @ self._S
-
-    def spread(self, M: NDArray[np.float64]) -> NDArray[np.float32]:
-        return self._S @ M.astype(np.float32)
-
-
-class BucketSketch(ColumnSketch):
-    """CountSketch: each column of K is added, with a hashed sign, to one of c.
-
-    References: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Clarkson and Woodruff, STOC 2013, section 2.
-    """
-
-    def __init__(self, n_rows: int, n_columns: int, seed: int):
+    if method == "countsketch":
         buckets, signs = np.empty(n_rows, np.int32), np.empty(n_rows, np.float32)
         hash_features(np.uint64(seed), 0, n_rows, np.uint64(n_columns), buckets, signs)
-        self._S = sp.csr_array((signs, buckets, np.arange(n_rows + 1)), shape=(n_rows, n_columns))
-
-    def combine(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        return np.ascontiguousarray((self._S.T @ rows.T).T)
-
-    def spread(self, M: NDArray[np.float64]) -> NDArray[np.float32]:
-        return np.asarray(self._S @ M.astype(np.float32))
-
-
-class HadamardSketch(ColumnSketch):
-    """Random signs, the Walsh-Hadamard transform, and c of its columns (SRHT): O(n log n) a row, whatever c.
-
-    References: Wang, Gittens and Mahoney, JMLR 20 (2019), table 2; Tropp, "Improved analysis of the subsampled
-    randomized Hadamard transform", Adv. Adapt. Data Anal. 3 (2011).
-    """
-
-    def __init__(self, n_rows: int, n_columns: int, seed: int):
-        self._n_rows, self._width = n_rows, 1 << max(0, n_rows - 1).bit_length()
-        signs = np.empty((1, n_rows), np.float32)
-        kernel_values.hashed_signs(np.uint64(seed), 0, signs)
-        picked = np.random.default_rng(seed).choice(self._width, min(n_columns, self._width), replace=False)
-        self._signs, self._picked = signs[0], np.sort(picked)
-        self._scale = np.float32(1 / np.sqrt(len(picked)))
-
-    def combine(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        padded = np.zeros((len(rows), self._width), np.float32)
-        np.multiply(rows, self._signs, out=padded[:, : self._n_rows])
-        kernel_values.walsh_hadamard(padded)
-        return padded[:, self._picked] * self._scale
-
-    def spread(self, M: NDArray[np.float64]) -> NDArray[np.float32]:
-        padded = np.zeros((M.shape[1], self._width), np.float32)
-        padded[:, self._picked] = M.T * self._scale
-        kernel_values.walsh_hadamard(padded)
-        return np.ascontiguousarray((padded[:, : self._n_rows] * self._signs).T)
-
-
-def column_sketch(method: str, n_rows: int, n_columns: int, seed: int) -> ColumnSketch:
-    """The sketch of a method's name."""
-    if method == "srht":
-        return HadamardSketch(n_rows, n_columns, seed)
-    if method == "countsketch":
-        return BucketSketch(n_rows, n_columns, seed)
-    return DenseSketch(n_rows, n_columns, seed, gaussian=method == "gaussian")
+        return sp.csr_array((signs, buckets, np.arange(n_rows + 1)), shape=(n_rows, n_columns))
+    if method == "gaussian":
+        S = np.random.default_rng(seed).standard_normal((n_rows, n_columns), np.float32)
+    elif method == "signs":
+        S = np.empty((n_rows, n_columns), np.float32)
+        kernel_values.hashed_signs(np.uint64(seed), 0, S)
+    else:
+        width, row_signs = 1 << max(0, n_rows - 1).bit_length(), np.empty((1, n_rows), np.float32)
+        kernel_values.hashed_signs(np.uint64(seed), 0, row_signs)
+        picked = np.sort(np.random.default_rng(seed).choice(width, min(n_columns, width), replace=False))
+        rows = np.zeros((len(picked), width), np.float32)
+        rows[np.arange(len(picked)), picked] = 1
+        kernel_values.walsh_hadamard(rows)
+        S = np.ascontiguousarray((rows[:, :n_rows] * row_signs).T)
+    S /= np.float32(np.sqrt(S.shape[1]))
+    return S
 
 
 def sketched_columns_map(
-    here: Executor, kernel: Kernel, X: Matrix, sketch: ColumnSketch, rank: int, root_rank: int | None = None
+    here: Executor, kernel: Kernel, X: Matrix, S: Matrix, rank: int, root_rank: int | None = None
 ) -> KernelMap:
     """The rank-restricted map of ``K ~ C W^+ C'`` with ``C = K S`` and ``W = S' K S``, all rows being landmarks.
 
@@ -128,18 +68,18 @@ def sketched_columns_map(
     columns = KernelColumns(kernel, X)
     cuts = [*range(0, X.shape[0], PIECE_ROWS), X.shape[0]]
     pieces = [slice(start, stop) for start, stop in pairwise(cuts)]
-    C = np.concatenate(here.each("columns", _combined, pieces, X, columns, sketch))
-    W = sketch.combine(np.ascontiguousarray(C.T))
+    C = np.concatenate(here.each("columns", _combined, pieces, X, columns, S))
+    W = np.ascontiguousarray(C.T) @ S
     root = inverse_root(W, root_rank)
     inner = root.T @ _gram(C) @ root
     rank = min(rank, len(inner))
     _, directions = eigh(inner, subset_by_index=[len(inner) - rank, len(inner) - 1])
-    return KernelMap.of(kernel, X, sketch.spread(oriented(root @ directions[:, ::-1])))
+    return KernelMap.of(kernel, X, S @ oriented(root @ directions[:, ::-1]).astype(np.float32))
 
 
-def _combined(piece: slice, X: Matrix, columns: KernelColumns, sketch: ColumnSketch) -> NDArray[np.float32]:
+def _combined(piece: slice, X: Matrix, columns: KernelColumns, S: Matrix) -> NDArray[np.float32]:
     rows = X[piece]
-    return np.concatenate([sketch.combine(values[: rows.shape[0] - start]) for start, values in columns.batches(rows)])
+    return np.concatenate([values[: rows.shape[0] - start] @ S for start, values in columns.batches(rows)])
 
 
 def _gram(C: NDArray[np.float32]) -> NDArray[Any]:

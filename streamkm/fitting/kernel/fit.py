@@ -13,23 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
+from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.in_memory import LocalBlocks
+from streamkm.cluster.model import Model
 from streamkm.cluster.normalization import WHOLE
-from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
-from streamkm.cluster.seeding.search_set import prefix, search_rows
+from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.cluster.totals import Totals
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import trim_heap
-from streamkm.engine import Executor
-from streamkm.fitting.centers import epoch_room, pool_of, seeded
+from streamkm.fitting.centers import epoch_room, pool_of, search_centers, seeded
 from streamkm.fitting.clustering import Clustering, SampleView
 from streamkm.fitting.context import FitContext, Settings, check_clusters
 from streamkm.fitting.iterations import iterated
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
-from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample
-from streamkm.fitting.kernel.records import KernelRule, Mapping, SavedMapping, given_back
+from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample, neighbor_mapping
+from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back
 from streamkm.fitting.kmeans import Fit
 from streamkm.fitting.labelling.rounds import assign_found, warn_of_gain
 from streamkm.passes.gathered import Gathered
@@ -40,6 +41,10 @@ from streamkm.planning.plan_parts import epoch_schedule
 from streamkm.sketches import GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)
+
+JUDGED_ROWS = 2000  # of the sample, that tell which width separates clusters better
+SEPARATED = 0.95  # simplified silhouette of groups that are apart; handwritten digits are below 0.85
+FEWEST_SHARE = 10  # a cluster of fewer rows than a tenth of the mean is not looked for by the width of neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,40 +76,23 @@ class KernelFit:
 
 @dataclass(frozen=True, slots=True)
 class KernelClustering:
-    """What clustering found, before any row is assigned."""
-
-    kernel: Kernel
-    trace: float | None  # sum of k(x, x) over all rows, where the row sample holds all and it is not their number
-    centers: Clustering
-
-    def saved(self) -> SavedClustering:
-        """The record for a checkpoint."""
-        centers = replace(self.centers, sketch=self.centers.sketch.writable())
-        return SavedClustering(float(self.kernel.gamma), self.trace, centers)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedClustering:
-    """A `KernelClustering` in a checkpoint."""
+    """The result of a search for centers, before any row is assigned."""
 
     gamma: float
-    trace: float | None
+    trace: float | None  # sum of k(x, x) over all rows, where the row sample holds all and it is not their number
     centers: Clustering
-
-    def restored(self, rule: KernelRule) -> KernelClustering:
-        """The result of an earlier run with the same parameters."""
-        centers = replace(self.centers, sketch=given_back(self.centers.sketch, rule))
-        return KernelClustering(rule.with_gamma(self.gamma), self.trace, centers)
 
 
 def run_kernel_fit(context: KernelContext) -> KernelFit:
     """Fit."""
     settings = context.settings
-    begun = context.writer.load("found", SavedClustering)
-    found = _find(context) if begun is None else begun.restored(settings.kernel)
-    if begun is None:
-        context.writer.save("found", found.saved())
-    centers = found.centers
+    found = context.writer.load("found", KernelClustering)
+    if found is None:
+        found = _find(context)
+        writable = replace(found.centers, sketch=found.centers.sketch.writable())
+        context.writer.save("found", replace(found, centers=writable))
+    centers = replace(found.centers, sketch=given_back(found.centers.sketch, settings.kernel))
+    kernel = settings.kernel.with_gamma(found.gamma)
     trim_heap(context.plan.limit_bytes)
     labelled = assign_found(context, centers)
     if settings.searches:
@@ -125,7 +113,8 @@ def run_kernel_fit(context: KernelContext) -> KernelFit:
         n_rounds=labelled.n_rounds,
     )
     approximates = settings.map.method not in LANDMARK_SKETCHES
-    return KernelFit(fit, found.kernel, trace_residual(found, fit.model.centers, totals) if approximates else None)
+    residual = trace_residual(kernel, found.trace, fit.model, totals) if approximates else None
+    return KernelFit(fit, kernel, residual)
 
 
 def _find(context: KernelContext) -> KernelClustering:
@@ -136,9 +125,11 @@ def _find(context: KernelContext) -> KernelClustering:
     sample, chunk_rows = sketched.sample, sketched.chunk_rows
     check_clusters(settings.n_clusters, sketched.n_valid)
     mapping = _map(context, sample, chunk_rows)
-    features: Sketch = mapping.found  # type: ignore[assignment]
+    features = mapping.map
     with progress.stage("features", len(chunk_rows) if settings.all_rows else None) as stage:
-        sampled = _sampled(here, sample, features, settings)
+        choice = settings.map.choice
+        landmarks = max(settings.n_clusters, choice.n_landmarks) if settings.map.method == "two-step" else None
+        sampled = sample.block(here, features, landmarks)
         blocks: Blocks = LocalBlocks.of(here, sampled)
         if settings.all_rows:
             gathered = Gathered(SampleRule(1, 0, np.inf))  # the sample is known
@@ -154,17 +145,10 @@ def _find(context: KernelContext) -> KernelClustering:
         start = seeded(context, sampled, first, features, pool=pool)
     result, steps = iterated(context, blocks, start, schedule, accelerated=False)
     result = replace(result, labels=None)  # the assign pass finds them
-    few = prefix(sampled, VIEW_ROWS)
-    seen = Sample(
-        rows_between(sample.X, 0, few.n_rows).copy(),
-        sample.rows[: few.n_rows].copy(),
-        sample.weights[: few.n_rows].copy(),
-        sample.complete and few.n_rows == len(sample.rows),
-    )
-    block = Block(few.X.copy(), few.d2norms.copy(), few.weights.copy())
-    look = SampleView(seen, block, WHOLE, sample if plan.keeps_sample and few.n_rows < len(sample.rows) else None)
+    few, keeps = min(VIEW_ROWS, sampled.n_rows), plan.keeps_sample
+    look = SampleView.of(here, sample, sampled, WHOLE, n_rows=few, keeps_sample=keeps)
     found = Clustering(result, "sketch", features, tuple(steps), look, sketched.n_features, chunk_rows)
-    return KernelClustering(mapping.kernel, _trace(mapping.kernel, sample), found)
+    return KernelClustering(mapping.gamma, _trace(settings.kernel.with_gamma(mapping.gamma), sample), found)
 
 
 def _row_sample(context: KernelContext) -> Sketched:
@@ -182,29 +166,63 @@ def _row_sample(context: KernelContext) -> Sketched:
 def _map(context: KernelContext, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mapping:
     """Set the kernel's width, choose landmarks, and find the projection, by all rows or the sample."""
     settings, writer, progress = context.settings, context.writer, context.progress
-    begun = writer.load("map", SavedMapping)
-    if begun is not None:
-        return begun.restored(settings.kernel)
+    mapping = writer.load("map", Mapping)
+    if mapping is not None:
+        return mapping.restored(settings.kernel)
     with progress.stage("landmarks"):
-        begun = writer.load("landmarks", SavedMapping)
-        if begun is not None:
-            mapping = begun.restored(settings.kernel)
-        else:
-            kernel = resolved(settings.kernel, sample)
-            rng = settings.generator("landmarks")
-            n_rows = int(chunk_rows.sum())
-            mapping = Mapping(kernel, first_round(context.here, sample, kernel, settings.map, n_rows, rng))
-            writer.save("landmarks", mapping.saved())
-        logger.info("kernel %s, gamma %.6g", settings.kernel.name, mapping.kernel.gamma)
+        mapping = writer.load("landmarks", Mapping)
+        if mapping is None:
+            mapping = _first_mapping(context, sample, int(chunk_rows.sum()))
+            writer.save("landmarks", mapping.writable())
+        mapping = mapping.restored(settings.kernel)
+        logger.info("kernel %s, gamma %.6g", settings.kernel.name, mapping.gamma)
     found = mapping.found
     with progress.stage("gram", len(chunk_rows) if settings.all_rows else None) as stage:
         if isinstance(found, GramFit) and settings.all_rows:
             found = context.run(FindSketch(found), stage, chunk_rows, record="gram")  # type: ignore[assignment]
         elif isinstance(found, GramFit):
             found = fit_on_sample(context.here, sample, found)
-    mapping = Mapping(mapping.kernel, found)
-    writer.save("map", mapping.saved())
+    mapping = Mapping.of(settings.kernel.with_gamma(mapping.gamma), found)
+    writer.save("map", mapping.writable())
     return mapping
+
+
+def _first_mapping(context: KernelContext, sample: Sample, n_rows: int) -> Mapping:
+    """The kernel and its map; for gamma="auto" that of the width which separates clusters of sampled rows better."""
+    settings, here = context.settings, context.here
+    rule, n_neighbors = settings.kernel, settings.map.n_neighbors
+    if rule.gamma == "neighbors":
+        return neighbor_mapping(sample, rule, n_neighbors, settings.map.choice.rank)
+    kernel = resolved(rule, sample)
+    wide = Mapping.of(kernel, first_round(here, sample, kernel, settings.map, n_rows, settings.generator("landmarks")))
+    if not n_neighbors:
+        return wide
+    try:
+        near = neighbor_mapping(sample, rule, n_neighbors, settings.n_clusters)
+    except InvalidInputError:  # too many rows are equal for a distance to neighbours
+        return wide
+    usual = _separation(context, sample, fit_on_sample(here, sample, wide.found))  # type: ignore[arg-type]
+    found = _separation(context, sample, near.map)
+    kept = found > max(usual, SEPARATED)
+    told = "simplified silhouette %.2f at the mean distance, %.2f at the distance of neighbours: %s kept"
+    logger.info(told, usual, found, "the latter" if kept else "the former")
+    return near if kept else wide
+
+
+def _separation(context: KernelContext, sample: Sample, features: Sketch) -> float:
+    """Simplified silhouette of clusters of sampled rows among features; 0 where one has hardly any rows."""
+    settings = context.settings
+    rows = sample.block(context.here, features, JUDGED_ROWS)
+    centers = search_centers(context.here, rows, settings, settings.n_clusters, lambda: sample.X, np.asarray)
+    if len(centers) < 2:
+        return 0.0
+    distances = euclidean_distances(rows.X, centers)
+    nearest, second = np.partition(distances, 1, axis=1)[:, :2].T
+    each = rows.weights if len(rows.weights) else np.ones(len(nearest))
+    counts = np.bincount(distances.argmin(axis=1), each, minlength=settings.n_clusters)
+    if counts.min() * FEWEST_SHARE * settings.n_clusters < each.sum():
+        return 0.0
+    return float(np.average(1 - nearest / np.maximum(second, np.finfo(np.float32).tiny), weights=each))
 
 
 def _trace(kernel: Kernel, sample: Sample) -> float | None:
@@ -219,7 +237,7 @@ def _trace(kernel: Kernel, sample: Sample) -> float | None:
     return float(diagonal @ sample.weights) if len(sample.weights) else float(diagonal.sum())
 
 
-def trace_residual(found: KernelClustering, centers: NDArray[np.float64], totals: Totals) -> float | None:
+def trace_residual(kernel: Kernel, trace: float | None, model: Model, totals: Totals) -> float | None:
     """``tr(K - B B')`` or a little more: how far the exact kernel objective may lie above that of the features.
 
     With ``E = K - B B'``, which is positive semidefinite for landmarks, the exact objective of any clustering exceeds
@@ -227,22 +245,15 @@ def trace_residual(found: KernelClustering, centers: NDArray[np.float64], totals
     random features, whose E is not, for kernels that are not positive definite or unknown, and where k(x, x) is not 1
     and the sample does not hold all rows.
 
-    `centers`: float64 (k, m), that made the labels, and with them the totals.
+    `trace`: of the kernel matrix, where it is not the number of rows. `model`: its centers made the totals.
     """
-    kernel = found.kernel
-    if not found.centers.sketch.is_nystroem or callable(kernel.name) or kernel.name == "sigmoid":
+    if not model.sketch.is_nystroem or callable(kernel.name) or kernel.name == "sigmoid":
         return None
-    trace = float(totals.counts.sum()) if kernel.unit_diagonal else found.trace
+    trace = float(totals.counts.sum()) if kernel.unit_diagonal else trace
     if trace is None:
         return None
+    centers = model.centers
     crossed = float(np.einsum("ij,ij->", centers, totals.sums))
     squared = float(totals.counts @ np.einsum("ij,ij->i", centers, centers))
     explained = totals.d2 + 2 * crossed - squared  # sum of the features' squared norms
     return max(trace - explained, float(np.finfo(np.float32).eps) * trace)  # no less than float32 features can tell
-
-
-def _sampled(here: Executor, sample: Sample, features: Sketch, settings: KernelSettings) -> Block:
-    """Features of the rows that starts are found on: the landmarks for "two-step", else the sample."""
-    if settings.map.method == "two-step":
-        return sample.block(here, features, max(settings.n_clusters, settings.map.choice.n_landmarks))
-    return sample.block(here, features)

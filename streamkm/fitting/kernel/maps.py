@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
@@ -17,15 +18,17 @@ from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
 from streamkm.engine.passes import Readable, run
+from streamkm.fitting.kernel.bandwidth import gamma_by_neighbors
 from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
 from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
+from streamkm.fitting.kernel.records import KernelRule, Mapping
 from streamkm.kernels.sketch import kernel_values
 from streamkm.passes.reader import ValidRows
 from streamkm.passes.sketch import FindSketch
 from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
 from streamkm.sketches.kernel_columns import KernelColumns
-from streamkm.sketches.kernel_map import inverse_root
+from streamkm.sketches.kernel_map import inverse_root, oriented
 
 
 def kernel_objective(K: NDArray[Any], labels: NDArray[Any], weights: NDArray[np.float64] | None = None) -> float:
@@ -75,6 +78,7 @@ class MapRule:
     method: str
     choice: Choice  # landmarks, or as many random features; and the rank
     root_rank: int | None  # rank that W's pseudo-inverse is cut to; None: what float32 values determine
+    n_neighbors: int = 0  # landmarks of `neighbor_mapping`, where it is tried or asked for
 
 
 def first_round(
@@ -85,7 +89,7 @@ def first_round(
     `n_rows`: of the data, n. Raises InvalidInputError: if a sketch of all columns is asked for and the sample does not
     hold all rows; InvalidParameterError: for random Fourier features of another kernel than "rbf".
     """
-    rank = rule.choice.rank
+    rank, X = rule.choice.rank, sample.X
     if rule.method in COLUMN_SKETCHES:
         if not sample.complete:
             raise InvalidInputError(
@@ -99,7 +103,9 @@ def first_round(
             raise InvalidParameterError(f'method={rule.method!r} with kernel={kernel.name!r}; needed: kernel="rbf"')
         n_columns = max(2, rule.choice.n_landmarks // 2 * 2)
         orthogonal = rule.method == "orthogonal-fourier"
-        drawn = FourierMap.draw(kernel.gamma, _mean(sample.X), n_columns, orthogonal=orthogonal, rng=rng)
+        # zeros for sparse rows, which must stay sparse
+        shift = np.zeros(X.shape[1]) if sp.issparse(X) else X.mean(axis=0, dtype=np.float64)
+        drawn = FourierMap.draw(kernel.gamma, shift, n_columns, orthogonal=orthogonal, rng=rng)
         return GramFit(drawn, np.eye(n_columns), rank)
     if rule.method in LANDMARK_SKETCHES:
         landmarks = choose_landmarks(here, sample, kernel, rule.choice, rng)
@@ -165,6 +171,25 @@ def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
     return found  # type: ignore[return-value]
 
 
+def neighbor_mapping(sample: Sample, rule: KernelRule, n_landmarks: int, rank: int) -> Mapping:
+    """A kernel as wide as neighbours are apart, and the leading directions of the landmarks' normalized cut.
+
+    With D the row sums of the landmarks' kernel matrix W and U, L the leading eigenvectors and eigenvalues of
+    ``D^-1/2 W D^-1/2``, features are ``k(x, landmarks) D^-1/2 U L^-1``, at unit length. O(c^2 d + c^3).
+
+    References: Ng, Jordan and Weiss, "On spectral clustering", NIPS 2001; Fowlkes, Belongie, Chung and Malik,
+    "Spectral grouping using the Nystroem method", PAMI 26 (2004).
+    """
+    gamma, near = gamma_by_neighbors(sample.X[:n_landmarks], rule.factor)
+    kernel, landmarks = rule.with_gamma(gamma), kept(sample.X[near])
+    W = KernelColumns(kernel, landmarks).values(landmarks).astype(np.float64)
+    root = 1 / np.sqrt(W.sum(axis=1))
+    cut = root[:, None] * (W + W.T) * root / 2
+    values, vectors = eigh(cut, subset_by_index=[max(0, len(cut) - rank), len(cut) - 1])
+    projection = oriented(root[:, None] * vectors[:, ::-1] / np.maximum(values[::-1], np.finfo(np.float32).eps))
+    return Mapping.of(kernel, replace(KernelMap.of(kernel, landmarks, projection), unit=True))
+
+
 @dataclass(frozen=True, slots=True)
 class SampledRows(Readable):
     """The first rows of a sample, piece by piece, as `engine.passes.run` reads them."""
@@ -194,8 +219,3 @@ class SampledRows(Readable):
         """The rows of a piece."""
         X, places = self.sample.X[item], self.sample.rows[item]
         return ValidRows(X, places, len(places), None, None, self.sample.weights[item])
-
-
-def _mean(X: Matrix) -> NDArray[np.float64]:
-    """Mean of dense rows; zeros for sparse ones, which must stay sparse."""
-    return np.zeros(X.shape[1]) if sp.issparse(X) else X.mean(axis=0, dtype=np.float64)

@@ -5,8 +5,7 @@ A kernel that is a Python function is not written: the run that continues is giv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from streamkm.sketches.kernel_columns import KernelFunction
 
 @dataclass(frozen=True, slots=True)
 class KernelRule:
-    """Kernel parameters as given; `gamma` None: by the rule, times `factor`; "scale": as scikit-learn's."""
+    """Kernel parameters as given; `gamma` is a number, None, "auto", "neighbors" or "scale"."""
 
     name: str | KernelFunction
     gamma: float | str | None
@@ -32,34 +31,32 @@ class KernelRule:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A kernel and what is known of its map."""
-
-    kernel: Kernel
-    found: Sketch | GramFit  # the map, or the round of sums over rows that finds its projection
-
-    def saved(self) -> SavedMapping:
-        """What a checkpoint holds."""
-        found, gamma = self.found, float(self.kernel.gamma)
-        if isinstance(found, GramFit):
-            return SavedMapping(gamma, found.map.writable(), found.root, found.rank)
-        return SavedMapping(gamma, found.writable())
-
-
-@dataclass(frozen=True, slots=True)
-class SavedMapping:
-    """A `Mapping` in a checkpoint; a round of sums has a root and a rank, too."""
+    """A kernel's gamma and its map, with a root and a rank while sums over rows are needed to find the projection."""
 
     gamma: float
     map: Sketch
     root: NDArray[np.float64] | None = None
     rank: int | None = None
 
+    @classmethod
+    def of(cls, kernel: Kernel, found: Sketch | GramFit) -> Mapping:
+        """A mapping from a map, or from the round that finds its projection."""
+        if isinstance(found, GramFit):
+            return cls(float(kernel.gamma), found.map, found.root, found.rank)
+        return cls(float(kernel.gamma), found)
+
+    @property
+    def found(self) -> Sketch | GramFit:
+        """The map, or the round of sums over rows that finds its projection."""
+        return self.map if self.root is None or self.rank is None else GramFit(self.map, self.root, self.rank)
+
+    def writable(self) -> Mapping:
+        """The mapping without a Python function."""
+        return replace(self, map=self.map.writable())
+
     def restored(self, rule: KernelRule) -> Mapping:
-        """The mapping, for the parameters of the same run."""
-        found: Any = given_back(self.map, rule)
-        if self.root is not None and self.rank is not None:
-            found = GramFit(found, self.root, self.rank)
-        return Mapping(rule.with_gamma(self.gamma), found)
+        """The mapping that `writable` was called of."""
+        return replace(self, map=given_back(self.map, rule))
 
 
 def given_back(sketch: Sketch, rule: KernelRule) -> Sketch:
