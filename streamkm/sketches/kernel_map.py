@@ -53,6 +53,7 @@ class KernelMap(SketchAnswers):
     unit: bool = False  # whether features are brought to unit length, for directions of a normalized cut
     kind: ClassVar[str] = "kernel"
     passes_to_fit: ClassVar[int] = 1
+    is_nystroem: ClassVar[bool] = True  # but for `unit`
     scales_with_rows: ClassVar[bool] = False
     moves_with_rows: ClassVar[bool] = False
 
@@ -91,11 +92,6 @@ class KernelMap(SketchAnswers):
     def n_columns(self) -> int:
         """Kernel values that each row's features are made of, c."""
         return len(self.projection)
-
-    @property
-    def is_nystroem(self) -> bool:  # type: ignore[override]
-        """Whether ``K - B B'`` is positive semidefinite."""
-        return not self.unit
 
     def apply(self, X: Matrix) -> Matrix:
         out = projected(self.columns.batches(X), X.shape[0], self.projection)

@@ -112,7 +112,7 @@ def run_kernel_fit(context: KernelContext) -> KernelFit:
         gain=labelled.gain,
         n_rounds=labelled.n_rounds,
     )
-    approximates = settings.map.method not in LANDMARK_SKETCHES
+    approximates = settings.map.method not in LANDMARK_SKETCHES and not getattr(fit.model.sketch, "unit", False)
     residual = trace_residual(kernel, found.trace, fit.model, totals) if approximates else None
     return KernelFit(fit, kernel, residual)
 
