@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.datasets import load_svmlight_file, make_blobs, make_circles, make_moons
+from sklearn.datasets import load_digits, load_svmlight_file, make_blobs, make_circles, make_moons
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.pairwise import chi2_kernel, euclidean_distances, manhattan_distances, pairwise_kernels, rbf_kernel
 
@@ -543,8 +543,8 @@ def test_the_default_width_finds_groups_that_touch_no_plane(shape, tmp_path, cap
     np.testing.assert_array_equal(StreamKernelKMeans.load(tmp_path / "model.npz").predict(X), kernel.labels_)
 
 
-def test_the_default_width_is_that_of_all_rows_unless_groups_are_apart(small_digits):
-    X, options = small_digits.X[:600], {"random_state": 0, "progress": False}
+def test_the_default_width_is_that_of_all_rows_unless_groups_are_apart():
+    X, options = load_digits().data[:600], {"random_state": 0, "progress": False}
     kernel, wide = (StreamKernelKMeans(10, gamma=gamma, **options).fit(X) for gamma in ("auto", None))
     assert kernel.kernel_ == wide.kernel_
     np.testing.assert_array_equal(kernel.labels_, wide.labels_)
