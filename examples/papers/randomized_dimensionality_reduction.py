@@ -28,7 +28,7 @@ import numpy as np
 from claims import Claims, by_seed, case, difference, paired
 from sklearn.cluster import KMeans
 
-from streamkm.sketches import FeatureSelection, LeverageSampling, SignProjection, TruncatedSVDSketch
+from streamkm.sketches import FeatureSelection, LeverageSampling, RandomProjection, TruncatedSVDSketch
 from streamkm.sketches.subspace import fit_rows
 
 K, N_ROWS, SIDE = 5, 1000, 2000
@@ -51,7 +51,7 @@ def whole(X, m, seed):  # noqa: ARG001
 
 
 def signs(X, m, seed):
-    return SignProjection(m, seed).apply(X)
+    return RandomProjection(m, seed).apply(X)
 
 
 def svd(X, m, seed):

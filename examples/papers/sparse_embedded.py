@@ -41,7 +41,7 @@ from claims import Claims, by_seed, case, difference, paired, ratio
 from laplacian import by_laplacian_scores
 
 from streamkm import SketchOptions
-from streamkm.sketches import CountSketch, PreconditionedSampling, SignProjection, TruncatedSVDSketch
+from streamkm.sketches import CountSketch, PreconditionedSampling, RandomProjection, TruncatedSVDSketch
 from streamkm.sketches.subspace import fit_rows
 
 SIZES, FEW_SIZES, RCV1_ROWS = (10, 30, 100, 300, 1000), (10, 100, 1000), 804_414
@@ -78,7 +78,7 @@ def laplacian(X, m, seed):  # noqa: ARG001
 
 
 def signs(X, m, seed):
-    return SignProjection(m, seed).apply(X)
+    return RandomProjection(m, seed).apply(X)
 
 
 def matrix(X, m, seed):

@@ -58,7 +58,7 @@ class StreamKMeans(DescribedKMeans):
     sketch : str, Sketch or SketchOptions, default="auto"
         How features are reduced. A name, a sketch such as ``CountSketch(2048)``, or `SketchOptions`. The options also
         set the number of components, the rows that the sketch is found on, and the space of the assignment. Short
-        forms: ``PCA(64, fit_on="all")``, ``CountSketch.for_error(eps=0.1)``. "auto": no sketch for few features,
+        forms: ``PCA(64, fit_on="all")``, ``SketchOptions("countsketch", eps=0.1)``. "auto": no sketch for few features,
         CountSketch for sparse rows, principal directions for wide dense rows.
     init : {"k-means++", "k-means||", "random", "ls++"}, callable, or array-like or sparse (k, d), default="k-means++"
         "k-means++": greedy k-means++, then a search by splits and merges. It runs on the rows in memory, or on rows

@@ -104,9 +104,9 @@ def check_sketch(options: SketchOptions, *, spherical: bool) -> None:
     known = ("auto", *sketch_names())
     named = isinstance(options.sketch, str) and options.sketch in known
     if not named and not is_sketch(options.sketch):
-        names = ", ".join(map(repr, known))
         raise InvalidParameterError(
-            f"sketch={options.sketch!r}; needed: one of {names}, a sketch such as CountSketch(2048), or SketchOptions"
+            f"sketch={options.sketch!r}; needed: one of {', '.join(map(repr, known))}, a sketch such as "
+            "CountSketch(2048, nnz_per_feature=8), or SketchOptions"
         )
     check_integer("n_components", options.n_components, 1, or_auto=True)
     for name, value in (("eps", options.eps), ("delta", options.delta)):

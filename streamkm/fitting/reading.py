@@ -87,7 +87,7 @@ def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> 
         return settings.sketch.made(settings.seed64("sketch"), n_features)
     if plan.sketch in DATA_DEPENDENT:
         return None
-    return make_sketch(plan.sketch, plan.n_components, settings.seed64("sketch"), n_features, plan.nnz_per_feature)
+    return make_sketch(plan.sketch, plan.n_components, settings.seed64("sketch"), n_features)
 
 
 def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:

@@ -86,8 +86,6 @@ class PlannedSketch:
     sketch: str  # its kind, as in `streamkm.sketches.SKETCHES`
     n_components: int
     why_sketch: str
-    # components that a feature is added to, where a theorem says how many ("sparse-jl")
-    nnz_per_feature: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

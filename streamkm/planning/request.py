@@ -37,16 +37,14 @@ def is_dense(source: RowSource, sketch: Any, kind: str, n_components: int) -> bo
     return not asked.sparsifies and not (source.is_sparse and asked.leaves_zeros(n_components))
 
 
-def block_row_bytes(
-    source: RowSource, row_bytes: int, sketch: Any, kind: str, n_components: int, nnz_per_feature: int | None = None
-) -> int:
+def block_row_bytes(source: RowSource, row_bytes: int, sketch: Any, kind: str, n_components: int) -> int:
     """Bytes of a row once sketched, about; `sketch` is one that is made, if it is."""
     made = isinstance(sketch, Sketch)
     asked = sketch if made else sketch_class(kind)
     if asked.sparsifies:
         return STORED_ENTRY_BYTES * int(sketch.n_kept)
     if not is_dense(source, sketch, kind, n_components):
-        entries = sketch.entries_per_stored if made else nnz_per_feature or asked.usual_entries
+        entries = sketch.entries_per_stored if made else 1
         return int(entries) * STORED_ENTRY_BYTES * row_bytes // (4 + source.dtype.itemsize)
     single = np.can_cast(source.dtype, np.float32) or (source.is_sparse and asked.sparse_as_single)
     return (4 if single else 8) * n_components
@@ -195,7 +193,7 @@ class FitRequest:
         """What the projection of memory is made of, but for the sizes that are still to be chosen."""
         source, found = self.source, self.sketching
         kind, n_components = found.sketch, found.n_components
-        block = block_row_bytes(source, self.row_bytes, self.options.sketch, kind, n_components, found.nnz_per_feature)
+        block = block_row_bytes(source, self.row_bytes, self.options.sketch, kind, n_components)
         rows = RowSizes(
             n_rows=source.estimated_rows or first.sample_rows,
             n_features=self._n_features,

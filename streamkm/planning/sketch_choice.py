@@ -17,7 +17,7 @@ from streamkm.sketches.registry import (
     needs_n_features,
     sketch_class,
 )
-from streamkm.sketches.sizing import nnz_per_feature, sizing
+from streamkm.sketches.sizing import sizing
 from streamkm.sources.base import RowSource
 
 logger = logging.getLogger(__name__)
@@ -76,11 +76,9 @@ def _by_theorem(source: RowSource, sketch: str, n_clusters: int, eps: float, del
         why = f"{sketch} needs as many components as there are features or more for eps={eps}, delta={delta}"
         logger.info("no sketch: %s", why)
         return PlannedSketch(bound.sketch, m, why)
-    several = sketch_class(sketch).usual_entries > 1
-    per_feature = nnz_per_feature(n_clusters=n_clusters, eps=eps, delta=delta) if several else None
     if is_oblivious(sketch):
-        make_sketch(sketch, m, 0, d, per_feature)  # refuses what would be too large before anything is read
-    return PlannedSketch(sketch, m, why, per_feature)
+        make_sketch(sketch, m, 0, d)  # refuses what would be too large before anything is read
+    return PlannedSketch(sketch, m, why)
 
 
 def _given_sketch(source: RowSource, sketch: Sketch, options: SketchOptions) -> PlannedSketch:

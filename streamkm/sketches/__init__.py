@@ -10,19 +10,16 @@ from typing import Any
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
-from streamkm.sketches.base import Sketch, SketchAnswers, SketchFit
-from streamkm.sketches.countsketch import CountSketch, SparseJL
+from streamkm.sketches.base import IdentitySketch, SeededSketch, Sketch, SketchAnswers, SketchFit
+from streamkm.sketches.countsketch import CountSketch
 from streamkm.sketches.fourier_map import FourierMap
-from streamkm.sketches.hadamard import HadamardCountSketch, SubsampledHadamard
-from streamkm.sketches.identity import IdentitySketch
+from streamkm.sketches.hadamard import SubsampledHadamard
 from streamkm.sketches.kernel_columns import Kernel, KernelColumns
 from streamkm.sketches.kernel_map import GramFit, KernelMap
 from streamkm.sketches.options import OPTIONS, PCA, KernelOptions, Nystroem, SketchOptions, full_options
 from streamkm.sketches.pca import PCASketch, TruncatedSVDSketch
-from streamkm.sketches.projections import GaussianProjection, SparseProjection
+from streamkm.sketches.projections import PROJECTIONS, RandomProjection
 from streamkm.sketches.sampling import FeatureSelection, LeverageSampling, PreconditionedSampling
-from streamkm.sketches.seeded import SeededSketch
-from streamkm.sketches.signs import SignProjection
 
 SKETCHES: dict[str, type[Any]] = {
     sketch.kind: sketch
@@ -30,19 +27,14 @@ SKETCHES: dict[str, type[Any]] = {
         CountSketch,
         FeatureSelection,
         FourierMap,
-        GaussianProjection,
-        HadamardCountSketch,
         IdentitySketch,
         KernelMap,
         PCASketch,
         PreconditionedSampling,
-        SignProjection,
-        SparseJL,
-        SparseProjection,
         SubsampledHadamard,
         TruncatedSVDSketch,
     )
-}
+} | dict.fromkeys(PROJECTIONS, RandomProjection)
 
 
 def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]], *, made: bool = True) -> Sketch:
@@ -50,10 +42,10 @@ def sketch_from_dict(described: dict[str, Any], arrays: dict[str, NDArray[Any]],
 
     Raises ModelFileError: if the kind is not known, or what it needs is missing or wrong.
     """
-    values = dict(described)
-    kind = values.pop("kind", None)
+    kind = described.get("kind")
     if kind not in SKETCHES:
         raise ModelFileError(f"sketch of kind {kind!r}; this release knows {sorted(SKETCHES)}")
+    values = {name: value for name, value in described.items() if name != "kind" or kind in PROJECTIONS}
     try:
         sketch: Sketch = SKETCHES[kind](**values, **arrays)
         sketch.n_components + 0  # a number, not what looks like one
@@ -71,9 +63,7 @@ __all__ = [
     "CountSketch",
     "FeatureSelection",
     "FourierMap",
-    "GaussianProjection",
     "GramFit",
-    "HadamardCountSketch",
     "IdentitySketch",
     "Kernel",
     "KernelColumns",
@@ -83,14 +73,12 @@ __all__ = [
     "Nystroem",
     "PCASketch",
     "PreconditionedSampling",
+    "RandomProjection",
     "SeededSketch",
-    "SignProjection",
     "Sketch",
     "SketchAnswers",
     "SketchFit",
     "SketchOptions",
-    "SparseJL",
-    "SparseProjection",
     "SubsampledHadamard",
     "TruncatedSVDSketch",
     "full_options",

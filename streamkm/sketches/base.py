@@ -7,64 +7,48 @@ on row i of the input alone, so chunks can be sketched in any order, on any mach
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.core.matrix import Matrix
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import Matrix, as_working
 
 
 class SketchAnswers(Protocol):
     """What others ask of a sketch, so that nobody asks for its class; sketches inherit it and say what differs.
 
     Class attributes and class methods answer for a sketch that is not made yet, too: see `registry.sketch_class`.
-
-    Attributes
-    ----------
-    is_identity : bool
-        Whether a sketched row is the row itself.
-    is_projection : bool
-        Whether rows are projected on orthonormal directions, which `basis` gives.
-    takes_sparse : bool
-        Whether CSR rows can be sketched.
-    sparsifies : bool
-        Whether sketched rows are CSR even where the rows are dense; each then stores `n_kept` entries.
-    sparse_as_single : bool
-        Whether CSR rows are sketched in float32 for certain, whatever their precision.
-    usual_entries : int
-        Entries of a sketched CSR row for each that the row stores, where the user does not say how many; more than 1
-        if a theorem knows the number.
-    inflates_lengths : bool
-        Whether squared lengths of sketched rows are too large on average, so that objectives do not compare.
-    needs_polishing : bool
-        Whether centers found among sketched rows of a sample improve by steps on the original rows of the sample.
-    found_on_few : bool
-        Whether a part of a large sample is enough to find it.
-    scales_with_rows : bool
-        Whether the clusters stay the same if rows are multiplied by a number before they are sketched.
-    moves_with_rows : bool
-        Whether sketched rows all move alike if the rows do, and the sketch that is found stays the same.
-    is_nystroem : bool
-        Whether it is made of kernel values against landmarks, so that its features, as fits find them, underestimate
-        the kernel: ``K - B B'`` is positive semidefinite for kernel values K and features B.
     """
 
     __slots__ = ()
 
-    is_identity: ClassVar[bool] = False
-    is_projection: ClassVar[bool] = False
-    takes_sparse: ClassVar[bool] = True
+    is_identity: ClassVar[bool] = False  # whether a sketched row is the row itself
+    is_projection: ClassVar[bool] = False  # whether rows are projected on orthonormal directions, the `basis`
+    takes_sparse: ClassVar[bool] = True  # whether CSR rows can be sketched
+    # whether sketched rows are CSR even where the rows are dense; each then stores `n_kept` entries
     sparsifies: ClassVar[bool] = False
-    sparse_as_single: ClassVar[bool] = False
-    usual_entries: ClassVar[int] = 1
+    sparse_as_single: ClassVar[bool] = False  # whether CSR rows are sketched in float32, whatever their precision
+    # whether squared lengths of sketched rows are too large on average, so that objectives do not compare
     inflates_lengths: ClassVar[bool] = False
+    # whether centers found among sketched rows of a sample improve by steps on the original rows of the sample
     needs_polishing: ClassVar[bool] = True
-    found_on_few: ClassVar[bool] = False
+    found_on_few: ClassVar[bool] = False  # whether a part of a large sample is enough to find it
+    # whether the clusters stay the same if rows are multiplied by a number before they are sketched
     scales_with_rows: ClassVar[bool] = True
+    # whether sketched rows all move alike if the rows do, and the sketch that is found stays the same
     moves_with_rows: ClassVar[bool] = True
+    # whether it is made of kernel values against landmarks, so that its features, as fits find them, underestimate the
+    # kernel: ``K - B B'`` is positive semidefinite for kernel values K and features B
     is_nystroem: ClassVar[bool] = False
+
+    @property
+    def kind(self) -> str:
+        """The name in saved models; a class attribute of most sketches."""
+        raise NotImplementedError
 
     @classmethod
     def leaves_zeros(cls, n_components: int) -> bool:  # noqa: ARG003
@@ -120,23 +104,26 @@ class SketchAnswers(Protocol):
         """Give the sketch that `writable` was called of, if it called this function."""
         return self
 
+    def to_dict(self) -> dict[str, Any]:
+        """Give the JSON values that a saved model needs to make the sketch again, `kind` among them."""
+        return {"kind": self.kind, **self._fields(arrays=False)}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Give the arrays that it needs besides, by the names of the constructor's arguments."""
+        return self._fields(arrays=True)
+
+    def _fields(self, *, arrays: bool) -> dict[str, Any]:
+        """The dataclass's fields that are arrays, or the others."""
+        made: Any = self
+        values = {field.name: getattr(self, field.name) for field in fields(made)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray) == arrays}
+
 
 @runtime_checkable
 class Sketch(SketchAnswers, Protocol):
-    """A map of rows.
+    """A map of rows."""
 
-    Attributes
-    ----------
-    kind : str
-        The name in saved models.
-    n_components : int
-        m.
-    passes_to_fit : int
-        Passes over the data before it can be applied: 0 for data-oblivious sketches.
-    """
-
-    kind: ClassVar[str]
-    passes_to_fit: ClassVar[int]
+    passes_to_fit: ClassVar[int]  # passes over the data before it can be applied: 0 for data-oblivious sketches
 
     @property
     def n_components(self) -> int: ...
@@ -154,30 +141,81 @@ class Sketch(SketchAnswers, Protocol):
             CSR entries may repeat an index; their sum is meant.
         """
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the JSON values that a saved model needs to make the sketch again, `kind` among them."""
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Give the arrays that it needs besides, by the names of the constructor's arguments."""
+@dataclass(frozen=True, slots=True)
+class IdentitySketch(SketchAnswers):
+    """``apply(X) == X``, as floats: for rows whose features are few enough already, and for sketch stores."""
+
+    n_components: int  # m = d
+    kind: ClassVar[str] = "identity"
+    passes_to_fit: ClassVar[int] = 0
+    is_identity: ClassVar[bool] = True
+    needs_polishing: ClassVar[bool] = False
+
+    def apply(self, X: Matrix) -> Matrix:
+        check_width(X, self.n_components)
+        if isinstance(X, np.ndarray):
+            return as_working(X)
+        return sp.csr_array((as_working(X.data), X.indices, X.indptr), shape=(X.shape[0], self.n_components))
+
+    @classmethod
+    def leaves_zeros(cls, n_components: int) -> bool:  # noqa: ARG003
+        return True
+
+    def fits_features(self, n_features: int) -> bool:
+        return self.n_components == n_features
+
+    def is_one_copy(self, *, sparse: bool) -> bool:
+        return not sparse
+
+
+class SeededSketch(SketchAnswers):
+    """A sketch that a size and a seed make, and the number of features for some; an estimator sets what is None."""
+
+    __slots__ = ()
+
+    seed: int | None
+
+    @property
+    def is_made(self) -> bool:
+        return all(getattr(self, name, 0) is not None for name in ("seed", "n_features"))
+
+    def made(self, seed: int, n_features: int | None) -> Self:
+        given = {"seed": seed, "n_features": n_features}
+        missing = {name: value for name, value in given.items() if getattr(self, name, 0) is None}
+        return replace(self, **missing) if missing else self  # type: ignore[type-var]
+
+    def _known(self, name: str) -> int:
+        """A number that was not left to the estimator; otherwise an error."""
+        value: int | None = getattr(self, name)
+        if value is None:
+            raise InvalidParameterError(
+                f"{self!r} has no {name}; pass {name}=..., or give it to StreamKMeans(sketch=...), which sets {name}"
+            )
+        return value
+
+
+def check_numbers(n_components: int, limit: int, seed: int | None) -> None:
+    """Refuse a number of components outside 1..limit, and a seed outside 0..2^64-1."""
+    if not 1 <= n_components <= limit:
+        raise InvalidParameterError(f"n_components={n_components}; needed: 1 to {limit:,}")
+    if seed is not None and not 0 <= seed < 1 << 64:
+        raise InvalidParameterError(f"seed={seed}; needed: 0 to 2^64 - 1")
+
+
+def check_width(X: Matrix, n_features: int) -> None:
+    """Refuse rows wider than a sketch was made for; narrower ones lack their last features."""
+    if X.shape[1] > n_features:
+        raise InvalidInputError(f"rows with {X.shape[1]} features; needed: at most {n_features}")
 
 
 @dataclass(frozen=True, slots=True)
 class SketchFitBytes:
-    """Memory of a round of finding a sketch, about, in bytes.
+    """Memory of a round of finding a sketch, about, in bytes."""
 
-    Attributes
-    ----------
-    state : int
-        Of the sums.
-    call : int
-        Of a call that adds rows to sums, beside these.
-    end : int
-        While sums are made a sketch of, with these.
-    """
-
-    state: int
-    call: int
-    end: int
+    state: int  # of the sums
+    call: int  # of a call that adds rows to sums, beside these
+    end: int  # while sums are made a sketch of, with these
 
 
 class SketchFit(Protocol):

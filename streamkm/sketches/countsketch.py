@@ -18,11 +18,7 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.intrinsics.hashing import hash_features, stream_seed
 from streamkm.kernels.sketch import countsketch as kernels
-from streamkm.sketches.seeded import SeededSketch
-from streamkm.sketches.validation import check_components
-
-USUAL_PER_FEATURE = 8
-
+from streamkm.sketches.base import SeededSketch, check_numbers
 
 MAX_COMPONENTS = 1 << 31  # buckets are 32-bit indices
 MAX_PER_FEATURE = 64
@@ -72,8 +68,7 @@ class CountSketch(SeededSketch):
     sparse_as_single: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_components(self.n_components, MAX_COMPONENTS)
-        self._check_seed()
+        check_numbers(self.n_components, MAX_COMPONENTS, self.seed)
         if not 1 <= self.nnz_per_feature <= min(MAX_PER_FEATURE, self.n_components):
             raise InvalidParameterError(
                 f"nnz_per_feature={self.nnz_per_feature} with n_components={self.n_components}; needed: 1 to "
@@ -111,7 +106,7 @@ class CountSketch(SeededSketch):
         narrow = n_stored <= np.iinfo(np.int32).max
         indptr = X.indptr.astype(np.int32 if narrow else np.int64)  # not shared: callers may merge entries in place
         if self.nnz_per_feature == 1:
-            seed, size = np.uint64(self._seed), np.uint64(self.n_components)
+            seed, size = np.uint64(self._known("seed")), np.uint64(self.n_components)
             kernels.sketch_csr(seed, size, X.indices[: X.nnz], X.data[: X.nnz], indices, data)  # arrays may be longer
         else:
             scale = np.float32(self.scale)
@@ -149,18 +144,10 @@ class CountSketch(SeededSketch):
         """Of a sketched CSR row, for each that the row stores."""
         return self.nnz_per_feature
 
-    def to_dict(self) -> dict[str, Any]:
-        described = {"kind": self.kind, "n_components": self.n_components, "seed": self.seed}
-        # left out where it says nothing, so that earlier releases read the file
-        return described if self.nnz_per_feature == 1 else {**described, "nnz_per_feature": self.nnz_per_feature}
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        return {}
-
     def _blocks(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """Seeds (s,) and bounds (s + 1,) of the blocks of components."""
         s = self.nnz_per_feature
-        seeds = [stream_seed(np.uint64(self._seed), np.uint64(r)) for r in range(s)]
+        seeds = [stream_seed(np.uint64(self._known("seed")), np.uint64(r)) for r in range(s)]
         return np.array(seeds, np.uint64), np.array([r * self.n_components // s for r in range(s + 1)], np.uint64)
 
     def _apply_dense(self, X: NDArray[Any]) -> NDArray[Any]:
@@ -181,33 +168,9 @@ class CountSketch(SeededSketch):
         data = as_working(X.data)
         if self.nnz_per_feature == 1:
             kernels.sketch_csr_to_dense(
-                np.uint64(self._seed), np.uint64(self.n_components), X.indptr, X.indices, data, out
+                np.uint64(self._known("seed")), np.uint64(self.n_components), X.indptr, X.indices, data, out
             )
         else:
             scale = data.dtype.type(self.scale)
             kernels.sketch_csr_to_dense_blocks(*self._blocks(), scale, X.indptr, X.indices, data, out)
         return out
-
-
-@dataclass(frozen=True, slots=True)
-class SparseJL(CountSketch):
-    """Sparse Johnson-Lindenstrauss transform with a stateless hash.
-
-    The same map as ``CountSketch(n_components, seed, nnz_per_feature)``, bit for bit.
-
-    `n_components`: m, from 1 to 2^31. `seed`: from 0 to 2^64 - 1. Buckets and signs of feature j depend on (seed, j)
-    alone. None: as of `CountSketch`. `nnz_per_feature`: int, default 8, s, from 1 to 64 and at most m.
-    `SparseJL.for_error(eps)` takes the number of the theorem, ``ln(2 k / delta) / eps``; sparse rows keep s entries for
-    each stored one.
-
-    References: Kane and Nelson, "Sparser Johnson-Lindenstrauss transforms", J. ACM 61 (2014), section 1.1; Cohen,
-    "Nearly tight oblivious subspace embeddings by trace inequalities", SODA 2016.
-    """
-
-    nnz_per_feature: int = USUAL_PER_FEATURE
-    kind: ClassVar[str] = "sparse-jl"
-    usual_entries: ClassVar[int] = USUAL_PER_FEATURE
-
-    def to_dict(self) -> dict[str, Any]:
-        described = {"kind": self.kind, "n_components": self.n_components, "seed": self.seed}
-        return {**described, "nnz_per_feature": self.nnz_per_feature}

@@ -23,8 +23,7 @@ class SketchOptions:
     sketch : str or Sketch, default="auto"
         How features are shrunk. "auto": not at all where they are few; CountSketch for sparse rows; for wide dense rows
         principal directions ("pca": Lloyd then runs along them, see `coreset` of `StreamKMeans`). By name:
-        "countsketch", "sparse-jl" (8 non-zeros a feature, or as many as the theorem of `eps` asks for), "signs",
-        "gaussian", "sparse", "hadamard", "hadamard-countsketch" and "identity", which any rows can be given to; "pca",
+        "countsketch", "signs", "gaussian", "sparse", "hadamard" and "identity", which any rows can be given to; "pca",
         "svd" and "leverage", which are found on rows: see `fit_on`. Or a sketch, such as
         ``CountSketch(2048, nnz_per_feature=4)`` or ``PreconditionedSampling(0.1, d, 0)``. A sketch without a seed gets
         one from the estimator's `random_state`.
@@ -53,7 +52,6 @@ class SketchOptions:
     See Also
     --------
     PCA : The same for principal directions.
-    streamkm.sketches.CountSketch.for_error : The same by a theorem, for sketches that a seed makes.
 
     Examples
     --------

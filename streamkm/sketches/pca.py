@@ -79,12 +79,6 @@ class TruncatedSVDSketch(SketchAnswers):
         """The directions."""
         return self.directions
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind}
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"directions": self.directions}
-
     def _apply_csr(self, X: Any) -> NDArray[Any]:
         table, m = self.directions, self.n_components
         if m % LANES or not table.flags.c_contiguous:
@@ -191,9 +185,3 @@ class PCASketch(SketchAnswers):
 
     def with_center(self, center: NDArray[np.float64]) -> PCASketch:
         return PCASketch(center, self.directions)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind}
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"mean": self.mean, "directions": self.directions}

@@ -7,16 +7,8 @@ import dataclasses
 import numpy as np
 
 from streamkm.core.matrix import Matrix
-from streamkm.sketches import (
-    SKETCHES,
-    FeatureSelection,
-    LeverageSampling,
-    PCASketch,
-    Sketch,
-    SparseJL,
-)
+from streamkm.sketches import SKETCHES, FeatureSelection, LeverageSampling, PCASketch, Sketch
 from streamkm.sketches.base import SketchAnswers, SketchFit
-from streamkm.sketches.countsketch import USUAL_PER_FEATURE
 from streamkm.sketches.pca import TruncatedSVDSketch
 from streamkm.sketches.subspace import fit_rows
 
@@ -54,17 +46,9 @@ def sketch_class(kind: str) -> type[SketchAnswers]:
     return SKETCHES.get(kind, _OtherSketch)
 
 
-def make_sketch(
-    kind: str, n_components: int, seed: int, n_features: int | None, nnz_per_feature: int | None = None
-) -> Sketch:
-    """A sketch that does not depend on the data.
-
-    `kind`: one of `oblivious_kinds`. `n_features`: None only for those that need not know it. `nnz_per_feature`: of
-    "sparse-jl". None: `USUAL_PER_FEATURE`, or all components where they are fewer.
-    """
-    given = {"n_components": n_components, "n_features": n_features, "seed": seed}
-    if kind == SparseJL.kind:
-        given["nnz_per_feature"] = nnz_per_feature or max(1, min(USUAL_PER_FEATURE, n_components))
+def make_sketch(kind: str, n_components: int, seed: int, n_features: int | None) -> Sketch:
+    """A sketch that does not depend on the data: one of `oblivious_kinds`, some of which need `n_features`."""
+    given = {"n_components": n_components, "n_features": n_features, "seed": seed, "kind": kind}
     names = {field.name for field in dataclasses.fields(SKETCHES[kind])}
     sketch: Sketch = SKETCHES[kind](**{name: value for name, value in given.items() if name in names})
     return sketch

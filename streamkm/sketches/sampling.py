@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +17,6 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.intrinsics.hashing import stream_seed
 from streamkm.kernels.sketch.hadamard import sample_entries
-from streamkm.kernels.sketch.subspace import select_csr
 from streamkm.sketches.base import SketchAnswers, SketchFit
 from streamkm.sketches.hadamard import Rotation
 from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
@@ -63,15 +62,11 @@ class FeatureSelection(SketchAnswers):
                 raise InvalidInputError(f"rows with {X.shape[1]:,} features; needed: at least {n_read:,}")
             kept = as_working(X[:, self.indices])
             return np.ascontiguousarray(kept * self.scales.astype(kept.dtype))
-        places = np.full(min(n_read, X.shape[1]), -1, np.int32)
-        within = self.indices[self.indices < len(places)]
-        places[within] = np.arange(len(within))
-        data = as_working(X.data)
-        indptr, indices, values = np.empty(X.shape[0] + 1, np.int64), np.empty(X.nnz, np.int32), np.empty_like(data)
-        n_kept = select_csr(X.indptr, X.indices, data, places, self.scales, indptr, indices, values)
-        if n_kept <= np.iinfo(np.int32).max:  # scipy wants one index type for both arrays
-            indptr = indptr.astype(np.int32)
-        return sp.csr_array((values[:n_kept], indices[:n_kept], indptr), shape=(X.shape[0], self.n_components))
+        n_read = min(n_read, X.shape[1])
+        kept = X[:, :n_read][:, self.indices[self.indices < n_read]]
+        data = as_working(kept.data)
+        data = (data * self.scales[kept.indices]).astype(data.dtype)
+        return sp.csr_array((data, kept.indices, kept.indptr), shape=(X.shape[0], self.n_components))
 
     @classmethod
     def leaves_zeros(cls, n_components: int) -> bool:  # noqa: ARG003
@@ -79,12 +74,6 @@ class FeatureSelection(SketchAnswers):
 
     def fits_features(self, n_features: int) -> bool:
         return int(self.indices[-1]) < n_features
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind}
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"indices": self.indices, "scales": self.scales}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +178,3 @@ class PreconditionedSampling(SketchAnswers):
 
     def fits_features(self, n_features: int) -> bool:
         return self.n_features >= n_features  # narrower rows lack their last features
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "gamma": self.gamma, "n_features": self.n_features, "seed": self.seed}
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        return {}

@@ -18,8 +18,6 @@ from streamkm.core.exceptions import InvalidParameterError
 SUBSPACE_CONSTANT = 4
 """Of (k + ln(2 / delta)) / eps^2. For one direction and small eps it is the Johnson-Lindenstrauss lemma's own; with 1
 in its place, the partitions of seven rows are kept with probability 0.5 to 0.8 instead of 0.9."""
-BLOCK_CONSTANT = 4
-"""Of k ln(2 k / delta) / eps^2, for blocks of hashed signs: as many as leverage sampling needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +104,6 @@ def sizing(
     return Bound(sketch, m, formula, theorem)
 
 
-def nnz_per_feature(*, n_clusters: int, eps: float, delta: float = 0.1) -> int:
-    """Non-zeros a feature that "sparse-jl" supposes: ``s = ln(2 k / delta) / eps`` (Cohen, SODA 2016; our constant)."""
-    _check(n_clusters, eps, delta)
-    return math.ceil(math.log(2 * n_clusters / delta) / eps)
-
-
 def kernel_columns(*, n_rows: int, eps: float, delta: float = 0.1) -> int:
     """Rows of the kernel matrix for a sub-Gaussian, ROS or Nystroem sketch of it: Yin et al., NeurIPS 2022, theorem 1.
 
@@ -195,13 +187,6 @@ def _countsketch(case: _Case) -> list[_Size]:
     return [(max(6, k * k + k) / (eps**2 * delta), "max(6, k^2 + k) / (eps^2 delta)", theorem)]
 
 
-def _sparse_jl(case: _Case) -> list[_Size]:
-    """Several hashed signs a feature, one in each block: Cohen (SODA 2016), with `nnz_per_feature`."""
-    m = BLOCK_CONSTANT * case.k * math.log(2 * case.k / case.delta) / case.eps**2
-    formula = f"{BLOCK_CONSTANT} k ln(2 k / delta) / eps^2, with s = ln(2 k / delta) / eps for each feature"
-    return [(m, formula, "Cohen, SODA 2016; Kane and Nelson, J. ACM 61 (2014)")]
-
-
 def _hadamard(case: _Case) -> list[_Size]:
     """The subsampled randomized Hadamard transform: Boutsidis and Gittens (2013), for subspaces; d is padded."""
     third, d = case.delta / 3, 1 << ((case.n_features or 1) - 1).bit_length()  # it holds but for 3 delta
@@ -231,8 +216,6 @@ def _leverage(case: _Case) -> list[_Size]:
 
 FORMULAS: dict[str, Callable[[_Case], list[_Size]]] = {
     "countsketch": _countsketch,
-    "hadamard-countsketch": _countsketch,
-    "sparse-jl": _sparse_jl,
     "signs": _projection,
     "gaussian": _projection,
     "sparse": _projection,
@@ -241,4 +224,4 @@ FORMULAS: dict[str, Callable[[_Case], list[_Size]]] = {
     "pca": _svd,
     "leverage": _leverage,
 }
-"""By kind of sketch; "sparse" is Achlioptas' with a third of its entries, "sparse-jl" has several entries a feature."""
+"""By kind of sketch; "sparse" is Achlioptas' with a third of its entries."""

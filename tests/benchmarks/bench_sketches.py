@@ -50,7 +50,7 @@ def run(settings: Settings) -> list[Row]:
     lines.append(Row("m", f"{what}, s=4", "s=1", f"{times:.2f} x its time", "", "", f"<= {BLOCKS_TIMES}",
                      met(times <= BLOCKS_TIMES), note, sparse))  # fmt: skip
     shape = f"{n_dense:,} x {DENSE_FEATURES} float32, m={FEW_COMPONENTS}"
-    for row, name, target in (("n", "SubsampledHadamard", HADAMARD_TIMES), ("o", "SignProjection", None)):
+    for row, name, target in (("n", "SubsampledHadamard", HADAMARD_TIMES), ("o", "signs", None)):
         ratio = median(theirs / ours for ours, theirs in zip(dense[name], dense["sgemm"], strict=True))
         note = f"{median(dense[name]):.3f} s to {median(dense['sgemm']):.3f} s, the matrix made beforehand"
         if row == "o":
@@ -87,10 +87,10 @@ def sparse(data: str, repeats: int, n_few: int) -> dict[str, Any]:
         blocks = sketches.CountSketch(COMPONENTS, SEED, 4)
         result |= by_turns({"s=1": sketch.apply, "s=4": blocks.apply}, chunk, 5 * repeats)
         ours = {
-            "signs": sketches.SignProjection(COMPONENTS, SEED),
-            "Gaussian": sketches.GaussianProjection(COMPONENTS, SEED),
-            "sparse, 1/3": sketches.SparseProjection(COMPONENTS, SEED),
-            "sparse, 1/sqrt(d)": sketches.SparseProjection(COMPONENTS, SEED, X.shape[1] ** -0.5),
+            "signs": sketches.RandomProjection(COMPONENTS, SEED),
+            "Gaussian": sketches.RandomProjection(COMPONENTS, SEED, "gaussian"),
+            "sparse, 1/3": sketches.RandomProjection(COMPONENTS, SEED, "sparse"),
+            "sparse, 1/sqrt(d)": sketches.RandomProjection(COMPONENTS, SEED, "sparse", X.shape[1] ** -0.5),
         }
         result |= by_turns({name: each.apply for name, each in ours.items()}, chunk, repeats)
     return {**result, "chunk": chunk.shape[0], "others": ["s=1", "s=4", *ours]}
@@ -105,13 +105,12 @@ def dense(repeats: int, n_rows: int) -> dict[str, Any]:
     X = np.random.default_rng(0).standard_normal((n_rows, DENSE_FEATURES), np.float32)
     ours = {
         "SubsampledHadamard": sketches.SubsampledHadamard(FEW_COMPONENTS, DENSE_FEATURES, SEED),
-        "HadamardCountSketch": sketches.HadamardCountSketch(FEW_COMPONENTS, DENSE_FEATURES, SEED),
         "PreconditionedSampling, 1/4": sketches.PreconditionedSampling(0.25, DENSE_FEATURES, SEED),
         "CountSketch": sketches.CountSketch(FEW_COMPONENTS, SEED),
-        "SignProjection": sketches.SignProjection(FEW_COMPONENTS, SEED),
-        "GaussianProjection": sketches.GaussianProjection(FEW_COMPONENTS, SEED),
+        "signs": sketches.RandomProjection(FEW_COMPONENTS, SEED),
+        "gaussian": sketches.RandomProjection(FEW_COMPONENTS, SEED, "gaussian"),
     }
-    matrix = ours["SignProjection"].apply(np.eye(DENSE_FEATURES, dtype=np.float32))
+    matrix = ours["signs"].apply(np.eye(DENSE_FEATURES, dtype=np.float32))
     ways = {name: chunked(sketch.apply) for name, sketch in ours.items()}
     with threadpool_limits(1):
         took = by_turns({**ways, "sgemm": chunked(lambda rows: rows @ matrix)}, X, repeats)

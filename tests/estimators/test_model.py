@@ -26,7 +26,6 @@ from streamkm.core.exceptions import DiskFullError, InvalidInputError, ModelFile
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,
-    HadamardCountSketch,
     IdentitySketch,
     KernelMap,
     PCASketch,
@@ -161,7 +160,6 @@ WIDTHS = {
     "kernel": (lambda d: KernelMap("rbf", 1.0, 3, 1.0, d, np.eye(2, dtype="f4"), np.eye(2, d)), (3, 5)),
     "selection": (lambda d: FeatureSelection(np.array([0, d - 1]), np.ones(2)), (5,)),
     "hadamard": (lambda d: SubsampledHadamard(2, d, 0), (3,)),
-    "hadamard-countsketch": (lambda d: HadamardCountSketch(2, d, 0), (3,)),
     "sampling": (lambda d: PreconditionedSampling(0.5, d, 0), (3,)),
 }
 

@@ -16,13 +16,9 @@ from streamkm.estimators.fit_summary import summarize
 from streamkm.sketches import (
     CountSketch,
     FeatureSelection,
-    GaussianProjection,
-    HadamardCountSketch,
     PCASketch,
     PreconditionedSampling,
-    SignProjection,
-    SparseJL,
-    SparseProjection,
+    RandomProjection,
     SubsampledHadamard,
     TruncatedSVDSketch,
 )
@@ -41,12 +37,10 @@ def rows(n=240, seed=0):
 
 SKETCHES = {
     "blocks": CountSketch(64, 1, nnz_per_feature=4),
-    "sparse-jl": SparseJL(300, 1),
     "hadamard": SubsampledHadamard(40, D, 1),
-    "hadamard-countsketch": HadamardCountSketch(64, D, 1, 2),
-    "signs": SignProjection(40, 1),
-    "gaussian": GaussianProjection(40, 1),
-    "sparse": SparseProjection(40, 1, density=0.1),
+    "signs": RandomProjection(40, 1),
+    "gaussian": RandomProjection(40, 1, "gaussian"),
+    "sparse": RandomProjection(40, 1, "sparse", 0.1),
     "sampling": PreconditionedSampling(0.3, D, 1),
     "selection": FeatureSelection(np.arange(0, D, 3), np.ones(34)),
     "svd": TruncatedSVDSketch(np.linalg.qr(np.random.default_rng(0).normal(size=(D, 30)))[0]),

@@ -114,7 +114,7 @@ def test_components_as_asked_for():
 
 
 @cases("sparse", [False, True])
-@cases("kind", ["countsketch", "sparse-jl", "signs", "gaussian", "hadamard", "svd", "leverage"])
+@cases("kind", ["countsketch", "signs", "gaussian", "hadamard", "svd", "leverage"])
 def test_no_more_components_than_features_unless_the_number_is_given(kind, sparse):
     got = plan(UnreadSource(1000, 16, sparse=sparse), sketch=kind)
     assert (got.sketch, got.n_components) == ("identity", 16)
@@ -398,7 +398,6 @@ def test_chunks_that_a_program_makes_take_memory_twice():
         "hadamard",
         "svd",
         "countsketch",
-        "sparse-jl",
         CountSketch(700, 1, nnz_per_feature=3),
     ],
 )

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.metrics import adjusted_rand_score
 
-from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.sketches import CountSketch, IdentitySketch, SparseJL, sketch_from_dict
+from streamkm.sketches import CountSketch, IdentitySketch, sketch_from_dict
 from tests import naive
 from tests.contracts import N_FEATURES, HashedSketchContract, UnboundedSketchContract, whole_numbers
 from tests.tables import cases
@@ -46,18 +44,6 @@ class TestBlocksOfManyComponents(UnboundedSketchContract):
 
     def make_sketch(self):
         return CountSketch(3000, seed=11, nnz_per_feature=7)
-
-
-class TestSparseJL(UnboundedSketchContract):
-    tolerance = 1e-6
-
-    def make_sketch(self):
-        return SparseJL(400, seed=5)
-
-
-class TestSparseJLOfFewComponents(UnboundedSketchContract):
-    def make_sketch(self):
-        return SparseJL(16, seed=5, nnz_per_feature=4)
 
 
 class TestIdentity(HashedSketchContract):
@@ -103,39 +89,14 @@ def test_blocks_are_the_explicit_matrix(n_components, n_blocks):
 def test_golden_values_of_blocks():
     X = 2 * np.arange(1, 16)[None]
     wanted = [[16, 3, -57, 25, -13, 14, 8, -30, 38, -5, -9, 16]]
-    for sketch in (CountSketch(12, seed=7, nnz_per_feature=4), SparseJL(12, seed=7, nnz_per_feature=4)):
-        for rows in (X, sp.csr_array(X)):
-            assert sketch.apply(rows).astype(int).tolist() == wanted
-    assert sketch.to_dict() == {"kind": "sparse-jl", "n_components": 12, "seed": 7, "nnz_per_feature": 4}
-    assert SparseJL(12, 7).nnz_per_feature == 8
-    assert SparseJL(12, 7, 4) != CountSketch(12, 7, 4)
-
-
-@cases("sparse", [False, True])
-def test_sparse_jl_by_name(sparse):
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, 3, 200)
-    X = np.zeros((200, 60_000), np.float32)
-    X[np.arange(200)[:, None], 20 * y[:, None] + np.arange(20)] = rng.random((200, 20)) + 1
-    rows, given = sp.csr_array(X) if sparse else X, {"random_state": 0, "progress": False}
-    fitted = StreamKMeans(3, sketch=SketchOptions("sparse-jl", 300), **given).fit(rows)
-    assert isinstance(fitted.sketch_, SparseJL)
-    assert (fitted.sketch_.n_components, fitted.sketch_.nnz_per_feature) == (300, 8)
-    assert adjusted_rand_score(y, fitted.labels_) == 1
-    by_theorem = StreamKMeans(3, sketch=SparseJL.for_error(0.5), **given).fit(rows)
-    m, s = 197, 9  # 4 k ln(2 k / delta) / eps^2, ln(2 k / delta) / eps
-    assert (by_theorem.sketch_.n_components, by_theorem.sketch_.nnz_per_feature) == (m, s)
-    assert by_theorem.plan_.nnz_per_feature == s
-    few = StreamKMeans(3, sketch=SketchOptions("sparse-jl", 5), **given).fit(rows)
-    assert few.sketch_.nnz_per_feature == 5
-    with pytest.raises(InvalidParameterError, match="nnz_per_feature=82"):
-        StreamKMeans(3, sketch=SparseJL.for_error(0.05), **given).plan(rows)
+    for rows in (X, sp.csr_array(X)):
+        assert CountSketch(12, seed=7, nnz_per_feature=4).apply(rows).astype(int).tolist() == wanted
 
 
 def test_models_without_the_field_hold_one_bucket():
     described = {"kind": "countsketch", "n_components": 6, "seed": 7}
     assert sketch_from_dict(described, {}) == CountSketch(6, 7, 1)
-    assert CountSketch(6, 7).to_dict() == described
+    assert CountSketch(6, 7).to_dict() == {**described, "nnz_per_feature": 1}
     assert CountSketch(6, 7, 3).to_dict() == {**described, "nnz_per_feature": 3}
 
 

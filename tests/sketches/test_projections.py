@@ -10,20 +10,34 @@ from sklearn.random_projection import GaussianRandomProjection, SparseRandomProj
 
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
-from streamkm.kernels.sketch import entries, signs
-from streamkm.sketches import GaussianProjection, SignProjection, SparseProjection
+from streamkm.kernels.sketch import entries
+from streamkm.sketches import RandomProjection
 from tests import naive
 from tests.contracts import N_FEATURES, UnboundedSketchContract, whole_numbers
 from tests.tables import cases
 
 N_SEEDS = 3000
-SKETCHES = [SignProjection, GaussianProjection, SparseProjection]
+
+
+def signs(m, seed):
+    return RandomProjection(m, seed)
+
+
+def gaussian(m, seed):
+    return RandomProjection(m, seed, "gaussian")
+
+
+def sparse(m, seed, density=1 / 3):
+    return RandomProjection(m, seed, "sparse", density)
+
+
+SKETCHES = [signs, gaussian, sparse]
 FEATURES = [0, 1, 2, 63, 64, 1000, 2**31, 2**32 + 1, 2**63 - 2]
 
 
 class TestSigns(UnboundedSketchContract):
     def make_sketch(self):
-        return SignProjection(16, seed=5)
+        return RandomProjection(16, seed=5)
 
 
 class TestSignsOfManyComponents(UnboundedSketchContract):
@@ -32,59 +46,59 @@ class TestSignsOfManyComponents(UnboundedSketchContract):
     tolerance = 1e-6
 
     def make_sketch(self):
-        return SignProjection(150, seed=2**64 - 1)
+        return RandomProjection(150, seed=2**64 - 1)
 
 
 class TestGaussian(UnboundedSketchContract):
     tolerance = 1e-6
 
     def make_sketch(self):
-        return GaussianProjection(16, seed=5)
+        return RandomProjection(16, 5, "gaussian")
 
 
 class TestOddGaussian(UnboundedSketchContract):
     tolerance = 1e-6
 
     def make_sketch(self):
-        return GaussianProjection(7, seed=2**64 - 1)
+        return RandomProjection(7, 2**64 - 1, "gaussian")
 
 
 class TestSparse(UnboundedSketchContract):
     tolerance = 1e-6
 
     def make_sketch(self):
-        return SparseProjection(16, seed=5)
+        return RandomProjection(16, 5, "sparse")
 
 
 class TestVerySparse(UnboundedSketchContract):
     """1 / (0.0625 * 64) is a power of four."""
 
     def make_sketch(self):
-        return SparseProjection(64, seed=5, density=1 / 16)
+        return RandomProjection(64, 5, "sparse", 1 / 16)
 
 
 def matrix_of(sketch, features):
     """Naive entries of a sketch."""
-    if isinstance(sketch, SignProjection):
+    if sketch.kind == "signs":
         return naive.sign_matrix(sketch.seed, features, sketch.n_components) / np.sqrt(sketch.n_components)
-    if isinstance(sketch, GaussianProjection):
+    if sketch.kind == "gaussian":
         return naive.normal_matrix(sketch.seed, features, sketch.n_components) / np.sqrt(sketch.n_components)
     entries = naive.sparse_matrix(sketch.seed, features, sketch.n_components, sketch.density)
     return entries / np.sqrt(sketch.density * sketch.n_components)
 
 
-@cases("sparse", [False, True])
+@cases("stored", [False, True])
 @cases("n_components", [1, 6, 65, 130])
-@cases("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
-def test_is_the_explicit_matrix(make, n_components, sparse):
+@cases("make", [*SKETCHES, lambda m, seed: sparse(m, seed, 0.05)])
+def test_is_the_explicit_matrix(make, n_components, stored):
     X, sketch = whole_numbers(0.4), make(n_components, 123)
     wanted = X @ matrix_of(sketch, range(N_FEATURES))
     # entries of the Gaussian are float32; where log is near zero they are good to 2e-5
-    atol = 2e-3 if isinstance(sketch, GaussianProjection) else 1e-9
-    np.testing.assert_allclose(sketch.apply(sp.csr_array(X) if sparse else X), wanted, rtol=1e-6, atol=atol)
+    atol = 2e-3 if sketch.kind == "gaussian" else 1e-9
+    np.testing.assert_allclose(sketch.apply(sp.csr_array(X) if stored else X), wanted, rtol=1e-6, atol=atol)
 
 
-@cases("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
+@cases("make", [*SKETCHES, lambda m, seed: sparse(m, seed, 0.05)])
 def test_features_of_any_number(make):
     sketch = make(70, 9)
     n = len(FEATURES)
@@ -107,39 +121,17 @@ def test_blocks_of_features_and_rows(make, n_features):
     np.testing.assert_allclose(got, X @ sketch.apply(sp.eye_array(n_features, format="csr")), rtol=1e-9, atol=1e-9)
 
 
-def test_many_blocks_of_packed_signs(monkeypatch):
-    X = np.random.default_rng(0).integers(-9, 10, (50, 300)).astype(np.float32)
-    sketch = SignProjection(64, 3)
-    wanted = sketch.apply(X)
-    monkeypatch.setattr("streamkm.sketches.signs.PACKED_WORDS", 64)
-    monkeypatch.setattr("streamkm.sketches.signs.BATCH_ENTRIES", 2048)
-    np.testing.assert_array_equal(sketch.apply(X), wanted)
-    np.testing.assert_array_equal(sketch.apply(X[:17]), wanted[:17])
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_compiled_vectors_do_what_the_plain_functions_say(dtype):
-    X = np.random.default_rng(0).normal(size=(19, 130)).astype(dtype)
-    packed = np.empty((3, 64), np.uint64)
-    signs.pack_signs(np.uint64(3), 0, packed)
-    sums = []
-    for project_dense in (signs.project_dense, signs.project_dense.py_func):
-        sums.append(np.zeros((19, 5), dtype))
-        project_dense(X, packed, sums[-1])
-    np.testing.assert_allclose(*sums, rtol=0, atol=200 * np.finfo(dtype).eps)  # look-ups are added in another order
-
-
 def test_golden_values():
     X = np.arange(1, 16)[None].astype(np.float64)
-    assert (8 * SignProjection(64, 7).apply(X))[0, :6].tolist() == [32, -24, -8, -18, 56, 58]
-    sparse = SparseProjection(6, 7, 0.5).apply(X) * np.sqrt(3)
-    np.testing.assert_allclose(sparse, [[5, 1, -37, 0, -25, -29]], rtol=1e-12)
+    assert (8 * RandomProjection(64, 7).apply(X))[0, :6].tolist() == [32, -24, -8, -18, 56, 58]
+    got = RandomProjection(6, 7, "sparse", 0.5).apply(X) * np.sqrt(3)
+    np.testing.assert_allclose(got, [[5, 1, -37, 0, -25, -29]], rtol=1e-12)
     bits = [
         [-1093747900, 1012389828, 1041167731, 1055047441],
         [1053605579, 1054329372, 1052186271, 1039917283],
         [-1101892845, -1092149754, -1113925110, 1039559536],
     ]
-    assert GaussianProjection(4, 7).apply(np.eye(3, dtype=np.float32)).view(np.int32).tolist() == bits
+    assert RandomProjection(4, 7, "gaussian").apply(np.eye(3, dtype=np.float32)).view(np.int32).tolist() == bits
 
 
 def test_normals_at_the_ends():
@@ -179,11 +171,11 @@ def test_entries_are_normal_and_unrelated():
 def test_entries_are_distributed_as_scikit_learns():
     n_features, m = 400, 300
     eye = sp.eye_array(n_features, format="csr")
-    ours = GaussianProjection(m, 1).apply(eye).ravel()
+    ours = RandomProjection(m, 1, "gaussian").apply(eye).ravel()
     theirs = GaussianRandomProjection(m, random_state=0).fit(eye).components_.ravel()
     assert stats.ks_2samp(ours, theirs).pvalue > 1e-3
     for density in (1 / 3, 1 / 20):
-        sketch = SparseProjection(m, 1, density)
+        sketch = sparse(m, 1, density)
         ours = sketch.apply(eye).ravel()
         theirs = SparseRandomProjection(m, density=density, random_state=0).fit(eye).components_.toarray().ravel()
         values, theirs_counts = np.unique(theirs, return_counts=True)
@@ -194,10 +186,8 @@ def test_entries_are_distributed_as_scikit_learns():
 
 
 def test_signs_are_fair_and_unrelated():
-    packed = np.empty((4, 128), np.uint64)
-    signs.pack_signs(np.uint64(5), 0, packed)
-    bits = np.unpackbits(packed.view(np.uint8), bitorder="little").reshape(4, 128, 64)
-    S = 2.0 * bits.transpose(0, 2, 1).reshape(256, 128) - 1
+    S = np.empty((256, 128), np.float32)
+    entries.fill_signs(np.uint64(5), np.arange(256), S)
     np.testing.assert_array_equal(S, naive.sign_matrix(5, range(256), 128))
     for gram in (S @ S.T, S.T @ S):
         size = len(gram)
@@ -209,11 +199,11 @@ def test_signs_are_fair_and_unrelated():
 
 def variance_of(sketch, x, y):
     """Variance of <Sx, Sy> over seeds, by the fourth moment of the entries."""
-    fourth = {SignProjection: 1, GaussianProjection: 3}.get(type(sketch)) or 1 / sketch.density
+    fourth = {"signs": 1, "gaussian": 3}.get(sketch.kind) or 1 / sketch.density
     return ((x @ x) * (y @ y) + (x @ y) ** 2 + (fourth - 3) * (x**2 @ y**2)) / sketch.n_components
 
 
-@pytest.mark.parametrize("make", [*SKETCHES, lambda m, seed: SparseProjection(m, seed, 0.05)])
+@pytest.mark.parametrize("make", [*SKETCHES, lambda m, seed: sparse(m, seed, 0.05)])
 def test_inner_products_are_unbiased_with_the_known_variance(make):
     rng = np.random.default_rng(1)
     x = rng.normal(size=60)
@@ -238,4 +228,9 @@ def test_refuses_parameters_out_of_range(make):
 @cases("density", [0, -0.5, 1.5, 2.0**-32])
 def test_refuses_densities_out_of_range(density):
     with pytest.raises(InvalidParameterError, match=f"density={density}"):
-        SparseProjection(4, 0, density)
+        RandomProjection(4, 0, "sparse", density)
+
+
+def test_refuses_other_kinds():
+    with pytest.raises(InvalidParameterError, match="kind='sign'; needed: one of signs, gaussian, sparse"):
+        RandomProjection(4, 0, "sign")

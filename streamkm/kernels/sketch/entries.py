@@ -1,11 +1,11 @@
 """Random entries of projections by a counter-based hash, and products of rows with them.
 
-Row j of the map belongs to feature j: components 2 q and 2 q + 1 are made of the two halves of one 64-bit word, a
-hash of (seed, j, q), so neither d nor m need be known. Normals are by Box and Muller's method ("A note on the
-generation of random normal deviates", Ann. Math. Stat. 29, 1958) in float32: only additions, products, square roots
-and bits, no fused operations, so that every machine makes the same ones. Logarithm, sine and cosine are polynomials on
-small intervals. Entries reach 6.76 standard deviations; they are good to 1e-6 but where a pair is shorter than 1e-3
-(one in two million), there to 2.4e-4. numba only; the caller validates.
+Row j of the map belongs to feature j. Its entries are made of 64-bit words, hashes of (seed, j, q), so neither d nor m
+need be known: 64 signs of one, or components 2 q and 2 q + 1 of its two halves. Normals are by Box and Muller's method
+("A note on the generation of random normal deviates", Ann. Math. Stat. 29, 1958) in float32: only additions, products,
+square roots and bits, no fused operations, so that every machine makes the same ones. Logarithm, sine and cosine are
+polynomials on small intervals. Entries reach 6.76 standard deviations; they are good to 1e-6 but where a pair is
+shorter than 1e-3 (one in two million), there to 2.4e-4. numba only; the caller validates.
 """
 
 from __future__ import annotations
@@ -102,6 +102,26 @@ def fill_normals(seed, features, out):
 
 
 @kernel
+def fill_signs(seed, features, out):
+    """Write entries +1 and -1: that of component c is +1 if bit c % 64 of word c // 64 is set.
+
+    Parameters
+    ----------
+    seed : uint64
+    features : int64 (b,)
+    out : float32 (b, m)
+        Written.
+    """
+    n_components = out.shape[1]
+    for f in range(features.shape[0]):
+        start = mix(seed, np.uint64(features[f]))
+        for first in range(0, n_components, 64):
+            word = mix(start, np.uint64(first // 64))
+            for c in range(first, min(first + 64, n_components)):
+                out[f, c] = _ONE if (word >> np.uint64(c - first)) & np.uint64(1) else -_ONE
+
+
+@kernel
 def fill_sparse(seed, limit, features, out):
     """Write entries +1 and -1 with probability limit / 2^33 each, 0 otherwise.
 
@@ -154,26 +174,3 @@ def add_columns(indptr, rows, data, entries, out):
             value, y = data[t], out[rows[t]]
             for c in range(n_components):
                 y[c] += value * row[c]
-
-
-@kernel
-def add_few(indptr, rows, data, entries, out):
-    """`add_columns` for entries that are mostly zero.
-
-    Parameters
-    ----------
-    indptr, rows, data, entries, out
-        As of `add_columns`.
-    """
-    n_components = out.shape[1]
-    places = np.empty(n_components, np.int64)
-    for f in range(entries.shape[0]):
-        row = entries[f]
-        n_places = 0
-        for c in range(n_components):
-            places[n_places] = c
-            n_places += row[c] != 0
-        for t in range(indptr[f], indptr[f + 1]):
-            value, y = data[t], out[rows[t]]
-            for p in range(n_places):
-                y[places[p]] += value * row[places[p]]
