@@ -14,8 +14,7 @@ from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.panels import Panels
 from streamkm.kernels.sketch import subspace as kernels
 from streamkm.sketches.base import SketchAnswers, SketchFit
-from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
-from streamkm.sketches.subspace import POWER_STEPS as POWER_ROUNDS
+from streamkm.sketches.subspace import Subspace, subspace_fit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,9 +43,9 @@ class TruncatedSVDSketch(SketchAnswers):
             raise InvalidParameterError(f"directions are {described}; needed: floats (d, m)")
 
     @classmethod
-    def first_round(cls, n_components: int, *, n_features: int, seed: int, power_steps: int = POWER_STEPS) -> SketchFit:
+    def first_round(cls, n_components: int, *, n_features: int, seed: int) -> SketchFit:
         """Begin to find the directions of all rows; the parameters are those of `subspace.subspace_fit`."""
-        return subspace_fit(n_components, cls.of_subspace, n_features=n_features, seed=seed, power_steps=power_steps)
+        return subspace_fit(n_components, cls.of_subspace, n_features=n_features, seed=seed)
 
     @classmethod
     def of_subspace(cls, subspace: Subspace) -> TruncatedSVDSketch:
@@ -138,21 +137,12 @@ class PCASketch(SketchAnswers):
         return cls(mean, np.ascontiguousarray(rows.T.astype(centered.dtype, copy=False)))
 
     @classmethod
-    def first_round(
-        cls, n_components: int, *, near_mean: NDArray[np.float64], seed: int, power_steps: int = POWER_ROUNDS
-    ) -> SketchFit:
+    def first_round(cls, n_components: int, *, near_mean: NDArray[np.float64], seed: int) -> SketchFit:
         """Begin to find the principal directions of all rows, as `subspace.subspace_fit` does.
 
         `near_mean`: float64 (d,), the mean of some rows; the directions are around the exact mean of all.
         """
-        return subspace_fit(
-            n_components,
-            cls.of_subspace,
-            n_features=len(near_mean),
-            seed=seed,
-            power_steps=power_steps,
-            shift=near_mean,
-        )
+        return subspace_fit(n_components, cls.of_subspace, n_features=len(near_mean), seed=seed, shift=near_mean)
 
     @classmethod
     def of_subspace(cls, subspace: Subspace) -> PCASketch:

@@ -19,7 +19,7 @@ from streamkm.kernels.intrinsics.hashing import stream_seed
 from streamkm.kernels.sketch.hadamard import sample_entries
 from streamkm.sketches.base import SketchAnswers, SketchFit
 from streamkm.sketches.hadamard import Rotation
-from streamkm.sketches.subspace import POWER_STEPS, Subspace, subspace_fit
+from streamkm.sketches.subspace import Subspace, subspace_fit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,9 +96,9 @@ class LeverageSampling:
         if self.n_components < 1:
             raise InvalidParameterError(f"n_components={self.n_components}; needed: an integer from 1")
 
-    def first_round(self, n_clusters: int, *, n_features: int, seed: int, power_steps: int = POWER_STEPS) -> SketchFit:
+    def first_round(self, n_clusters: int, *, n_features: int, seed: int) -> SketchFit:
         """Begin to find the leading k singular vectors of all rows, as `subspace.subspace_fit` does."""
-        return subspace_fit(n_clusters, self, n_features=n_features, seed=seed, power_steps=power_steps)
+        return subspace_fit(n_clusters, self, n_features=n_features, seed=seed)
 
     def __call__(self, subspace: Subspace) -> FeatureSelection:
         """Draw features."""

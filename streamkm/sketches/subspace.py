@@ -168,15 +168,13 @@ class RangeFit:
             return sums
         # only what occurs: text has many features, a chunk of it few
         places = np.zeros(d, np.int32)
-        kernels.mark_columns(X.indices, places)
+        places[X.indices[: X.nnz]] = 1
         present = np.flatnonzero(places)
         np.cumsum(places, out=places)
         places -= 1
-        indices = np.empty(X.nnz, np.int32)
-        kernels.place_columns(X.indices, places, indices)
         added = np.zeros((len(present), self.n_columns))
         data = X.data.astype(np.float64, copy=False)
-        kernels.add_range(X.indptr, indices, data, weights, self._test_rows(present), added)
+        kernels.add_range(X.indptr, places[X.indices[: X.nnz]], data, weights, self._test_rows(present), added)
         sums.product[present] += added
         return sums
 

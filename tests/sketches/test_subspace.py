@@ -298,7 +298,7 @@ def test_rounds_of_passes(small_topics, power_steps, sparse):
     reader = RowReader(source, 1000, "euclidean", "raise")
     sketches = []
     for n_threads in (1, 3):
-        found_ = TruncatedSVDSketch.first_round(6, n_features=3000, seed=4, power_steps=power_steps)
+        found_ = subspace_fit(6, TruncatedSVDSketch.of_subspace, n_features=3000, seed=4, power_steps=power_steps)
         source.read_rows.clear()
         with open_executor(n_threads) as executor:
             context = PassContext(executor=executor, reader=reader)

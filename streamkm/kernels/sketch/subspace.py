@@ -42,35 +42,6 @@ def fill_gaussians(seed, features, out):
             out[i, c + 1] = radius * math.sin(2.0 * math.pi * second)
 
 
-@kernel
-def mark_columns(indices, marks):
-    """Set ``marks[j] = 1`` for every feature that occurs.
-
-    Parameters
-    ----------
-    indices : int32 or int64 (nnz,)
-    marks : int32 (d,)
-        Written.
-    """
-    for t in range(indices.shape[0]):
-        marks[indices[t]] = 1
-
-
-@kernel
-def place_columns(indices, places, out):
-    """Translate features to places in a table: ``out = places[indices]``.
-
-    Parameters
-    ----------
-    indices : int32 or int64 (nnz,)
-    places : int32 (d,)
-    out : int32 (nnz,)
-        Written.
-    """
-    for t in range(indices.shape[0]):
-        out[t] = places[indices[t]]
-
-
 @kernel(fastmath={"contract"})
 def add_range(indptr, indices, data, weights, table, sums):
     """Add ``X.T @ diag(weights) @ (X @ table)``. O(nnz * p).
