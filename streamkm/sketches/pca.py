@@ -16,9 +16,34 @@ from streamkm.kernels.sketch import subspace as kernels
 from streamkm.sketches.base import SketchAnswers, SketchFit
 from streamkm.sketches.subspace import Subspace, subspace_fit
 
+POWER_STEPS = 2  # of a sample's directions
+CENTERED_ROWS = 256  # at a time
+
+
+class _Directions(SketchAnswers):
+    """A projection on orthonormal columns."""
+
+    __slots__ = ()
+
+    directions: NDArray[Any]
+    is_projection: ClassVar[bool] = True
+
+    @property
+    def n_components(self) -> int:
+        """Directions, m."""
+        return int(self.directions.shape[1])
+
+    def fits_features(self, n_features: int) -> bool:
+        return len(self.directions) == n_features
+
+    @property
+    def basis(self) -> NDArray[Any]:
+        """The directions."""
+        return self.directions
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TruncatedSVDSketch(SketchAnswers):
+class TruncatedSVDSketch(_Directions):
     """``apply(X) = X @ directions``.
 
     ``m = ceil(k / eps)`` directions keep the cost of every clustering into k clusters within 1 + eps, up to a constant
@@ -34,7 +59,6 @@ class TruncatedSVDSketch(SketchAnswers):
     directions: NDArray[Any]  # float32 or float64 (d, m), orthonormal columns
     kind: ClassVar[str] = "svd"
     passes_to_fit: ClassVar[int] = 1
-    is_projection: ClassVar[bool] = True
     moves_with_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -52,11 +76,6 @@ class TruncatedSVDSketch(SketchAnswers):
         """Project on this subspace."""
         return cls(subspace.vectors.astype(subspace.dtype))
 
-    @property
-    def n_components(self) -> int:
-        """Directions, m."""
-        return int(self.directions.shape[1])
-
     def apply(self, X: Matrix) -> Matrix:
         """Project rows.
 
@@ -70,14 +89,6 @@ class TruncatedSVDSketch(SketchAnswers):
             raise InvalidInputError(f"rows with {X.shape[1]:,} features; the directions have {d:,}")
         return Panels.of(self.directions).product(X) if dense else self._apply_csr(X)
 
-    def fits_features(self, n_features: int) -> bool:
-        return len(self.directions) == n_features
-
-    @property
-    def basis(self) -> NDArray[Any]:
-        """The directions."""
-        return self.directions
-
     def _apply_csr(self, X: Any) -> NDArray[Any]:
         table, m = self.directions, self.n_components
         if m % LANES or not table.flags.c_contiguous:
@@ -88,12 +99,8 @@ class TruncatedSVDSketch(SketchAnswers):
         return np.ascontiguousarray(out[:, :m])
 
 
-POWER_STEPS = 2
-CENTERED_ROWS = 256  # at a time
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class PCASketch(SketchAnswers):
+class PCASketch(_Directions):
     """``apply(X) = (X - mean) @ directions``.
 
     References: Drineas, Frieze, Kannan, Vempala and Vinay, "Clustering large graphs via the singular value
@@ -106,7 +113,6 @@ class PCASketch(SketchAnswers):
     directions: NDArray[Any]  # float32 or float64 (d, m), orthonormal columns
     kind: ClassVar[str] = "pca"
     passes_to_fit: ClassVar[int] = 0
-    is_projection: ClassVar[bool] = True
     takes_sparse: ClassVar[bool] = False
     needs_polishing: ClassVar[bool] = False
     found_on_few: ClassVar[bool] = True
@@ -150,23 +156,10 @@ class PCASketch(SketchAnswers):
         mean = np.zeros(len(subspace.vectors)) if subspace.mean is None else subspace.mean
         return cls(mean, subspace.vectors.astype(subspace.dtype))
 
-    @property
-    def n_components(self) -> int:
-        """Directions, m."""
-        return int(self.directions.shape[1])
-
     def apply(self, X: Matrix) -> Matrix:
         if not isinstance(X, np.ndarray):
             raise InvalidParameterError("the PCA sketch takes dense rows; use CountSketch for sparse ones")
         return Panels.of(self.directions).product(X, shift=self.mean)
-
-    def fits_features(self, n_features: int) -> bool:
-        return len(self.directions) == n_features
-
-    @property
-    def basis(self) -> NDArray[Any]:
-        """The directions."""
-        return self.directions
 
     @property
     def center(self) -> NDArray[np.float64]:
