@@ -23,6 +23,7 @@ from streamkm.sketches.base import SeededSketch, check_numbers, check_width
 LEAST_WIDTH = 16  # a vector of float32
 MAX_FEATURES = 1 << 30
 BATCH_ENTRIES = 1 << 16  # of rotated rows that are held at once, so that they stay in the cache
+WIDE_ENTRIES = 1 << 20  # of wider rows: some side by side fill vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Rotation:
         dtype = working_dtype(X.dtype)
         unused, signs = np.empty(X.shape[1], np.int32), np.empty(X.shape[1], np.float32)
         hash_features(np.uint64(self.seed), 0, X.shape[1], np.uint64(1), unused, signs)
-        n_batch = max(1, BATCH_ENTRIES // self.n_padded)
+        n_batch = max(1, BATCH_ENTRIES // self.n_padded, min(16, WIDE_ENTRIES // self.n_padded))
         for start in range(0, X.shape[0], n_batch):
             some = X[start : start + n_batch]
             rows = some if isinstance(some, np.ndarray) else some.astype(dtype).toarray()

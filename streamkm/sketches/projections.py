@@ -80,6 +80,8 @@ class RandomProjection(SeededSketch):
             for start, entries in self._blocks(np.arange(X.shape[1])):
                 block = Panels.of(entries.astype(out.dtype, copy=False))
                 block.product(X[:, start : start + len(entries)], out=out, add=True)
+        elif self.kind == "signs":
+            kernels.add_signs(np.uint64(self._known("seed")), X.indptr, X.indices, as_working(X.data), out)
         else:
             features, indptr, rows, data = _by_column(X)
             for start, entries in self._blocks(features):

@@ -122,6 +122,30 @@ def fill_signs(seed, features, out):
 
 
 @kernel
+def add_signs(seed, indptr, indices, data, out):
+    """Add CSR rows times the entries of `fill_signs`, which are not written out.
+
+    Parameters
+    ----------
+    seed : uint64
+    indptr, indices : int32 or int64
+    data : float32 or float64 (nnz,)
+    out : same dtype as data (n, m)
+        Added to.
+    """
+    n_components = out.shape[1]
+    for i in range(out.shape[0]):
+        y = out[i]
+        for t in range(indptr[i], indptr[i + 1]):
+            value, start = data[t], mix(seed, np.uint64(indices[t]))
+            for first in range(0, n_components, 64):
+                word = mix(start, np.uint64(first // 64))
+                some = y[first : first + 64]
+                for c in range(some.shape[0]):
+                    some[c] += value if (word >> np.uint64(c)) & np.uint64(1) else -value
+
+
+@kernel
 def fill_sparse(seed, limit, features, out):
     """Write entries +1 and -1 with probability limit / 2^33 each, 0 otherwise.
 
