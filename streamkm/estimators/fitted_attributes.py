@@ -15,7 +15,7 @@ from streamkm.engine import is_on_cluster
 from streamkm.estimators.centers import hold_centers, rounded_centers
 from streamkm.estimators.validation import Weights, centers_dtype
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.kmeans import Fit
+from streamkm.fitting.state import FitState
 from streamkm.passes.labels import HeldLabels
 from streamkm.passes.words import look_at_words
 from streamkm.sources.base import RowSource
@@ -27,53 +27,53 @@ class FewClustersWarning(StreamkmWarning, ConvergenceWarning):  # type: ignore[m
     """Fewer clusters were found than asked for."""
 
 
-def set_fitted(estimator: Any, fitted: Fit, model: Model, context: FitContext, weights: Weights, seed: int) -> None:
+def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext, weights: Weights, seed: int) -> None:
     """Set the attributes that every fit sets; warn, three calls up, of fewer clusters than were asked for."""
-    source = context.reader.source
-    n_samples, factor = int(fitted.chunk_rows.sum()), weights.factor
+    source, found, assigned = context.reader.source, fit.found, fit.assigned
+    n_samples, factor = int(found.chunk_rows.sum()), weights.factor
     weights.check_rows(n_samples, source.name)
     if hasattr(source, "row_blocks"):
-        estimator._label_blocks = source.row_blocks(fitted.chunk_rows)
+        estimator._label_blocks = source.row_blocks(found.chunk_rows)
     else:  # on a cluster the blocks of labels are as high as chunks
-        estimator._label_blocks = (
-            (tuple(fitted.chunk_rows.tolist()), True) if is_on_cluster(estimator.executor) else None
-        )
+        blocks = tuple(found.chunk_rows.tolist()), True
+        estimator._label_blocks = blocks if is_on_cluster(estimator.executor) else None
     estimator.model_ = model
     vars(estimator).pop("labels_", None)  # gathered after an earlier fit
-    estimator._held_labels = fitted.labels if isinstance(fitted.labels, HeldLabels) else None
+    estimator._held_labels = assigned.labels if isinstance(assigned.labels, HeldLabels) else None
     if estimator._held_labels is None:
-        estimator.labels_ = fitted.labels
-    centers, counts, d2 = fitted.model.centers, fitted.totals.counts, fitted.totals.d2
-    means = fitted.totals.to_means(fallback=centers)
+        estimator.labels_ = assigned.labels
+    centers, counts, d2 = fit.model.centers, assigned.totals.counts, assigned.totals.d2
+    means = assigned.totals.to_means(fallback=centers)
     rounded = rounded_centers(centers, counts, d2, means, centers_dtype(source.dtype))
     hold_centers(estimator, cluster_centers_=rounded, cluster_means_=means)
     estimator.counts_ = factor * counts
     estimator.inertia_ = factor * d2
-    promise = fitted.promise
-    estimator.expected_inertia_ = None if promise is None else factor * promise.inertia
-    estimator.expected_inertia_error_ = None if promise is None else factor * promise.error
-    estimator.possible_gain_ = fitted.gain
-    estimator.distortion_ = fitted.distortion
+    estimate = fit.inertia_estimate
+    estimator.expected_inertia_ = None if estimate is None else factor * estimate.inertia
+    estimator.expected_inertia_error_ = None if estimate is None else factor * estimate.error
+    estimator.possible_gain_ = fit.gain
+    estimator.distortion_ = fit.distortion
     estimator.assign_space_ = model.space
-    estimator.n_iter_ = fitted.lloyd.n_iter
-    estimator.converged_ = fitted.lloyd.converged
-    estimator.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fitted.history]
+    estimator.n_iter_ = found.result.n_iter
+    estimator.converged_ = found.result.converged
+    estimator.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fit.history]
     estimator.seed_ = seed
     estimator.feature_words_ = look_at_words(source, context.progress)
     estimator.stages_ = [*source.stages_before, *context.progress.stages]
     for stage in estimator.stages_:
         stage.inertias = tuple(step["inertia"] for step in estimator.history_ if step["stage"] == stage.name)
     again = context.plan.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
-    estimator.n_passes_ = context.plan.passes + again + fitted.n_rounds
+    estimator.n_passes_ = context.plan.passes + again + fit.n_rounds
     estimator.fitted_on_ = {**described(source), "process_memory": context.plan.process_memory}
     estimator.tfidf_ = source.tfidf
-    estimator.profile_ = None if fitted.profile is None else fitted.profile.weighted(factor)
+    estimator.profile_ = None if assigned.profile is None else assigned.profile.weighted(factor)
     estimator.n_samples_ = n_samples
     estimator.n_features_in_ = model.n_features
     estimator.n_components_ = model.sketch.n_components
     estimator.sketch_ = model.sketch
     estimator.plan_ = context.plan
-    estimator.sketch_sample_, estimator.sample_labels_ = fitted.view, fitted.view_labels
+    estimator.sample_labels_ = fit.view_labels
+    estimator.sketch_sample_ = found.sample_view.sketched.X[: len(fit.view_labels)]
     if len(model.centers) < estimator.n_clusters:
         n_found, s = len(model.centers), "" if len(model.centers) == 1 else "s"
         warnings.warn(

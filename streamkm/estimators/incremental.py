@@ -36,9 +36,8 @@ from streamkm.estimators.validation import (
     given_start,
     parameters_of,
 )
-from streamkm.fitting.streams.coreset_centers import StreamSettings
-from streamkm.fitting.streams.feed import feed
-from streamkm.fitting.streams.follow import FollowSettings
+from streamkm.fitting.streams.clusters import FollowSettings, StreamSettings, cluster_coreset
+from streamkm.fitting.streams.rows import feed
 from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.metrics.drift_report import Drift, Update
 from streamkm.passes.labels import HeldLabels, check_labels_place, count_skipped, open_labels
@@ -515,7 +514,7 @@ class IncrementalKMeans(DescribedKMeans):
         stream = self._stream_for(rows)
         size = CHUNK_BYTES if self.chunk_bytes == "auto" else int(self.chunk_bytes)
         reader = RowReader(rows, size, self.metric, read_invalid(self))
-        n_rows = int(feed(stream, reader, weights.each, weights.factor).sum())
+        n_rows = int(feed(stream.add, reader, weights.each, weights.factor).sum())
         weights.check_rows(n_rows, source.name)
         stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
         self._follow(stream, vars(self).get("n_steps_", 0) + 1)
@@ -559,7 +558,7 @@ class IncrementalKMeans(DescribedKMeans):
         most = cluster_range(given.n_clusters)[1]
         size = stream_size(most, row_bytes)
         rule = CoresetRule(size, most, seed, half_life=np.inf if given.half_life is None else float(given.half_life))
-        return Stream(rule, first_row=given.first_row)
+        return Stream(rule, given.first_row)
 
     def _follow(self, stream: Stream, n_steps: int) -> None:
         """Set what is known at once; forget what was found before."""
@@ -611,7 +610,7 @@ class IncrementalKMeans(DescribedKMeans):
         sketch = IdentitySketch(stream.n_features)
         found: dict[str, Any] = {"assign_space_": "original", "sketch_": sketch}
         if stream.followed is None:
-            clusters = stream.clusters(self._settings(stream), given.executor)
+            clusters = cluster_coreset(stream.coreset(), self._settings(stream), given.executor)
             centers, means, ids = clusters.centers, clusters.centers, np.arange(len(clusters.centers))
             found |= {
                 "counts_": clusters.counts,

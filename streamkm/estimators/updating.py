@@ -27,10 +27,9 @@ from streamkm.engine.saving import CheckpointWriter, saved_stages
 from streamkm.estimators.describe import feature_namer
 from streamkm.estimators.labelling import Labelling
 from streamkm.estimators.validation import Weights, digest, parameters_of, plain
-from streamkm.fitting.streams.coreset_centers import StreamSettings
-from streamkm.fitting.streams.feed import feed
-from streamkm.fitting.streams.follow import FollowSettings
-from streamkm.fitting.streams.followed import UNSEARCHED, Step, events_of
+from streamkm.fitting.streams.clusters import FollowSettings, StreamSettings
+from streamkm.fitting.streams.followed import UNSEARCHED, Step, events_of, moved
+from streamkm.fitting.streams.rows import feed
 from streamkm.fitting.streams.stream import Stream
 from streamkm.metrics.cluster_summary import Moved
 from streamkm.metrics.clusters import Wording, largest
@@ -128,7 +127,7 @@ def update_rows(
         if stream.followed is None:
             earlier = stream.waiting()
             with labelling.progress.stage("sample") as stage:
-                chunk_rows = feed(stream, labelling.reader, weights.each, weights.factor)
+                chunk_rows = feed(stream.add, labelling.reader, weights.each, weights.factor)
                 stage.rows = int(chunk_rows.sum())
         else:
             known = stream.followed.clusters.widened(labelling.model.n_features)
@@ -144,16 +143,12 @@ def update_rows(
                 more, drift, ground = _counted_part(estimator, known, more, observed, drift, weights, rule)
             gone = idle_clusters(stream.followed, weights.factor * observed.gathered.totals.counts)
             if gone.any():
-                stream = stream.with_clusters(without(stream.followed, gone))
+                stream = replace(stream, followed=without(stream.followed, gone))
         n_read = int(chunk_rows.sum())
         with labelling.progress.stage("follow"), local_executor(context.executor) as here:
-            if (
-                observed is not None
-                and more is not None
-                and not gone.any()
-                and _goes_on(stream, settings, drift, more, ground)
-            ):
-                step = stream.moved(more, observed.gathered.totals.counts, observed.gathered.totals.sums)
+            totals = None if observed is None or gone.any() else observed.gathered.totals
+            if totals and more and stream.followed and _goes_on(stream, settings, drift, more, ground):
+                step = moved(stream.followed, more, rule, totals.counts, totals.sums)
             else:
                 step = stream.follow(here, more, settings, starts, earlier, ground)
         decay = Decay(rule.half_life, n_read - 1)

@@ -6,8 +6,7 @@ Reads no source.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.columns import FEWEST_FEATURES, Columns
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.model import Space
+from streamkm.cluster.moving_averages import Schedule
 from streamkm.cluster.normalization import WHOLE, Normalization
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.rows import Block, row_d2norms
@@ -29,101 +30,128 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.memory import trim_heap
 from streamkm.engine import Executor
-from streamkm.fitting.clustering import Clustering, SampleView
 from streamkm.fitting.context import FitContext, Settings
 from streamkm.fitting.iterations import StepCheckpoint, iterated, noted
 from streamkm.fitting.reading import NormalizedRows
+from streamkm.fitting.state import Clustering, SampleView
 from streamkm.passes.sketch import Sketched
 from streamkm.planning.plan import Plan
 from streamkm.planning.plan_parts import MUCH_ROOM, EpochRoom, epoch_schedule, stored_share
 from streamkm.planning.process import SEARCH
 from streamkm.sketches import Sketch
 
-
-def search_centers(
-    executor: Executor,
-    sampled: Block,
-    settings: Settings,
-    n_clusters: int,
-    original_rows: Callable[[], Matrix],
-    placed: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    *,
-    pool: Pool = SAMPLED,
-) -> NDArray[np.float64]:
-    """Centers to start from, looked for among sampled rows or given by the function that is the settings' `init`.
-
-    `executor`, `sampled`, `n_clusters`, `pool`: as of `start_centers`. `settings`: with an `init` that is no array.
-    `original_rows`: gives the sampled rows as the data have them, for such a function. `placed`: takes centers among
-    original rows to the space of `sampled`. Returns float64 (n_clusters, m).
-    """
-    init: Any = settings.init
-    return start_centers(
-        executor,
-        sampled,
-        n_clusters,
-        init=drawn_by(init, original_rows(), n_clusters, placed) if callable(init) else init,
-        n_init=settings.n_init,
-        streams=Streams(settings.generator("seeding"), settings.generator("search")),
-        pool=pool,
-    )
-
-
 logger = logging.getLogger(__name__)
 
 
-def find_centers(context: FitContext, framed: NormalizedRows) -> Clustering:
-    """Seed and iterate on the rows of the plan; then polish in the original space, if rows will be assigned there."""
-    sketched, sketch, frame = framed.sketched, framed.sketch, framed.frame
-    sample, plan, progress = sketched.sample, context.plan, context.progress
-    n_searched, n_features = search_rows(context.settings.n_clusters), sample.X.shape[1]
+def search_centers(
+    here: Executor,
+    sampled: Block,
+    settings: Settings,
+    rows: Matrix,
+    sketch: Sketch,
+    normalization: Normalization = WHOLE,
+    pool: Pool = SAMPLED,
+) -> NDArray[np.float64]:
+    """Centers to start from (k, m): given, drawn by a function, or looked for among the sampled rows.
+
+    `sampled`: Block (s, m). `rows`: ndarray or csr_array (r, d), normalized sampled rows. `pool`: as of
+    `start_centers`. Raises InvalidInputError: if `init` has another number of features than the rows.
+    """
+
+    def placed(centers: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(sketch.apply(normalization.points(centers)), np.float64)
+
+    init: Any = settings.init
+    if isinstance(init, np.ndarray):
+        if init.shape[1] != rows.shape[1]:
+            raise InvalidInputError(f"init has {init.shape[1]} features; the data have {rows.shape[1]:,}")
+        return placed(init)
+    if callable(init):
+        init = drawn_by(init, normalization.original_rows(rows), settings.n_clusters, placed)
+    streams = Streams(settings.generator("seeding"), settings.generator("search"))
+    return start_centers(
+        here, sampled, settings.n_clusters, init=init, n_init=settings.n_init, streams=streams, pool=pool
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Centers to start from, and the rows that they move by."""
+
+    centers: NDArray[np.float64]  # (k, m)
+    rows: Blocks
+    sampled: Block  # the row sample, sketched
+    schedule: Schedule | None  # of epochs
+    space: Space  # where rows will be assigned
+    columns: Columns | None  # the features that centers among the original ones have, where they are few of all
+
+
+def find_start(context: FitContext, found: NormalizedRows) -> Start:
+    """Centers to start from: given, or looked for among the rows of the plan."""
+    sketched, sketch, plan, settings = found.sketched, found.sketch, context.plan, context.settings
+    sample = sketched.sample
     columns = _occurring(sketched, sketch)
-    space = plan.space_for(n_features if columns is None else columns.n_columns)
-    polished = space == "original" and not sketch.is_identity
-    # whether centers of a sketch move in the original space only, by steps that polish them on the row sample
-    polished_alone = space == "original" and sketch.needs_polishing and plan.cluster_on == "sample"
-    if not polished:
-        columns = None
+    space = plan.space_for(sample.X.shape[1] if columns is None else columns.n_columns)
     if plan.cluster_on == "spilled":
         trim_heap(plan.limit_bytes, plan.memory["cluster"])  # blocks take what is left: heaps must not grow
-    with progress.stage("seed"):
+    with context.progress.stage("seed"):
         sampled = sample.block(context.here, sketch)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
         counted = plan.n_rows is not None
-        room = epoch_room(plan, rows)
-        stored, settings = stored_share(clustered.X), context.settings
+        room, stored = epoch_room(plan, rows), stored_share(clustered.X)
         schedule = None
-        if not polished_alone:
+        if not _is_polished_alone(context, sketch, space):
             schedule = epoch_schedule(rows.n_rows, settings, plan.cluster_on, stored=stored, counted=counted, room=room)
         held = None if sample.complete else sketched.blocks
         pool = pool_of(context, held, sketched.n_valid, averaged=schedule is not None)
-        start = seeded(context, clustered, rows_between(sample.X, 0, n_searched), sketch, frame=frame, pool=pool)
+        first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
+        start = seeded(context, clustered, settings, first, sketch, found.normalization, pool)
     trim_heap(plan.limit_bytes)
-    if polished_alone:
-        with progress.stage("lloyd", context.settings.max_iter, "steps"):
-            result, history = LloydResult(start, float("nan"), 0, False, ()), list[dict[str, Any]]()
+    is_polished = space == "original" and not sketch.is_identity
+    return Start(start, rows, sampled, schedule, space, columns if is_polished else None)
+
+
+def iterate(context: FitContext, found: NormalizedRows, start: Start) -> Clustering:
+    """Iterate on the rows of the plan; then polish in the original space, if rows will be assigned there."""
+    sample, sketch, normalization, plan = found.sketched.sample, found.sketch, found.normalization, context.plan
+    settings, columns, rows, space = context.settings, start.columns, start.rows, start.space
+    is_polished = space == "original" and not sketch.is_identity
+    if _is_polished_alone(context, sketch, space):
+        with context.progress.stage("lloyd", settings.max_iter, "steps"):
+            result, history = LloydResult(start.centers, float("nan"), 0, False, ()), list[dict[str, Any]]()
     else:
-        result, history = iterated(context, rows, start, schedule)
+        result, history = iterated(context, rows, start.centers, start.schedule)
     result = replace(result, labels=None)  # the assign pass finds the labels
-    if polished:
+    if is_polished:
         trim_heap(plan.limit_bytes, plan.memory.get("polish", 0))  # clustering may have taken much more
-        polishing = sample if columns is None else replace(sample, X=columns.narrow(sample.X))
-        result, more = _polished(context, sketch, polishing, sampled, result)
+        polishing = sample
+        if columns is not None:
+            polishing, normalization = replace(sample, X=columns.narrow(sample.X)), columns.frame(normalization)
+        result, more = _polished(context, sketch, polishing, start.sampled, result)
         history += more
-        frame = frame if columns is None else columns.frame(frame)
-    if context.settings.spherical:
-        rows = LocalBlocks.of(context.here, polishing.original_block()) if polished else rows
-        result = _on_sphere(context, rows, result, frame, whole=sample.complete or not polished)
+    if settings.spherical:
+        rows = LocalBlocks.of(context.here, polishing.original_block()) if is_polished else rows
+        result = _on_sphere(context, rows, result, normalization, whole=sample.complete or not is_polished)
         history += noted("sphere", result)
-    keeps = plan.keeps_sample
-    look = SampleView.of(context.here, sample, sampled, framed.frame, n_rows=n_searched, keeps_sample=keeps)
-    centers = frame.originals(result.centers) if space == "original" else frame.sketched(sketch, result.centers)
+    view = SampleView.of(context, sample, start.sampled, found.normalization, search_rows(settings.n_clusters))
+    if space == "original":
+        centers = normalization.originals(result.centers)
+    else:
+        centers = normalization.sketched(sketch, result.centers)
     for step in history:
-        step["inertia"] /= frame.scale * frame.scale
-    if context.settings.spherical:
-        centers = on_sphere(centers)  # a frame rounds
-    result, sketch = frame.result(result, centers), framed.frame.sketch(sketch)
-    return Clustering(result, space, sketch, tuple(history), look, n_features, sketched.chunk_rows, columns)
+        step["inertia"] /= normalization.scale * normalization.scale
+    if settings.spherical:
+        centers = on_sphere(centers)  # a normalization rounds
+    result, sketch = normalization.result(result, centers), found.normalization.sketch(sketch)
+    return Clustering(
+        result, space, sketch, tuple(history), view, sample.X.shape[1], found.sketched.chunk_rows, columns
+    )
+
+
+def _is_polished_alone(context: FitContext, sketch: Sketch, space: Space) -> bool:
+    """Whether centers of a sketch move in the original space only, by steps that polish them on the row sample."""
+    return space == "original" and sketch.needs_polishing and context.plan.cluster_on == "sample"
 
 
 def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:
@@ -171,7 +199,7 @@ def _polished(
 
 
 def _on_sphere(
-    context: FitContext, rows: Blocks, result: LloydResult, frame: Normalization, *, whole: bool
+    context: FitContext, rows: Blocks, result: LloydResult, normalization: Normalization, *, whole: bool
 ) -> LloydResult:
     """Spherical k-means from the centers that were found, on the rows that were clustered last.
 
@@ -183,36 +211,22 @@ def _on_sphere(
     with context.progress.stage("sphere", max_iter, "steps") as stage:
         steps = StepCheckpoint(context.writer, "sphere", stage, LloydResult)
         return spherical_lloyd(
-            rows, result.centers, placed_in(frame), max_iter=max_iter, tol=tol, on_step=steps.step, begun=steps.begun
+            rows,
+            result.centers,
+            placed_in(normalization),
+            max_iter=max_iter,
+            tol=tol,
+            on_step=steps.step,
+            begun=steps.begun,
         )
 
 
-def seeded(
-    context: FitContext, sampled: Block, rows: Matrix, sketch: Sketch, *, frame: Normalization = WHOLE, pool: Pool
-) -> NDArray[np.float64]:
-    """Centers to start from (k, m), or those that an earlier run found.
-
-    They are given, or a function gives them, or they are looked for among the sampled rows.
-
-    `sampled`: Block (s, m). `rows`: ndarray or csr_array (r, d), sampled rows in their frame.
-    """
-    begun = context.writer.load("seed", np.ndarray)
-    if begun is not None:
-        return begun
-
-    def placed(centers: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(sketch.apply(frame.points(centers)), np.float64)
-
-    settings = context.settings
-    if isinstance(settings.init, np.ndarray):
-        if settings.init.shape[1] != rows.shape[1]:
-            raise InvalidInputError(f"init has {settings.init.shape[1]} features; the data have {rows.shape[1]:,}")
-        start = placed(settings.init)
-    else:
-        start = search_centers(
-            context.here, sampled, settings, settings.n_clusters, lambda: frame.original_rows(rows), placed, pool=pool
-        )
-    context.writer.save("seed", start)
+def seeded(context: FitContext, *given: Any) -> NDArray[np.float64]:
+    """Centers to start from, or those that an earlier run found; see `search_centers`."""
+    start = context.writer.load("seed", np.ndarray)
+    if start is None:
+        start = search_centers(context.here, *given)
+        context.writer.save("seed", start)
     return start
 
 

@@ -22,7 +22,6 @@ from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.saving import CheckpointWriter
 from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels, HeldLabels
-from streamkm.passes.reader import RowReader
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch
 
@@ -97,21 +96,10 @@ class FitContext(PassContext):
 
     @classmethod
     @contextmanager
-    def opened(
-        cls,
-        executor: Any,
-        *,
-        reader: RowReader,
-        plan: Plan,
-        settings: Settings,
-        weights: NDArray[np.float64],
-        writer: CheckpointWriter,
-        progress: Progress,
-    ) -> Iterator[Self]:
+    def opened(cls, executor: Any, *, plan: Plan, writer: CheckpointWriter, **attributes: Any) -> Iterator[Self]:
         """Open the executors of a fit, and the disk where its plan says so; close them at the end.
 
-        `executor`: "auto", int, or a Dask client. `reader`, `plan`, `settings`, `weights`, `writer`, `progress`: as the
-        attributes.
+        `executor`: "auto", int, or a Dask client.
         """
         remove_dead_folders()
         with ExitStack() as stack:
@@ -121,17 +109,8 @@ class FitContext(PassContext):
             room: float | None = plan.block_room
             if room is None and workers is here and writer.checkpoint is not None:
                 room = math.inf  # memory holds all rows, and the checkpoint a copy
-            yield cls(
-                executor=workers,
-                here=here,
-                reader=reader,
-                plan=plan,
-                settings=settings,
-                weights=weights,
-                writer=writer,
-                progress=progress,
-                spill=None if room is None else stack.enter_context(closing(Spill(room, writer.checkpoint))),
-            )
+            spill = None if room is None else stack.enter_context(closing(Spill(room, writer.checkpoint)))
+            yield cls(executor=workers, here=here, plan=plan, writer=writer, spill=spill, **attributes)
 
 
 def check_clusters(n_clusters: int, n_rows: int) -> None:

@@ -1,34 +1,26 @@
-"""One fit from a source to labels, as the picture shows it: sketch, start, Lloyd, model, assign, refine.
+"""One fit from a source to labels: read, find a start, iterate, assign, and refine while it pays.
 
-A sketch that depends on the data is found on the row sample, or on all rows in a pass between the first and the last.
-
-Takes validated values, returns a `Fit`. What was done is kept in a checkpoint, if there is one, and not done again by
-the run that continues. Knows nothing of estimators.
+Finished stages are saved in the checkpoint, if there is one; a resumed run skips them. Knows nothing of estimators.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamkm.cluster.lloyd import LloydResult
-from streamkm.cluster.model import Model
-from streamkm.cluster.profile import Profile, feature_deviations
+from streamkm.cluster.profile import feature_deviations
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.cluster.totals import Totals
 from streamkm.core.exceptions import StreamkmWarning
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import human_bytes, trim_heap
-from streamkm.fitting.centers import find_centers
-from streamkm.fitting.clustering import Clustering, SampleView
+from streamkm.fitting.assign import assign, distortion_of, written_labels
+from streamkm.fitting.centers import find_start, iterate
 from streamkm.fitting.context import FitContext
-from streamkm.fitting.labelling.inertia_estimate import InertiaEstimate, distortion_of
-from streamkm.fitting.labelling.rounds import Labelled, assign_found, warn_of_gain, write_held
 from streamkm.fitting.reading import read_once, read_rows
+from streamkm.fitting.refine import improve, warn_of_gain
+from streamkm.fitting.state import Clustering, FitState
 from streamkm.passes.assign import assign_blocks
 from streamkm.passes.labels import labels_of
 from streamkm.passes.sketch import Sketched
@@ -37,78 +29,49 @@ DEVIATION_ROWS = 2000  # of the sample, that standard deviations of features are
 VIEW_ROWS = 5000  # sketched rows kept for the 2-D picture
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """The result of a fit."""
-
-    model: Model  # its centers made the labels
-    labels: Any  # (n,): an array, the Zarr array that they were written to, or `HeldLabels` that stay on workers
-    chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk
-    totals: Totals  # exact sums, counts and objective of the final clusters
-    distortion: float | None  # see `fitting.labelling.inertia_estimate`
-    lloyd: LloydResult  # of the stage that ended the iterations
-    # ``{"stage", "iteration", "inertia"}``. Stages are "epochs", "lloyd", "polish", "sphere" and "refine"; each has
-    # rows and a space of its own
-    history: tuple[dict[str, Any], ...]
-    view: Any  # ndarray or csr_array (at most 5000, m), sketched rows of the sample
-    view_labels: NDArray[np.int32]  # int32, their clusters
-    promise: InertiaEstimate | None = None
-    gain: float | None = None
-    n_rounds: int = 0  # as of `rounds.Labelled`
-    # (d,): standard deviations of the features over some sampled rows; None where rows were assigned in the sketch
-    deviations: NDArray[np.float64] | None = None
-    profile: Profile | None = None  # how the rows lie about the centers; None for rows that can be walked once only
-
-
-def run_fit(context: FitContext) -> Fit:
+def run_fit(context: FitContext) -> FitState:
     """Fit."""
-    plan, settings, reader = context.plan, context.settings, context.reader
+    plan, source = context.plan, context.reader.source
     sketched = None
     found = context.writer.load("found", Clustering)
     if found is None:
-        sketched, framed = read_rows(context)
-        found = find_centers(context, framed)
-        del framed
+        sketched, rows = read_rows(context)
+        found = iterate(context, rows, find_start(context, rows))
+        del rows
         context.writer.save("found", found)
     if plan.chooses_space and found.space == "sketch":
         warnings.warn(_in_the_sketch(context, found.n_features), StreamkmWarning, stacklevel=4)
-    if sketched is not None and sketched.blocks is not None and not reader.source.replayable:
-        model = found.model(reader.metric)
+    state = FitState.begun(context, found)
+    if sketched is not None and sketched.blocks is not None and not source.replayable:
         with context.progress.stage("label", len(sketched.blocks.handles)) as stage:
-            assigned = assign_blocks(sketched, sketched.blocks, model, stage)
-        labelled = Labelled(model, assigned, history=found.history)
+            state.assigned = assign_blocks(sketched, sketched.blocks, state.model, stage)
     else:
         sample = _sample_of_all(context, sketched)
         del sketched  # the passes to come need the memory
         trim_heap(plan.limit_bytes)
         width = found.n_features if found.columns is None else found.columns.n_columns
         with context.of_width(width) as labelling:
-            labelled = write_held(labelling, assign_found(labelling, found, sample))
-        if settings.searches:
-            warn_of_gain(labelled.gain, settings.refine)
-    model, assigned = labelled.model, labelled.assigned
-    labels = labels_of(found.look.originals(), assigned.labels, model)
-    return Fit(
-        model=model.indexed() if isinstance(found.look.sample.X, np.ndarray) else model,
-        labels=assigned.labels,
-        chunk_rows=found.chunk_rows,
-        totals=assigned.totals,
-        distortion=distortion_of(context.here, found.look, model, assigned.totals, labels),
-        lloyd=found.result,
-        history=labelled.history,
-        view=found.look.sketched.X[:VIEW_ROWS],
-        view_labels=labels[:VIEW_ROWS],
-        promise=labelled.promise,
-        gain=labelled.gain,
-        n_rounds=labelled.n_rounds,
-        deviations=_deviations(found.look) if model.space == "original" else None,
-        profile=assigned.profile,
-    )
+            assign(labelling, state, sample)
+            while improve(labelling, state):
+                assign(labelling, state, sample)
+            labels = written_labels(labelling, state.assigned.labels)
+        state.assigned = replace(state.assigned, labels=labels, drawn=None)
+        warn_of_gain(context, state.gain)
+    _describe(context, state)
+    return state
 
 
-def _deviations(look: SampleView) -> NDArray[np.float64]:
-    """Standard deviations of the features, by a few sampled rows."""
-    return feature_deviations(look.frame.original_rows(rows_between(look.sample.X, 0, DEVIATION_ROWS)))
+def _describe(context: FitContext, state: FitState) -> None:
+    """Add to the state of the last pass what the sampled rows tell of the clusters."""
+    view, model, assigned = state.found.sample_view, state.model, state.assigned
+    labels = labels_of(view.originals(), assigned.labels, model)
+    state.view_labels = labels[:VIEW_ROWS]
+    state.distortion = distortion_of(context.here, view, model, assigned.totals, labels)
+    if model.space == "original":
+        some = rows_between(view.sample.X, 0, DEVIATION_ROWS)
+        state.deviations = feature_deviations(view.normalization.original_rows(some))
+    if isinstance(view.sample.X, np.ndarray):
+        state.model = model.indexed()
 
 
 def _in_the_sketch(context: FitContext, n_features: int) -> str:

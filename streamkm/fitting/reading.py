@@ -26,55 +26,60 @@ from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchFit
 from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, first_round, make_sketch, sketch_class
 
+MORE_LOST, LOST_ANYWAY = 1.15, 0.005  # how much more directions may leave out of all rows than of those read ahead
+LOST_ROWS = 2048  # that this is judged by, at most
+
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class NormalizedRows:
-    """What clusters are looked for in."""
+    """The rows that clusters are looked for in."""
 
-    sketched: Sketched  # its sample is in the frame
-    sketch: Sketch  # of rows in the frame
-    frame: Normalization
+    sketched: Sketched  # its sample is normalized
+    sketch: Sketch  # of normalized rows
+    normalization: Normalization = WHOLE
 
 
 def normalize_rows(context: FitContext, sketched: Sketched) -> NormalizedRows:
-    """Bring what was read into a frame, the sample and what there is of sketched rows, and name or find the sketch."""
+    """Normalize the sample and sketched rows, and name or find the sketch."""
     plan, settings = context.plan, context.settings
     asked = sketch_class(plan.sketch) if settings.sketch is None else settings.sketch
-    frame = WHOLE
+    normalization = WHOLE
     if asked.scales_with_rows:
-        frame = Normalization.of(sketched.sample.X, moves=asked.moves_with_rows)
-    if frame.is_whole:
-        return NormalizedRows(sketched, sketch_of(plan, settings, sketched.sample), frame)
-    sample = replace(sketched.sample, X=frame.rows(sketched.sample.X))
-    sketch = sketch_of(plan, settings, sample)
+        normalization = Normalization.of(sketched.sample.X, moves=asked.moves_with_rows)
+    if normalization.is_whole:
+        return NormalizedRows(sketched, sketch_of(context, sketched.sample))
+    sample = replace(sketched.sample, X=normalization.rows(sketched.sample.X))
+    sketch, origin, blocks, coreset = sketch_of(context, sample), normalization.origin, None, None
     if plan.cluster_on == "sample":
-        return NormalizedRows(replace(sketched, sample=sample), sketch, frame)
-    offset = np.asarray(sketch.apply(frame.origin[None]), np.float64)[0] if len(frame.origin) else frame.origin
-    inner, blocks, coreset = Normalization(offset, frame.scale), sketched.blocks, sketched.coreset
-    if blocks is not None:
-        blocks = framed_blocks(context, blocks, inner)
-    if coreset is not None:
-        coreset = replace(coreset, X=inner.rows(coreset.X))
-    return NormalizedRows(replace(sketched, sample=sample, blocks=blocks, coreset=coreset), sketch, frame)
+        return NormalizedRows(replace(sketched, sample=sample), sketch, normalization)
+    offset = np.asarray(sketch.apply(origin[None]), np.float64)[0] if len(origin) else origin
+    inner = Normalization(offset, normalization.scale)
+    if sketched.blocks is not None:
+        blocks = normalized_blocks(context, sketched.blocks, inner)
+    if sketched.coreset is not None:
+        coreset = replace(sketched.coreset, X=inner.rows(sketched.coreset.X))
+    return NormalizedRows(replace(sketched, sample=sample, blocks=blocks, coreset=coreset), sketch, normalization)
 
 
 @dataclass(frozen=True, slots=True)
 class NormalizeBlocks(Map[tuple[Block, tuple[float, float]]]):
-    """Held blocks in a frame, which stay where they are, and the total and largest squared norm of each."""
+    """Normalized blocks, which stay where they are, and the total and largest squared norm of each."""
 
-    frame: Normalization
+    normalization: Normalization
 
     def output(self, rows: HeldBlock) -> tuple[Block, tuple[float, float]]:
-        """Bring one block into the frame."""
-        X = self.frame.rows(rows.block.X)
-        framed = Block(X, sketched_d2norms(X), rows.block.weights)
-        return framed, (framed.total_d2norm(), framed.largest_d2norm())
+        """Normalize one block."""
+        X = self.normalization.rows(rows.block.X)
+        block = Block(X, sketched_d2norms(X), rows.block.weights)
+        return block, (block.total_d2norm(), block.largest_d2norm())
 
 
-def framed_blocks(context: FitContext, blocks: Blocks, frame: Normalization) -> Blocks:
-    """Bring sketched rows into a frame."""
-    handles, norms, workers, spill = [], [], context.executor, context.spill
-    for handle, found in held_outputs(NormalizeBlocks(frame), HeldRows(blocks.handles), workers, Stage("frame")):
+def normalized_blocks(context: FitContext, blocks: Blocks, normalization: Normalization) -> Blocks:
+    """Normalize sketched rows that are held."""
+    handles, norms, spill, held = [], [], context.spill, HeldRows(blocks.handles)
+    for handle, found in held_outputs(NormalizeBlocks(normalization), held, context.executor, Stage("normalize")):
         handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
         norms.append(found)
     totals, largest = zip(*norms, strict=True)
@@ -90,21 +95,14 @@ def oblivious_sketch(plan: Plan, settings: Settings, n_features: int | None) -> 
     return make_sketch(plan.sketch, plan.n_components, settings.seed64("sketch"), n_features)
 
 
-def sketch_of(plan: Plan, settings: Settings, sample: Sample) -> Sketch:
+def sketch_of(context: FitContext, sample: Sample) -> Sketch:
     """The sketch that was given, that a plan names, or that is found on the row sample."""
-    sketch = oblivious_sketch(plan, settings, sample.X.shape[1])
+    X, plan = sample.X, context.plan
+    sketch = oblivious_sketch(plan, context.settings, X.shape[1])
     if sketch is not None:
         return sketch
-    X = sample.X
-    rows = X[: pca_rows(X.shape[1], plan.n_components)] if sketch_class(plan.sketch).found_on_few else X
-    return find_sketch(plan.sketch, plan.n_components, settings.seed64("sketch"), rows, settings.n_clusters)
-
-
-MORE_LOST, LOST_ANYWAY = 1.15, 0.005  # how much more directions may leave out of all rows than of those read ahead
-
-LOST_ROWS = 2048  # that this is judged by, at most
-
-logger = logging.getLogger(__name__)
+    few = sketch_class(plan.sketch).found_on_few
+    return _directions(context, X[: pca_rows(X.shape[1], plan.n_components)] if few else X)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +119,23 @@ def read_rows(context: FitContext) -> tuple[Sketched, NormalizedRows]:
     if plan.reads_ahead:
         return _read_along(context)
     sketched = read_once(context)
-    trim_heap(plan.limit_bytes)
     if not plan.fit_passes and not plan.sketches_later:
-        framed = normalize_rows(context, sketched)
+        rows = normalize_rows(context, sketched)
         if context.reader.source.replayable:
-            sketched = replace(sketched, blocks=None)  # `framed` has them
-        return sketched, framed
-    sketch = _sketch(context, sketched)
-    if plan.sketches_later:
-        chunk_rows = sketched.chunk_rows
-        del sketched  # this pass samples the same rows once more
-        sketched = _sketched(context, sketch, chunk_rows, "sketch-all", len(chunk_rows))
-        trim_heap(plan.limit_bytes)
-    return sketched, NormalizedRows(sketched, sketch, WHOLE)
+            sketched = replace(sketched, blocks=None)  # `rows` has them
+        return sketched, rows
+    sketch, chunk_rows = _sketch(context, sketched), sketched.chunk_rows
+    if not plan.sketches_later:
+        return sketched, NormalizedRows(sketched, sketch)
+    del sketched  # this pass samples the same rows once more
+    return _read_again(context, sketch, chunk_rows)
+
+
+def _read_again(context: FitContext, sketch: Sketch, chunk_rows: NDArray[np.int64]) -> tuple[Sketched, NormalizedRows]:
+    """Sketch all rows, which were read before, in another pass."""
+    sketched = _sketched(context, sketch, chunk_rows, "sketch-all", len(chunk_rows), "sketch-all")
+    trim_heap(context.plan.limit_bytes)
+    return sketched, NormalizedRows(sketched, sketch)
 
 
 def _read_along(context: FitContext) -> tuple[Sketched, NormalizedRows]:
@@ -148,42 +150,31 @@ def _read_along(context: FitContext) -> tuple[Sketched, NormalizedRows]:
         with context.progress.stage("ahead") as stage:
             some = rows_ahead(context, n_wanted, needs.rows.row_bytes, stage)
         if some.shape[0] < plan.n_components:  # hardly any of them is valid
-            return _read_twice(context)
+            sketched = read_once(context)
+            found, chunk_rows = sketch_of(context, sketched.sample), sketched.chunk_rows
+            del sketched
+            return _read_again(context, found, chunk_rows)
         found = _directions(context, some)
-        lost = _lost(some, found)
-        writer.save("directions", Directions(found, lost))
-    else:
-        found, lost = begun.sketch, begun.lost
+        begun = Directions(found, _lost(some, found))
+        writer.save("directions", begun)
     # a record of the first pass is of rows along the directions before
-    name = "sketch" if begun is None or begun.lost < 1 else "sketch-all"
-    sketched = _sketched(context, found, None, name, plan.n_chunks)
+    name = "sketch" if begun.lost < 1 else "sketch-all"
+    sketched = _sketched(context, begun.sketch, None, name, plan.n_chunks, name)
     check_clusters(context.settings.n_clusters, sketched.n_valid)
     trim_heap(plan.limit_bytes)
     sampled = rows_between(sketched.sample.X, 0, pca_rows(sketched.n_features, plan.n_components))
-    lost_now = _lost(sampled, found)
-    if lost_now > MORE_LOST * lost + LOST_ANYWAY:
-        logger.info(
-            "directions found on rows read ahead leave out %.1f %% of all rows, not %.1f %%: they are sketched again",
-            100 * lost_now,
-            100 * lost,
-        )
-        better, chunk_rows = _directions(context, sampled), sketched.chunk_rows
-        writer.save("directions", Directions(better, 1.0))
-        del sketched, sampled
-        found = better
-        sketched = _sketched(context, found, chunk_rows, "sketch-all", len(chunk_rows))
-        trim_heap(plan.limit_bytes)
-    return sketched, NormalizedRows(sketched, found, WHOLE)
-
-
-def _read_twice(context: FitContext) -> tuple[Sketched, NormalizedRows]:
-    """Find directions on a sample of all rows, and sketch all rows along them in another pass."""
-    sampled = read_once(context)
-    found, chunk_rows = sketch_of(context.plan, context.settings, sampled.sample), sampled.chunk_rows
-    del sampled
-    sketched = _sketched(context, found, chunk_rows, "sketch-all", len(chunk_rows))
-    trim_heap(context.plan.limit_bytes)
-    return sketched, NormalizedRows(sketched, found, WHOLE)
+    lost_now = _lost(sampled, begun.sketch)
+    if lost_now <= MORE_LOST * begun.lost + LOST_ANYWAY:
+        return sketched, NormalizedRows(sketched, begun.sketch)
+    logger.info(
+        "directions found on rows read ahead leave out %.1f %% of all rows, not %.1f %%: they are sketched again",
+        100 * lost_now,
+        100 * begun.lost,
+    )
+    better, chunk_rows = _directions(context, sampled), sketched.chunk_rows
+    writer.save("directions", Directions(better, 1.0))
+    del sketched, sampled
+    return _read_again(context, better, chunk_rows)
 
 
 def _directions(context: FitContext, rows: Matrix) -> Sketch:
@@ -203,40 +194,48 @@ def _lost(rows: Matrix, sketch: Sketch) -> float:
 
 
 def read_once(context: FitContext) -> Sketched:
-    """Read all rows once, after counting them where that is needed."""
-    plan = context.plan
-    chunk_rows = None
-    if plan.counts_first:
-        with context.progress.stage("count", plan.n_chunks) as stage:
-            chunk_rows = count_pass(context, stage)
-    n_features = context.reader.source.n_features
+    """Read all rows once; sketch them if more than the sample is clustered."""
+    plan, n_features = context.plan, context.reader.source.n_features
     sketch = oblivious_sketch(plan, context.settings, n_features) if plan.cluster_on != "sample" else None
-    sketched = _sketched(context, sketch, chunk_rows, "sketch", plan.n_chunks)
+    return first_pass(context, sketch, "sketch")
+
+
+def first_pass(context: FitContext, sketch: Sketch | None, stage: str) -> Sketched:
+    """Sample all rows, and sketch them too; before that, count them where that is needed."""
+    plan, chunk_rows = context.plan, None
+    if plan.counts_first:
+        with context.progress.stage("count", plan.n_chunks) as counted:
+            chunk_rows = count_pass(context, counted)
+    sketched = _sketched(context, sketch, chunk_rows, stage, plan.n_chunks, "sketch")
     check_clusters(context.settings.n_clusters, sketched.n_valid)
+    trim_heap(plan.limit_bytes)
     return sketched
 
 
 def _sketched(
-    context: FitContext, sketch: Sketch | None, chunk_rows: NDArray[np.int64] | None, name: str, n_chunks: int | None
+    context: FitContext,
+    sketch: Sketch | None,
+    chunk_rows: NDArray[np.int64] | None,
+    name: str,
+    n_chunks: int | None,
+    record: str,
 ) -> Sketched:
     """One pass that samples, or sketches too; from where an earlier run got to, unless workers hold sketched rows."""
-    plan, settings = context.plan, context.settings
-    rule = SampleRule.of(
-        plan.sample_rows, settings.seed64("sample"), context.reader.source.estimated_rows, context.weights
-    )
+    plan, settings, source = context.plan, context.settings, context.reader.source
+    rule = SampleRule.of(plan.sample_rows, settings.seed64("sample"), source.estimated_rows, context.weights)
     coreset = None if sketch is None else plan.coreset_rule(settings.n_clusters, settings.seed64("coreset"))
     gathered = Gathered(rule, coreset)
     is_lost = sketch is not None and gathered.tree is None and context.spill is None  # with the workers
-    record = None if is_lost or not context.reader.source.replayable else name
+    saved = None if is_lost or not source.replayable else record
     with context.progress.stage(name, n_chunks) as stage:
-        return sketch_pass(context, gathered, stage, sketch=sketch, chunk_rows=chunk_rows, record=record)
+        return sketch_pass(context, gathered, stage, sketch=sketch, chunk_rows=chunk_rows, record=saved)
 
 
 def _sketch(context: FitContext, sketched: Sketched) -> Sketch:
     """What a plan names, or what is found: on the row sample, or on all rows, in a pass for each round."""
     plan, settings, writer = context.plan, context.settings, context.writer
     if not plan.fit_passes:
-        return sketch_of(plan, settings, sketched.sample)
+        return sketch_of(context, sketched.sample)
     begun = writer.load("directions", Directions)
     if begun is not None:
         return begun.sketch

@@ -119,7 +119,7 @@ def _child(function: str, **arguments: Any) -> dict[str, Any]:
 
 def ours(rows: int, in_order: bool) -> dict[str, Any]:
     """Streamkm: memory at the marks, rate, objective of the centers at the end."""
-    from streamkm.fitting.streams.coreset_centers import StreamSettings
+    from streamkm.fitting.streams.clusters import StreamSettings, cluster_coreset
 
     stream = _stream()
     found: dict[str, Any] = {"marks": []}
@@ -134,7 +134,7 @@ def ours(rows: int, in_order: bool) -> dict[str, Any]:
     started = time.perf_counter()
     seeds = np.random.SeedSequence(0)
     settings = StreamSettings(n_clusters=K, init="k-means++", n_init=1, max_iter=100, tol=1e-4, seeds=seeds)
-    clusters = stream.clusters(settings)
+    clusters = cluster_coreset(stream.coreset(), settings)
     found["cluster_s"] = time.perf_counter() - started
     found["objective"] = mixture.objective(clusters.centers)
     found["true"] = mixture.objective(mixture.centers)

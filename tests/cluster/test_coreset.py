@@ -16,7 +16,7 @@ from streamkm.cluster.sampling import sensitivity as importance
 from streamkm.cluster.sampling.coreset import CoresetRule, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.fitting.streams.coreset_centers import StreamSettings, cluster_coreset
+from streamkm.fitting.streams.clusters import StreamSettings, cluster_coreset
 from streamkm.kernels.cluster.balancing import balance
 from tests import naive
 from tests.tables import cases
@@ -316,5 +316,5 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(InvalidParameterError, match="different rules"):
         CoresetTree(CoresetRule(10, 8, 0)).merged(CoresetTree(CoresetRule(10, 8, 1)))
     coreset = coreset_of(CoresetRule(50, 2, 0), rows())
-    with pytest.raises(InvalidInputError, match="init has 2 features; the rows have 3"):
+    with pytest.raises(InvalidInputError, match="init has 2 features; the data have 3"):
         cluster_coreset(coreset, settings_of(2, init=np.zeros((2, 2)), n_init=1, max_iter=10, tol=0.0), 1)

@@ -14,8 +14,8 @@ from sklearn.datasets import make_blobs
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling.coreset import CoresetRule, default_size
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
-from streamkm.fitting.streams.coreset_centers import StreamSettings
-from streamkm.fitting.streams.feed import feed
+from streamkm.fitting.streams.clusters import StreamSettings, cluster_coreset
+from streamkm.fitting.streams.rows import feed
 from streamkm.fitting.streams.stream import NODE_BYTES, Stream, stream_size
 from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
@@ -86,7 +86,7 @@ def test_two_machines_are_one_stream(method, half_life, split):
     X, weights = data(900), rng(2).integers(1, 4, 900).astype(float)
     kind = rule(100, method=method, half_life=half_life)
     first = fed(Stream(kind), X[:split], 100, weights[:split])
-    second = fed(Stream(kind, first_row=split), X[split:], 70, weights[split:])
+    second = fed(Stream(kind, next_row=split), X[split:], 70, weights[split:])
     one = fed(Stream(kind), X, 90, weights)
     for both in (first.merged(second), second.merged(first)):
         if half_life == np.inf:
@@ -100,7 +100,7 @@ def test_two_machines_are_one_stream(method, half_life, split):
 
 def test_merging_changes_neither_stream_and_goes_on():
     X = data(900)
-    first, second = fed(Stream(rule()), X[:410]), fed(Stream(rule(), first_row=410), X[410:700])
+    first, second = fed(Stream(rule()), X[:410]), fed(Stream(rule(), next_row=410), X[410:700])
     before = first.coreset(), second.coreset()
     both = first.merged(second)
     both.add(X[700:])
@@ -151,7 +151,7 @@ def test_totals_are_exact(sparse):
 @pytest.mark.parametrize("first_row", [0, 10**12])
 def test_weights_decay(first_row):
     X = data(777)
-    stream = fed(Stream(rule(half_life=100.0), first_row=first_row), X, 50)
+    stream = fed(Stream(rule(half_life=100.0), next_row=first_row), X, 50)
     decay = 0.5 ** ((776 - np.arange(777)) / 100)
     np.testing.assert_allclose(stream.totals().weight, decay.sum())
     np.testing.assert_allclose(stream.totals().sums, decay @ X.astype(float), rtol=1e-6)
@@ -180,26 +180,17 @@ def test_chunks_are_copied():
 # ---- centers
 
 
-def test_clusters_are_kept_until_rows_come():
-    stream = fed(Stream(rule()), data())
-    found = stream.clusters(search())
-    assert stream.clusters(search()) is found
-    assert stream.clusters(search(seed=1)) is not found
-    stream.add(data(1))
-    assert stream.clusters(search()) is not found
-
-
 def test_looking_does_not_change_the_stream():
     X, watched = data(), Stream(rule(100))
     for start in range(0, 1000, 190):
         watched.add(X[start : start + 190])
-        watched.clusters(search())
+        cluster_coreset(watched.coreset(), search())
     assert_same(watched, fed(Stream(rule(100)), X))
 
 
 def test_inertia_and_counts_are_those_of_the_coreset():
     stream = fed(Stream(rule(100)), data())
-    found, coreset = stream.clusters(search()), stream.coreset()
+    found, coreset = cluster_coreset(stream.coreset(), search()), stream.coreset()
     labels, d2 = naive.nearest(coreset.X, found.centers)
     np.testing.assert_allclose(found.inertia, coreset.weights @ d2, rtol=1e-5)
     np.testing.assert_allclose(found.counts, np.bincount(labels, coreset.weights))
@@ -211,7 +202,7 @@ def test_wide_rows_are_searched_in_a_sketch(kind):
     X = X.astype(np.float32)
     if kind == "wide sparse":
         X = sp.csr_array(np.pad(np.where(rng(1).random(X.shape) < 0.2, X, 0), ((0, 0), (0, 2400))))
-    found = fed(Stream(rule(600, k=6)), X, 100).clusters(search(6))
+    found = cluster_coreset(fed(Stream(rule(600, k=6)), X, 100).coreset(), search(6))
     assert naive.nearest(X, found.centers)[1].sum() <= 1.03 * naive.within(X, y)
 
 
@@ -228,12 +219,12 @@ def test_sources_are_fed_chunk_by_chunk(sparse, tmp_path):
     np.save(path, X)
     for source in (open_source(sp.csr_array(X) if sparse else path), open_source([X[:200], X[200:]])):
         stream = Stream(rule())
-        feed(stream, RowReader(source, 1000, "euclidean", "skip"), weights)
+        feed(stream.add, RowReader(source, 1000, "euclidean", "skip"), weights)
         kind = sp.csr_array(kept) if sp.issparse(stream.coreset().X) else kept
         assert_same(stream, fed(Stream(rule()), kind, weights=weights[valid]))
         assert stream.n_rows == 496
         with pytest.raises(InvalidInputError, match="NaN in row 3"):
-            feed(Stream(rule()), RowReader(open_source(X), 1000, "euclidean", "raise"), NO_WEIGHTS)
+            feed(Stream(rule()).add, RowReader(open_source(X), 1000, "euclidean", "raise"), NO_WEIGHTS)
 
 
 # ---- files
@@ -243,25 +234,30 @@ def test_sources_are_fed_chunk_by_chunk(sparse, tmp_path):
     "harm",
     [
         lambda arrays, header: header.update(format=99),
-        lambda arrays, header: header.pop("nodes"),
-        lambda arrays, header: header["rule"].update(size=0),
-        lambda arrays, header: header["rule"].update(colour="red"),
-        lambda arrays, header: arrays.pop("node0_places"),
-        lambda arrays, header: arrays.update(node0_indices=arrays["node0_indices"] + 1000),
-        lambda arrays, header: arrays.update(node0_weights=arrays["node0_weights"][:-1]),
-        lambda arrays, header: arrays.update(node0_keys=arrays["node0_weights"][:-1]),
+        lambda arrays, header: header["value"].pop("nodes"),
+        lambda arrays, header: header["value"]["rule"].update(size=0),
+        lambda arrays, header: header["value"]["rule"].update(colour="red"),
+        lambda arrays, header: arrays.pop(node(arrays, "places")),
+        lambda arrays, header: arrays.update({node(arrays, "X.indices"): arrays[node(arrays, "X.indices")] + 1000}),
+        lambda arrays, header: arrays.update({node(arrays, "weights"): arrays[node(arrays, "weights")][:-1]}),
+        lambda arrays, header: arrays.update({node(arrays, "keys"): arrays[node(arrays, "weights")][:-1]}),
     ],
 )
 def test_damaged_states_are_refused(harm):
-    arrays, header = fed(Stream(rule(40)), sp.csr_array(data(500))).state()
+    arrays, header = fed(Stream(rule(40, method="uniform")), sp.csr_array(data(500))).state()
     harm(arrays, header)
     with pytest.raises(ModelFileError, match="no stream that this release reads"):
         Stream.restored(arrays, header)
 
 
+def node(arrays, end):
+    """The name of an array of the first node."""
+    return next(name for name in arrays if ".nodes." in name and name.endswith(f".{end}"))
+
+
 def test_dense_rows_of_another_width_are_refused_in_files():
     arrays, header = fed(Stream(rule(40)), data(500)).state()
-    arrays["node0_X"] = arrays["node0_X"][:, :2]
+    arrays[node(arrays, "X")] = arrays[node(arrays, "X")][:, :2]
     with pytest.raises(ModelFileError, match=r"needed: numbers \(40, 3\)|needed: numbers \(39, 3\)"):
         Stream.restored(arrays, header)
 
@@ -291,7 +287,7 @@ def test_bad_chunks_are_refused(X, weights, message):
 def test_empty_streams_have_no_centers():
     stream = Stream(rule())
     with pytest.raises(InvalidInputError, match="no rows of positive weight yet"):
-        stream.clusters(search())
+        cluster_coreset(stream.coreset(), search())
     with pytest.raises(InvalidInputError, match="no rows yet"):
         stream.totals()
     stream.add(data(5), np.zeros(5))
@@ -307,7 +303,7 @@ def test_streams_that_do_not_fit_together_are_refused():
     with pytest.raises(InvalidInputError, match="rows of 4 features; the stream has 3"):
         fed(Stream(rule()), data()).merged(fed(Stream(rule()), data(d=4)))
     with pytest.raises(InvalidParameterError, match="first_row=-1"):
-        Stream(rule(), first_row=-1)
+        Stream(rule(), next_row=-1)
 
 
 def test_sizes_follow_the_clusters_and_the_bytes_of_a_row():

@@ -20,8 +20,9 @@ from streamkm.cluster.sampling.row_sample import SampleCollector, SampleRule
 from streamkm.cluster.seeding.draws import DrawRule, combined
 from streamkm.cluster.seeding.search_set import MOST_ROUGH_SPARSE, SAMPLED, search_set
 from streamkm.engine import open_executor, saving
-from streamkm.fitting.labelling.gain import GlobalSearch
-from streamkm.fitting.labelling.inertia_estimate import estimate_inertia
+from streamkm.fitting import refine
+from streamkm.fitting.assign import estimate_inertia
+from streamkm.fitting.gain import GlobalSearch
 from streamkm.kernels.intrinsics.hashing import mix
 from streamkm.passes import labels as label_sinks
 from streamkm.planning import request as fit_request
@@ -303,7 +304,7 @@ def worse_search(monkeypatch):
     def bad(self, *_, **__):
         return self.totals.means(fallback=self.model.centers) + 3.0
 
-    monkeypatch.setattr(GlobalSearch, "next_centers", lambda self, *_, **__: (bad(self), 1.0))
+    monkeypatch.setattr(refine, "next_centers", lambda search, *_, **__: (bad(search), 1.0))
     monkeypatch.setattr(GlobalSearch, "swapped", bad)
 
 

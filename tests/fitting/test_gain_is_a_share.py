@@ -7,7 +7,7 @@ import pytest
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import StreamkmWarning
-from streamkm.fitting.labelling.gain_estimate import GainEstimate
+from streamkm.fitting.gain import GainEstimate
 
 NANOSECONDS = 1_704_067_200_000_000_000  # of 2024
 

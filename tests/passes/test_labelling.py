@@ -17,7 +17,7 @@ from streamkm import SketchOptions, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, OutputError
 from streamkm.core.progress import Stage
 from streamkm.engine import open_executor
-from streamkm.fitting.labelling import rounds
+from streamkm.fitting import assign
 from streamkm.passes import labels as labelling
 from streamkm.passes.labels import HeldLabels, count_skipped, open_labels, write_labels
 from tests.children import tree
@@ -131,7 +131,7 @@ def test_what_came_while_rows_were_read_stays(tmp_path, monkeypatch):
         (tmp_path / "labels.zarr" / "mine").write_text("mine")
         return original(held)
 
-    monkeypatch.setattr(rounds, "n_writes", meanwhile)
+    monkeypatch.setattr(assign, "n_writes", meanwhile)
     with pytest.raises(OutputError, match=r"labels.zarr exists"):
         kmeans().fit(dense_matrix(), labels_to=tmp_path / "labels.zarr")
     assert [path.name for path in tmp_path.rglob("*")] == ["labels.zarr", "mine"]

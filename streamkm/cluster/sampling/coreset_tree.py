@@ -5,6 +5,8 @@ Never sees a source or a file.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,7 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
 
 
+@dataclass(eq=False, repr=False)
 class CoresetTree:
     """Joins parts, two neighbours at a time, whatever order they come in.
 
@@ -21,9 +24,8 @@ class CoresetTree:
     are consecutive.
     """
 
-    def __init__(self, rule: CoresetRule):
-        self.rule = rule
-        self.nodes: dict[tuple[int, int], Part] = {}
+    rule: CoresetRule
+    nodes: dict[tuple[int, int], Part] = field(default_factory=dict)
 
     def add(self, index: int, X: Matrix, places: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
         """Take the rows of part number `index`; as for `CoresetRule.part`."""
@@ -49,8 +51,7 @@ class CoresetTree:
         """
         if other.rule != self.rule:
             raise InvalidParameterError(f"coresets by different rules: {self.rule} and {other.rule}; needed: the same")
-        tree = CoresetTree(self.rule)
-        tree.nodes.update(self.nodes)
+        tree = CoresetTree(self.rule, dict(self.nodes))
         tree.absorb(other)
         return tree
 

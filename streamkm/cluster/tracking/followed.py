@@ -141,11 +141,11 @@ class Followed:
         The rows of a fit are not kept: the oldest rows after it within the reach of its clusters stand for them.
         """
         X, real, weights = self.part.X, self.is_real, self.part.weights
-        labels, _ = _nearest(self.clusters, X)
+        labels, _ = nearest_of(self.clusters, X)
         now = self.clusters.ids[labels]
         changed, of_fit = float(weights[real] @ (now != self.given)[real]) + self.gone, float(weights[~real].sum())
         if self.labelled_by is not None:
-            labels, d2 = _nearest(self.labelled_by, X)
+            labels, d2 = nearest_of(self.labelled_by, X)
             was, old = self.labelled_by.ids[labels], np.flatnonzero(real & (d2 <= self.labelled_by.reach[labels] ** 2))
             old = old[np.argsort(self.part.places[old], kind="stable")[:STANDING_FOR_FIT]]
             changed += of_fit * float(weights[old] @ (now != was)[old]) / max(float(weights[old].sum()), 1e-300)
@@ -153,7 +153,7 @@ class Followed:
 
     def named(self, was: Followed | None) -> Followed:
         """The same where rows that `was` has not get the ids that they have now; others keep theirs."""
-        given = self.clusters.ids[_nearest(self.clusters, self.part.X)[0]]
+        given = self.clusters.ids[nearest_of(self.clusters, self.part.X)[0]]
         if was is not None:
             _, here, there = np.intersect1d(self.part.places, was.part.places, return_indices=True)
             given[here] = was.given[there]
@@ -171,7 +171,7 @@ class Followed:
         real = self.is_real[rule.order(self.part)]
         rows = np.flatnonzero(real if real.any() else ~real)
         X, weights, k = part.X[rows], part.weights[rows], self.clusters.n_clusters
-        known, (labels, d2) = self.clusters.widened(X.shape[1]), _nearest(self.clusters, X)
+        known, (labels, d2) = self.clusters.widened(X.shape[1]), nearest_of(self.clusters, X)
         distances, totals = np.sqrt(d2), Totals.zeros(*known.centers.shape)
         add_rows(X, weights, labels, totals.sums, totals.counts)
         away = np.asarray(np.bincount(labels, weights * distances, minlength=k), np.float64)
@@ -198,7 +198,7 @@ class Followed:
             raise ValueError(f"rows {part.X.shape}; needed: {n_rows} of at most {n_features} features")
 
 
-def _nearest(clusters: TrackedClusters, X: Matrix) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+def nearest_of(clusters: TrackedClusters, X: Matrix) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Places of the nearest clusters of rows, and squared distances to their centers."""
     table = NearestCenters.build(clusters.widened(X.shape[1]).centers, np.float64)
     labels = table.labels(X)
@@ -220,7 +220,7 @@ def idle_clusters(followed: Followed, counts: NDArray[np.float64]) -> NDArray[np
 def without(followed: Followed, gone: NDArray[np.bool_]) -> Followed:
     """The same without some clusters, their events told, and without the rows that stand for theirs."""
     known, part = followed.clusters.widened(followed.part.X.shape[1]), followed.part
-    labels, d2 = _nearest(known, part.X)
+    labels, d2 = nearest_of(known, part.X)
     left, dropped = ~gone[labels], gone[labels]
     d2 = (part.weights * d2)[dropped]
     fields = {name: getattr(known, name)[~gone] for name in ("ids", "centers", "means", "counts", "distances", "reach")}

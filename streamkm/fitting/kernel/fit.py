@@ -23,19 +23,20 @@ from streamkm.cluster.totals import Totals
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import trim_heap
+from streamkm.fitting.assign import assign
 from streamkm.fitting.centers import epoch_room, pool_of, search_centers, seeded
-from streamkm.fitting.clustering import Clustering, SampleView
-from streamkm.fitting.context import FitContext, Settings, check_clusters
+from streamkm.fitting.context import FitContext, Settings
 from streamkm.fitting.iterations import iterated
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample, neighbor_mapping
 from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back
-from streamkm.fitting.kmeans import Fit
-from streamkm.fitting.labelling.rounds import assign_found, warn_of_gain
+from streamkm.fitting.reading import first_pass
+from streamkm.fitting.refine import improve, warn_of_gain
+from streamkm.fitting.state import Clustering, FitState, SampleView
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.sizes import ClusterOn
-from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
+from streamkm.passes.sketch import FindSketch, sketch_pass
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, VIEW_ROWS
 from streamkm.planning.plan_parts import epoch_schedule
 from streamkm.sketches import GramFit, Kernel, Sketch
@@ -68,7 +69,7 @@ class KernelContext(FitContext):
 class KernelFit:
     """The result of a kernel fit."""
 
-    fit: Fit  # everything in the space of the features, where centers, sums and the objective are exact
+    fit: FitState  # everything in the space of the features, where centers, sums and the objective are exact
     kernel: Kernel
     # upper bound of ``tr(K - B B')``, B the features of all rows; None where it is not known
     trace_residual: float | None
@@ -94,36 +95,23 @@ def run_kernel_fit(context: KernelContext) -> KernelFit:
     centers = replace(found.centers, sketch=given_back(found.centers.sketch, settings.kernel))
     kernel = settings.kernel.with_gamma(found.gamma)
     trim_heap(context.plan.limit_bytes)
-    labelled = assign_found(context, centers)
-    if settings.searches:
-        warn_of_gain(labelled.gain, settings.refine)
-    totals = labelled.assigned.totals
-    fit = Fit(
-        model=labelled.model,
-        labels=labelled.assigned.labels,
-        chunk_rows=centers.chunk_rows,
-        totals=totals,
-        distortion=None,
-        lloyd=centers.result,
-        history=labelled.history,
-        view=centers.look.sketched.X,
-        view_labels=labelled.assigned.labels[centers.look.sample.rows],
-        promise=labelled.promise,
-        gain=labelled.gain,
-        n_rounds=labelled.n_rounds,
-    )
-    approximates = settings.map.method not in LANDMARK_SKETCHES and not getattr(fit.model.sketch, "unit", False)
-    residual = trace_residual(kernel, found.trace, fit.model, totals) if approximates else None
-    return KernelFit(fit, kernel, residual)
+    state = FitState.begun(context, centers)
+    assign(context, state)
+    while improve(context, state):
+        assign(context, state)
+    warn_of_gain(context, state.gain)
+    model, assigned = state.model, replace(state.assigned, drawn=None, profile=None)
+    state.assigned, state.view_labels = assigned, assigned.labels[centers.sample_view.sample.rows]
+    approximates = settings.map.method not in LANDMARK_SKETCHES and not getattr(model.sketch, "unit", False)
+    residual = trace_residual(kernel, found.trace, model, assigned.totals) if approximates else None
+    return KernelFit(state, kernel, residual)
 
 
 def _find(context: KernelContext) -> KernelClustering:
     """Find centers among the features: sample, landmarks, map, start, Lloyd."""
     plan, settings, progress, here = context.plan, context.settings, context.progress, context.here
-    sketched = _row_sample(context)
-    trim_heap(plan.limit_bytes)
+    sketched = first_pass(context, None, "sample")
     sample, chunk_rows = sketched.sample, sketched.chunk_rows
-    check_clusters(settings.n_clusters, sketched.n_valid)
     mapping = _map(context, sample, chunk_rows)
     features = mapping.map
     with progress.stage("features", len(chunk_rows) if settings.all_rows else None) as stage:
@@ -142,25 +130,12 @@ def _find(context: KernelContext) -> KernelClustering:
         held = None if sample.complete or not settings.all_rows else blocks
         first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
         pool = pool_of(context, held, sketched.n_valid, averaged=schedule is not None)
-        start = seeded(context, sampled, first, features, pool=pool)
+        start = seeded(context, sampled, settings, first, features, WHOLE, pool)
     result, steps = iterated(context, blocks, start, schedule, accelerated=False)
     result = replace(result, labels=None)  # the assign pass finds them
-    few, keeps = min(VIEW_ROWS, sampled.n_rows), plan.keeps_sample
-    look = SampleView.of(here, sample, sampled, WHOLE, n_rows=few, keeps_sample=keeps)
-    found = Clustering(result, "sketch", features, tuple(steps), look, sketched.n_features, chunk_rows)
+    view = SampleView.of(context, sample, sampled, WHOLE, min(VIEW_ROWS, sampled.n_rows))
+    found = Clustering(result, "sketch", features, tuple(steps), view, sketched.n_features, chunk_rows)
     return KernelClustering(mapping.gamma, _trace(settings.kernel.with_gamma(mapping.gamma), sample), found)
-
-
-def _row_sample(context: KernelContext) -> Sketched:
-    """Sample rows in one pass, after counting them where that is needed."""
-    plan, estimated = context.plan, context.reader.source.estimated_rows
-    rule = SampleRule.of(plan.sample_rows, context.settings.seed64("sample"), estimated, context.weights)
-    chunk_rows = None
-    if plan.counts_first:
-        with context.progress.stage("count", plan.n_chunks) as stage:
-            chunk_rows = count_pass(context, stage)
-    with context.progress.stage("sample", plan.n_chunks) as stage:
-        return sketch_pass(context, Gathered(rule), stage, chunk_rows=chunk_rows, record="sketch")
 
 
 def _map(context: KernelContext, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mapping:
@@ -213,7 +188,7 @@ def _separation(context: KernelContext, sample: Sample, features: Sketch) -> flo
     """Simplified silhouette of clusters of sampled rows among features; 0 where one has hardly any rows."""
     settings = context.settings
     rows = sample.block(context.here, features, JUDGED_ROWS)
-    centers = search_centers(context.here, rows, settings, settings.n_clusters, lambda: sample.X, np.asarray)
+    centers = search_centers(context.here, rows, settings, sample.X, features)
     if len(centers) < 2:
         return 0.0
     distances = euclidean_distances(rows.X, centers)

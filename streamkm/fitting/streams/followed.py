@@ -1,4 +1,4 @@
-"""Clusters of a stream that keep their ids: what an update makes of them, from rows that stand for all.
+"""Clusters of a stream that keep their ids: what an update or a merge makes of them, from rows that stand for all.
 
 Nothing here reads files.
 """
@@ -11,27 +11,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.rows import add_rows, row_d2
+from streamkm.cluster.rows import add_rows
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part
 from streamkm.cluster.tracking.clusters import Parts, TrackedClusters, carry_over, origins_of, weighted_quantiles
-from streamkm.cluster.tracking.followed import NO_PLACES, Followed, Ground
-from streamkm.cluster.tracking.transition import Event, Kind, Transition, family, find_transition, join_cost, join_costs
+from streamkm.cluster.tracking.followed import NO_PLACES, Followed, Ground, nearest_of
+from streamkm.cluster.tracking.transition import (
+    Event,
+    Kind,
+    Transition,
+    UpdateRows,
+    family,
+    find_transition,
+    join_cost,
+    join_costs,
+    joined_means,
+)
 from streamkm.core.matrix import Matrix
 from streamkm.engine import Executor
-from streamkm.fitting.streams.follow import FollowSettings, follow
+from streamkm.fitting.streams.clusters import FollowSettings, follow
 
+# Share of a cluster's rows that lie within its reach.
 REACH = 0.99
-"""Share of a cluster's rows that lie within its reach."""
+# Reaches from the nearest center beyond which most rows of a cluster that was born lie.
 BORN_BEYOND = 1.5
-"""Reaches from the nearest center beyond which most rows of a cluster that was born lie."""
+# Share of all rows that may come, as they came before, until splits and joins are looked for.
 UNSEARCHED = 0.1
-"""Share of all rows that may come, as they came before, until splits and joins are looked for."""
+# Share by which the size of a cluster changes from update to update without a reason.
 USUAL_CHANGE = 0.05
-"""Share by which the size of a cluster changes from update to update without a reason."""
+# Nearest clusters, one of which may have taken over the rows of one that is gone.
 BESIDE = 5
-"""Nearest clusters, one of which may have taken over the rows of one that is gone."""
+# Share of the expected rows below which a cluster that is gone has died, and was not joined.
 FEW = 0.1
-"""Share of the expected rows below which a cluster that is gone has died, and was not joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +57,7 @@ class Step:
 
 def begun(centers: NDArray[np.float64], coreset: Coreset, part: Part, earlier: Coreset | None) -> Step:
     """Clusters (k, d) that get their first ids; rows from before the update are counted as their coreset tells."""
-    k = len(centers)
-    none = np.zeros(k)
+    k, none = len(centers), np.zeros(len(centers))
     # counts, distances and reach; then within, variance and unsearched
     new = TrackedClusters(np.arange(k), centers, centers, none, none, none, 0.0, 0.0, 0.0, origins_of(centers), 1)
     nobody = replace(new, ids=new.ids[:0], centers=centers[:0], means=centers[:0], counts=none[:0], origins=new.ids[:0])
@@ -84,9 +93,8 @@ def advanced(
     is_old, is_waiting = order < n_old, (order >= n_old) & (order < n_counted)
     fade = rule.fade(followed.part.last_place, part.last_place)
     known = followed.clusters.faded(fade).widened(part.X.shape[1])
-    table = NearestCenters.build(known.centers, np.float64)
-    before = table.labels(coreset.X)
-    is_novel = row_d2(coreset.X, before, table) > np.square(BORN_BEYOND * known.reach)[before]
+    before, d2 = nearest_of(known, coreset.X)
+    is_novel = d2 > np.square(BORN_BEYOND * known.reach)[before]
     centers = follow(here, coreset, known.means, settings, None if ground is None else ground.groups)
     after = NearestCenters.build(centers, np.float64)
     transition = find_transition(
@@ -128,9 +136,7 @@ def estimated(clusters: TrackedClusters, X: Matrix, weights: NDArray[np.float64]
     """Count rows in by weighted ones (s, d) that stand for them; the objective is an estimate from then on."""
     if not X.shape[0]:
         return clusters
-    table = NearestCenters.build(clusters.centers, np.float64)
-    labels = table.labels(X)
-    d2 = row_d2(X, labels, table)
+    labels, d2 = nearest_of(clusters, X)
     sums, counts = np.zeros(clusters.centers.shape), np.zeros(clusters.n_clusters)
     add_rows(X, weights, labels, sums, counts)
     distances = np.asarray(np.bincount(labels, weights * np.sqrt(d2), minlength=clusters.n_clusters), np.float64)
@@ -143,7 +149,7 @@ def estimated(clusters: TrackedClusters, X: Matrix, weights: NDArray[np.float64]
 def events_of(
     step: Step, clusters: TrackedClusters, came: NDArray[np.float64], n_rows: NDArray[np.int64]
 ) -> list[Event]:
-    """What became of clusters in an update, once its rows are counted.
+    """Events of clusters in an update, once its rows are counted.
 
     `clusters`: with all rows. `came`: float64 (k before,), weight of the update's rows that lay within the reach of
     each center before. `n_rows`: int64 (k,), rows of the update in each cluster.
@@ -191,14 +197,103 @@ def _is_without_rows(known: TrackedClusters, came: NDArray[np.float64], one: int
 
 
 def reaching(clusters: TrackedClusters, coreset: Coreset, means: NDArray[np.int64] = NO_PLACES) -> TrackedClusters:
-    """The same with what the coreset tells of distances; those at `means` (j,) stand for rows, and are none."""
+    """Clusters with the reach that the coreset tells; its rows at `means` (j,) stand for others and are left out."""
     rows = np.flatnonzero(~np.isin(coreset.places, means))
     if not len(rows):
         return clusters
     X, weights = coreset.X[rows], coreset.weights[rows]
-    table = NearestCenters.build(clusters.centers, np.float64)
-    labels = table.labels(X)
-    distances = np.sqrt(row_d2(X, labels, table))
-    reach = weighted_quantiles(distances, weights, labels, clusters.n_clusters, REACH)
+    labels, d2 = nearest_of(clusters, X)
+    reach = weighted_quantiles(np.sqrt(d2), weights, labels, clusters.n_clusters, REACH)
     reach = np.where(reach > 0, reach, clusters.reach)
     return replace(clusters, reach=reach)
+
+
+def merged(first: Followed, second: Followed, rule: CoresetRule) -> Followed:
+    """Count the rows of the second in the clusters of the first where both have them, else in clusters with new ids.
+
+    Clusters are the same if they have the same id and a common history. Their centers are those of the first, and
+    rows stay in their clusters: all sums are exact.
+    """
+    part, means = rule.together([first.part, second.part]), np.union1d(first.means, second.means)
+    fades = [rule.fade(each.part.last_place, part.last_place) for each in (first, second)]
+    width = max(first.clusters.centers.shape[1], second.clusters.centers.shape[1])
+    one = first.clusters.faded(fades[0]).widened(width)
+    other = second.clusters.faded(fades[1]).widened(width)
+    names, origins = _names(one, other)
+    clusters = reaching(_counted(one, other, names, origins), rule.finish(part), means)
+    n_before, update = first.clusters.n_updates, clusters.n_updates - 1
+    events, updates = [*first.events, *_events(first, second, names)], [*first.updates]
+    renamed = other.ids[names[other.ids] != other.ids].tolist()
+    events += [Event(update, "renamed", int(names[old]), old, 0.0, 0.0) for old in renamed]
+    for each in second.updates:
+        order = np.argsort(names[each.ids])
+        updates.append(UpdateRows(n_before + each.update, names[each.ids][order], each.rows[order]))
+    given = np.concatenate([first.given, names[second.given]])
+    gone = fades[0] * first.gone + fades[1] * second.gone
+    origin = first.labelled_by
+    if origin is None and second.labelled_by is not None:
+        origin = replace(second.labelled_by, ids=names[second.labelled_by.ids])
+    both = Followed(clusters, part, given, tuple(events), tuple(updates), means, first.figures, gone, origin)
+    return both.reduced(rule)
+
+
+def _names(one: TrackedClusters, other: TrackedClusters) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Names of the second's ids in both, which keep those of the common history, and the origins of all ids."""
+    n_most = min(one.n_ids, other.n_ids)
+    differ = np.flatnonzero(one.origins[:n_most] != other.origins[:n_most])
+    n_shared = int(differ[0]) if len(differ) else n_most
+    names = np.arange(other.n_ids)
+    names[n_shared:] += one.n_ids - n_shared
+    alone = other.ids[(other.ids < n_shared) & ~np.isin(other.ids, one.ids)]
+    names[alone] = one.n_ids + other.n_ids - n_shared + np.arange(len(alone))
+    return names, np.concatenate([one.origins, other.origins[n_shared:], other.origins[alone]])
+
+
+def _counted(
+    one: TrackedClusters, other: TrackedClusters, names: NDArray[np.int64], origins: NDArray[np.int64]
+) -> TrackedClusters:
+    """The clusters of both, with the rows of both."""
+    theirs = names[other.ids]
+    ids = np.union1d(one.ids, theirs)
+    here, there = np.searchsorted(ids, one.ids), np.searchsorted(ids, theirs)
+    shape = len(ids), one.centers.shape[1]
+    centers, means = np.empty(shape), np.empty(shape)
+    counts, added, distances, reach = (np.zeros(len(ids)) for _ in range(4))
+    for each, places in ((other, there), (one, here)):
+        centers[places], means[places] = each.centers, each.means
+        distances[places] += each.distances
+        reach[places] = np.maximum(reach[places], each.reach)
+    counts[here], added[there] = one.counts, other.counts
+    their_means = means.copy()
+    their_means[there] = other.means
+    together, joined, between = joined_means(means, counts, their_means, added)
+    return replace(
+        one,
+        ids=ids,
+        centers=centers,
+        means=joined,
+        counts=together,
+        distances=distances,
+        reach=reach,
+        within=one.within + other.within + float(between.sum()),
+        variance=one.variance + other.variance,
+        origins=origins,
+        n_updates=one.n_updates + other.n_updates,
+    )
+
+
+def _events(first: Followed, second: Followed, names: NDArray[np.int64]) -> list[Event]:
+    """Events of the second since the common history, by their names in both; "renamed" keeps the name it had before."""
+    n_common = next(
+        (n for n, (one, other) in enumerate(zip(first.events, second.events, strict=False)) if one != other),
+        min(len(first.events), len(second.events)),
+    )
+    return [
+        replace(
+            each,
+            update=first.clusters.n_updates + each.update,
+            id=int(names[each.id]),
+            other=each.other if each.other is None or each.event == "renamed" else int(names[each.other]),
+        )
+        for each in second.events[n_common:]
+    ]

@@ -1,18 +1,18 @@
-"""Rows of a stream that wait for their part to be complete, sums over all rows, and how arrays of a file hold them."""
+"""Rows on their way into a stream: read here, chunk by chunk; then those that wait for their part to be complete."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from streamkm.cluster.sampling.coreset import Part
 from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.core.matrix import Matrix
-
-CSR_ARRAYS = ("data", "indices", "indptr")
+from streamkm.passes.reader import RowReader
+from streamkm.passes.sketch import check_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +58,49 @@ def together(pieces: list[Piece]) -> Piece:
     return Piece(X[order], places[order], weights[order])
 
 
-def pack_piece(
-    arrays: dict[str, NDArray[Any]], prefix: str, piece: Piece, keys: NDArray[np.float64] | None = None
-) -> None:
-    """Put rows among the arrays."""
-    arrays[prefix + "places"], arrays[prefix + "weights"] = piece.places, piece.weights
-    if keys is not None:
-        arrays[prefix + "keys"] = keys
-    if isinstance(piece.X, np.ndarray):
-        arrays[prefix + "X"] = piece.X
-    else:
-        for name in CSR_ARRAYS:
-            arrays[prefix + name] = getattr(piece.X, name)
+def check_rows(part: Part | Piece, n_features: int) -> None:
+    """Refuse rows of a file, where any bytes may stand, that kernels do not take. Raises ValueError."""
+    X, n_rows, keys = part.X, len(part.places), part.keys if isinstance(part, Part) else np.empty(0)
+    arrays = {"places": (part.places, np.int64), "weights": (part.weights, np.float64), "keys": (keys, np.float64)}
+    for name, (array, dtype) in arrays.items():
+        if array.dtype != dtype or (array.shape != (n_rows,) and (name != "keys" or array.shape != (0,))):
+            raise ValueError(f"{name} of {array.dtype} {array.shape}; needed: {np.dtype(dtype)} ({n_rows},)")
+    least = n_features if isinstance(X, np.ndarray) else 0
+    is_wide = X.ndim == 2 and least <= X.shape[1] <= n_features
+    if not is_wide or X.shape[0] != n_rows or not np.issubdtype(X.dtype, np.number):
+        raise ValueError(f"rows of {X.dtype} {X.shape}; needed: numbers ({n_rows}, {n_features})")
+    if not isinstance(X, np.ndarray):
+        X.check_format(full_check=True)
 
 
-def unpack_piece(arrays: dict[str, NDArray[Any]], prefix: str, width: int) -> Piece:
-    """Rows out of the arrays; any bytes may stand there, and kernels trust shapes and indices."""
-    places, weights = arrays[prefix + "places"], arrays[prefix + "weights"]
-    n_rows = len(places)
-    if places.dtype != np.int64 or weights.dtype != np.float64 or places.shape != weights.shape or places.ndim != 1:
-        raise ValueError(f"places of {places.dtype} {places.shape}, weights of {weights.dtype} {weights.shape}")
-    if prefix + "X" in arrays:
-        X = arrays[prefix + "X"]
-        if X.shape != (n_rows, width) or not np.issubdtype(X.dtype, np.number):
-            raise ValueError(f"rows of {X.dtype} {X.shape}; needed: numbers ({n_rows}, {width})")
-        return Piece(X, places, weights)
-    data, indices, indptr = (arrays[prefix + name] for name in CSR_ARRAYS)
-    X = sp.csr_array((data, indices, indptr), shape=(n_rows, width))
-    X.check_format(full_check=True)
-    return Piece(X, places, weights)
+def feed(
+    take: Callable[[Matrix, NDArray[np.float64]], None],
+    reader: RowReader,
+    weights: NDArray[np.float64],
+    factor: float = 1.0,
+) -> NDArray[np.int64]:
+    """Take all rows of a source, read here, chunk by chunk; invalid ones are left out where the reader skips them.
+
+    `take`: gets the rows and weights of each chunk; where it refuses one, those before it have been taken. `weights`:
+    float64 (n,) or (0,). `factor`: what each row weighs where there are no weights. Returns int64 (chunks,): rows of
+    each chunk that was read, invalid ones included. Raises InvalidInputError: if a row is invalid, or `weights` has
+    another length than the rows.
+    """
+    source, done = reader.source, 0
+    counts: list[int] = []
+    if source.n_rows is not None:
+        check_weights(reader, weights, source.n_rows)
+    items = source.stream(reader.target_bytes) if source.streams else source.chunks(reader.target_bytes)
+    for item in items:
+        valid = reader.read_rows(item)
+        read = weights[done : done + valid.n_read]
+        done += valid.n_read
+        counts.append(valid.n_read)
+        if len(weights) and len(read) < valid.n_read:
+            check_weights(reader, weights, done)
+        if not len(weights) and factor != 1:
+            read = np.full(valid.n_read, factor)
+        if valid.X.shape[0]:
+            take(valid.X, read if valid.kept is None or not len(read) else read[valid.kept])
+    check_weights(reader, weights, done)
+    return np.array(counts, np.int64)

@@ -6,8 +6,8 @@ their places, so the state is the same, bit for bit, however the rows are cut in
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import asdict, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,14 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.core.matrix import Matrix, matrix_bytes
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.records import pack, unpack
-from streamkm.fitting.streams.coreset_centers import Clusters, StreamSettings, cluster_coreset
-from streamkm.fitting.streams.follow import FollowSettings, follow
-from streamkm.fitting.streams.followed import Step, advanced, begun, moved
-from streamkm.fitting.streams.merged import merged
-from streamkm.fitting.streams.rows import Piece, Totals, pack_piece, together, unpack_piece
+from streamkm.fitting.streams.clusters import FollowSettings, StreamSettings, cluster_coreset, follow
+from streamkm.fitting.streams.followed import Step, advanced, begun, merged
+from streamkm.fitting.streams.rows import Piece, Totals, check_rows, together
 from streamkm.passes.reader import largest_d2, what_is_invalid
 
-FORMAT = 1
+FORMAT = 2
 PART_SIZES = 2  # rows of a part, in sizes of the coreset
 NODE_BYTES = 32 << 20  # that one coreset may take; some log2(rows / part) of them are kept
-FEW_ROWS = 64  # up to which a chunk is checked without batches
 
 
 def stream_size(n_clusters: int, row_bytes: float) -> int:
@@ -41,39 +38,39 @@ def stream_size(n_clusters: int, row_bytes: float) -> int:
     return max(4, 2 * n_clusters, min(default_size(n_clusters), int(NODE_BYTES / max(1.0, row_bytes))))
 
 
+@dataclass(eq=False, repr=False)
 class Stream:
     """The state of an endless stream of rows.
 
     Memory is that of two parts of ``PART_SIZES * rule.size`` rows and of at most ``log2(rows / part) + 1`` coresets of
     ``rule.size`` rows. A row costs O(nnz * k) for the rough clusters that its part is drawn by.
 
-    `first_row`: number of the first row. Streams of one rule on several machines whose row numbers do not overlap draw
-    independently, and `merged` gives what one stream of all rows would; bit for bit where together they hold all rows
-    from one number to another. `tree`: of the parts that are complete. `next_row`: number of the row that comes next.
-    `n_rows`: rows taken, those without weight included. `dtype`: of the centers as they are shown; float32 until it is
-    set. `followed`: clusters that have ids, with what stands for all rows that were counted in them; None before the
-    first update.
+    Streams of one rule on several machines whose row numbers do not overlap draw independently, and `merged` gives what
+    one stream of all rows would; bit for bit where together they hold all rows from one number to another.
     """
 
-    def __init__(self, rule: CoresetRule, *, first_row: int = 0):
-        if first_row < 0:
-            raise InvalidParameterError(f"first_row={first_row}; needed: an integer from 0")
-        self.tree = CoresetTree(rule)
-        self.next_row = first_row
-        self.n_rows = 0
-        self.dtype: np.dtype[Any] = np.dtype(np.float32)
-        self._totals: Totals | None = None
-        self._width = 0
-        self._sparse: bool | None = None
-        self._pending: dict[int, list[Piece]] = {}
-        self._found: tuple[Any, Clusters] | None = None
-        self.followed: Followed | None = None
-        self._from_fit = False
+    rule: CoresetRule  # how rows are chosen
+    next_row: int = 0  # number of the row that comes next
+    n_rows: int = 0  # rows taken, those without weight included
+    n_features: int = 0
+    sparse: bool | None = None  # None before the first row
+    dtype: Any = np.dtype(np.float32)  # noqa: RUF009 - of the centers as they are shown
+    nodes: dict[tuple[int, int], Part] = field(default_factory=dict)  # of the tree of the parts that are complete
+    closed: Totals | None = None  # sums over these parts
+    pending: dict[int, list[Piece]] = field(default_factory=dict)  # rows of the other parts
+    # clusters that have ids, with what stands for all rows that were counted in them; None before the first update
+    followed: Followed | None = None
+    from_fit: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.next_row < 0:
+            raise InvalidParameterError(f"first_row={self.next_row}; needed: an integer from 0")
 
     @property
-    def rule(self) -> CoresetRule:
-        """How rows are chosen."""
-        return self.tree.rule
+    def tree(self) -> CoresetTree:
+        """The tree of the parts that are complete."""
+        return CoresetTree(self.rule, self.nodes)
 
     @property
     def part_rows(self) -> int:
@@ -81,26 +78,21 @@ class Stream:
         return PART_SIZES * self.rule.size
 
     @property
-    def n_features(self) -> int:
-        """Features of the rows, d; 0 before the first."""
-        return self._width
-
-    @property
     def n_bytes(self) -> int:
         """Bytes of the rows that are kept, and of the clusters that have ids."""
-        waiting = (piece for pieces in self._pending.values() for piece in pieces)
+        waiting = (piece for pieces in self.pending.values() for piece in pieces)
         held = sum(matrix_bytes(piece.X) + piece.places.nbytes + piece.weights.nbytes for piece in waiting)
         return held + self.tree.n_bytes + (0 if self.followed is None else self.followed.n_bytes)
 
     @property
     def is_waiting(self) -> bool:
         """Whether there are rows that no update has counted."""
-        return bool(self._pending or self.tree.nodes)
+        return bool(self.pending or self.nodes)
 
     @property
     def is_origin(self) -> bool:
         """Whether there is nothing but the clusters of a fit."""
-        return self.followed is not None and self._from_fit and not self.is_waiting
+        return self.followed is not None and self.from_fit and not self.is_waiting
 
     def add(self, X: Matrix, weights: NDArray[np.float64] = NO_WEIGHTS) -> None:
         """Take rows, at least one; a refused chunk leaves the stream as it was.
@@ -121,8 +113,7 @@ class Stream:
             self.next_row += taken
             done = stop
         self.n_rows += n_rows
-        self._sparse, self._width = sp.issparse(X), max(self._width, X.shape[1])
-        self._found = None
+        self.sparse, self.n_features = sp.issparse(X), max(self.n_features, X.shape[1])
 
     def begin(self, clusters: TrackedClusters, n_rows: int, *, dtype: Any, sparse: bool) -> None:
         """Take clusters that were found elsewhere, whose means stand for their rows.
@@ -134,16 +125,10 @@ class Stream:
         places = np.arange(self.next_row, self.next_row + len(X), dtype=np.int64)
         part = self.rule.part(sp.csr_array(X) if sparse else X, places, clusters.counts[kept])
         self.next_row += len(X)
-        self.n_rows, self._sparse, self._width = n_rows, sparse, X.shape[1]
+        self.n_rows, self.sparse, self.n_features = n_rows, sparse, X.shape[1]
         part = replace(part, n_rows=n_rows, depth=1)
         self.followed = Followed(clusters, part, clusters.ids[kept], means=places, labelled_by=clusters)
-        self._from_fit = True
-
-    def with_clusters(self, followed: Followed) -> Stream:
-        """The same with other clusters."""
-        stream = copy(self)
-        stream.followed = followed
-        return stream
+        self.from_fit = True
 
     def follow(
         self,
@@ -174,11 +159,6 @@ class Stream:
         fade = self.rule.fade(earlier.last_place, waiting.last_place)
         return begun(centers, coreset, waiting, self.rule.finish(earlier.faded(fade)))
 
-    def moved(self, more: Part, counts: NDArray[np.float64], sums: NDArray[np.float64]) -> Step:
-        """As `follow`, of few rows that are like those before; see `followed.moved`."""
-        assert self.followed is not None
-        return moved(self.followed, more, self.rule, counts, sums)
-
     def known_clusters(self, settings: FollowSettings, starts: StreamSettings, executor: Any) -> TrackedClusters:
         """The clusters that have ids, with rows that no update has counted, as far as the coreset tells."""
         if self.followed is not None and not self.is_waiting:
@@ -188,10 +168,9 @@ class Stream:
 
     def updated(self, followed: Followed, n_rows: int, next_row: int) -> Stream:
         """The stream after an update, which has counted all rows."""
-        stream = Stream(self.rule, first_row=next_row)
+        width = max(self.n_features, followed.part.X.shape[1])
+        stream = Stream(self.rule, next_row, n_rows, width, self.sparse, self.dtype)
         stream.followed = followed.reduced(self.rule)
-        stream.n_rows, stream.dtype, stream._sparse = n_rows, self.dtype, self._sparse
-        stream._width = max(self._width, followed.part.X.shape[1])
         return stream
 
     def totals(self) -> Totals:
@@ -199,9 +178,9 @@ class Stream:
 
         Raises InvalidInputError: if there are no rows yet.
         """
-        totals = self._totals
-        for index in sorted(self._pending):
-            totals = self._plus(totals, self._joined(index))
+        totals = self.closed
+        for index in sorted(self.pending):
+            totals = self._plus(totals, together(self.pending[index]))
         if self.followed is not None:
             clusters, part = self.followed.clusters, self.followed.part
             sums = clusters.counts @ clusters.means
@@ -230,18 +209,10 @@ class Stream:
         with open_executor(1):
             kept = self.tree.part()
             parts = [] if kept is None else [kept]
-            for index in sorted(self._pending):
-                piece = self._joined(index)
+            for index in sorted(self.pending):
+                piece = together(self.pending[index])
                 parts.append(self.rule.part(piece.X, piece.places, piece.weights))
             return self.rule.join(parts)
-
-    def clusters(self, settings: StreamSettings, executor: Any = "auto") -> Clusters:
-        """Cluster the coreset; see `cluster_coreset`. The last answer is kept until the next rows come."""
-        init = settings.init.tobytes() if isinstance(settings.init, np.ndarray) else settings.init
-        key = (init, settings.n_clusters, settings.n_init, settings.max_iter, settings.tol, settings.seeds.entropy)
-        if self._found is None or self._found[0] != key:
-            self._found = key, cluster_coreset(self.coreset(), settings, executor)
-        return self._found[1]
 
     def merged(self, other: Stream) -> Stream:
         """A stream of the rows of both; neither is changed. It goes on after the higher row number.
@@ -249,97 +220,56 @@ class Stream:
         Raises InvalidParameterError: if the other was made by another rule; InvalidInputError: if the rows differ in
         width or kind.
         """
-        if self._sparse is not None and other._sparse is not None:
-            self._check_shape(other._sparse, other._width)
-        both = Stream(self.rule)
-        both.tree = self.tree.merged(other.tree)
-        both.next_row = max(self.next_row, other.next_row)
-        both.n_rows = self.n_rows + other.n_rows
-        both.dtype = np.promote_types(self.dtype, other.dtype)
-        both._sparse = self._sparse if other._sparse is None else other._sparse
-        both._width = max(self._width, other._width)
-        both.followed = self.followed if other.followed is None else other.followed
+        if self.sparse is not None and other.sparse is not None:
+            self._check_shape(other.sparse, other.n_features)
+        both = Stream(
+            self.rule,
+            max(self.next_row, other.next_row),
+            self.n_rows + other.n_rows,
+            max(self.n_features, other.n_features),
+            self.sparse if other.sparse is None else other.sparse,
+            np.promote_types(self.dtype, other.dtype),
+            self.tree.merged(other.tree).nodes,
+            followed=self.followed if other.followed is None else other.followed,
+        )
         if self.followed is not None and other.followed is not None:
             both.followed = merged(self.followed, other.followed, self.rule)
-        for totals in (self._totals, other._totals):
+        for totals in (self.closed, other.closed):
             if totals is not None:
-                both._totals = totals if both._totals is None else both._totals.plus(totals, self.rule.half_life)
+                both.closed = totals if both.closed is None else both.closed.plus(totals, self.rule.half_life)
         for stream in (self, other):
-            for index in stream._pending:
-                both._hold(index, stream._joined(index))
+            for index in stream.pending:
+                both._hold(index, together(stream.pending[index]))
         # parts that will never be complete would pile up
-        while len(both._pending) > PART_SIZES:
-            both._close(min(both._pending))
+        while len(both.pending) > PART_SIZES:
+            both._close(min(both.pending))
         return both
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays, for an .npz file, and JSON values that `restored` makes the same stream of."""
-        arrays: dict[str, NDArray[Any]] = {}
-        nodes = []
-        for number, ((level, index), part) in enumerate(self.tree.nodes.items()):
-            pack_piece(arrays, f"node{number}_", Piece(part.X, part.places, part.weights), part.keys)
-            limit = None if np.isinf(part.limit) else part.limit
-            nodes.append([level, index, part.depth, part.last_place, part.n_rows, part.total_weight, limit])
-        for number, index in enumerate(self._pending):
-            pack_piece(arrays, f"pending{number}_", self._joined(index))
-        if self._totals is not None:
-            arrays["sums"] = self._totals.sums
-        followed, meta = pack(self.followed)
-        arrays |= {f"followed_{name}": array for name, array in followed.items()}
-        rule = asdict(self.rule)
-        header = {
-            "format": FORMAT,
-            "rule": {**rule, "half_life": None if np.isinf(rule["half_life"]) else rule["half_life"]},
-            "nodes": nodes,
-            "pending": list(self._pending),
-            "totals": None
-            if self._totals is None
-            else [self._totals.n_rows, self._totals.weight, self._totals.last_place],
-            "next_row": self.next_row,
-            "n_rows": self.n_rows,
-            "n_features": self._width,
-            "sparse": self._sparse,
-            "dtype": self.dtype.name,
-            "followed": meta,
-            "from_fit": self._from_fit,
-        }
-        return arrays, header
+        arrays, header = pack(replace(self, dtype=np.dtype(self.dtype).name))
+        return arrays, {"format": FORMAT, **header}
 
     @classmethod
     def restored(cls, arrays: dict[str, NDArray[Any]], header: dict[str, Any]) -> Stream:
         """Make the stream of which `state` gave these.
 
-        Raises ModelFileError: if they are damaged, or of a later format.
+        Raises ModelFileError: if they are damaged, or of another format.
         """
         try:
             if header["format"] != FORMAT:
                 raise ModelFileError(f"format {header['format']!r}, not {FORMAT}")
-            rule = dict(header["rule"])
-            half_life = np.inf if rule["half_life"] is None else float(rule["half_life"])
-            stream = cls(CoresetRule(**{**rule, "half_life": half_life}))
-            width = stream._width = int(header["n_features"])
-            stream._sparse, stream.dtype = header["sparse"], np.dtype(header["dtype"])
-            stream.next_row, stream.n_rows = int(header["next_row"]), int(header["n_rows"])
-            for number, (level, index, depth, last_place, n_rows, weight, limit) in enumerate(header["nodes"]):
-                piece, keys = unpack_piece(arrays, f"node{number}_", width), arrays[f"node{number}_keys"]
-                if keys.dtype != np.float64 or keys.shape not in ((0,), piece.places.shape):
-                    raise ValueError(f"keys of {keys.dtype} {keys.shape}")
-                known = np.inf if limit is None else float(limit)
-                stream.tree.nodes[int(level), int(index)] = Part(
-                    piece.X, piece.weights, piece.places, keys, known, int(depth), int(last_place), int(n_rows),
-                    float(weight),
-                )  # fmt: skip
-            for number, index in enumerate(header["pending"]):
-                stream._pending[int(index)] = [unpack_piece(arrays, f"pending{number}_", width)]
-            if header["totals"] is not None:
-                n_rows, weight, last_place = header["totals"]
-                stream._totals = Totals(int(n_rows), float(weight), arrays["sums"], int(last_place))
-            if header["followed"]["value"] is not None:
-                parts = {name[9:]: array for name, array in arrays.items() if name.startswith("followed_")}
-                stream.followed = unpack(Followed, (parts, header["followed"]))
-                stream.followed.check(width)
-                stream._from_fit = bool(header["from_fit"])
-        except (KeyError, TypeError, ValueError) as error:
+            if lacking := {each.name for each in fields(cls)} - set(header["value"]):
+                raise KeyError(*lacking)
+            stream = unpack(cls, (arrays, header))
+            stream.dtype = np.dtype(stream.dtype)
+            parts: list[Part | Piece] = [*stream.nodes.values(), *chain(*stream.pending.values())]
+            if stream.followed is not None:
+                stream.followed.check(stream.n_features)
+                parts.append(stream.followed.part)
+            for part in parts:
+                check_rows(part, stream.n_features)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"this is no stream that this release reads: {error}") from error
         return stream
 
@@ -349,11 +279,7 @@ class Stream:
         self._check_shape(sp.issparse(X), X.shape[1])
         if len(weights) not in (0, X.shape[0]):
             raise InvalidInputError(f"sample_weight has {len(weights):,} values; the chunk has {X.shape[0]:,} rows")
-        if isinstance(X, np.ndarray) and X.shape[0] <= FEW_ROWS:
-            rows = X.astype(np.float64)
-            d2norms = np.einsum("ij,ij->i", rows, rows)
-        else:
-            d2norms = row_d2norms(X)
+        d2norms = row_d2norms(X)
         valid = d2norms <= largest_d2(X)  # false for NaN too
         if not valid.all():
             row = int(np.argmin(valid))
@@ -361,17 +287,17 @@ class Stream:
             raise InvalidInputError(f"{what} in row {self.next_row + row:,} of the stream")
 
     def _check_shape(self, sparse: bool, width: int) -> None:
-        if self._sparse is None:
+        if self.sparse is None:
             return
-        if sparse != self._sparse:
+        if sparse != self.sparse:
             kinds = ("dense", "sparse")
-            raise InvalidInputError(f"{kinds[sparse]} rows in a stream of {kinds[self._sparse]} ones; needed: one kind")
-        if not sparse and width != self._width:
-            raise InvalidInputError(f"rows of {width:,} features; the stream has {self._width:,}")
+            raise InvalidInputError(f"{kinds[sparse]} rows in a stream of {kinds[self.sparse]} ones; needed: one kind")
+        if not sparse and width != self.n_features:
+            raise InvalidInputError(f"rows of {width:,} features; the stream has {self.n_features:,}")
 
     def _hold(self, index: int, piece: Piece) -> None:
         """Keep rows of part `index`; reduce it once it is complete."""
-        pieces = self._pending.setdefault(index, [])
+        pieces = self.pending.setdefault(index, [])
         pieces.append(piece)
         while len(pieces) > 1 and len(pieces[-2].places) <= 2 * len(pieces[-1].places):
             last = pieces.pop()
@@ -380,14 +306,11 @@ class Stream:
             self._close(index)
 
     def _close(self, index: int) -> None:
-        piece = self._joined(index)
-        self._totals = self._plus(self._totals, piece)
+        piece = together(self.pending[index])
+        self.closed = self._plus(self.closed, piece)
         with open_executor(1):
             self.tree.add(index, piece.X, piece.places, piece.weights)
-        del self._pending[index]
-
-    def _joined(self, index: int) -> Piece:
-        return together(self._pending[index])
+        del self.pending[index]
 
     def _plus(self, totals: Totals | None, piece: Piece) -> Totals:
         last = int(piece.places.max())

@@ -1,11 +1,12 @@
-"""Clusters that go on: from known centers to those of weighted rows, by splits and joins that the objective pays for.
+"""Clusters of a coreset of original rows: found anew, or from known centers by splits and joins that pay.
 
-Nothing here reads files.
+Knows nothing of streams, estimators and files.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,29 +14,101 @@ from numpy.typing import NDArray
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.lloyd import LloydResult, lloyd
 from streamkm.cluster.normalization import Normalization
-from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL
+from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
 from streamkm.cluster.rows import Block, row_d2
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.search.split_merge import LLOYD_STEPS, Splits, split_gains, split_merge
+from streamkm.cluster.seeding.search_set import Pool
+from streamkm.cluster.totals import inertia_of
 from streamkm.cluster.tracking.transition import join_costs
-from streamkm.engine import Executor
+from streamkm.engine import Executor, local_executor, open_executor
+from streamkm.fitting.centers import search_centers
+from streamkm.fitting.context import Settings
+from streamkm.planning.memory import pca_rows
+from streamkm.planning.sketch_choice import DENSE_IDENTITY, PCA_COMPONENTS, PCA_FEW_CLUSTERS, SPARSE_COMPONENTS
+from streamkm.sketches import CountSketch, IdentitySketch, PCASketch, Sketch
 
+# Share of a cluster's mean objective that an exchange must gain: what the draws of a coreset change by chance.
 MARGIN = 0.2
-"""Share of a cluster's mean objective that an exchange must gain: what the draws of a coreset change by chance."""
 EXCHANGE_ROUNDS = 10
 GROWTH_ROUNDS = 20
+# Share of the variance along a line that the halves of evenly spread rows explain; of normal ones 0.64. Where the
+# number of clusters is not fixed, halves that explain no more are one cluster.
 EVEN = 0.75
-"""Share of the variance along a line that the halves of evenly spread rows explain; of normal ones 0.64. Where the
-number of clusters is not fixed, halves that explain no more are one cluster."""
+# A join may cost this share of what a split must gain, so that what was split is not joined at once.
 HYSTERESIS = 0.5
-"""A join may cost this share of what a split must gain, so that what was split is not joined at once."""
+# Times that rows far out are left out of a cluster, where they are one of its halves, to look for halves again.
 PEELED = 4
-"""Times that rows far out are left out of a cluster, where they are one of its halves, to look for halves again."""
+# Share of the mean weight of a cluster that each half of a split must have, where the number is not fixed.
 SMALLEST = 0.05
-"""Share of the mean weight of a cluster that each half of a split must have, where the number is not fixed."""
+# Share of it below which a cluster is let go, unless the join would cost the mean objective of a cluster.
 FADED = 0.02
-"""Share of it below which a cluster is let go, unless the join would cost the mean objective of a cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings(Settings):
+    """How to cluster, validated; of fewer distinct rows than `n_clusters`, fewer clusters are found."""
+
+    refine: int | str = 0
+    streams: ClassVar[tuple[str, ...]] = ("seeding", "search", "sketch")
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Clusters of a coreset."""
+
+    centers: NDArray[np.float64]  # (k, d): fewer than asked for where there are fewer distinct rows
+    counts: NDArray[np.float64]  # (k,): weight of each cluster by the coreset; their sum is that of all rows
+    inertia: float  # weighted sum of squared distances to the centers, by the coreset
+    n_iter: int  # Lloyd steps on the coreset, after the settings
+    converged: bool  # whether these ended by `tol`
+
+
+def cluster_coreset(coreset: Coreset, settings: StreamSettings, executor: Any = "auto") -> Clusters:
+    """Cluster the rows of a coreset by their weights.
+
+    O(s * d * k) a step for s dense rows, O(nnz * k) for sparse ones.
+
+    `coreset`: one that holds all rows gets the whole of Lloyd's algorithm; others a few steps, as more would fit the
+    coreset, not the data. `executor`: "auto", int, or a Dask client, only threads of this process are used. Raises
+    InvalidInputError: if `init` has another number of features than the rows.
+    """
+    sample, normalization = _normalized(coreset)
+    settings = replace(settings, n_clusters=min(settings.n_clusters, len(sample.rows)))
+    explained = None
+    with open_executor(executor) as workers, local_executor(workers) as here:
+        sketch = _sketch_of(sample, settings)
+        sketched, pool = sample.block(here, sketch), Pool(n_rows=coreset.n_rows)
+        centers = search_centers(here, sketched, settings, sample.X, sketch, normalization, pool)
+        if not sketch.is_identity:
+            centers, explained = original_centers(here, sample, sketched, centers)
+        result = polish(here, sample, centers, max_iter=settings.max_iter, tol=settings.tol, begun=explained)
+        blocks = LocalBlocks.of(here, sample.original_block())
+        totals = blocks.totals(result.centers)
+        inertia = inertia_of(totals, result.centers, blocks.total_d2norm) / normalization.scale / normalization.scale
+    return Clusters(normalization.originals(result.centers), totals.counts, inertia, result.n_iter, result.converged)
+
+
+def _normalized(coreset: Coreset) -> tuple[Sample, Normalization]:
+    """The rows of a coreset, normalized."""
+    normalization = Normalization.of(coreset.X, moves=True)
+    X = normalization.rows(coreset.X)
+    return Sample(X, coreset.places, coreset.weights, coreset.complete), normalization
+
+
+def _sketch_of(sample: Sample, settings: StreamSettings) -> Sketch:
+    """The sketch that starts are found in."""
+    width, word = sample.X.shape[1], settings.seed64("sketch")
+    if isinstance(settings.init, np.ndarray):
+        return IdentitySketch(width)
+    if not isinstance(sample.X, np.ndarray):
+        return CountSketch(SPARSE_COMPONENTS, word) if width > SPARSE_COMPONENTS else IdentitySketch(width)
+    if width <= DENSE_IDENTITY:
+        return IdentitySketch(width)
+    wanted = PCA_COMPONENTS if settings.n_clusters <= PCA_FEW_CLUSTERS else 2 * PCA_COMPONENTS
+    rows = sample.X[: pca_rows(width, wanted)]
+    return PCASketch.fit(rows, min(wanted, *rows.shape), random_state=word & 0xFFFFFFFF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +138,15 @@ def follow(
     """
     if groups is not None:
         centers = np.vstack([centers, groups[: max(0, settings.most - len(centers))]])
-    frame = Normalization.of(coreset.X, moves=True)
-    sample = Sample(frame.rows(coreset.X), coreset.places, coreset.weights, coreset.complete)
+    sample, normalization = _normalized(coreset)
     whole = sample.original_block()
     pieces, rng = LocalBlocks.of(here, whole), np.random.default_rng(settings.seed)
-    found = _settled(pieces, frame.points(centers))
+    found = _settled(pieces, normalization.points(centers))
     if len(found.centers) >= settings.most:
         found = split_merge(whole, pieces, found, max_rounds=EXCHANGE_ROUNDS, rng=rng, margin=MARGIN / len(centers))
     found = _grown(whole, pieces, found, settings, rng)
     found = _shrunk(pieces, found, settings)
-    return frame.originals(found.centers)
+    return normalization.originals(found.centers)
 
 
 def _settled(pieces: LocalBlocks, centers: NDArray[np.float64], max_iter: int = POLISH_STEPS) -> LloydResult:

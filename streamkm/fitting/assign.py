@@ -1,0 +1,182 @@
+"""The pass that labels all rows, and what the sample says of their objective.
+
+Labels are gathered here, stay on the workers of a cluster, or are written.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.in_memory import label_sums, nearest_in
+from streamkm.cluster.model import Model
+from streamkm.cluster.profile import Profile
+from streamkm.cluster.rows import NO_WEIGHTS, row_d2
+from streamkm.cluster.sampling.row_sample import Sample
+from streamkm.cluster.seeding.draws import DrawRule
+from streamkm.cluster.totals import Totals
+from streamkm.core.matrix import rows_between
+from streamkm.core.progress import Stage
+from streamkm.engine import Executor
+from streamkm.fitting.context import FitContext
+from streamkm.fitting.state import FitState, InertiaEstimate, SampleView
+from streamkm.kernels.cluster.totals import weighted_sum
+from streamkm.passes.assign import Assign, Assigned, assign_pass
+from streamkm.passes.labels import HeldLabels, n_writes, open_labels, write_labels
+
+FEW_JUDGED_ROWS, JUDGED_ROWS = 2500, 10_000  # of the sample, that the objective is estimated by; more if unsure
+PRECISE = 0.002  # share of an estimated objective that its error may be where no more rows are looked at
+COCHRAN = 25.0  # squared skewnesses that the number of rows must exceed for intervals by the standard error to hold
+ROUNDING = 1e-12  # share of an objective by which sums of the same rows may differ: a pass is worse beyond it
+
+logger = logging.getLogger(__name__)
+
+
+def assign(context: FitContext, state: FitState, sample: Sample | None = None) -> None:
+    """Label all rows by the centers of the state, and keep the better of these and the best ones before.
+
+    Rows are drawn by the sample's estimate of the objective, where the plan says so. `sample`: that holds all rows.
+    """
+    found, settings, n_drawn = state.found, context.settings, context.plan.drawn_rows
+    weights, seed = context.weights, settings.seed64("draws") ^ state.index
+    total_weight = float(weights.sum()) if len(weights) else float(found.chunk_rows.sum())
+    state.model = replace(state.model, centers=state.centers)
+    model = state.model.with_table()
+    state.rule = estimate = None
+    n_missing = settings.n_clusters - len(state.centers)
+    if n_missing > 0:  # every row that lies on no center is drawn before those that do
+        state.rule = DrawRule.of(n_drawn or n_missing, seed, total_weight, 0.0)
+    elif n_drawn and state.index >= settings.n_refinements:
+        looked = found.sample_view.originals()
+        own = weights[looked.rows] if len(weights) else NO_WEIGHTS
+        estimate = estimate_inertia(context.here, looked, own, model, total_weight)
+        del looked
+        state.rule = DrawRule.of(n_drawn, seed, total_weight, estimate.inertia)
+    state.assigned = _assigned(context, state, model, sample)
+    totals = state.assigned.totals
+    if estimate is not None:  # rows that were skipped count nothing
+        estimate = estimate.times(float(totals.counts.sum()) / total_weight)
+    state.inertia_estimate = estimate
+    if state.index > 0:
+        state.history.append({"stage": "refine", "iteration": state.index, "inertia": totals.d2})
+    if state.best is None or totals.d2 <= state.best_inertia * (1 + ROUNDING):
+        state.best, state.best_inertia = state.centers, totals.d2
+    else:
+        logger.info("objective %.6g: worse than %.6g, whose centers are kept", totals.d2, state.best_inertia)
+        state.is_final = True
+
+
+def _assigned(context: FitContext, state: FitState, model: Model, sample: Sample | None) -> Assigned:
+    """One pass; labels that are to be written, or to stay on workers, stay where they were made."""
+    index, rule, chunk_rows = state.index, state.rule, state.found.chunk_rows
+    with context.progress.stage("assign" if index == 0 else f"refine-{index}", len(chunk_rows)) as stage:
+        sink = context.label_sink(chunk_rows)
+        if sink.held or sample is None:
+            record = None if sink.held else f"assign-{index}"
+            pass_ = Assign(model, model.table(), rule)
+            assigned = assign_pass(context, pass_, chunk_rows, stage, sink=sink, record=record)
+        if sample is not None:  # the same sums, bit by bit, whether labels are gathered or written
+            whole = assign_sample(context.here, sample, model, int(chunk_rows.sum()), stage, rule)
+            assigned = replace(whole, labels=sink.labels) if sink.held else whole
+    return assigned
+
+
+def assign_sample(
+    executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage, rule: DrawRule | None = None
+) -> Assigned:
+    """As `assign.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
+
+    `n_rows`: rows of the source, invalid ones included.
+    """
+    table, X = model.table(), model.place(sample.X)
+    d2, gaps = np.empty(X.shape[0]), np.empty(X.shape[0])
+    found = nearest_in(executor, X, table, stage.name, gaps)
+    totals = label_sums(executor, X, NO_WEIGHTS, found, table.n_clusters, stage.name, (table, d2))
+    drawn = None if rule is None else rule.draw(X, sample.rows, NO_WEIGHTS, d2)
+    labels = np.full(n_rows, -1, np.int32)
+    labels[sample.rows] = found
+    stage.rows = n_rows
+    profile = Profile.empty(table.n_clusters)
+    profile.add(found, d2, gaps, kept=sample.rows, X=sample.X)
+    return Assigned(labels, totals, drawn, profile)
+
+
+def written_labels(context: FitContext, labels: Any) -> Any:
+    """Labels that workers hold, written or with those of skipped rows counted; others as they are."""
+    if not isinstance(labels, HeldLabels):
+        return labels
+    if context.labels_to is None:
+        return labels.count() if context.reader.invalid == "skip" else labels
+    with context.progress.stage("labels", n_writes(labels)) as stage:
+        write_labels(context.executor, labels, context.labels_to, stage)
+    return open_labels(context.labels_to)
+
+
+def estimate_inertia(
+    here: Executor, sample: Sample, own_weights: NDArray[np.float64], model: Model, total_weight: float
+) -> InertiaEstimate:
+    """Estimate the objective of all rows by a few rows of the sample, or more where these leave it unsure.
+
+    `sample`: original rows. `own_weights`: float64 (s,) or (0,), of these, as they were given. `total_weight`: of all
+    rows.
+    """
+    table, d2, n_sampled = model.table(), np.empty(0), len(sample.rows)
+    whole = sample.complete and n_sampled <= JUDGED_ROWS
+    for n_rows in (JUDGED_ROWS,) if whole else (FEW_JUDGED_ROWS, JUDGED_ROWS):
+        X = model.place(rows_between(sample.X, len(d2), n_rows))
+        d2 = np.concatenate([d2, row_d2(X, nearest_in(here, X, table, "estimate"), table)])
+        estimate = _estimated(sample, own_weights, d2, total_weight)
+        if estimate.error <= PRECISE * estimate.inertia or len(d2) == n_sampled:
+            break
+    return estimate
+
+
+def _estimated(
+    sample: Sample, own_weights: NDArray[np.float64], d2: NDArray[np.float64], total_weight: float
+) -> InertiaEstimate:
+    """The estimate by squared distances of the first rows."""
+    weights, chances = sample.first(len(d2), own_weights, total_weight)
+    mean = float(weighted_sum(weights, d2)) / float(weights.sum())
+    if sample.complete and len(d2) == len(sample.rows):
+        return InertiaEstimate(total_weight * mean, 0.0)
+    # what a row that was sure to be here adds is known; each other one may have been missed
+    residuals = weights * (d2 - mean)
+    variance = float(weighted_sum(1 - chances, np.square(residuals)))
+    third = float(weighted_sum(1 - chances, residuals**3))
+    error = total_weight * float(np.sqrt(variance)) / float(weights.sum())
+    return InertiaEstimate(total_weight * mean, error, COCHRAN * third * third > variance**3)
+
+
+def distortion_of(
+    here: Executor, sample_view: SampleView, model: Model, totals: Totals, labels: NDArray[np.int32]
+) -> float | None:
+    """``(J' + c) / J`` of the final clusters: J' their objective in the sketch, J that in the original space.
+
+    c is what all clusterings lose alike by a projection on principal directions or singular vectors, the squared
+    lengths that it cuts off, from the mean of all rows or from the origin; 0 for other sketches. With it the ratio is
+    1 and what is cut off of the clusters' means over J, which needs no rows; else both objectives are the row sample's.
+    """
+    if model.space == "sketch" or model.sketch.inflates_lengths:
+        return None  # a sample of a row's entries does not keep lengths, only what is nearer
+    directions = model.sketch.basis
+    if directions is not None:
+        filled = totals.counts > 0
+        counts, centers = totals.counts[filled], model.centers[filled]
+        means = totals.sums[filled] / counts[:, None]
+        original = totals.d2 - float(counts @ np.einsum("ij,ij->i", means - centers, means - centers))
+        if original <= 0:
+            return 1.0
+        between = means - counts @ means / counts.sum() if model.sketch.center is not None else means
+        lost = between - (between @ directions) @ directions.T
+        return 1 + float(counts @ np.einsum("ij,ij->i", lost, lost)) / original
+    n_clusters, sample = len(model.centers), replace(sample_view.sample, X=model.place(sample_view.sample.X))
+    within = [
+        # squared distances to the means of their clusters
+        block.total_d2norm() - label_sums(here, block.X, block.weights, labels[: block.n_rows], n_clusters).explained()
+        for block in (sample.original_block(), sample_view.sketched)
+    ]
+    return within[1] / within[0] if within[0] > 0 else 1.0

@@ -1,0 +1,236 @@
+"""What follows a pass over all rows: better centers for another one, where they are asked for or worth it.
+
+The pass knows the objective and draws rows by their share of it: what the sample missed is among them.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from streamkm.cluster.blocks import densified
+from streamkm.cluster.in_memory import LocalBlocks, nearest_in
+from streamkm.cluster.lloyd import LloydResult, filled, lloyd
+from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
+from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2, row_d2norms
+from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix, stacked
+from streamkm.cluster.seeding.draws import NO_OBJECTIVE, Drawn, DrawRule, combined
+from streamkm.cluster.seeding.init import Streams, best_start, local_search
+from streamkm.cluster.seeding.search_set import Pool
+from streamkm.cluster.spherical import on_sphere
+from streamkm.core.exceptions import StreamkmWarning
+from streamkm.core.matrix import Matrix
+from streamkm.core.memory import trim_heap
+from streamkm.fitting.context import FitContext
+from streamkm.fitting.gain import GainEstimate, GlobalSearch
+from streamkm.fitting.state import FitState
+
+WORTH = 0.01  # share of the objective that another round should gain, at least
+WORTH_OF_FEW = 0.002  # such a share where memory left few sampled rows
+# Such a share, from which starts are searched anew, too: the first ones were blind to much of the data. That means of
+# the sample are not those of all rows costs less: with s rows a cluster, 1 / s of the objective.
+ANEW = 0.05
+ROWS_PER_CLUSTER = 50  # without so many, centers are not moved to means of drawn rows, which would fit these rows
+
+logger = logging.getLogger(__name__)
+
+
+def improve(context: FitContext, state: FitState) -> bool:
+    """Set the centers of the next pass; False where the last one is the end.
+
+    As often as `refine` says, these are the means of the clusters. Where it is "auto", better centers are looked for
+    while drawn rows say that it pays. Centers of an earlier pass that was better label all rows once more, and no
+    further round follows.
+    """
+    plan, settings, totals = context.plan, context.settings, state.assigned.totals
+    may_search = settings.searches and not state.is_final
+    normalization = state.found.sample_view.normalization
+    if state.model.columns is not None:
+        normalization = state.model.columns.frame(normalization)
+    search = GlobalSearch(
+        context.here, state.model, normalization, totals, state.rule, state.assigned.drawn, settings.spherical
+    )
+    centers, is_round = None, state.index >= settings.n_refinements
+    if state.best is not state.centers:
+        centers = state.best
+    elif (more := made_up(search, settings.n_clusters)) is not None:
+        centers = more
+    elif not is_round and not state.is_final:
+        centers = totals.means(fallback=state.centers)
+    elif plan.drawn_rows or (settings.searches and plan.more_passes):
+        centers = _searched_further(context, state, search, plan.more_passes if may_search else 0)
+    del search
+    if centers is None:
+        if state.inertia_estimate is not None and state.inertia_estimate.few_decide:
+            logger.info("no objective is predicted: too few rows of the sample decide it")
+            state.inertia_estimate = None
+        return False
+    if settings.spherical and centers is not state.best:
+        centers = on_sphere(centers)
+    state.centers = centers
+    state.index += 1
+    state.n_rounds += is_round
+    # a run that makes this pass again would write its labels over those that the next pass has saved
+    context.writer.save("refined", state)
+    del state.assigned  # the next pass needs the memory
+    trim_heap(plan.limit_bytes)
+    return True
+
+
+def _searched_further(
+    context: FitContext, state: FitState, search: GlobalSearch, most_rounds: int
+) -> NDArray[np.float64] | None:
+    """Centers for another round where it is worth one; the state gets what could be gained."""
+    plan, found, estimate = context.plan, state.found, state.inertia_estimate
+    trim_heap(plan.limit_bytes)
+    could = search.estimate(estimate, n_rows := int(found.chunk_rows.sum()))
+    state.gain = gain = could.gain
+    few, worth = plan.few_sampled, WORTH_OF_FEW if plan.few_sampled else WORTH
+    trim_heap(plan.limit_bytes)
+    logger.info(
+        "objective %.6g; moving one center elsewhere would lower it by at least %.2f %%", search.totals.d2, 100 * gain
+    )
+    # one split and merge shows nothing where a small sample missed several groups: starts among drawn rows may
+    blind = few and plan.keeps_sample and estimate is not None and not estimate.is_kept(search.totals.d2)
+    if state.n_rounds >= most_rounds or (gain <= worth and not blind):
+        return None
+    with context.progress.stage(f"search-{state.n_rounds + 1}"):
+        # a search ends at means of sampled rows: those of all rows are better where little but moving gains
+        if not plan.keeps_sample or (worth < gain <= ANEW and could.by_swaps < could.by_moving):
+            return search.swapped(could, carried_on=state.n_rounds + 1 < most_rounds)
+        sample = found.sample_view.originals(whole=True)
+        own = context.weights[sample.rows] if len(context.weights) else np.ones(len(sample.rows))
+        rng = np.random.default_rng([context.settings.seed64("draws"), len(could.swaps)])
+        centers, gained = next_centers(search, sample, own, could, rng, n_rows, anew=blind or gain > ANEW)
+        return centers if gained > worth else None
+
+
+def made_up(search: GlobalSearch, n_clusters: int) -> NDArray[np.float64] | None:
+    """Centers made up to `n_clusters` by drawn rows; None where none is missing, or all rows lie on a center."""
+    centers = search.model.centers
+    if len(centers) >= n_clusters or search.drawn is None or search.totals.d2 <= 0:
+        return None
+    # rows that were not drawn lie on centers
+    both = _with_means(search, replace(search.drawn, X=as_block_matrix(search.drawn.X, sketched=False)), centers)
+    block, centers, shift = search.normalized(both.X, both.weights, centers)
+    pieces, rng = LocalBlocks.of(search.here, block), np.random.default_rng(n_clusters)
+    result = lloyd(pieces, filled(pieces, centers, n_clusters), max_iter=POLISH_STEPS, tol=POLISH_TOL)
+    result = local_search(block, pieces, result, rng=rng)
+    return search.normalization.originals(result.centers + shift) if len(result.centers) > len(centers) else None
+
+
+def next_centers(
+    search: GlobalSearch,
+    sample: Sample,
+    own_weights: NDArray[np.float64],
+    found: GainEstimate,
+    rng: np.random.Generator,
+    n_rows: int,
+    *,
+    anew: bool,
+) -> tuple[NDArray[np.float64], float]:
+    """Centers for another round (k, m), and the share of the objective of the searched rows that they gain.
+
+    The search goes on, on the sample and the rows that were drawn.
+
+    `sample`: original rows, drawn evenly, or by weight. `own_weights`: float64 (s,), weights of the sampled rows
+    themselves. `n_rows`: of the data. `anew`: whether starts are searched on these rows, too, and the better
+    centers count.
+    """
+    start = search.totals.means(fallback=search.model.centers)
+    both = _joined(search, sample, own_weights)
+    weights = both.weights * (search.totals.counts.sum() / both.weights.sum())
+    both = _with_means(search, replace(both, weights=weights), start)
+    if both.n_rows < ROWS_PER_CLUSTER * len(start):
+        return search.swapped(found), found.gain
+    in_sketch = search.is_sketched(both.X)
+    block, centers, shift = _searched_in(search, both.X, both.weights, start)
+    pieces = LocalBlocks.of(search.here, block)
+    begun, gained = LloydResult(centers, float("nan"), 0, False, ()), found.gain
+    result = local_search(block, pieces, begun, rng=rng)
+    if anew:
+        before = lloyd(pieces, centers, max_iter=1, tol=0).history[0]
+        draw = partial(best_start, streams=Streams(*rng.spawn(2)), pool=Pool(n_rows=n_rows))
+        other = draw(search.here, block, len(centers), init="k-means++", n_init="auto")
+        result = min(result, lloyd(pieces, other, max_iter=1, tol=0), key=lambda each: each.inertia)
+        # k means gain a share of k / n on the rows that they are means of
+        gained = max(gained, 1 - result.inertia / max(before, NO_OBJECTIVE) - len(start) / both.n_rows)
+    rows = Sample(
+        both.X if in_sketch else search.normalization.rows(both.X), both.places, both.weights, sample.complete
+    )
+    searched = result.centers + shift
+    if in_sketch:
+        searched, _ = original_centers(search.here, rows, block, result.centers)
+    if len(searched) < len(start):
+        return start, gained
+    polished = polish(search.here, rows, searched, max_iter=POLISH_STEPS, tol=POLISH_TOL).centers
+    return polished if in_sketch else search.normalization.originals(polished), gained
+
+
+def _joined(search: GlobalSearch, sample: Sample, own_weights: NDArray[np.float64]) -> Drawn:
+    """Sampled and drawn rows as one drawing."""
+    X, drawn, model = as_block_matrix(search.model.place(sample.X), sketched=False), search.drawn, search.model
+    if sample.complete or drawn is None or search.rule is None:
+        return Drawn(X, sample.rows, own_weights, NO_WEIGHTS, NO_WEIGHTS, np.inf)
+    table = model.table()
+    if model.far:
+        shares = table.labels_and_shares(X, row_d2norms(X))[1]
+    else:
+        shares = row_d2(X, nearest_in(search.here, X, table, "draws"), table)
+    # rows of weight w are in the sample with probability 1 - exp(-limit w)
+    chance = own_weights[0] / sample.weights[0] if len(sample.weights) else X.shape[0] / search.totals.counts.sum()
+    limit = float(-np.log1p(-min(chance, 1 - 1e-12)) / own_weights[0])
+    evenly = DrawRule(len(shares), 0, 1.0, 0.0)
+    taken = Drawn(X, sample.rows, own_weights, shares, NO_WEIGHTS, limit)
+    drawn = replace(drawn, X=as_block_matrix(drawn.X, sketched=False))
+    shares = np.concatenate([shares, drawn.d2])
+    return combined([evenly, search.rule], [taken, drawn], [shares, shares])
+
+
+def _with_means(search: GlobalSearch, drawn: Drawn, means: NDArray[np.float64]) -> Drawn:
+    """Drawn rows, and each cluster's mean with the weight that its drawn rows do not stand for.
+
+    A cluster of few rows near their mean has hardly a share of the objective: without its mean, the search would
+    not see it and would move its center elsewhere.
+    """
+    counts, weights = search.totals.counts, drawn.weights
+    labels = nearest_in(search.here, drawn.X, search.model.table(), "search")
+    missing = counts - np.bincount(labels, weights, minlength=len(counts))
+    unseen = np.flatnonzero(missing > 0)
+    more: Matrix = means[unseen].astype(drawn.X.dtype)
+    if not isinstance(drawn.X, np.ndarray):
+        more = sp.csr_array(more)
+    X, places = stacked([drawn.X, more]), np.concatenate([drawn.places, np.full(len(unseen), -1)])
+    return replace(drawn, X=X, places=places, weights=np.concatenate([weights, missing[unseen]]))
+
+
+def _searched_in(
+    search: GlobalSearch, X: Matrix, weights: NDArray[np.float64], centers: NDArray[np.float64]
+) -> tuple[Block, NDArray[np.float64], NDArray[np.float64]]:
+    """Rows and centers where clusters are looked for, and what was taken from both; see `is_sketched`."""
+    if search.is_sketched(X):
+        X, n_clusters = as_block_matrix(search.model.sketched(X)), len(centers)
+        points = search.model.sketched(centers)
+        centers = densified(points, np.arange(n_clusters), points.shape[1])
+        return Block(X, row_d2norms(X), weights), centers, np.zeros(centers.shape[1])
+    return search.normalized(X, weights, centers, exactly=False)
+
+
+def warn_of_gain(context: FitContext, gain: float | None) -> None:
+    """Warn of clusters that could be better, where that was seen and nothing may be done about it."""
+    settings = context.settings
+    if not settings.searches or gain is None or gain <= WORTH:
+        return
+    remedy = "" if settings.refine == "auto" else 'refine="auto" looks for them; '
+    warnings.warn(
+        f"the objective could be at least {gain:.1%} lower, by rows drawn in the last pass: the clusters were looked "
+        f'for on rows that do not show it; {remedy}coreset="sensitivity" or more memory may help',
+        StreamkmWarning,
+        stacklevel=5,
+    )

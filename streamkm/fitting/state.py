@@ -1,0 +1,142 @@
+"""The state of a fit: what the search for centers found, and what passes over all rows make of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.cluster.columns import Columns
+from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.model import Metric, Model, Space
+from streamkm.cluster.normalization import Normalization
+from streamkm.cluster.rows import Block, row_d2norms
+from streamkm.cluster.sampling.row_sample import Sample, first_rows
+from streamkm.cluster.seeding.draws import DrawRule
+from streamkm.core.matrix import rows_between
+from streamkm.fitting.context import FitContext
+from streamkm.passes.assign import Assigned
+from streamkm.sketches import Sketch
+
+FAR_ROWS = 100  # that tell whether centers are far
+FAR_SHARE = 0.01  # of squared norms that squared distances are, where centers are far
+CERTAINTY = 2.0  # standard errors that an estimate is lowered by
+SURE = 0.005  # share of an estimated objective that its error may be, where it is trusted
+
+
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """The result of a search for centers, before any row is assigned."""
+
+    result: LloydResult  # of the stage that ended the iterations; its centers are in `space`
+    space: Space  # "original" or "sketch", where rows will be assigned
+    sketch: Sketch
+    history: tuple[dict[str, Any], ...]
+    sample_view: SampleView
+    n_features: int
+    chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk
+    columns: Columns | None = None  # the features that centers have, where they are few of all
+
+    def model(self, metric: Metric) -> Model:
+        """The model that assigns rows."""
+        model = Model(self.result.centers, self.n_features, metric, self.space, self.sketch, columns=self.columns)
+        X, normalization = rows_between(self.sample_view.sample.X, 0, FAR_ROWS), self.sample_view.normalization
+        if self.space == "sketch" or isinstance(X, np.ndarray) or not X.shape[0] or len(normalization.origin):
+            return model
+        X = model.place(normalization.original_rows(X))
+        return replace(model, far=_are_far(X, model.centers))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleView:
+    """The first sampled rows, in original features and sketched, for the stages after the labels are known."""
+
+    sample: Sample  # normalized
+    sketched: Block
+    normalization: Normalization
+    whole: Sample | None = None  # all sampled rows, normalized, where there may be another round and these are more
+
+    @classmethod
+    def of(
+        cls, context: FitContext, sample: Sample, sketched: Block, normalization: Normalization, n_rows: int
+    ) -> SampleView:
+        """Copies, unless these are all rows: views would keep the whole sample, which is kept only if asked for."""
+        if n_rows >= len(sample.rows):
+            return cls(sample, sketched, normalization)
+        original, rows = context.here.each("polish", first_rows, [sample.X, sketched.X], n_rows)
+        few = Sample(original, sample.rows[:n_rows].copy(), sample.weights[:n_rows].copy(), False)
+        block = Block(rows, sketched.d2norms[:n_rows].copy(), sketched.weights[:n_rows].copy())
+        return cls(few, block, normalization, sample if context.plan.keeps_sample else None)
+
+    def originals(self, *, whole: bool = False) -> Sample:
+        """The first sampled rows as the data have them, or all sampled rows that are kept."""
+        sample = self.whole if whole and self.whole is not None else self.sample
+        return replace(sample, X=self.normalization.original_rows(sample.X))
+
+
+@dataclass(frozen=True, slots=True)
+class InertiaEstimate:
+    """The objective of all rows, estimated by the sample."""
+
+    inertia: float
+    error: float  # standard error of it; 0 where the sample holds all rows
+    # whether a few rows decide both, so that intervals by the error do not hold: W. G. Cochran, "Sampling techniques"
+    # (1977), section 2.15, asks for more rows than 25 times their squared skewness
+    few_decide: bool = False
+
+    def times(self, factor: float) -> InertiaEstimate:
+        """The estimate for rows of `factor` times the weight."""
+        return replace(self, inertia=factor * self.inertia, error=factor * self.error)
+
+    def is_kept(self, inertia: float) -> bool:
+        """Whether the estimate was precise and the objective agrees with it."""
+        sure = self.error <= SURE * self.inertia
+        return sure and abs(inertia - self.inertia) <= max(CERTAINTY * self.error, SURE * self.inertia)
+
+
+@dataclass(slots=True)
+class FitState:
+    """The state of a fit between passes over all rows, and its result; a checkpoint saves the fields above `found`."""
+
+    centers: NDArray[np.float64]  # (k, m): of the pass that comes, or of the last one
+    # ``{"stage", "iteration", "inertia"}``. Stages are "epochs", "lloyd", "polish", "sphere" and "refine"; each has
+    # rows and a space of its own
+    history: list[dict[str, Any]]
+    index: int = 0  # of that pass
+    n_rounds: int = 0  # passes beyond those that were asked for
+    best: NDArray[np.float64] | None = None  # (k, m): centers of the pass with the lowest objective so far
+    best_inertia: float = math.inf
+    is_final: bool = False  # whether a later pass was worse, so that the best centers label all rows once more
+
+    found: Clustering = field(init=False)
+    model: Model = field(init=False)  # its centers made the labels
+    assigned: Assigned = field(init=False)  # of the last pass
+    rule: DrawRule | None = field(default=None, init=False)  # by which that pass drew rows
+    # the sample's estimate for that pass; None where nothing was drawn, or too few rows decide it
+    inertia_estimate: InertiaEstimate | None = field(default=None, init=False)
+    gain: float | None = field(default=None, init=False)  # share that another round could gain, estimated from below
+    distortion: float | None = field(default=None, init=False)  # see `fitting.assign`
+    view_labels: NDArray[np.int32] = field(init=False)  # clusters of the first rows of the sample view
+    # (d,): standard deviations of the features over some sampled rows; None where rows were assigned in the sketch
+    deviations: NDArray[np.float64] | None = field(default=None, init=False)
+
+    @classmethod
+    def begun(cls, context: FitContext, found: Clustering) -> FitState:
+        """The state before the first pass, or before the pass in which an earlier run ended."""
+        state = context.writer.load("refined", FitState)
+        if state is None:
+            state = cls(found.result.centers, list(found.history))
+        state.found, state.model = found, found.model(context.reader.metric)
+        return state
+
+
+def _are_far(X: Any, centers: NDArray[np.float64]) -> bool:
+    """Whether CSR rows lie farther from their centers than `FAR_SHARE` says, about. O(k * d)."""
+    columns = np.unique(X.indices)
+    overlaps = X[:, columns].astype(np.float64) @ np.ascontiguousarray(centers[:, columns].T)
+    norms = row_d2norms(X)
+    d2 = norms[:, None] - 2 * overlaps + np.einsum("ij,ij->i", centers, centers)
+    return float(np.maximum(d2.min(axis=1), 0).sum()) > FAR_SHARE * float(norms.sum())
