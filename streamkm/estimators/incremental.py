@@ -136,7 +136,7 @@ class IncrementalKMeans(DescribedKMeans):
     n_steps_ : int
         Calls of `partial_fit` that took them.
     stream_ : Stream
-        The state: its coreset, of `stream_.n_bytes`, and exact `totals()`.
+        The state, of `stream_.n_bytes`; `stream_.coreset()` are weighted rows that stand for all.
     n_iter_, converged_ : int, bool
         Steps of Lloyd's algorithm on the coreset, and whether they ended by `tol`.
     seed_ : int

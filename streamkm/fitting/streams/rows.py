@@ -16,27 +16,6 @@ from streamkm.passes.sketch import check_weights
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
-    """Exact sums over all rows of a stream."""
-
-    n_rows: int  # rows, those without weight included
-    weight: float  # their weight; as of the newest row where weights decay
-    sums: NDArray[np.float64]  # (d,): weighted sum of the rows
-    last_place: int  # place of the newest row
-
-    def plus(self, other: Totals, half_life: float) -> Totals:
-        """Both together; sums may differ in width."""
-        last = max(self.last_place, other.last_place)
-        sums = np.zeros(max(len(self.sums), len(other.sums)))
-        weight = 0.0
-        for each in (self, other):
-            fade = float(np.exp2((each.last_place - last) / half_life))
-            sums[: len(each.sums)] += fade * each.sums
-            weight += fade * each.weight
-        return Totals(self.n_rows + other.n_rows, weight, sums, last)
-
-
-@dataclass(frozen=True, slots=True)
 class Piece:
     """Rows that wait for their part to be complete."""
 

@@ -1,6 +1,6 @@
 """Endless streams: chunks of any size go in, memory stays flat, centers come out at any moment.
 
-A stream keeps a coreset of original rows and exact totals. Rows are gathered into parts of a fixed number of rows by
+A stream keeps a coreset of original rows. Rows are gathered into parts of a fixed number of rows by
 their places, so the state is the same, bit for bit, however the rows are cut into chunks. Knows nothing of estimators.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2norms
+from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.cluster.tracking.clusters import TrackedClusters
@@ -25,7 +25,7 @@ from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.records import pack, unpack
 from streamkm.fitting.streams.clusters import FollowSettings, StreamSettings, cluster_coreset, follow
 from streamkm.fitting.streams.followed import Step, advanced, begun, merged
-from streamkm.fitting.streams.rows import Piece, Totals, check_rows, together
+from streamkm.fitting.streams.rows import Piece, check_rows, together
 from streamkm.passes.reader import largest_d2, what_is_invalid
 
 FORMAT = 2
@@ -56,7 +56,6 @@ class Stream:
     sparse: bool | None = None  # None before the first row
     dtype: Any = np.dtype(np.float32)  # noqa: RUF009 - of the centers as they are shown
     nodes: dict[tuple[int, int], Part] = field(default_factory=dict)  # of the tree of the parts that are complete
-    closed: Totals | None = None  # sums over these parts
     pending: dict[int, list[Piece]] = field(default_factory=dict)  # rows of the other parts
     # clusters that have ids, with what stands for all rows that were counted in them; None before the first update
     followed: Followed | None = None
@@ -173,23 +172,6 @@ class Stream:
         stream.followed = followed.reduced(self.rule)
         return stream
 
-    def totals(self) -> Totals:
-        """Exact sums over all rows.
-
-        Raises InvalidInputError: if there are no rows yet.
-        """
-        totals = self.closed
-        for index in sorted(self.pending):
-            totals = self._plus(totals, together(self.pending[index]))
-        if self.followed is not None:
-            clusters, part = self.followed.clusters, self.followed.part
-            sums = clusters.counts @ clusters.means
-            known = Totals(part.n_rows, float(clusters.counts.sum()), sums, part.last_place)
-            totals = known if totals is None else known.plus(totals, self.rule.half_life)
-        if totals is None:
-            raise InvalidInputError("the stream has no rows yet; needed: at least 1")
-        return totals
-
     def coreset(self) -> Coreset:
         """Weighted original rows that stand for all rows so far; the stream is not changed.
 
@@ -234,9 +216,6 @@ class Stream:
         )
         if self.followed is not None and other.followed is not None:
             both.followed = merged(self.followed, other.followed, self.rule)
-        for totals in (self.closed, other.closed):
-            if totals is not None:
-                both.closed = totals if both.closed is None else both.closed.plus(totals, self.rule.half_life)
         for stream in (self, other):
             for index in stream.pending:
                 both._hold(index, together(stream.pending[index]))
@@ -306,16 +285,6 @@ class Stream:
             self._close(index)
 
     def _close(self, index: int) -> None:
-        piece = together(self.pending[index])
-        self.closed = self._plus(self.closed, piece)
+        piece = together(self.pending.pop(index))
         with open_executor(1):
             self.tree.add(index, piece.X, piece.places, piece.weights)
-        del self.pending[index]
-
-    def _plus(self, totals: Totals | None, piece: Piece) -> Totals:
-        last = int(piece.places.max())
-        decayed = piece.weights * np.exp2((piece.places - last) / self.rule.half_life)
-        sums, counts = np.zeros((1, piece.X.shape[1])), np.zeros(1)
-        add_rows(piece.X, decayed, np.zeros(len(decayed), np.int32), sums, counts)
-        added = Totals(len(decayed), float(counts[0]), sums[0], last)
-        return added if totals is None else totals.plus(added, self.rule.half_life)
