@@ -84,6 +84,8 @@ class Start:
     schedule: Schedule | None  # of epochs
     space: Space  # where rows will be assigned
     columns: Columns | None  # the features that centers among the original ones have, where they are few of all
+    is_polished: bool  # whether centers of a sketch end in the original space, by steps on the row sample
+    is_iterated: bool  # whether they move before that
 
 
 def find_start(context: FitContext, found: NormalizedRows) -> Start:
@@ -100,30 +102,29 @@ def find_start(context: FitContext, found: NormalizedRows) -> Start:
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
         counted = plan.n_rows is not None
         room, stored = epoch_room(plan, rows), stored_share(clustered.X)
-        schedule = None
-        if not _is_polished_alone(context, sketch, space):
+        is_polished, schedule = space == "original" and not sketch.is_identity, None
+        is_iterated = not (space == "original" and sketch.needs_polishing and plan.cluster_on == "sample")
+        if is_iterated:
             schedule = epoch_schedule(rows.n_rows, settings, plan.cluster_on, stored=stored, counted=counted, room=room)
         held = None if sample.complete else sketched.blocks
         pool = pool_of(context, held, sketched.n_valid, averaged=schedule is not None)
         first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
         start = seeded(context, clustered, settings, first, sketch, found.normalization, pool)
     trim_heap(plan.limit_bytes)
-    is_polished = space == "original" and not sketch.is_identity
-    return Start(start, rows, sampled, schedule, space, columns if is_polished else None)
+    return Start(start, rows, sampled, schedule, space, columns if is_polished else None, is_polished, is_iterated)
 
 
 def iterate(context: FitContext, found: NormalizedRows, start: Start) -> Clustering:
     """Iterate on the rows of the plan; then polish in the original space, if rows will be assigned there."""
     sample, sketch, normalization, plan = found.sketched.sample, found.sketch, found.normalization, context.plan
     settings, columns, rows, space = context.settings, start.columns, start.rows, start.space
-    is_polished = space == "original" and not sketch.is_identity
-    if _is_polished_alone(context, sketch, space):
+    if start.is_iterated:
+        result, history = iterated(context, rows, start.centers, start.schedule)
+    else:
         with context.progress.stage("lloyd", settings.max_iter, "steps"):
             result, history = LloydResult(start.centers, float("nan"), 0, False, ()), list[dict[str, Any]]()
-    else:
-        result, history = iterated(context, rows, start.centers, start.schedule)
     result = replace(result, labels=None)  # the assign pass finds the labels
-    if is_polished:
+    if start.is_polished:
         trim_heap(plan.limit_bytes, plan.memory.get("polish", 0))  # clustering may have taken much more
         polishing = sample
         if columns is not None:
@@ -131,8 +132,8 @@ def iterate(context: FitContext, found: NormalizedRows, start: Start) -> Cluster
         result, more = _polished(context, sketch, polishing, start.sampled, result)
         history += more
     if settings.spherical:
-        rows = LocalBlocks.of(context.here, polishing.original_block()) if is_polished else rows
-        result = _on_sphere(context, rows, result, normalization, whole=sample.complete or not is_polished)
+        rows = LocalBlocks.of(context.here, polishing.original_block()) if start.is_polished else rows
+        result = _on_sphere(context, rows, result, normalization, whole=sample.complete or not start.is_polished)
         history += noted("sphere", result)
     view = SampleView.of(context, sample, start.sampled, found.normalization, search_rows(settings.n_clusters))
     if space == "original":
@@ -147,11 +148,6 @@ def iterate(context: FitContext, found: NormalizedRows, start: Start) -> Cluster
     return Clustering(
         result, space, sketch, tuple(history), view, sample.X.shape[1], found.sketched.chunk_rows, columns
     )
-
-
-def _is_polished_alone(context: FitContext, sketch: Sketch, space: Space) -> bool:
-    """Whether centers of a sketch move in the original space only, by steps that polish them on the row sample."""
-    return space == "original" and sketch.needs_polishing and context.plan.cluster_on == "sample"
 
 
 def _occurring(sketched: Sketched, sketch: Sketch) -> Columns | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import warnings
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -87,9 +87,9 @@ def _searched_further(
     context: FitContext, state: FitState, search: GlobalSearch, most_rounds: int
 ) -> NDArray[np.float64] | None:
     """Centers for another round where it is worth one; the state gets what could be gained."""
-    plan, found, estimate = context.plan, state.found, state.inertia_estimate
+    plan, estimate = context.plan, state.inertia_estimate
     trim_heap(plan.limit_bytes)
-    could = search.estimate(estimate, n_rows := int(found.chunk_rows.sum()))
+    could = search.estimate(estimate, int(state.found.chunk_rows.sum()))
     state.gain = gain = could.gain
     few, worth = plan.few_sampled, WORTH_OF_FEW if plan.few_sampled else WORTH
     trim_heap(plan.limit_bytes)
@@ -104,10 +104,7 @@ def _searched_further(
         # a search ends at means of sampled rows: those of all rows are better where little but moving gains
         if not plan.keeps_sample or (worth < gain <= ANEW and could.by_swaps < could.by_moving):
             return search.swapped(could, carried_on=state.n_rounds + 1 < most_rounds)
-        sample = found.sample_view.originals(whole=True)
-        own = context.weights[sample.rows] if len(context.weights) else np.ones(len(sample.rows))
-        rng = np.random.default_rng([context.settings.seed64("draws"), len(could.swaps)])
-        centers, gained = next_centers(search, sample, own, could, rng, n_rows, anew=blind or gain > ANEW)
+        centers, gained = next_centers(context, state, search, could, anew=blind or gain > ANEW)
         return centers if gained > worth else None
 
 
@@ -126,23 +123,16 @@ def made_up(search: GlobalSearch, n_clusters: int) -> NDArray[np.float64] | None
 
 
 def next_centers(
-    search: GlobalSearch,
-    sample: Sample,
-    own_weights: NDArray[np.float64],
-    found: GainEstimate,
-    rng: np.random.Generator,
-    n_rows: int,
-    *,
-    anew: bool,
+    context: FitContext, state: FitState, search: GlobalSearch, found: GainEstimate, *, anew: bool
 ) -> tuple[NDArray[np.float64], float]:
     """Centers for another round (k, m), and the share of the objective of the searched rows that they gain.
 
-    The search goes on, on the sample and the rows that were drawn.
-
-    `sample`: original rows, drawn evenly, or by weight. `own_weights`: float64 (s,), weights of the sampled rows
-    themselves. `n_rows`: of the data. `anew`: whether starts are searched on these rows, too, and the better
-    centers count.
+    The search goes on, on the sample and the rows that were drawn. `anew`: whether starts are searched on these rows,
+    too, and the better centers count.
     """
+    sample = state.found.sample_view.originals(whole=True)
+    own_weights = context.weights[sample.rows] if len(context.weights) else np.ones(len(sample.rows))
+    rng = np.random.default_rng([context.settings.seed64("draws"), len(found.swaps)])
     start = search.totals.means(fallback=search.model.centers)
     both = _joined(search, sample, own_weights)
     weights = both.weights * (search.totals.counts.sum() / both.weights.sum())
@@ -152,12 +142,13 @@ def next_centers(
     in_sketch = search.is_sketched(both.X)
     block, centers, shift = _searched_in(search, both.X, both.weights, start)
     pieces = LocalBlocks.of(search.here, block)
-    begun, gained = LloydResult(centers, float("nan"), 0, False, ()), found.gain
-    result = local_search(block, pieces, begun, rng=rng)
+    result = local_search(block, pieces, LloydResult(centers, float("nan"), 0, False, ()), rng=rng)
+    gained = found.gain
     if anew:
         before = lloyd(pieces, centers, max_iter=1, tol=0).history[0]
-        draw = partial(best_start, streams=Streams(*rng.spawn(2)), pool=Pool(n_rows=n_rows))
-        other = draw(search.here, block, len(centers), init="k-means++", n_init="auto")
+        pool, streams = Pool(n_rows=int(state.found.chunk_rows.sum())), Streams(*rng.spawn(2))
+        asked: dict[str, Any] = {"init": "k-means++", "n_init": "auto", "streams": streams, "pool": pool}
+        other = best_start(search.here, block, len(centers), **asked)
         result = min(result, lloyd(pieces, other, max_iter=1, tol=0), key=lambda each: each.inertia)
         # k means gain a share of k / n on the rows that they are means of
         gained = max(gained, 1 - result.inertia / max(before, NO_OBJECTIVE) - len(start) / both.n_rows)

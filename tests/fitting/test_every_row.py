@@ -304,7 +304,7 @@ def worse_search(monkeypatch):
     def bad(self, *_, **__):
         return self.totals.means(fallback=self.model.centers) + 3.0
 
-    monkeypatch.setattr(refine, "next_centers", lambda search, *_, **__: (bad(search), 1.0))
+    monkeypatch.setattr(refine, "next_centers", lambda context, state, search, *_, **__: (bad(search), 1.0))
     monkeypatch.setattr(GlobalSearch, "swapped", bad)
 
 

@@ -35,7 +35,6 @@ from streamkm.fitting.reading import first_pass
 from streamkm.fitting.refine import improve, warn_of_gain
 from streamkm.fitting.state import Clustering, FitState, SampleView
 from streamkm.passes.gathered import Gathered
-from streamkm.passes.sizes import ClusterOn
 from streamkm.passes.sketch import FindSketch, sketch_pass
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, VIEW_ROWS
 from streamkm.planning.plan_parts import epoch_schedule
@@ -124,8 +123,7 @@ def _find(context: KernelContext) -> KernelClustering:
             record = None if context.spill is None else "features"
             passed = sketch_pass(context, gathered, stage, sketch=features, chunk_rows=chunk_rows, record=record)
             blocks = passed.blocks or blocks
-    on: ClusterOn = "blocks" if settings.all_rows else "sample"
-    schedule = epoch_schedule(blocks.n_rows, settings, on, room=epoch_room(plan, blocks))
+    schedule = epoch_schedule(blocks.n_rows, settings, plan.cluster_on, room=epoch_room(plan, blocks))
     with progress.stage("seed"):
         held = None if sample.complete or not settings.all_rows else blocks
         first = rows_between(sample.X, 0, search_rows(settings.n_clusters))

@@ -153,10 +153,9 @@ class Stream:
         centers = cluster_coreset(coreset, starts, here.n_workers).centers
         if settings.most > settings.fewest:
             centers = follow(here, coreset, centers, settings)
-        if earlier is None:
-            return begun(centers, coreset, waiting, None)
-        fade = self.rule.fade(earlier.last_place, waiting.last_place)
-        return begun(centers, coreset, waiting, self.rule.finish(earlier.faded(fade)))
+        if earlier is not None:
+            earlier = earlier.faded(self.rule.fade(earlier.last_place, waiting.last_place))
+        return begun(centers, coreset, waiting, None if earlier is None else self.rule.finish(earlier))
 
     def known_clusters(self, settings: FollowSettings, starts: StreamSettings, executor: Any) -> TrackedClusters:
         """The clusters that have ids, with rows that no update has counted, as far as the coreset tells."""
