@@ -19,8 +19,8 @@ import numpy as np
 
 from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.cli.main import main
+from streamkm.cluster.held_rows import Spill
 from streamkm.cluster.rows import Block
-from streamkm.cluster.spill import Spill
 from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage
 from streamkm.engine import checkpoint, open_executor, saving

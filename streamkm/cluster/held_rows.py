@@ -1,20 +1,167 @@
-"""Blocks that an executor holds, as `engine.passes` reads them: every step and every draw over blocks goes through it.
+"""Blocks that an executor holds, in memory, in one file that grows, or on workers; passes read them through here.
 
-Blocks lie in memory, in files of their own, or on workers. Knows neither what is gathered nor where rows came from.
+Knows neither what is gathered nor where rows came from.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import Block
-from streamkm.cluster.spill import loaded
+from streamkm.core.atomic_io import writing
+from streamkm.core.exceptions import CheckpointError
+from streamkm.core.locks import TemporaryFolder
+from streamkm.core.matrix import matrix_bytes, pack_matrix, unpack_matrix
 from streamkm.engine import Executor, Large
+from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.passes import Readable
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SpilledBlock:
+    """Where a block lies."""
+
+    path: Path
+    start: int  # byte of the file
+
+    def load(self) -> Block:
+        """Read it."""
+        with open(self.path, "rb") as file:
+            file.seek(self.start)
+            return _read(file)
+
+
+Held: TypeAlias = Block | SpilledBlock
+
+
+def loaded(held: Held) -> Block:
+    """The block, from wherever it is."""
+    return held.load() if isinstance(held, SpilledBlock) else held
+
+
+class Spill:
+    """Keeps blocks in memory as long as there is room, and the others in a file; a checkpoint keeps those of a pass.
+
+    `room_bytes`: that blocks may take in memory. `checkpoint`: its directory holds the file; else a temporary folder
+    does. `file`: None as long as all blocks are in memory alone.
+    """
+
+    def __init__(self, room_bytes: float, checkpoint: Checkpoint | None = None):
+        self._room = self._left = room_bytes
+        self._checkpoint = checkpoint
+        self._folder: TemporaryFolder | None = None
+        self._path: Any = None
+        self.file: Any = None
+        self._unwritten: list[Block] | None = None  # blocks in memory that a record needs; None outside such a pass
+
+    def begin(self, name: str, n_bytes: int) -> bool:
+        """Begin a pass that a record names, behind so many bytes of an earlier run; False if they are gone."""
+        assert self._checkpoint is not None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)  # of the pass before, which this one replaces
+        self.close()
+        self._left, self._unwritten, self._path = self._room, [], self._checkpoint.growing(name)
+        with writing(self._path):
+            if (
+                n_bytes
+                and self._path.is_file()
+                and not self._path.is_symlink()
+                and self._path.stat().st_size >= n_bytes
+            ):
+                self.file = open(self._path, "r+b")  # noqa: SIM115 - closed by `close`
+                return True
+            self._path.unlink(missing_ok=True)
+        return not n_bytes
+
+    def restored(self, n_blocks: int) -> Iterator[tuple[Held, Block]]:
+        """The first blocks of the file and where they are held; what lies behind them is cut off."""
+        for _ in range(n_blocks):
+            start = self.file.tell()
+            try:
+                block = _read(self.file)
+            except (ValueError, KeyError, EOFError) as error:
+                raise CheckpointError(f"{self._path} is damaged ({error}); remove the checkpoint") from error
+            yield block if self._fits(block) else SpilledBlock(self._path, start), block
+        if self.file is not None:
+            self.file.truncate()
+
+    def keep(self, block: Block) -> Held:
+        """The block, or where it was written.
+
+        Raises DiskFullError, OutputError: it cannot be written.
+        """
+        if not self._fits(block):
+            self._write_behind()
+            return self._write(block)
+        if self._unwritten is not None:
+            self._unwritten.append(block)
+        return block
+
+    def sync(self) -> int:
+        """Bring all blocks of the pass to the disk; return the size of the file."""
+        self._write_behind()
+        if self.file is None:
+            return 0
+        with writing(self._path):
+            os.fsync(self.file.fileno())
+            return int(self.file.tell())
+
+    def end(self) -> None:
+        """End the pass: blocks that are kept from now on are of no record."""
+        self._unwritten = None
+
+    def close(self) -> None:
+        """Close the file, and remove it unless a checkpoint holds it."""
+        if self.file is not None:
+            self.file.close()
+        if self._folder is not None:
+            self._folder.close()
+        self.file = self._folder = self._path = None
+
+    def _fits(self, block: Block) -> bool:
+        size = _bytes_of(block)
+        fits = size <= self._left
+        self._left = self._left - size if fits else 0
+        return fits
+
+    def _write_behind(self) -> None:
+        """Write the blocks that are in memory alone, which precede the next one."""
+        while self._unwritten:
+            self._write(self._unwritten.pop(0))
+
+    def _write(self, block: Block) -> SpilledBlock:
+        if self._path is None:
+            self._folder = TemporaryFolder()
+            self._path = self._folder.path / "rows"
+        with writing(self._path, _bytes_of(block)):
+            if self.file is None:
+                logger.info("sketched rows go to %s", self._path)
+                self.file = open(self._path, "x+b")  # noqa: SIM115 - closed by `close`
+            start = self.file.tell()
+            arrays = {**pack_matrix("X", block.X), "d2norms": block.d2norms, "weights": block.weights}
+            for array in (np.array([*arrays]), *arrays.values()):
+                np.save(self.file, array)
+            self.file.flush()
+        return SpilledBlock(self._path, start)
+
+
+def _bytes_of(block: Block) -> int:
+    return matrix_bytes(block.X) + block.d2norms.nbytes + block.weights.nbytes
+
+
+def _read(file: BinaryIO) -> Block:
+    arrays = {str(name): np.load(file) for name in np.load(file)}
+    return Block(unpack_matrix("X", arrays), arrays["d2norms"], arrays["weights"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.held_rows import Spill
 from streamkm.cluster.seeding.init import Starts
-from streamkm.cluster.spill import Spill
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.locks import remove_dead_folders
 from streamkm.core.memory import heap_restored

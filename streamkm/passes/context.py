@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from streamkm.cluster.held_rows import Spill
 from streamkm.cluster.rows import NO_WEIGHTS
-from streamkm.cluster.spill import Spill
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.passes import Map, Pass, Saved, Sink, held_outputs, outputs, run

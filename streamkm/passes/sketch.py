@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.columns import Columns, Occurring
+from streamkm.cluster.held_rows import Spill
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.cluster.spill import Spill
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import added_in_order
 from streamkm.core.progress import Stage

@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import SketchOptions, StreamKernelKMeans, StreamKMeans
-from streamkm.cluster.spill import Spill
+from streamkm.cluster.held_rows import Spill
 from streamkm.core.exceptions import CheckpointError
 from streamkm.core.locks import remove_dead_folders
 from tests.children import assert_same_fit, chunks_read, fit_killed_behind, outcome, spill_and_wait
