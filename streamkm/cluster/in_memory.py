@@ -25,7 +25,7 @@ from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
 from streamkm.engine import Executor, Large
 from streamkm.engine.reduction import RUNS
-from streamkm.kernels.cluster.sums import add_csr, add_dense
+from streamkm.kernels.cluster.rows import add_csr, add_dense
 from streamkm.kernels.cluster.totals import weighted_sum
 
 ROW_PIECES = 2  # for each thread, which take the same time

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.kernels.cluster.sums import add_dense
+from streamkm.kernels.cluster.rows import add_dense
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.panels import Panels, add_outer_products
 from streamkm.kernels.sketch import subspace as kernels

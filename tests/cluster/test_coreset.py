@@ -17,7 +17,7 @@ from streamkm.cluster.sampling.coreset import CoresetRule, default_size
 from streamkm.cluster.sampling.coreset_tree import CoresetTree
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.fitting.streams.clusters import StreamSettings, cluster_coreset
-from streamkm.kernels.cluster.balancing import balance
+from streamkm.kernels.seeding.draws import balance
 from tests import naive
 from tests.tables import cases
 

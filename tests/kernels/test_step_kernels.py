@@ -12,7 +12,7 @@ from streamkm.cluster.rows import Block, drawn_rows
 from streamkm.cluster.search.split_merge import split_some
 from streamkm.core.matrix import rows_between
 from streamkm.kernels.cluster import rows, totals
-from streamkm.kernels.seeding import trials
+from streamkm.kernels.seeding import draws
 from streamkm.kernels.sketch.countsketch import MOST_TURNED, sketch_dense
 from streamkm.kernels.sketch.scattering import add_square, scatter_columns, turn_square
 from tests.tables import cases
@@ -74,9 +74,9 @@ def test_the_best_trial_leaves_the_least_mass(weighted):
     for n_trials in (1, 3, 16):
         d2 = np.maximum(scores[:, :n_trials] + d2norms[:, None], 0)
         masses = each @ np.minimum(closest[:, None], d2)
-        assert trials.best_trial(scores, n_trials, d2norms, weights, closest) == masses.argmin()
+        assert draws.best_trial(scores, n_trials, d2norms, weights, closest) == masses.argmin()
     lowered, mass = closest.copy(), np.empty(50)
-    trials.take_trial(scores, 2, 7, d2norms, weights, lowered, mass)
+    draws.take_trial(scores, 2, 7, d2norms, weights, lowered, mass)
     expected = np.minimum(closest, np.maximum(scores[:, 2] + d2norms, 0))
     expected[7] = 0
     np.testing.assert_allclose(lowered, expected)
@@ -87,7 +87,7 @@ def test_of_equal_trials_the_first_is_the_best():
     scores = np.repeat(RNG.normal(size=(50, 1)), 16, axis=1).astype(np.float32)
     scores[:, :3] += 1
     d2norms, closest = np.full(50, 9.0), np.full(50, 99.0)
-    assert trials.best_trial(scores, 16, d2norms, np.empty(0), closest) == 3
+    assert draws.best_trial(scores, 16, d2norms, np.empty(0), closest) == 3
 
 
 def test_the_row_that_is_drawn_is_the_first_to_reach_the_share():

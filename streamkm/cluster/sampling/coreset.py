@@ -18,8 +18,8 @@ from streamkm.cluster.sampling import sensitivity as importance
 from streamkm.cluster.sampling.row_sample import as_block_matrix, stacked
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix, added_in_order, matrix_bytes
-from streamkm.kernels.cluster.balancing import balance
 from streamkm.kernels.intrinsics.hashing import hash_places
+from streamkm.kernels.seeding.draws import balance
 
 Method = Literal["sensitivity", "lightweight", "uniform"]
 
