@@ -33,45 +33,22 @@ BLOCK_PLACES = 40
 """Bits of a row's number in a block that a worker may hold: how many rows came before is not known here."""
 
 
-def assigned(
+def added(
     totals: Totals | None,
     X: Matrix,
     weights: NDArray[np.float64],
+    labels: NDArray[np.int32],
     table: NearestCenters,
     *,
-    with_d2: bool,
-    gaps: NDArray[np.float64] | None = None,
-) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
-    """Find the nearest centers of rows and add the rows to the sums of their clusters, in the memory of `totals`.
+    with_d2: bool = False,
+) -> tuple[Totals, NDArray[np.float64]]:
+    """Totals with labelled rows added, in the memory of `totals`, if there are some; squared distances (n,) if wanted.
 
-    `totals`: None: sums begin with these rows. `with_d2`: squared distances are wanted, and labels that are the nearest
-    centers in truth. `gaps`: float64 (n,), written, where such labels are wanted; see `NearestCenters.labels`. Returns
-    labels int32 (n,); totals; d2 float64 (n,), or (0,) unless asked for: squared distances to the nearest centers.
+    Without `with_d2` there are none (0,).
     """
     fresh, totals = totals is None, totals or Totals.unwritten(table)
-    labels = table.labels(X, gaps=gaps) if with_d2 else step_labels(X, table)
     to = table if with_d2 else None
-    return labels, totals, add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh, to=to)
-
-
-def assigned_far(
-    totals: Totals | None,
-    X: Matrix,
-    weights: NDArray[np.float64],
-    table: NearestCenters,
-    d2norms: NDArray[np.float64],
-    told: tuple[NDArray[np.float64], NDArray[np.float64]],
-) -> tuple[NDArray[np.int32], Totals, NDArray[np.float64]]:
-    """As `assigned`, of CSR rows far from all centers: labels that are right in truth, but no exact distances.
-
-    `d2norms`: float64 (n,), squared norms of the rows. `told`: two of float64 (n,), written: gaps and squared
-    distances, as `NearestCenters.labels_and_lifted` tells them. Returns labels int32 (n,); totals; lifted float64 (n,):
-    as of `labels_and_lifted`.
-    """
-    fresh, totals = totals is None, totals or Totals.unwritten(table)
-    labels, lifted = table.labels_and_lifted(X, d2norms, *told)
-    add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh)
-    return labels, totals, lifted
+    return totals, add_rows(X, weights, labels, totals.sums, totals.counts, fresh=fresh, to=to)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +144,7 @@ class LloydStep(BlockPass):
     def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, None]:
         """Add the rows of a block."""
         block = rows.block
-        return assigned(state, block.X, block.weights, self.table, with_d2=False)[1], None
+        return added(state, block.X, block.weights, step_labels(block.X, self.table), self.table)[0], None
 
 
 class LabelledStep(BlockPass):
@@ -177,9 +154,7 @@ class LabelledStep(BlockPass):
         """Add the rows of a block."""
         block = rows.block
         labels = self.table.lowest(block.X, rows.labels)[0]
-        fresh, totals = state is None, state or Totals.unwritten(self.table)
-        add_rows(block.X, block.weights, labels, totals.sums, totals.counts, fresh=fresh)
-        return totals, labels
+        return added(state, block.X, block.weights, labels, self.table)[0], labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,12 @@ class LocalBlocks(Blocks):
         """As `Blocks.batch`, of the rows of all pieces."""
         whole, rows = self.whole, batch.rows(0, self.n_rows)
         known = None if likely is None else likely.handles[0]
-        found = self.executor.each(stage, _labels_of, row_pieces(self.executor, whole, rows), whole, table, known)
+
+        def labels_of(some: NDArray[np.int64]) -> NDArray[np.int32]:
+            parts = [np.empty(0, np.int32), *(labels for _, labels in labelled(whole, some, table, known))]
+            return np.concatenate(parts)
+
+        found = self.executor.each(stage, labels_of, row_pieces(self.executor, whole, rows))
         order, starts = rows_by_label(np.concatenate(found), table.n_clusters)
         totals = member_sums(self.executor, whole.X, whole.weights, (rows[order], starts), stage)
         return replace(totals, d2=d2norm_of(whole, rows))
@@ -80,8 +85,8 @@ class LocalBlocks(Blocks):
         if likely is None:
             labels = self.labels(centers, stage)
         else:
-            found = self.executor.each(stage, _lowest, self._tasks(likely.handles[0]), self.table(centers))
-            labels = np.concatenate(found)
+            table, tasks = self.table(centers), self._tasks(likely.handles[0])
+            labels = np.concatenate(self.executor.each(stage, lambda task: table.lowest(*task)[0], tasks))
         totals = label_sums(self.executor, X, self.whole.weights, labels, len(centers), stage)
         return totals, BlockLabels([labels])
 
@@ -89,13 +94,13 @@ class LocalBlocks(Blocks):
         self, near: Neighbourhood, labels: NDArray[np.int32], stage: str
     ) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
         """As `Neighbourhood.nearest`, of all rows."""
-        found = self.executor.each(stage, _nearest_among, self._tasks(labels), near)
+        found = self.executor.each(stage, lambda task: near.nearest(*task), self._tasks(labels))
         joined, scores, seconds = (np.concatenate(parts) for parts in zip(*found, strict=True))
         return joined, scores, seconds
 
     def _tasks(self, *arrays: NDArray[Any]) -> list[tuple[Any, ...]]:
         """Rows of each piece, and what these have of arrays of all rows (n,)."""
-        cuts = pairwise([0, *accumulate(piece.n_rows for piece in self.handles)])
+        cuts = pairwise(accumulate((piece.n_rows for piece in self.handles), initial=0))
         pairs = zip(self.handles, cuts, strict=True)
         return [(piece.X, *(array[start:stop] for array in arrays)) for piece, (start, stop) in pairs]
 
@@ -106,9 +111,7 @@ class LocalBlocks(Blocks):
 
     def score(self, table: NearestCenters, out: NDArray[Any], stage: str = "seed") -> None:
         """As `NearestCenters.score`, of all rows (n, p)."""
-        bounds = accumulate((piece.n_rows for piece in self.handles), initial=0)
-        tasks = [(piece, out[start:stop]) for piece, (start, stop) in zip(self.handles, pairwise(bounds), strict=True)]
-        self.executor.each(stage, _score, tasks, table)
+        self.executor.each(stage, lambda task: table.score(*task), self._tasks(out))
 
 
 def row_pieces(executor: Executor, block: Block, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -135,7 +138,7 @@ def nearest_in(
     pieces = [
         (rows_between(X, start, stop), None if gaps is None else gaps[start:stop]) for start, stop in pairwise(cuts)
     ]
-    return np.concatenate(executor.each(stage, _nearest, pieces, table))
+    return np.concatenate(executor.each(stage, lambda piece: table.labels(piece[0], gaps=piece[1]), pieces))
 
 
 def label_sums(
@@ -206,35 +209,6 @@ def cut(block: Block, n_pieces: int) -> list[Block]:
         Block(rows_between(block.X, start, stop), block.d2norms[start:stop], block.weights[start:stop])
         for start, stop in pairwise(cuts)
     ]
-
-
-def _nearest(piece: tuple[Matrix, NDArray[np.float64] | None], table: NearestCenters) -> NDArray[np.int32]:
-    X, gaps = piece
-    return table.labels(X, gaps=gaps)
-
-
-def _labels_of(
-    rows: NDArray[np.int64], whole: Block, table: NearestCenters, likely: NDArray[np.int32] | None
-) -> NDArray[np.int32]:
-    parts = [labels for _, labels in labelled(whole, rows, table, likely)]
-    return np.concatenate(parts) if parts else np.empty(0, np.int32)
-
-
-def _lowest(task: tuple[Matrix, NDArray[np.int32]], table: NearestCenters) -> NDArray[np.int32]:
-    X, likely = task
-    return table.lowest(X, likely)[0]
-
-
-def _nearest_among(
-    task: tuple[Matrix, NDArray[np.int32]], near: Neighbourhood
-) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
-    X, labels = task
-    return near.nearest(np.asarray(X), labels)
-
-
-def _score(task: tuple[Block, NDArray[Any]], table: NearestCenters) -> None:
-    piece, out = task
-    table.score(piece.X, out)
 
 
 def _add(

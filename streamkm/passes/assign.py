@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import BlockPass, Blocks, assigned, assigned_far, merged
+from streamkm.cluster.blocks import BlockPass, Blocks, added, merged
 from streamkm.cluster.centers.nearest import NearestCenters, shares_of
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.model import Model, Space
@@ -161,12 +161,14 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         if self.ground is not None:
             weights = np.where(self.ground.is_far(X), 0.0, weights if len(weights) else 1.0)
         if norms is None:
-            labels, totals, d2 = assigned(state.totals, X, weights, table, with_d2=True, gaps=gaps)
+            labels = table.labels(X, gaps=gaps)
+            totals, d2 = added(state.totals, X, weights, labels, table, with_d2=True)
             measured = d2
         else:
             measured = np.empty(X.shape[0])
-            labels, totals, d2 = assigned_far(state.totals, X, weights, table, norms, (gaps, measured))
-            d2 = shares_of(d2, norms)
+            labels, uncentered_d2 = table.labels_and_uncentered(X, norms, gaps, measured)
+            totals, _ = added(state.totals, X, weights, labels, table)
+            d2 = shares_of(uncentered_d2, norms)
         state.profile.add(labels, measured, gaps, weights=weights, first_row=rows.first_row, kept=rows.kept, X=rows.X)
         drawn = state.drawn
         if self.rule is not None and len(labels):
@@ -239,7 +241,9 @@ class AssignBlock(BlockPass):
     def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, NDArray[np.int32]]:
         """Add the rows of a block; return their labels."""
         block = rows.block
-        labels, totals, d2 = assigned(state, merged(block.X), block.weights, self.table, with_d2=True)
+        X = merged(block.X)
+        labels = self.table.labels(X)
+        totals, d2 = added(state, X, block.weights, labels, self.table, with_d2=True)
         gathered = float(weighted_sum(block.weights, d2))
         return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
 

@@ -139,17 +139,7 @@ class NearestCenters:
         """
         return self._exactly(X, d2norms, gaps)[0]
 
-    def labels_and_shares(
-        self, X: Matrix, d2norms: NDArray[np.float64]
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """As `labels`, and approximate squared distances (n,), free of cost, by which rows are drawn.
-
-        They leave out products with the mean of the centers.
-        """
-        labels, lifted = self.labels_and_lifted(X, d2norms)
-        return labels, shares_of(lifted, d2norms)
-
-    def labels_and_lifted(
+    def labels_and_uncentered(
         self,
         X: Any,
         d2norms: NDArray[np.float64],
@@ -168,14 +158,14 @@ class NearestCenters:
         spare = d2 is not None and len(layout.bias) > self.n_clusters and not len(layout.columns)
         crossed = np.empty(len(d2norms) if spare else 0, layout.table.dtype)
         labels, scores = self._exactly(X, d2norms, gaps, crossed)
-        lifted = scores.astype(np.float64) / layout.scale / layout.scale
-        lifted += self._made("around", self._mean_norm) + d2norms
+        uncentered_d2 = scores.astype(np.float64) / layout.scale / layout.scale
+        uncentered_d2 += self._made("around", self._mean_norm) + d2norms
         if spare:
-            np.maximum(lifted + crossed.astype(np.float64) / layout.scale / layout.scale, 0.0, out=d2)
+            np.maximum(uncentered_d2 + crossed.astype(np.float64) / layout.scale / layout.scale, 0.0, out=d2)
         elif d2 is not None:
-            d2[:] = lifted
+            d2[:] = uncentered_d2
             take_products(X.indptr, X.indices, as_working(X.data), self._made("mean", self._mean), d2)
-        return labels, lifted
+        return labels, uncentered_d2
 
     def _mean(self) -> NDArray[np.float64]:
         """Mean of the centers (m,)."""
@@ -364,9 +354,9 @@ def step_labels(X: Matrix, table: NearestCenters) -> NDArray[np.int32]:
     return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X)[0]
 
 
-def shares_of(lifted: NDArray[np.float64], d2norms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Positive numbers near squared distances (n,), of what `NearestCenters.labels_and_lifted` gives."""
-    return np.maximum(lifted, LEAST_SHARE * d2norms)
+def shares_of(uncentered_d2: NDArray[np.float64], d2norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Positive numbers near squared distances (n,), of what `NearestCenters.labels_and_uncentered` gives."""
+    return np.maximum(uncentered_d2, LEAST_SHARE * d2norms)
 
 
 def center_norms(centers: NDArray[np.float64]) -> NDArray[np.float64]:
