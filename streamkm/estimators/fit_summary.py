@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.distances import euclidean_distances
+from streamkm.cluster.profile import euclidean_distances
 from streamkm.core import __version__
 from streamkm.core.display import displayed
 from streamkm.estimators.centers import known_means

@@ -11,8 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.columns import Columns
-from streamkm.cluster.distances import euclidean_distances
-from streamkm.cluster.profile import Profile
+from streamkm.cluster.profile import Profile, euclidean_distances
 from streamkm.metrics.cluster_summary import ClusterRow, ClusterSummary, Example, Trait
 
 BATCH = 256  # clusters that are compared with all at a time

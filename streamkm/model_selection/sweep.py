@@ -19,10 +19,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
 from streamkm.cluster.lloyd import lloyd
 from streamkm.cluster.model import Metric
+from streamkm.cluster.profile import euclidean_distances
 from streamkm.cluster.rows import NO_WEIGHTS, Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.distances import BINS, distance_histogram
 from streamkm.cluster.model import Model
-from streamkm.cluster.profile import profile_bytes
+from streamkm.cluster.profile import BINS, distance_histogram, profile_bytes
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.engine.memory import PassMemory, ReadingMemory
 from streamkm.engine.passes import Pass
@@ -48,7 +47,7 @@ class Observed:
 
     gathered: Gathered  # exact sums, counts and objective of the clusters, and drawn rows
     novel: NDArray[np.float64]  # (k,): weight of the rows of each cluster that lie beyond its reach
-    # (b,): weights of rows by distance over reach; see `cluster.distances.distance_histogram`
+    # (b,): weights of rows by distance over reach; see `cluster.profile.distance_histogram`
     histogram: NDArray[np.float64]
     squares: float  # sum of the squares of the rows' weights
     chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk, invalid ones included

@@ -15,8 +15,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.model import Model
+from streamkm.cluster.profile import euclidean_distances
 from streamkm.cluster.rows import batch_rows, row_d2
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from streamkm import IncrementalKMeans
-from streamkm.cluster.distances import BINS, distance_histogram
+from streamkm.cluster.profile import BINS, distance_histogram
 from streamkm.cluster.tracking.followed import ClusterState
 from streamkm.metrics.clusters import Wording
 from streamkm.metrics.drift import compare

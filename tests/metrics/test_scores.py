@@ -8,7 +8,7 @@ import scipy.sparse as sp
 import scipy.stats
 import sklearn.metrics
 
-from streamkm.cluster.distances import euclidean_distances
+from streamkm.cluster.profile import euclidean_distances
 from streamkm.metrics.clusters import mean_silhouette
 from tests.tables import cases
 

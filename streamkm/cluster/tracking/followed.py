@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.distances import distance_histogram
+from streamkm.cluster.profile import distance_histogram
 from streamkm.cluster.rows import add_rows, row_d2
 from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.cluster.totals import Totals

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.distances import euclidean_distances
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.model import Model
 from streamkm.cluster.normalization import WHOLE
+from streamkm.cluster.profile import euclidean_distances
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.cluster.totals import Totals
