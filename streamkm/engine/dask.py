@@ -30,7 +30,7 @@ from streamkm.engine.dask_handles import Call, Held, HeldParts, HeldValues, Pair
 from streamkm.engine.dask_shards import Reading, Shard, Turns, count_shards, future_of, held_blocks, shards_of
 from streamkm.engine.dask_workers import MOST_FILES, check_readable, check_workers, out_of_reach
 from streamkm.engine.reduction import RUNS, JoinTree, run_lengths, runs_of, shard_stop, subtree_levels
-from streamkm.sources.base import GraphSource, Rows, RowSource
+from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class DaskCluster(Executor):
             return
         self._check_files(source.files)
         chunks = source.cut(target_bytes)
-        make = self._graph_items(source) if isinstance(source, GraphSource) else None
+        make = self._graph_items(source) if source.is_computed else None
         n_rows = source.estimated_rows or 0
         self._reading = Reading(len(chunks), chunks.largest_bytes, source.shared_bytes, make is None, n_rows)
         self._placed = True
@@ -127,9 +127,9 @@ class DaskCluster(Executor):
         return HeldValues()
 
     def for_calls(self, source: RowSource) -> RowSource:
-        return source.stand_in() if source.in_process or isinstance(source, GraphSource) else source
+        return source.stand_in() if source.in_process or source.is_computed else source
 
-    def _graph_items(self, source: GraphSource) -> Callable[[Chunk], tuple[Chunk, Any, list[Any]]]:
+    def _graph_items(self, source: RowSource) -> Callable[[Chunk], tuple[Chunk, Any, list[Any]]]:
         """Make items of chunks: each with its graph, and with futures of the values that the graph needs.
 
         Values that several chunks need are computed by separate calls when the first chunk needs them. They are

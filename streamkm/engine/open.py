@@ -23,7 +23,7 @@ from streamkm.engine.dask_workers import WorkerMemory, worker_memory
 from streamkm.engine.threads import LocalThreads
 from streamkm.kernels.centers.nearest import nearest_csr
 from streamkm.kernels.compiling import compile_elsewhere
-from streamkm.sources.base import GraphSource, RowSource
+from streamkm.sources.base import RowSource
 
 CONNECT_SECONDS = 10
 
@@ -80,7 +80,7 @@ class _ThreadsInTask(LocalThreads):
 
         The cluster may need this very thread to compute them.
         """
-        futures = source.graphs().futures if isinstance(source, GraphSource) else {}
+        futures = source.graphs().futures if source.is_computed else {}
         if futures:
             from distributed import wait, worker_client
 

@@ -47,9 +47,8 @@ from streamkm.preparation import STEPS, Preparation
 from streamkm.preparation.preparation import FILL, FOUND
 from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import IdentitySketch
-from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import decoded_row_bytes
-from streamkm.sources.prepared import prepared
+from streamkm.sources.base import RowSource, decoded_row_bytes
+from streamkm.sources.prepared import PreparedRows
 
 CHUNK_BYTES = 16 << 20
 LAZY = (
@@ -507,7 +506,7 @@ class IncrementalKMeans(DescribedKMeans):
         self.preparation_ = preparation = self._preparation(source, vars(self).get("preparation_"))
         if first:
             self.fitted_on_, self.tfidf_ = described(source), source.tfidf
-        return source, source if preparation is None else prepared(source, preparation), weights
+        return source, source if preparation is None else PreparedRows(source, preparation), weights
 
     def _take_rows(self, source: RowSource, rows: RowSource, weights: Weights) -> None:
         """Take rows, as they are read and prepared, into the stream."""

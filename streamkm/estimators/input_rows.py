@@ -18,7 +18,7 @@ from streamkm.core.matrix import MASKED_ROWS, check_unmasked, is_sparse, with_na
 from streamkm.estimators.validation import is_in_memory
 from streamkm.passes.reader import Invalid
 from streamkm.sources import open_source
-from streamkm.sources.base import ChunkedSource, GraphSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.documents.hashed import HashedText, TfIdfRows, weight_rows
 from streamkm.sources.fitted_tables import options_for, table_options
@@ -233,9 +233,9 @@ def _with_known_names(estimator: Any, source: RowSource, *, reset: bool, named: 
         )
     elif names is not None:
         # a frame or AnnData object must have the columns of the fit in their order, as scikit-learn has it
-        by_name = isinstance(source, ChunkedSource | IterableSource) and not isinstance(source, GraphSource) and named
+        by_name = (not source.streams or isinstance(source, IterableSource)) and not source.is_computed and named
         order = (order_of if by_name else check_same_columns)(names, tuple(known), source.name, "the fit")
-        if order is not None and isinstance(source, ChunkedSource):
+        if order is not None and not source.streams:
             return ChosenColumns(source, order.tolist())
         source.feature_names = tuple(known)  # by which an iterable reads each of its chunks
     return source

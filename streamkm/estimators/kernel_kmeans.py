@@ -54,8 +54,8 @@ from streamkm.planning.plan import Plan
 from streamkm.sketches import KernelOptions, Nystroem, full_options
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
-from streamkm.sources.cached import cached_rows
 from streamkm.sources.open import store_of
+from streamkm.sources.prepared import cached_rows
 
 
 class StreamKernelKMeans(BaseKMeans):

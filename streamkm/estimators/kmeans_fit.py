@@ -25,9 +25,8 @@ from streamkm.planning.plan import Plan
 from streamkm.planning.request import Resources
 from streamkm.preparation import Preparation
 from streamkm.sources.base import RowSource
-from streamkm.sources.cached import cached_rows
 from streamkm.sources.open import store_of
-from streamkm.sources.prepared import prepared
+from streamkm.sources.prepared import PreparedRows, cached_rows
 
 
 def resources_of(given: Any, memory_limit: Any, **more: Any) -> Resources:
@@ -146,7 +145,7 @@ def _prepared_rows(
         with open_executor(estimator.executor, plan.n_threads) as workers:
             context = PassContext(executor=workers, reader=reader, writer=writer)
             preparation = find_preparation(context, preparation, plan.sample_rows, progress)
-    return prepared(source, preparation), preparation
+    return PreparedRows(source, preparation), preparation
 
 
 def _reader(estimator: Any, source: RowSource, plan: Plan, metric: Metric) -> RowReader:

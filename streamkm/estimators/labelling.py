@@ -36,7 +36,7 @@ from streamkm.passes.reader import RowReader
 from streamkm.planning.memory_budget import MemoryBudget, accepted, with_line_room
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import is_collection, store_of
-from streamkm.sources.prepared import prepared
+from streamkm.sources.prepared import PreparedRows
 
 
 def label_places(path: Any, *, overwrite: bool = False) -> tuple[Any, TablePlace | None]:
@@ -67,7 +67,7 @@ class Labelling:
 
             model = model_on_store(model, stored)
         if model.preparation is not None:
-            source = prepared(source, model.preparation)
+            source = PreparedRows(source, model.preparation)
         here, held, on_cluster = local_threads(executor), model.centers.nbytes, is_on_cluster(executor)
 
         def planned(below: Any) -> tuple[int, int, int]:

@@ -19,8 +19,7 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.passes.words import COUNTING_COPIES, CountFeatures
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_room
-from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import default_chunk_bytes
+from streamkm.sources.base import RowSource, default_chunk_bytes
 from streamkm.sources.documents.hashed import TfIdfRows, check_weights, hashed, hashed_text, weight_rows
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.open import is_collection, open_source

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import densified
+from streamkm.cluster.centers.nearest import shares_of
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
 from streamkm.cluster.lloyd import LloydResult, filled, lloyd
 from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
@@ -171,7 +172,7 @@ def _joined(search: GlobalSearch, sample: Sample, own_weights: NDArray[np.float6
         return Drawn(X, sample.rows, own_weights, NO_WEIGHTS, NO_WEIGHTS, np.inf)
     table = model.table()
     if model.far:
-        shares = table.labels_and_shares(X, row_d2norms(X))[1]
+        shares = shares_of(table.labels_and_uncentered(X, norms := row_d2norms(X))[1], norms)
     else:
         shares = row_d2(X, nearest_in(search.here, X, table, "draws"), table)
     # rows of weight w are in the sample with probability 1 - exp(-limit w)

@@ -54,7 +54,7 @@ from streamkm.reports.report import check_matplotlib
 from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch
 from streamkm.sources import open_source
-from streamkm.sources.prepared import prepared
+from streamkm.sources.prepared import PreparedRows
 
 STARTS = Starts(2, 2)  # of each clustering; the search that follows corrects most of what two miss
 MAX_ITER, TOL = 100, 1e-4
@@ -295,7 +295,7 @@ def sweep(
         context = PassContext(executor=workers, reader=reader)
         if preparation.steps:
             preparation = find_preparation(context, preparation, n_rows, stages)
-            context = replace(context, reader=replace(reader, source=prepared(given, preparation)))
+            context = replace(context, reader=replace(reader, source=PreparedRows(given, preparation)))
         rule = SampleRule.of(n_rows, sampling, source.estimated_rows, NO_WEIGHTS)
         with stages.stage("sample") as stage:
             read = sketch_pass(context, Gathered(rule), stage)

@@ -25,8 +25,7 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import Invalid, RowReader, ValidRows
-from streamkm.sources.base import Rows
-from streamkm.sources.chunking import LARGEST_CHUNK_BYTES
+from streamkm.sources.base import LARGEST_CHUNK_BYTES, Rows
 from streamkm.sources.prepared import pieces
 
 

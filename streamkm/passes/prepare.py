@@ -31,7 +31,7 @@ from streamkm.preparation.quartiles import quartile_scaling
 from streamkm.preparation.scaling import Scaling
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
-from streamkm.sources.prepared import prepared
+from streamkm.sources.prepared import PreparedRows
 
 SAMPLE_SEED = 0  # of the rows that quartiles are found on: the same whatever a fit draws
 
@@ -74,7 +74,7 @@ def planned_rows(source: RowSource, preparation: Preparation) -> RowSource:
             f'{source.name} has sparse rows, and preprocess="table" is for dense ones; pass categories="onehot", or '
             'other steps, as preprocess=["standardize"]'
         )
-    return prepared(source, preparation)
+    return PreparedRows(source, preparation)
 
 
 def find_preparation(
@@ -102,7 +102,7 @@ def find_preparation(
     for number, step in enumerate(preparation.steps):
         if step not in FOUND:
             continue
-        rows = prepared(source, preparation.before(number)) if number else source
+        rows = PreparedRows(source, preparation.before(number)) if number else source
         invalid: Invalid = "mean" if step == FILL else context.reader.invalid
         reader = replace(context.reader, source=rows, metric="euclidean", may_index=True, invalid=invalid)
         name = f"step-{number}"

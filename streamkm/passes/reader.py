@@ -21,7 +21,7 @@ from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Large
 from streamkm.preparation import DOMAINS
-from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource, row_places
+from streamkm.sources.base import IndexedRows, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.remote.objects import unchanged
 
@@ -255,7 +255,7 @@ def _describe_invalid(
 
 def missing_everywhere(source: RowSource) -> str:
     """Hint on a column without any value, as far as the first dense rows tell."""
-    if not isinstance(source, ChunkedSource) or source.is_sparse:
+    if source.streams or source.is_sparse:
         return ""
     X = np.asarray(source.read(next(iter(source.chunks(1 << 20)))).X)
     wrong = np.flatnonzero(~np.isfinite(X).any(axis=0))

@@ -20,8 +20,7 @@ from streamkm.planning.process import SEARCH, PlannedWorkers
 from streamkm.planning.request import ALONG, ON_ALL, FitRequest, Resources, clusters_all, regimes
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.sketches import SketchOptions
-from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import decoded_row_bytes
+from streamkm.sources.base import RowSource, decoded_row_bytes
 from streamkm.sources.chunks import ChunkRuns
 
 PLACE_BYTES = 8  # of a row, beside its values

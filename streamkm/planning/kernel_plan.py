@@ -37,8 +37,7 @@ from streamkm.planning.plan import Plan
 from streamkm.planning.plan_parts import EpochRoom
 from streamkm.planning.process import PlannedWorkers
 from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, Resources
-from streamkm.sources.base import RowSource
-from streamkm.sources.chunking import decoded_row_bytes
+from streamkm.sources.base import RowSource, decoded_row_bytes
 
 POOL_ROWS = 20_000  # of the sample, that landmarks are chosen from
 SMALLEST_SAMPLE_ROWS = 10_000  # fewer than k-means keeps: each costs its kernel values twice

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     from streamkm.text.words import WordTable
 
 
+MIB = 1 << 20
+SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES = MIB, 16 * MIB
+CHUNKS_WANTED = 16  # of a small source, so that several workers share it
+MOST_WANTED = 1 << 23  # of a large one, as client and scheduler keep some bytes of each: 128 TiB in chunks of 16 MiB
+UNKNOWN_ROW_BYTES = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows as read from a source.
@@ -193,6 +200,11 @@ class RowSource(ABC):
         """Whether rows come in order only; else they are cut into chunks, which can be read in any order."""
         return True
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether a graph of Dask tasks makes the rows: a cluster gets the graph of each chunk, not the source."""
+        return False
+
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:  # noqa: ARG002
         """Cut the source as `ChunkedSource.chunks` does; no chunks where it `streams`."""
         return ()
@@ -240,9 +252,25 @@ class RowSource(ABC):
         """Give the rows that are meant, of what a graph of Dask tasks has made."""
         return X
 
-    @abstractmethod
+    def graphs(self) -> RowGraphs:
+        """Give the graph of Dask tasks, cut into chunks: made once, in time by its size."""
+        raise TypeError(f"{self.name} has no graph of Dask tasks")
+
+    def packed(self, chunk: Chunk) -> tuple[Any, list[Any]]:  # noqa: ARG002
+        """Return an object that makes a chunk's matrix on any worker, and the keys of `graphs` that it needs there.
+
+        The object is cheap to pickle and has a method ``compute(values)``.
+        """
+        raise TypeError(f"{self.name} has no graph of Dask tasks")
+
+    def row_blocks(self, chunk_rows: NDArray[np.int64]) -> tuple[tuple[int, ...], bool]:
+        """Rows of each block of a Dask array, and whether the array knows them; `chunk_rows` are as a pass found."""
+        return tuple(chunk_rows.tolist()), False
+
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, in pieces of about `target_bytes` decoded bytes, one piece in memory at a time."""
+        for chunk in self.chunks(target_bytes):
+            yield self.read(chunk)
 
     def describe(self, place: int) -> str:
         """Say where a row is, for messages: ``row 17 of x.h5:/X``. Rows are counted from 0."""
@@ -298,6 +326,14 @@ class WrappedSource(RowSource):
     source: RowSource
 
     @property
+    def streams(self) -> bool:
+        return self.source.streams
+
+    @property
+    def is_computed(self) -> bool:
+        return self.source.is_computed
+
+    @property
     def estimated_rows(self) -> int | None:
         return self.source.estimated_rows
 
@@ -308,6 +344,18 @@ class WrappedSource(RowSource):
     @property
     def estimated_occurring(self) -> int | None:
         return self.source.estimated_occurring
+
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        return self.source.chunks(target_bytes)
+
+    def graphs(self) -> RowGraphs:
+        return self.source.graphs()
+
+    def packed(self, chunk: Chunk) -> tuple[Any, list[Any]]:
+        return self.source.packed(chunk)
+
+    def row_blocks(self, chunk_rows: NDArray[np.int64]) -> tuple[tuple[int, ...], bool]:
+        return self.source.row_blocks(chunk_rows)
 
     def describe(self, place: int) -> str:
         return self.source.describe(place)
@@ -322,9 +370,18 @@ class WrappedSource(RowSource):
         return self.source.take_read_bytes()
 
     def with_line_room(self, room: LineRoom) -> RowSource:
-        bounded = copy(self)
-        bounded.source = self.source.with_line_room(room)
-        return bounded
+        return self._over(self.source.with_line_room(room))
+
+    def stand_in(self) -> RowSource:
+        return self._over(self.source.stand_in())
+
+    def _over(self, source: RowSource) -> RowSource:
+        """The same change of the rows of another source."""
+        if source is self.source:
+            return self
+        other = copy(self)
+        other.source = source
+        return other
 
 
 class ChunkedSource(RowSource):
@@ -353,62 +410,52 @@ class ChunkedSource(RowSource):
             Naming the file, the dataset and, as far as they exist, row, line and byte.
         """
 
-    def stream(self, target_bytes: int) -> Iterator[Rows]:
-        for chunk in self.chunks(target_bytes):
-            yield self.read(chunk)
-
-
-class GraphSource(ChunkedSource):
-    """A source whose rows a graph of Dask tasks makes: a cluster gets the graph of each chunk, not the source."""
-
-    @abstractmethod
-    def graphs(self) -> RowGraphs:
-        """Give the whole graph, cut into chunks: made once, in time by its size."""
-
-    @abstractmethod
-    def packed(self, chunk: Chunk) -> tuple[Any, list[Any]]:
-        """Return an object that makes a chunk's matrix on any worker, and the keys of `graphs` that it needs there.
-
-        The object is cheap to pickle and has a method ``compute(values)``.
-        """
-
 
 class SentRows(RowSource):
     """The attributes of a source whose rows are sent to a cluster, without the rows.
 
-    Parameters
-    ----------
-    source : RowSource
-        Not kept.
-    describe : callable, optional
-        The `describe` of the source, cheap to pickle, if places are not row numbers.
-    prepare : callable, optional
-        Turns the matrix that a graph of Dask tasks made on a worker into rows of this source.
+    `describe`: that of the source, cheap to pickle, if places are not row numbers.
     """
 
-    def __init__(
-        self,
-        source: RowSource,
-        describe: Callable[[int], str] | None = None,
-        prepare: Callable[[Matrix], Matrix] | None = None,
-    ) -> None:
+    def __init__(self, source: RowSource, describe: Callable[[int], str] | None = None) -> None:
         # the rows, and who makes them, are elsewhere
         self.take_after(source, resident_bytes=0, unloaded_bytes=0, producer_bytes=0)
-        self._describe, self._prepare = describe, prepare
-
-    def finished(self, X: Matrix) -> Matrix:
-        """Give the rows that are meant, of what a graph has made."""
-        return X if self._prepare is None else self._prepare(X)
+        self._describe = describe
 
     def stream(self, target_bytes: int) -> NoReturn:  # noqa: ARG002
-        """Raise TypeError: the rows are in another process."""
         raise TypeError(f"the rows of {self.name} are in another process, which sends them")
 
+    chunks = stream
+
     def describe(self, place: int) -> str:
-        """Say where a row is; see `RowSource.describe`."""
         return super().describe(place) if self._describe is None else self._describe(place)
 
 
 def row_places(start: int, stop: int) -> NDArray[np.int64]:
     """Places of rows that are identified by their number."""
     return np.arange(start, stop, dtype=np.int64)
+
+
+def default_chunk_bytes(source: RowSource, *, row_bytes: int | None = None, largest: int | None = None) -> int:
+    """Decoded bytes of a chunk of a source: the same whatever the machine.
+
+    Chunks of the largest source grow with it. `row_bytes`: what `decoded_row_bytes` gives, where that was asked for
+    already. `largest`: that there is room for.
+    """
+    n_rows = source.estimated_rows
+    if n_rows is None:
+        wanted = LARGEST_CHUNK_BYTES // 2
+    else:
+        decoded_bytes = n_rows * (decoded_row_bytes(source) if row_bytes is None else row_bytes)
+        wanted = min(LARGEST_CHUNK_BYTES, decoded_bytes // CHUNKS_WANTED)
+        wanted = max(wanted, -(-decoded_bytes // MOST_WANTED))
+    return int(max(SMALLEST_CHUNK_BYTES, wanted if largest is None else min(wanted, largest)))
+
+
+def decoded_row_bytes(source: RowSource) -> int:
+    """Bytes of a row in memory, about."""
+    if not source.is_sparse and source.n_features is not None:
+        return max(1, source.n_features * source.dtype.itemsize)
+    if not source.streams and source.estimated_rows:
+        return max(1, source.cut(LARGEST_CHUNK_BYTES).total_bytes // source.estimated_rows)
+    return UNKNOWN_ROW_BYTES

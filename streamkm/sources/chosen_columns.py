@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.sources.base import ChunkedSource, GraphSource, Rows, RowSource, SentRows, WrappedSource
+from streamkm.sources.base import Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk
 
 
-class ChosenColumns(WrappedSource, ChunkedSource):
+class ChosenColumns(WrappedSource):
     """Rows of another source with chosen columns alone.
 
     Chunks are those of the source and count its bytes: a chunk is read whole before columns are taken from it.
@@ -27,10 +27,9 @@ class ChosenColumns(WrappedSource, ChunkedSource):
     `source`.
     """
 
-    source: ChunkedSource
     n_features: int
 
-    def __init__(self, source: ChunkedSource, numbers: Sequence[int], **changed: Any) -> None:
+    def __init__(self, source: RowSource, numbers: Sequence[int], **changed: Any) -> None:
         self.source = source
         self._numbers = np.array(numbers, np.int64)
         names = source.feature_names or ()
@@ -49,9 +48,6 @@ class ChosenColumns(WrappedSource, ChunkedSource):
     def estimated_features(self) -> int:
         return self.n_features
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        return self.source.chunks(target_bytes)
-
     def read(self, chunk: Chunk) -> Rows:
         rows = self.source.read(chunk)
         return Rows(columns_of(rows.X, self._numbers), rows.places)
@@ -60,16 +56,13 @@ class ChosenColumns(WrappedSource, ChunkedSource):
         """Say how many columns are read, and how they are stored."""
         return {**self.source.details(), "columns": f"{self.n_features:,} chosen of {self.source.n_features:,}"}
 
-    def stand_in(self) -> RowSource:
-        return SentRows(self, self.source.stand_in().describe) if self.in_process else self
 
-
-def choosable(source: RowSource) -> ChunkedSource:
+def choosable(source: RowSource) -> RowSource:
     """The source, if its columns can be chosen by name; `genes` is what a user calls that.
 
     Raises InvalidParameterError: rows that are computed or come in order only; columns without names; a table.
     """
-    if isinstance(source, GraphSource) or not isinstance(source, ChunkedSource):
+    if source.is_computed or source.streams:
         raise InvalidParameterError(
             f"genes= does not apply to {source.name}, whose rows are computed; choose columns before you pass it"
         )

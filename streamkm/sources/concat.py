@@ -6,14 +6,14 @@ What the parts are is none of its business.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.base import ChunkedSource, GraphSource, Rows, RowSource, SentRows
+from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import make_csr
@@ -33,13 +33,13 @@ class PartsSource(ChunkedSource):
     n_rows: int
     n_features: int
 
-    def __init__(self, parts: Sequence[ChunkedSource]) -> None:
+    def __init__(self, parts: Sequence[RowSource]) -> None:
         if not parts:
             raise InvalidInputError("a list of 0 parts has no rows; at least 1 part is needed")
         first = parts[0]
         rows: list[int] = []
         widths: list[int] = []
-        taken: list[ChunkedSource] = []
+        taken: list[RowSource] = []
         for number, part in enumerate(parts):
             if part.n_rows is None or part.n_features is None:
                 raise InvalidInputError(f"part {number} ({part.name}) cannot tell its shape; open it alone")
@@ -54,13 +54,13 @@ class PartsSource(ChunkedSource):
                     f"part {number} ({part.name}) has {part.n_features:,} features and part 0 ({first.name}) "
                     f"{first.n_features:,}; dense parts must have equally many"
                 )
-            ordered = check_same_columns if isinstance(part, GraphSource) else order_of
+            ordered = check_same_columns if part.is_computed else order_of
             order = ordered(part.feature_names, first.feature_names, f"part {number}", "part 0")
             taken.append(part if order is None else ChosenColumns(part, order.tolist()))
             rows.append(part.n_rows)
             widths.append(part.n_features)
-        self._parts = parts = tuple(taken)
-        self._places = _Places(np.cumsum([0, *rows]), self._parts)
+        self.parts = parts = tuple(taken)
+        self._starts = np.cumsum([0, *rows])  # (parts + 1,); rows in front of each part
         sizes = [part.n_bytes for part in parts]
         self.take_after(
             first,
@@ -80,54 +80,43 @@ class PartsSource(ChunkedSource):
             sequential=any(part.sequential for part in parts),
             decodes=any(part.decodes for part in parts),
             # Dask arrays among them: their graphs may hold rows too
-            in_process=any(part.in_process or isinstance(part, GraphSource) for part in parts),
+            in_process=any(part.in_process or part.is_computed for part in parts),
             files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
             missing_chunks="; ".join(part.missing_chunks for part in parts if part.missing_chunks),
         )
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut every part by itself; see `ChunkedSource.chunks`."""
-        return ChunkRuns.joined(part.chunks(target_bytes) for part in self._parts)
+        return ChunkRuns.joined(part.chunks(target_bytes) for part in self.parts)
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""
-        rows = self._parts[chunk.part].read(replace(chunk, part=0))
+        rows = self.parts[chunk.part].read(replace(chunk, part=0))
         X = rows.X.astype(self.dtype, copy=False)
         if X.shape[1] != self.n_features and isinstance(X, sp.csr_array):
             X = make_csr(X.data, X.indices, X.indptr, n_features=self.n_features)
-        return Rows(X, rows.places + self._places.starts[chunk.part])
-
-    def describe(self, place: int) -> str:
-        """Say where a row is, for messages: in which part, and its number there."""
-        return self._places.describe(place)
+        return Rows(X, rows.places + self._starts[chunk.part])
 
     def details(self) -> dict[str, str]:
         """Say how the parts are stored; see `RowSource.details`."""
-        of_parts = [part.details() for part in self._parts]
+        of_parts = [part.details() for part in self.parts]
         details = {"parts": f"{len(of_parts):,}"}
         for label, text in of_parts[0].items():
             alike = all(part.get(label) == text for part in of_parts)
             details[label] = text if alike else f"{text} (first part)"
         return {**details, **self.lacking()}
 
-    def stand_in(self) -> RowSource:
-        """Give what calls on a cluster need; see `RowSource.stand_in`."""
-        if not self.in_process:
-            return self
-        parts = tuple(part.stand_in() for part in self._parts)
-        return SentRows(self, _Places(self._places.starts, parts).describe)
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """In which part each row is."""
-
-    starts: NDArray[np.int64]  # (parts + 1,); rows in front of each part
-    parts: tuple[RowSource, ...]
-
     def describe(self, place: int) -> str:
-        number = int(np.searchsorted(self.starts, place, side="right")) - 1
+        """Say where a row is, for messages: in which part, and its number there."""
+        number = int(np.searchsorted(self._starts, place, side="right")) - 1
         part = self.parts[number]
-        described = part.describe(int(place - self.starts[number]))
+        described = part.describe(int(place - self._starts[number]))
         # arrays have no names of their own
         return f"{described} (number {number:,} of the list)" if part.in_process else described
+
+    def stand_in(self) -> RowSource:
+        if not self.in_process:
+            return self
+        sent = copy(self)
+        sent.parts = tuple(part.stand_in() for part in self.parts)
+        return sent

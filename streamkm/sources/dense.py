@@ -83,16 +83,14 @@ class DenseSource(ChunkedSource):
         return Rows(self._array.read(chunk.start, chunk.stop), row_places(chunk.start, chunk.stop))
 
 
-class Bfloat16Source(WrappedSource, ChunkedSource):
+class Bfloat16Source(WrappedSource):
     """Rows of 16-bit words as the float32 values that they are the upper halves of.
 
     `source`: dense, of uint16. Raises InvalidInputError for rows that are no such words.
     """
 
-    source: ChunkedSource
-
     def __init__(self, source: RowSource) -> None:
-        if source.is_sparse or source.dtype != np.uint16 or not isinstance(source, ChunkedSource):
+        if source.is_sparse or source.dtype != np.uint16 or source.streams:
             kind = "sparse" if source.is_sparse else "dense"
             raise InvalidInputError(
                 f"{source.name} holds {kind} rows of {source.dtype}; dtype={BFLOAT16!r} is for dense ones of 16-bit "

@@ -14,7 +14,7 @@ import numpy as np
 
 from streamkm.core.matrix import raw
 from streamkm.sources import local
-from streamkm.sources.base import ChunkedSource, GraphSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.remote import objects as remote
 from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.stored import open_binary, read_fully
@@ -40,8 +40,7 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
         described["made_with"] = json.loads(json.dumps(dict(source.made_with)))
     if source.files:
         return {**described, "files": [file_fingerprint(path) for path in source.files]}
-    readable = isinstance(source, ChunkedSource) and not isinstance(source, GraphSource)
-    return {**described, "sample": _sampled_rows(source) if readable else None}  # type: ignore[arg-type]
+    return {**described, "sample": None if source.streams or source.is_computed else _sampled_rows(source)}
 
 
 def file_fingerprint(path: str) -> dict[str, Any]:
@@ -92,7 +91,7 @@ def _described(path: str, size: int, mtime_ns: int, digest: Any) -> dict[str, An
     return {"path": os.path.abspath(path), "bytes": size, "mtime_ns": mtime_ns, "sample": digest.hexdigest()}
 
 
-def _sampled_rows(source: ChunkedSource) -> str:
+def _sampled_rows(source: RowSource) -> str:
     """Hash of the rows of some chunks, the first and the last among them."""
     chunks = source.chunks(SAMPLE_BYTES)
     digest = hashlib.blake2b(digest_size=16)

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import MemoryLimitError
 from streamkm.core.memory import human_bytes
-from streamkm.sources.text_lines import MAX_LINE_BYTES
-from streamkm.sources.text_positions import Fill
+from streamkm.sources.text_lines import MAX_LINE_BYTES, Fill
 
 LONG_BYTES = 1 << 20
 """Text that is looked at at a time; shorter lines need no room of their own."""

@@ -15,9 +15,8 @@ import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import is_sparse
-from streamkm.sources.base import RowSource
+from streamkm.sources.base import RowSource, WrappedSource
 from streamkm.sources.binary.column_names import name_genes
-from streamkm.sources.cached import CachedRows
 from streamkm.sources.chosen_columns import by_names, named
 from streamkm.sources.formats import COLUMNS, FORMATS, GENES, STORED, Reader
 from streamkm.sources.memory.frames import is_frame, is_stream
@@ -241,8 +240,6 @@ def store_of(source: RowSource) -> StoreSource | None:
     """The source, if it is a sketch store; what reads those is imported for them alone."""
     if not source.is_sketched:
         return None
-    if isinstance(source, CachedRows):
-        source = source.source
     from streamkm.sources.sketch_store import StoreSource
 
-    return cast(StoreSource, source)
+    return cast(StoreSource, source.source if isinstance(source, WrappedSource) else source)

@@ -8,10 +8,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
-from streamkm.sources.base import ChunkedSource, RowSource
+from streamkm.sources.base import RowSource
 from streamkm.sources.formats import FORMATS
 from streamkm.sources.local import natural
 from streamkm.sources.registry import TABLES, file_format, folder_files, folder_keys, is_folder
@@ -138,8 +138,8 @@ def join(parts: list[RowSource]) -> RowSource:
     if len(parts) == 1:
         return parts[0]
     for number, part in enumerate(parts):
-        if not isinstance(part, ChunkedSource):
+        if part.streams:
             raise InvalidInputError(f"item {number} of the list ({part.name}) is no matrix and no path; open it alone")
     from streamkm.sources.concat import PartsSource
 
-    return PartsSource(cast("list[ChunkedSource]", parts))
+    return PartsSource(parts)

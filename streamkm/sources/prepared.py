@@ -1,11 +1,11 @@
-"""Rows of a source, prepared as they are read: scaled, logarithms taken, and the like. See `preparation`."""
+"""Rows of a source: prepared as they are read (see `preparation`), or kept in memory once they are read."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,8 @@ from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.preparation import Preparation
 from streamkm.preparation.moments import SUM_BYTES
 from streamkm.preparation.preparation import FILL
-from streamkm.sources.base import ChunkedSource, GraphSource, IndexedRows, Rows, RowSource, SentRows, WrappedSource
-from streamkm.sources.chunking import decoded_row_bytes
+from streamkm.sources.base import IndexedRows, Rows, RowSource, WrappedSource, decoded_row_bytes
 from streamkm.sources.chunks import Chunk, chunk_runs
-
-if TYPE_CHECKING:
-    from streamkm.sources.row_graphs import RowGraphs
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +26,7 @@ DENSIFIED = (
 
 
 class PreparedRows(WrappedSource):
-    """Rows of another source, prepared, in order only; made by `prepared`.
+    """Rows of another source, prepared where they are read, or where a cluster computes them.
 
     `source`: of original rows. `preparation`: where it is not complete, the rows can be planned for, and not be read.
     """
@@ -73,42 +69,20 @@ class PreparedRows(WrappedSource):
     def estimated_features(self) -> int | None:
         return self.source.estimated_features if self.n_features is None else self.n_features
 
-    def stream(self, target_bytes: int) -> Iterator[Rows]:
-        for rows in self.source.stream(self.original_bytes(target_bytes)):
-            for piece in pieces(rows, self.preparation, target_bytes):
-                yield self._prepared(piece)
-
-    def describe(self, place: int) -> str:
-        return _after(self.source, self.preparation.steps, place)
-
-    def details(self) -> dict[str, str]:
-        return {**self.source.details(), "preprocess": ", ".join(self.preparation.steps)}
-
-    def stand_in(self) -> RowSource:
-        if not self.in_process:
-            return self
-        return SentRows(self, _Described(self.source.stand_in(), self.preparation.steps).describe)
-
-    def _prepared(self, rows: Rows) -> Rows:
-        return Rows(self.preparation.apply(rows.X), rows.places)
-
-    def original_bytes(self, target_bytes: int) -> int:
-        return max(1, int(target_bytes / self._growth))
-
-
-class PreparedChunks(PreparedRows, ChunkedSource):
-    """The same where the source's pieces can be read in any order."""
-
-    source: ChunkedSource
-
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         found = self.source.chunks(self.original_bytes(target_bytes))
-        if self._growth == 1:
-            return found
-        return chunk_runs(found).resized(lambda n_bytes: n_bytes * self._growth)
+        return found if self._growth == 1 else chunk_runs(found).resized(lambda n_bytes: n_bytes * self._growth)
 
     def read(self, chunk: Chunk) -> Rows:
         return self._prepared(self.source.read(chunk))
+
+    def finished(self, X: Matrix) -> Matrix:
+        return self.preparation.apply(self.source.finished(X))
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        for rows in self.source.stream(self.original_bytes(target_bytes)):
+            for piece in pieces(rows, self.preparation, target_bytes) if self.streams else (rows,):
+                yield self._prepared(piece)
 
     def index_rows(self, chunk: Chunk) -> IndexedRows | None:
         found = self.source.index_rows(chunk)
@@ -117,27 +91,17 @@ class PreparedChunks(PreparedRows, ChunkedSource):
         n_features = found.n_features if self.n_features is None else self.n_features
         return _PreparedIndexed(found.places, n_features, found, self.preparation)
 
+    def describe(self, place: int) -> str:
+        return f"{self.source.describe(place)}, after {', '.join(self.preparation.steps)}"
 
-class PreparedGraphs(PreparedChunks, GraphSource):
-    """The same of a Dask array: where a cluster computes its blocks, they are prepared where that is done."""
+    def details(self) -> dict[str, str]:
+        return {**self.source.details(), "preprocess": ", ".join(self.preparation.steps)}
 
-    source: GraphSource
+    def original_bytes(self, target_bytes: int) -> int:
+        return max(1, int(target_bytes / self._growth))
 
-    def graphs(self) -> RowGraphs:
-        return self.source.graphs()
-
-    def packed(self, chunk: Chunk) -> tuple[Any, list[Any]]:
-        return self.source.packed(chunk)
-
-    def row_blocks(self, chunk_rows: NDArray[np.int64]) -> tuple[tuple[int, ...], bool]:
-        """As of the array that is prepared."""
-        found: tuple[tuple[int, ...], bool] = self.source.row_blocks(chunk_rows)  # type: ignore[attr-defined]
-        return found
-
-    def stand_in(self) -> RowSource:
-        """Give what calls on a cluster need: it prepares blocks that were computed there."""
-        described = _Described(self.source.stand_in(), self.preparation.steps)
-        return SentRows(self, described.describe, self.preparation.apply)
+    def _prepared(self, rows: Rows) -> Rows:
+        return Rows(self.preparation.apply(rows.X), rows.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,21 +113,6 @@ class _PreparedIndexed(IndexedRows):
 
     def take(self, rows: NDArray[np.int64]) -> Matrix:
         return self.preparation.apply(self.found.take(rows))
-
-
-@dataclass(frozen=True, slots=True)
-class _Described:
-    """Says where prepared rows are; cheap to pickle where `source` is."""
-
-    source: RowSource
-    steps: tuple[str, ...]
-
-    def describe(self, place: int) -> str:
-        return _after(self.source, self.steps, place)
-
-
-def _after(source: RowSource, steps: tuple[str, ...], place: int) -> str:
-    return f"{source.describe(place)}, after {', '.join(steps)}"
 
 
 def pieces(rows: Rows, preparation: Preparation, target_bytes: int) -> Iterator[Rows]:
@@ -178,8 +127,78 @@ def pieces(rows: Rows, preparation: Preparation, target_bytes: int) -> Iterator[
         yield Rows(rows_between(rows.X, start, stop), rows.places[start:stop])
 
 
-def prepared(source: RowSource, preparation: Preparation) -> PreparedRows:
-    """Prepare the rows of a source: in any order where it can be read so."""
-    if isinstance(source, GraphSource):
-        return PreparedGraphs(source, preparation)
-    return (PreparedChunks if isinstance(source, ChunkedSource) else PreparedRows)(source, preparation)
+class CachedRows(WrappedSource):
+    """Rows of another source that stay in memory once they are read: for one process.
+
+    As many chunks stay as there is room for; rows that come in order only stay if there is room for all. What is kept
+    is what was read first: a file that changes later is not looked at.
+
+    `source`: replayable. `chunk_bytes`: pieces of this size stay: a look at smaller ones leaves nothing behind.
+    `room_bytes`: that rows may take.
+    """
+
+    def __init__(self, source: RowSource, chunk_bytes: int, room_bytes: int) -> None:
+        self.source = source
+        self.take_after(source)
+        self._chunk_bytes, self._room = chunk_bytes, room_bytes
+        chunks = source.chunks(chunk_bytes)
+        self._wanted = frozenset(chunks)
+        self._all_bytes = max(1, sum(chunk.n_bytes for chunk in chunks))
+        self._cached: dict[Chunk, Rows] = {}
+        self._pieces: list[Rows] | None = None  # of rows that come in order only
+        self._lock = threading.Lock()
+        self._read_share = 0.0  # of the source, since it was asked for
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Give a chunk that was kept, or read it; see `ChunkedSource.read`."""
+        rows = self._cached.get(chunk)
+        if rows is not None:
+            return rows
+        rows = self.source.read(chunk)
+        size = _bytes_of(rows)
+        with self._lock:
+            self._read_share += chunk.n_bytes / self._all_bytes
+            if chunk in self._wanted and size <= self._room:
+                self._room -= size
+                self._cached[chunk] = rows
+        return rows
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        wanted = target_bytes == self._chunk_bytes
+        if not self.streams:
+            yield from super().stream(target_bytes)
+            return
+        if wanted and self._pieces is not None:
+            yield from self._pieces
+            return
+        self._read_share = 1.0
+        pieces, size = list[Rows](), 0
+        for rows in self.source.stream(target_bytes):
+            size += _bytes_of(rows)
+            if size <= self._room:
+                pieces.append(rows)
+            else:
+                pieces.clear()
+            yield rows
+        if wanted and size <= self._room:
+            self._pieces = pieces
+
+    def take_read_bytes(self) -> int:
+        """Stored bytes, about, that were read since this was asked before; see `RowSource.take_read_bytes`."""
+        share, self._read_share = min(1.0, self._read_share), 0.0
+        return round(share * self.source.take_read_bytes())
+
+    def stand_in(self) -> RowSource:
+        return self.source.stand_in()
+
+
+def cached_rows(source: RowSource, chunk_bytes: int, room_bytes: int) -> RowSource:
+    """The source, whose rows stay in memory where there is room for them: `room_bytes`, 0 for none."""
+    return CachedRows(source, chunk_bytes, room_bytes) if room_bytes else source
+
+
+def _bytes_of(rows: Rows) -> int:
+    """Bytes of rows in memory."""
+    X = rows.X
+    values = X.nbytes if isinstance(X, np.ndarray) else X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+    return int(values + rows.places.nbytes)

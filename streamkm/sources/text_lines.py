@@ -1,16 +1,16 @@
-"""Whole lines out of bytes that arrive in blocks, in bounded memory."""
+"""Whole lines out of bytes that arrive in blocks, in bounded memory, and how messages name their places."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.text_positions import Fill
+from streamkm.sources.stored import file_size
 
 BLOCK_BYTES = 1 << 20
 """Text held at a time: stays in a core's cache between the read and the parse, and outweighs the cost of a call."""
@@ -18,7 +18,13 @@ BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 64 << 20
 """A longer line is refused, so that a file without line feeds cannot fill the memory."""
 
+PLACE_BITS = 44
+"""A row's place is ``part << PLACE_BITS | byte``: files below 16 TiB, and half a million of them."""
+
 _LINE_FEED = 10
+
+Fill: TypeAlias = Callable[[memoryview], int]
+"""Fills a buffer with the bytes that come next; gives how many there were."""
 
 Watch: TypeAlias = Callable[[NDArray[np.uint8], int, Fill | None], None]
 """Gets a line of more than `BLOCK_BYTES`, and its position; what gives the rest, where this is only its beginning."""
@@ -161,3 +167,31 @@ class LineReader:
                 return True
             self.base += n_read
         return False
+
+
+def text_size(path: str) -> int:
+    """Bytes of a file or object, for rows to have places in; see `stored.file_size` for errors."""
+    size = file_size(path)
+    if size >> PLACE_BITS:
+        raise SourceError(f"{path}: {size:,} bytes; files of {1 << PLACE_BITS:,} bytes or more must be split")
+    return size
+
+
+def part_and_byte(place: int) -> tuple[int, int]:
+    """The number of a place's file, and the byte in its text."""
+    return place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1)
+
+
+def describe_byte(paths: Sequence[str], place: int) -> str:
+    """Say where a row is where nobody can count lines: ``x.svm, byte 512``."""
+    part, byte = part_and_byte(place)
+    return f"{paths[part]}, byte {byte:,}"
+
+
+def line_number(fill: Fill, offset: int) -> int:
+    """Count the line feeds in front of a byte of a text: a scan, for messages only. Lines are counted from 1."""
+    n_lines, view = 1, memoryview(bytearray(1 << 20))
+    while offset > 0 and (n_read := fill(view[: min(offset, len(view))])):
+        n_lines += bytes(view[:n_read]).count(b"\n")
+        offset -= n_read
+    return n_lines

@@ -19,7 +19,7 @@ from streamkm.core.exceptions import StoreError
 from streamkm.core.matrix import raw
 from streamkm.sketches import Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
-from streamkm.sources.prepared import prepared
+from streamkm.sources.prepared import PreparedRows
 from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.sketch_store import StoreSource
 
@@ -64,7 +64,7 @@ def model_on_store(model: Model, source: StoreSource) -> Model:
 def prepared_as(store: StoreSource, source: RowSource) -> RowSource:
     """Rows of a source, prepared as those of a store were before they were sketched."""
     preparation = store.preparation()
-    return source if preparation is None else prepared(source, preparation)
+    return source if preparation is None else PreparedRows(source, preparation)
 
 
 def check_steps_of(store: StoreSource, steps: tuple[str, ...]) -> None:

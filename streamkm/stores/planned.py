@@ -27,7 +27,7 @@ from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, make_sketch, sketch_names
 from streamkm.sources.base import RowSource
-from streamkm.sources.prepared import prepared
+from streamkm.sources.prepared import PreparedRows
 from streamkm.stores.writer import StoredRows
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def reader_for_store(
     if preprocess:
         preparation = Preparation(preprocess)
         check_replayable(source, preparation)
-        source = prepared(source, preparation)
+        source = PreparedRows(source, preparation)
     planned = choose_sketch(source, sketch, PCA_FEW_CLUSTERS)
     found_on = PCA_ROWS if planned.sketch in DATA_DEPENDENT or {"robust", "table"} & {*preprocess} else 0
     n_threads = local_threads(executor)
@@ -81,7 +81,7 @@ def prepared_reader(reader: RowReader, executor: Executor, progress: Progress) -
     if preparation is None or preparation.is_complete:
         return reader
     context = PassContext(executor=executor, reader=replace(reader, source=original))
-    return replace(reader, source=prepared(original, find_preparation(context, preparation, PCA_ROWS, progress)))
+    return replace(reader, source=PreparedRows(original, find_preparation(context, preparation, PCA_ROWS, progress)))
 
 
 def choose_store_sketch(

@@ -11,8 +11,8 @@ from sklearn.datasets import dump_svmlight_file
 from streamkm import StreamKMeans, open_source
 from streamkm.planning.process import AUTO_BYTES
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
-from streamkm.sources.cached import CachedChunks, cached_rows
 from streamkm.sources.chunks import Chunk
+from streamkm.sources.prepared import CachedRows, cached_rows
 from tests.limits import limited
 
 PER_CHUNK = 100
@@ -100,7 +100,7 @@ def test_rows_of_another_process_are_not_kept(client, tmp_path):
 
 @pytest.mark.parametrize("room", [0, 3 * PER_CHUNK * 32, 1 << 30])
 def test_any_room_gives_the_same_rows(room):
-    given, kept = SlowRows(rows()), CachedChunks(SlowRows(rows()), 1, room)
+    given, kept = SlowRows(rows()), CachedRows(SlowRows(rows()), 1, room)
     for _ in range(3):
         for chunk in given.chunks(1):
             np.testing.assert_array_equal(kept.read(chunk).X, given.read(chunk).X)
@@ -116,7 +116,7 @@ def test_a_look_at_smaller_chunks_leaves_nothing():
             found = super().chunks(target_bytes)
             return found if target_bytes > 1000 else tuple(Chunk(c.index, 0, c.start, c.start + 10, 240) for c in found)
 
-    kept = CachedChunks(Finer(rows()), 2000, 1 << 30)
+    kept = CachedRows(Finer(rows()), 2000, 1 << 30)
     for chunk in [*kept.chunks(10), *kept.chunks(10)]:
         kept.read(chunk)
     assert len(kept.source.reads) == 30

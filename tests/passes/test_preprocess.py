@@ -26,7 +26,7 @@ from streamkm.preparation import Preparation, check_steps
 from streamkm.preparation.moments import MomentsFit
 from streamkm.preparation.quartiles import quartile_scaling
 from streamkm.sources.dense import DenseSource
-from streamkm.sources.prepared import prepared
+from streamkm.sources.prepared import PreparedRows
 from tests import children
 from tests.sources.counting import CountingArray
 
@@ -374,7 +374,7 @@ class TestKindsOfRows:
         X[np.arange(4_000), np.arange(4_000) % 300] = 1 + np.arange(4_000) % 7
         preparation = StreamKMeans(3, preprocess=["standardize"], max_iter=1, n_init=1, **COMMON).fit(X).preparation_
         for made in (as_csr, as_svmlight, as_chunks):
-            source = prepared(open_source(made(X, tmp_path)), preparation)
+            source = PreparedRows(open_source(made(X, tmp_path)), preparation)
             rows = list(source.stream(120_000))
             assert not source.is_sparse
             assert source.n_features == source.estimated_features == 300

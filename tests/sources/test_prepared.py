@@ -13,10 +13,9 @@ from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
-from streamkm.sources.cached import cached_rows
 from streamkm.sources.documents.hashed import hashed_text, weight_rows
 from streamkm.sources.memory.arrays import ArraySource
-from streamkm.sources.prepared import prepared
+from streamkm.sources.prepared import PreparedRows, cached_rows
 from streamkm.text import TfIdf
 from streamkm.text.tfidf import Frequencies
 from tests.contracts import Opened, RowSourceContract, SourceContract
@@ -36,7 +35,7 @@ class TestDense(SourceContract):
         X = small()
         np.save(tmp_path / "x.npy", X)
         wanted = ((X - SHIFT) * FACTOR).astype(np.float32)
-        return Opened(prepared(open_source(tmp_path / "x.npy"), STANDARDIZED), wanted)
+        return Opened(PreparedRows(open_source(tmp_path / "x.npy"), STANDARDIZED), wanted)
 
 
 class TestBytes(SourceContract):
@@ -47,7 +46,7 @@ class TestBytes(SourceContract):
         X = small(np.uint8)
         np.save(tmp_path / "x.npy", X)
         wanted = ((X - SHIFT) * FACTOR).astype(np.float32)
-        return Opened(prepared(open_source(tmp_path / "x.npy"), STANDARDIZED), wanted)
+        return Opened(PreparedRows(open_source(tmp_path / "x.npy"), STANDARDIZED), wanted)
 
     def test_chunks_count_what_they_become(self, opened):
         for target in (100, 560, 1 << 20):
@@ -61,7 +60,7 @@ class TestSparse(SourceContract):
     def opened(self, tmp_path):
         lines = [" ".join(["1", *(f"{j + 1}:{v}" for j, v in enumerate(row) if v)]) for row in small()]
         (tmp_path / "x.svm").write_text("\n".join(lines) + "\n")
-        return Opened(prepared(open_source(tmp_path / "x.svm"), SCALED), small(np.float64) * FACTOR)
+        return Opened(PreparedRows(open_source(tmp_path / "x.svm"), SCALED), small(np.float64) * FACTOR)
 
     def test_chosen_rows_alone_are_prepared(self, opened):
         first, second, *_ = opened.source.chunks(600)
@@ -75,7 +74,7 @@ class TestInMemory(SourceContract):
     @pytest.fixture
     def opened(self):
         X = sp.csr_array(small(np.float64))
-        return Opened(prepared(open_source(X), SCALED), X.toarray() * FACTOR)
+        return Opened(PreparedRows(open_source(X), SCALED), X.toarray() * FACTOR)
 
 
 class TestOnce(RowSourceContract):
@@ -84,7 +83,7 @@ class TestOnce(RowSourceContract):
         X = small()
         source = open_source(lambda: iter([X[:11], X[11:]]))
         assert not isinstance(source, ChunkedSource)
-        return Opened(prepared(source, STANDARDIZED), ((X - SHIFT) * FACTOR).astype(np.float32))
+        return Opened(PreparedRows(source, STANDARDIZED), ((X - SHIFT) * FACTOR).astype(np.float32))
 
 
 def test_rows_are_not_written_to():
@@ -98,13 +97,13 @@ def test_rows_are_not_written_to():
 
 def test_prepared_rows_tell_what_they_are_made_of():
     source, preparation = ArraySource(np.ones((9, 4), np.float32)), Preparation(("unit",))
-    rows = prepared(source, preparation)
+    rows = PreparedRows(source, preparation)
     assert rows.prepared_by is preparation
     assert rows.original is source
     assert hashed_text(rows) is None
     text = open_documents(["a b", "b c"], tfidf=False)
     assert hashed_text(text) is text
-    assert hashed_text(prepared(text, preparation)) is text
+    assert hashed_text(PreparedRows(text, preparation)) is text
     assert hashed_text(cached_rows(text, 1 << 20, 1 << 20)) is text
     assert hashed_text(weight_rows(text, TfIdf(Frequencies(2, np.array([1]), np.array([2]))))) is None
 
@@ -112,9 +111,9 @@ def test_prepared_rows_tell_what_they_are_made_of():
 def test_what_goes_to_a_cluster_carries_no_rows(tmp_path):
     """Rows of this process are left behind; a file is opened by the worker."""
     X = np.zeros((50_000, 7), np.float32)
-    here = prepared(ArraySource(X), STANDARDIZED)
+    here = PreparedRows(ArraySource(X), STANDARDIZED)
     assert len(pickle.dumps(here.stand_in())) < 10_000 < X.nbytes
     assert here.stand_in().describe(3) == here.describe(3)
     np.save(tmp_path / "x.npy", X)
-    file = prepared(open_source(tmp_path / "x.npy"), STANDARDIZED)
+    file = PreparedRows(open_source(tmp_path / "x.npy"), STANDARDIZED)
     assert file.stand_in() is file

@@ -12,14 +12,13 @@ from streamkm import StreamKMeans
 from streamkm.preparation import Preparation
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
-from streamkm.sources.cached import cached_rows
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.dense import Bfloat16Source
 from streamkm.sources.documents.base import Documents
 from streamkm.sources.documents.hashed import hashed, weight_rows
-from streamkm.sources.prepared import prepared
+from streamkm.sources.prepared import PreparedRows, cached_rows
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
@@ -79,7 +78,7 @@ WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), set()),
     "sent": (SentRows, {"resident_bytes", "unloaded_bytes", "producer_bytes"}),  # they are another process's
     "weighted": (lambda source: weight_rows(source, TFIDF), {"dtype", "made_with", "words", "tfidf"}),
-    "prepared": (lambda source: prepared(source, Preparation(("unit",))), {"made_with", "read_factor"}),
+    "prepared": (lambda source: PreparedRows(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
     "kept": (lambda source: cached_rows(source, 1 << 20, 1 << 20), set()),
     "chosen": (
@@ -115,12 +114,9 @@ def test_every_wrapper_is_among_them():
     known |= {
         "WrappedSource",
         "PreparedRows",
-        "PreparedChunks",
-        "PreparedGraphs",
         "Bfloat16Source",
         "ChosenColumns",
         "CachedRows",
-        "CachedChunks",
     }
     found, waiting = set(), [RowSource]
     while waiting:
@@ -128,7 +124,7 @@ def test_every_wrapper_is_among_them():
         waiting += kinds
         found |= {kind.__name__ for kind in kinds if kind.__module__.startswith("streamkm.")}
     readers = {
-        "ChunkedSource", "GraphSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
+        "ChunkedSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
         "DaskSource", "DaskTable", "IterableSource",
         "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
         "BatchTable", "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CsvStream",

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import MASKED_ROWS, Matrix, check_unmasked
-from streamkm.sources.base import GraphSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.memory.arrays import SparseSource, open_array
 from streamkm.sources.row_graphs import InputsHere, RowGraphs, same
@@ -33,7 +33,7 @@ from streamkm.sources.stored import check_matrix, decoded_dtype
 _PLACE_BITS = 40
 
 
-class DaskSource(GraphSource):
+class DaskSource(ChunkedSource):
     """Rows of a two-dimensional Dask array; one chunk is one row-block, whatever `target_bytes` says.
 
     `array`: of shape (n, d); n and the heights of the blocks may be unknown. Whether its blocks are sparse is told by
@@ -64,6 +64,10 @@ class DaskSource(GraphSource):
         self.is_sparse = not isinstance(array._meta, np.ndarray)
         self.n_bytes = None
         self._start()
+
+    @property
+    def is_computed(self) -> bool:
+        return True
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """One chunk a row-block that has rows; O(blocks)."""

@@ -20,8 +20,7 @@ from streamkm.sources.documents.formats import NAMES, MalformedTextError, TextFo
 from streamkm.sources.long_lines import LineWatch
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text
-from streamkm.sources.text_lines import LineReader, LongLineError, stop_at_long
-from streamkm.sources.text_positions import PLACE_BITS, line_number, text_size
+from streamkm.sources.text_lines import PLACE_BITS, LineReader, LongLineError, line_number, stop_at_long, text_size
 
 PROBES = 8  # places of plain text that are looked at
 IDS_BYTES = 1 << 22  # text of which ids are taken at a time

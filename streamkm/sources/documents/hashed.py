@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.matrix import working_dtype
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
-from streamkm.sources.cached import CachedRows
 from streamkm.sources.chunks import Chunk, chunk_runs
 from streamkm.sources.documents.base import Batch, Documents, count_words
 from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom, LongLine
-from streamkm.sources.prepared import PreparedRows
+from streamkm.sources.prepared import CachedRows, PreparedRows
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 
 _MOST_NUMBERS = 0.9  # of words that are a document's

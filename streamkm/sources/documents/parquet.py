@@ -17,7 +17,7 @@ from streamkm.sources.documents.formats import document_of, shown_names
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote.objects import remote_library
 from streamkm.sources.stored import name_of, opened_path
-from streamkm.sources.text_positions import PLACE_BITS, part_and_byte
+from streamkm.sources.text_lines import PLACE_BITS, part_and_byte
 from streamkm.text.feature_hashing import Input
 
 _SAMPLE_ROWS = 256

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
@@ -183,6 +182,8 @@ def has_sparse_columns(X: Any) -> bool:
 
 def sparse_matrix(X: Any, name: str) -> Any:
     """A frame with sparse columns, and maybe others, as a sparse matrix of SciPy."""
+    import scipy.sparse as sp
+
     if all(_is_sparse(kind) and kind.fill_value == 0 for kind in X.dtypes):
         return X.sparse.to_coo()
     return sp.hstack([sp.csc_array(frame_values(X[[column]], name)) for column in X.columns], format="csr")

@@ -23,7 +23,7 @@ from streamkm.sources.remote.objects import check_same
 from streamkm.sources.stored import RawFile, open_binary, open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
 from streamkm.sources.svmlight.rows import RowBuilder
-from streamkm.sources.text_positions import Fill, line_number, part_and_byte
+from streamkm.sources.text_lines import Fill, line_number, part_and_byte
 
 _SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 # a compressed block can hold 128 KiB in 4 bytes: so much at a time bounds what hostile data unpack to at once

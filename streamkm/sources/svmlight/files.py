@@ -21,8 +21,17 @@ from streamkm.sources.long_lines import LineCost, LineRoom, LineWatch, LongLine
 from streamkm.sources.remote.objects import Address, is_remote
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.rows import BadTextError, RowBuilder, TextFormat, check_options
-from streamkm.sources.text_lines import LineReader, LongLineError, stop_at_long
-from streamkm.sources.text_positions import PLACE_BITS, Fill, describe_byte, line_number, part_and_byte, text_size
+from streamkm.sources.text_lines import (
+    PLACE_BITS,
+    Fill,
+    LineReader,
+    LongLineError,
+    describe_byte,
+    line_number,
+    part_and_byte,
+    stop_at_long,
+    text_size,
+)
 
 HEAD_BYTES = 1 << 20
 """Lines that start in so much of a file decide whether the input is zero-based."""

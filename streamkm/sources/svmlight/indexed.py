@@ -18,8 +18,7 @@ from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import IndexedRows, Rows
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.svmlight.rows import LARGEST_INT64, BadTextError, RowBuilder, TextFormat
-from streamkm.sources.text_lines import LineReader
-from streamkm.sources.text_positions import PLACE_BITS
+from streamkm.sources.text_lines import PLACE_BITS, LineReader
 
 _LINE_FEED = 10
 _ROOM_BEHIND = 1 << 14

@@ -16,8 +16,7 @@ from streamkm.core.exceptions import InvalidParameterError
 from streamkm.kernels.text import svmlight as kernel
 from streamkm.kernels.text import svmlight_tokens as tokens
 from streamkm.sources.base import Rows
-from streamkm.sources.text_lines import LineReader
-from streamkm.sources.text_positions import PLACE_BITS
+from streamkm.sources.text_lines import PLACE_BITS, LineReader
 
 LARGEST_INT64 = 2**63 - 1
 _LARGEST_INT32 = 2**31 - 1

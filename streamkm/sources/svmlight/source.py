@@ -18,8 +18,7 @@ from streamkm.sources.stored import open_raw
 from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
 from streamkm.sources.svmlight.indexed import IndexedText, index_text
 from streamkm.sources.svmlight.rows import RowBuilder
-from streamkm.sources.text_lines import BLOCK_BYTES, MAX_LINE_BYTES
-from streamkm.sources.text_positions import Fill
+from streamkm.sources.text_lines import BLOCK_BYTES, MAX_LINE_BYTES, Fill
 
 PROBES, PROBE_BYTES = 16, 1 << 16
 _LEAST_READ_BYTES = 1 << 12

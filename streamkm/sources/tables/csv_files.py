@@ -48,8 +48,7 @@ from streamkm.sources.tables.csv_format import (
     with_nulls,
 )
 from streamkm.sources.tables.row_groups import columns_text, described_table, gather_values, take_layout
-from streamkm.sources.text_lines import MAX_LINE_BYTES
-from streamkm.sources.text_positions import PLACE_BITS, describe_byte, text_size
+from streamkm.sources.text_lines import MAX_LINE_BYTES, PLACE_BITS, describe_byte, text_size
 
 _HEAD_BYTES = 1 << 20  # that types of columns are inferred from
 _FIRST_BYTES = 1 << 16  # of every other file, for its header
