@@ -22,8 +22,7 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.sources.documents.open import document_format
 from streamkm.sources.fitted_tables import CSV_KEYS, path_options, table_options
-from streamkm.sources.formats import GENES
-from streamkm.sources.registry import TABLES
+from streamkm.sources.formats import GENES, TABLES
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
 
 TEXT, TFIDF = "text.json", "tfidf.npz"

@@ -84,7 +84,7 @@ class DaskCluster(Executor):
             return
         self._check_files(source.files)
         chunks = source.cut(target_bytes)
-        make = self._graph_items(source) if source.is_computed else None
+        make = self._graph_items(source) if source.computed else None
         n_rows = source.estimated_rows or 0
         self._reading = Reading(len(chunks), chunks.largest_bytes, source.shared_bytes, make is None, n_rows)
         self._placed = True
@@ -127,7 +127,7 @@ class DaskCluster(Executor):
         return HeldValues()
 
     def for_calls(self, source: RowSource) -> RowSource:
-        return source.stand_in() if source.in_process or source.is_computed else source
+        return source.stand_in() if source.in_process or source.computed else source
 
     def _graph_items(self, source: RowSource) -> Callable[[Chunk], tuple[Chunk, Any, list[Any]]]:
         """Make items of chunks: each with its graph, and with futures of the values that the graph needs.
@@ -135,7 +135,7 @@ class DaskCluster(Executor):
         Values that several chunks need are computed by separate calls when the first chunk needs them. They are
         released after the last chunk.
         """
-        graphs = source.graphs()
+        graphs = source.computed.graphs()
         self._placed = not graphs.futures
         left = dict(graphs.n_users)
         started: dict[Any, Any] = {}
@@ -149,7 +149,7 @@ class DaskCluster(Executor):
                 return self._kept(self._client.get(graph, [key], sync=False)[0])
 
         def item(chunk: Chunk) -> tuple[Chunk, Any, list[Any]]:
-            block, inputs = source.packed(chunk)
+            block, inputs = source.computed.packed(chunk)
             futures = []
             for key in inputs:
                 if key in graphs.futures:

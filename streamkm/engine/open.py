@@ -80,7 +80,7 @@ class _ThreadsInTask(LocalThreads):
 
         The cluster may need this very thread to compute them.
         """
-        futures = source.graphs().futures if source.is_computed else {}
+        futures = source.computed.graphs().futures if source.computed else {}
         if futures:
             from distributed import wait, worker_client
 

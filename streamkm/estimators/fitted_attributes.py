@@ -32,8 +32,8 @@ def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext,
     source, found, assigned = context.reader.source, fit.found, fit.assigned
     n_samples, factor = int(found.chunk_rows.sum()), weights.factor
     weights.check_rows(n_samples, source.name)
-    if source.is_computed:
-        estimator._label_blocks = source.row_blocks(found.chunk_rows)
+    if source.computed:
+        estimator._label_blocks = source.computed.row_blocks(found.chunk_rows)
     else:  # on a cluster the blocks of labels are as high as chunks
         blocks = tuple(found.chunk_rows.tolist()), True
         estimator._label_blocks = blocks if is_on_cluster(estimator.executor) else None

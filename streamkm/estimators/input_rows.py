@@ -233,7 +233,7 @@ def _with_known_names(estimator: Any, source: RowSource, *, reset: bool, named: 
         )
     elif names is not None:
         # a frame or AnnData object must have the columns of the fit in their order, as scikit-learn has it
-        by_name = (not source.streams or isinstance(source, IterableSource)) and not source.is_computed and named
+        by_name = (not source.streams or isinstance(source, IterableSource)) and not source.computed and named
         order = (order_of if by_name else check_same_columns)(names, tuple(known), source.name, "the fit")
         if order is not None and not source.streams:
             return ChosenColumns(source, order.tolist())

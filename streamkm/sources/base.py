@@ -23,7 +23,6 @@ from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
 if TYPE_CHECKING:
     from streamkm.preparation import Preparation
     from streamkm.sources.long_lines import LineRoom
-    from streamkm.sources.row_graphs import RowGraphs
     from streamkm.text.words import WordTable
 
 
@@ -201,9 +200,9 @@ class RowSource(ABC):
         return True
 
     @property
-    def is_computed(self) -> bool:
-        """Whether a graph of Dask tasks makes the rows: a cluster gets the graph of each chunk, not the source."""
-        return False
+    def computed(self) -> Any:
+        """The Dask source whose tasks make the rows: a cluster gets the graph of each chunk, not the source."""
+        return None
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:  # noqa: ARG002
         """Cut the source as `ChunkedSource.chunks` does; no chunks where it `streams`."""
@@ -251,21 +250,6 @@ class RowSource(ABC):
     def finished(self, X: Matrix) -> Matrix:
         """Give the rows that are meant, of what a graph of Dask tasks has made."""
         return X
-
-    def graphs(self) -> RowGraphs:
-        """Give the graph of Dask tasks, cut into chunks: made once, in time by its size."""
-        raise TypeError(f"{self.name} has no graph of Dask tasks")
-
-    def packed(self, chunk: Chunk) -> tuple[Any, list[Any]]:  # noqa: ARG002
-        """Return an object that makes a chunk's matrix on any worker, and the keys of `graphs` that it needs there.
-
-        The object is cheap to pickle and has a method ``compute(values)``.
-        """
-        raise TypeError(f"{self.name} has no graph of Dask tasks")
-
-    def row_blocks(self, chunk_rows: NDArray[np.int64]) -> tuple[tuple[int, ...], bool]:
-        """Rows of each block of a Dask array, and whether the array knows them; `chunk_rows` are as a pass found."""
-        return tuple(chunk_rows.tolist()), False
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, in pieces of about `target_bytes` decoded bytes, one piece in memory at a time."""
@@ -330,8 +314,8 @@ class WrappedSource(RowSource):
         return self.source.streams
 
     @property
-    def is_computed(self) -> bool:
-        return self.source.is_computed
+    def computed(self) -> Any:
+        return self.source.computed
 
     @property
     def estimated_rows(self) -> int | None:
@@ -347,15 +331,6 @@ class WrappedSource(RowSource):
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         return self.source.chunks(target_bytes)
-
-    def graphs(self) -> RowGraphs:
-        return self.source.graphs()
-
-    def packed(self, chunk: Chunk) -> tuple[Any, list[Any]]:
-        return self.source.packed(chunk)
-
-    def row_blocks(self, chunk_rows: NDArray[np.int64]) -> tuple[tuple[int, ...], bool]:
-        return self.source.row_blocks(chunk_rows)
 
     def describe(self, place: int) -> str:
         return self.source.describe(place)

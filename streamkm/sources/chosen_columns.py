@@ -62,7 +62,7 @@ def choosable(source: RowSource) -> RowSource:
 
     Raises InvalidParameterError: rows that are computed or come in order only; columns without names; a table.
     """
-    if source.is_computed or source.streams:
+    if source.computed or source.streams:
         raise InvalidParameterError(
             f"genes= does not apply to {source.name}, whose rows are computed; choose columns before you pass it"
         )

@@ -54,7 +54,7 @@ class PartsSource(ChunkedSource):
                     f"part {number} ({part.name}) has {part.n_features:,} features and part 0 ({first.name}) "
                     f"{first.n_features:,}; dense parts must have equally many"
                 )
-            ordered = check_same_columns if part.is_computed else order_of
+            ordered = check_same_columns if part.computed else order_of
             order = ordered(part.feature_names, first.feature_names, f"part {number}", "part 0")
             taken.append(part if order is None else ChosenColumns(part, order.tolist()))
             rows.append(part.n_rows)
@@ -62,25 +62,24 @@ class PartsSource(ChunkedSource):
         self.parts = parts = tuple(taken)
         self._starts = np.cumsum([0, *rows])  # (parts + 1,); rows in front of each part
         sizes = [part.n_bytes for part in parts]
+        rules = {
+            all: ("replayable", "is_sketched"),
+            any: ("sequential", "decodes"),
+            max: ("read_factor", "producer_bytes", "shared_bytes"),
+            sum: ("resident_bytes", "unloaded_bytes"),
+        }
+        told = {name: rule(getattr(part, name) for part in parts) for rule, names in rules.items() for name in names}
         self.take_after(
             first,
+            **told,
             name=f"{first.name} and {len(parts) - 1} more" if len(parts) > 1 else first.name,
             n_rows=sum(rows),
             n_features=max(widths),
             dtype=np.result_type(*(part.dtype for part in parts)),
             n_bytes=None if None in sizes else sum(size or 0 for size in sizes),
-            replayable=all(part.replayable for part in parts),
-            is_sketched=all(part.is_sketched for part in parts),
-            read_factor=max(part.read_factor for part in parts),
-            producer_bytes=max(part.producer_bytes for part in parts),
-            resident_bytes=sum(part.resident_bytes for part in parts),
-            unloaded_bytes=sum(part.unloaded_bytes for part in parts),
             libraries=tuple(dict.fromkeys(library for part in parts for library in part.libraries)),
-            shared_bytes=max(part.shared_bytes for part in parts),
-            sequential=any(part.sequential for part in parts),
-            decodes=any(part.decodes for part in parts),
             # Dask arrays among them: their graphs may hold rows too
-            in_process=any(part.in_process or part.is_computed for part in parts),
+            in_process=any(part.in_process or part.computed for part in parts),
             files=tuple(dict.fromkeys(file for part in parts for file in part.files)),
             missing_chunks="; ".join(part.missing_chunks for part in parts if part.missing_chunks),
         )

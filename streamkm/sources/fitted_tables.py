@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from streamkm.sources.formats import GENES
+from streamkm.sources.formats import GENES, TABLES, is_folder, suffix_format
 from streamkm.sources.memory.frames import column_names, is_frame, is_stream
-from streamkm.sources.registry import TABLES, folder_files, is_folder, suffix_format
+from streamkm.sources.paths import folder_files
 
 CSV_KEYS = ("delimiter", "header", "newlines_in_values", "null_values")
 # what features are made of: other ones are no use

@@ -1,46 +1,38 @@
-"""The table of file formats: what each is called, told by, and read with.
+"""The table of file formats: what each is called, told by, and read with; and one rule for the format of a path.
 
-A new format is one reader module and one line here. Opens nothing, and imports a reader when a file needs it.
+A new format is one reader module and one line here, imported when a file needs it. A file's first bytes tell its
+format, else its suffix: that of the name without the compression's. CSV, Parquet and Arrow files are tables of numbers;
+that they hold documents, only the user can say. Opens nothing but the file's beginning.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources.base import RowSource
 from streamkm.sources.dense import BFLOAT16, Bfloat16Source
+from streamkm.sources.remote.objects import Address, is_remote, look
+from streamkm.sources.stored import open_binary
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A function that opens a source, and the options that it has a use for.
+    """A function that opens a source, and the options that it has a use for."""
 
-    Attributes
-    ----------
-    what : str
-        Name of the format or kind of value, for messages.
-    function : str
-        ``module:name``, imported when it is needed; a module that begins with a dot is one of `streamkm.sources`.
-    options : tuple of str
-        Keyword arguments of the function.
-    words : bool
-        Whether 16-bit words may be bfloat16, for which the format has no type, if ``dtype`` says so.
-    suffixes : tuple of str
-        Of files, in lower case, with the dot; they count where the first bytes say nothing.
-    signature : bytes
-        What every file of the format begins with; empty if there is no such thing.
-    """
-
-    what: str
-    function: str
-    options: tuple[str, ...] = ()
-    words: bool = False
-    suffixes: tuple[str, ...] = ()
-    signature: bytes = b""
+    what: str  # name of the format or kind of value, for messages
+    function: str  # ``module:name``; a module that begins with a dot is one of `streamkm.sources`
+    options: tuple[str, ...] = ()  # keyword arguments of the function
+    words: bool = False  # whether 16-bit words are bfloat16, for which the format has no type, if ``dtype`` says so
+    suffixes: tuple[str, ...] = ()  # in lower case, with the dot; they count where the first bytes say nothing
+    signature: bytes = b""  # of every file of the format; empty if there is no such thing
 
     def open(self, X: Any, options: Mapping[str, Any], **found: Any) -> RowSource:
         """Open X, or raise InvalidParameterError for options that do not apply; `found` is no option of the user's."""
@@ -82,7 +74,7 @@ FORMATS = {
     "arrow": Reader("Arrow IPC", ".tables.open:open_arrow", COLUMNS, True, (".arrow", ".feather", ".ipc"), b"ARROW1"),
     "mtx": Reader("Matrix Market", ".matrix_market:MatrixMarketSource", (), False, (".mtx",), b"%%MatrixMarket"),
 }
-"""By name, as ``format=`` takes it and `registry.file_format` tells it; "compressed" is told only."""
+"""By name, as ``format=`` takes it and `file_format` tells it; "compressed" is told only."""
 _OTHERS = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",
@@ -94,6 +86,15 @@ _OTHERS = {
     b"\xfe\xff": "utf-16",
 }
 COMPRESSED = frozenset({"gzip", "bzip2", "xz", "zstd"})
+TABLES = ("csv", "parquet", "arrow")
+"""Formats of tables with named columns."""
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+_READ_PACKED = ("csv", "mtx")  # beside svmlight text
+ZARR_MARKS = ("zarr.json", ".zarray", ".zgroup")
+_STORE_MARK = b'"streamkm_store"'
+_HEAD_BYTES = 4096
+# comment lines, then the number that a row of svmlight text starts with
+_ROW = re.compile(rb"\s*(?:#[^\n\0]*\n\s*)*[-+.]?[0-9]")
 
 
 def signed(head: bytes) -> str | None:
@@ -111,3 +112,112 @@ def data_name(signature: str) -> str:
     if signature in FORMATS:
         return f"{FORMATS[signature].what} data"
     return {"zip": "a .zip file", "utf-16": "UTF-16 text"}.get(signature, f"{signature} data")
+
+
+def file_format(path: str) -> str:
+    """Tell the format of a file or directory: a key of `FORMATS`.
+
+    "compressed" is svmlight text in gzip, bzip2, xz or zstd; text that is nothing else is svmlight. CSV and Matrix
+    Market may be compressed too. Raises SourceError: missing, a directory that is no Zarr store, a .zip file with
+    neither Zarr nor NumPy arrays, or binary data of no known format.
+    """
+    if is_remote(path):
+        return _remote_format(path if isinstance(path, Address) else Address(path))
+    if os.path.isdir(path):
+        if is_folder(path):
+            raise SourceError(f"{path} is a directory, and no Zarr store; name the files in it")
+        return "store" if _is_store(path) else "zarr"
+    with open_binary(path) as file:
+        return _told_by(path, file.read(_HEAD_BYTES))
+
+
+def _told_by(path: str, head: bytes) -> str:
+    """Tell the format by a file's first bytes, else by its name."""
+    signature = signed(head)
+    if signature == "zip":
+        return _zip_format(path)
+    named, is_packed = suffix_format(path)
+    if signature in COMPRESSED or (signature is None and is_packed):
+        return named if named in _READ_PACKED else "compressed"
+    found = signature if signature in FORMATS else named
+    # text, or so much like it that its reader had better name line and byte of what is not
+    if found is None and not (b"\0" not in head or signature == "utf-16" or _ROW.match(head)):
+        raise SourceError(
+            f"{path} is binary and of no format that streamkm reads "
+            f"({', '.join(dict.fromkeys(reader.what for reader in FORMATS.values()))}); convert it to one of these"
+        )
+    return found or "svmlight"
+
+
+def suffix_format(path: str) -> tuple[str | None, bool]:
+    """What a name says: the format by its suffix, and whether there is one of a compression behind it."""
+    stem, suffix = os.path.splitext(str(path).partition("?")[0] if is_remote(path) else path)
+    is_packed = suffix.lower() in _PACKED
+    if is_packed:
+        suffix = os.path.splitext(stem)[1]
+    named = (name for name, reader in FORMATS.items() if suffix.lower() in reader.suffixes)
+    return next(named, None), is_packed
+
+
+def is_folder(path: str) -> bool:
+    """Whether a path is a local directory that is no Zarr store."""
+    return os.path.isdir(path) and not any(os.path.exists(os.path.join(path, mark)) for mark in ZARR_MARKS)
+
+
+def _remote_format(address: Address) -> str:
+    """As `file_format`, for what a URL names."""
+    name = address.partition("?")[0].rstrip("/")
+    if name.endswith(".zarr"):
+        return "zarr"
+    try:
+        version = None if address.endswith("/") else address.version or look(address)
+    except SourceNotFoundError:
+        if not address.is_http or not _is_zarr(address):  # web servers have no directories, but what is in them
+            raise
+        return "zarr"
+    if version is None:
+        if _is_zarr(address):
+            return "zarr"
+        raise SourceError(
+            f"{address} is a directory and no Zarr store (it has none of {', '.join(ZARR_MARKS)}); for the objects in "
+            f"it pass a glob such as {name}/*"
+        )
+    with open_binary(address) as file:
+        head = file.read(_HEAD_BYTES)
+    if address.is_http and head.lstrip().startswith(b"<") and _is_zarr(address):
+        return "zarr"  # the server's own page about the directory
+    if signed(head) == "zip":
+        raise SourceError(
+            f"{address} is a .zip file, which is read from local disks only; download it and pass the file"
+        )
+    return _told_by(address, head)
+
+
+def _is_zarr(address: Address) -> bool:
+    """Whether a URL is that of a Zarr store's root."""
+    for mark in ZARR_MARKS:
+        with suppress(SourceNotFoundError):
+            return look(address.at(mark)) is not None
+    return False
+
+
+def _is_store(path: str) -> bool:
+    """Whether a Zarr directory is a sketch store: an attribute of its group says so."""
+    root = os.path.join(path, "zarr.json")
+    if not os.path.exists(root):
+        return False
+    with open_binary(root) as file:
+        return _STORE_MARK in file.read()
+
+
+def _zip_format(path: str) -> str:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise SourceError(f"{path} is a damaged .zip file: {error}") from error
+    if any(name in ZARR_MARKS for name in names):
+        return "zarr"
+    if any(name.endswith(".npy") for name in names):
+        return "npz"
+    raise SourceError(f"{path} is a .zip file with neither a Zarr store nor NumPy arrays at its root")

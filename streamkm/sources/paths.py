@@ -7,18 +7,20 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceNotFoundError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources.base import RowSource
-from streamkm.sources.formats import FORMATS
+from streamkm.sources.formats import FORMATS, TABLES, ZARR_MARKS, file_format, is_folder, suffix_format
 from streamkm.sources.local import natural
-from streamkm.sources.registry import TABLES, file_format, folder_files, folder_keys, is_folder
 from streamkm.sources.remote import objects as remote
 from streamkm.sources.remote.objects import Address, is_remote
 from streamkm.sources.stored import opened_path
 
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a key of a folder
 # the first part may be an address: s3://bucket/x.zarr
 _INNER = re.compile(r"(?P<file>(?:.*://)?.+?):(?P<inner>/(?!/)[^:]*)")
 
@@ -125,6 +127,64 @@ def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[
     folder = Path(file).parent
     here = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     raise SourceNotFoundError(f"{file} does not exist{near(Path(file).name, here)}")
+
+
+def folder_files(path: str) -> list[str]:
+    """Tables in a folder and in those below it, in natural order; files whose names begin with . or _ are none.
+
+    Raises SourceError: there are none; a table of Delta Lake or Iceberg, whose log says which files count.
+    """
+    _refuse_logged(path)
+    found = [file for file in visible_files(path) if suffix_format(file)[0] in TABLES]
+    if not found:
+        raise SourceError(
+            f"{path} is a directory and no Zarr store (it has none of {', '.join(ZARR_MARKS)}), nor has it tables; "
+            f"for other files in it pass a glob such as {os.path.join(path, '*')}; if each file is a document, use "
+            f"open_documents, or data.format: files in a configuration"
+        )
+    return sorted(found, key=natural)
+
+
+def visible_files(folder: str) -> list[str]:
+    """All files in a folder and in those below it; those whose names begin with . or _ are none. Raises SourceError."""
+
+    def refuse(error: OSError) -> None:
+        raise SourceError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    found = []
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+        found += [os.path.join(place, name) for name in names if not name.startswith((".", "_"))]
+    return found
+
+
+def folder_keys(given: Sequence[str], files: Sequence[str]) -> tuple[Mapping[str, str | None], ...]:
+    """Keys and values of each file's folders, as ``zone=01``, below the deepest folder that holds all that was given.
+
+    Of a glob that is the folder in front of its first wildcard.
+    """
+    folders = [
+        path.rstrip("/").split("/") if is_folder(path) else re.split(r"[*?[]", path)[0].split("/")[:-1]
+        for path in given
+    ]
+    n_shared = sum(1 for _ in takewhile(lambda names: len({*names}) == 1, zip(*folders, strict=False)))
+    pairs = [[part.partition("=") for part in file.split("/")[n_shared:-1] if "=" in part] for file in files]
+    return tuple({key: None if value == _NO_VALUE else unquote(value) for key, _, value in found} for found in pairs)
+
+
+def _refuse_logged(path: str) -> None:
+    """Refuse a folder whose files may hold rows that its table has no more."""
+    remedies = {
+        "Delta Lake": ("_delta_log", ".json", "deltalake.DeltaTable(path).to_pyarrow_dataset()"),
+        "Iceberg": ("metadata", ".metadata.json", "polars.scan_iceberg(path)"),
+    }
+    for name, (log, suffix, remedy) in remedies.items():
+        place = os.path.join(path, log)
+        if os.path.isdir(place) and any(each.endswith(suffix) for each in os.listdir(place)):
+            raise SourceError(
+                f"{path} is a table of {name}, whose files may hold rows that were deleted since; pass {remedy}, or "
+                f"for all that is in the files a glob such as {os.path.join(path, '**', '*.parquet')}"
+            )
 
 
 def near(name: Any, known: Iterable[str]) -> str:

@@ -8,10 +8,10 @@ where tasks run is decided elsewhere.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from dask.core import get_deps, toposort
@@ -40,7 +40,7 @@ class RowGraphs:
     """The optimized graph of a two-dimensional Dask array, cut into row-blocks.
 
     `array`: its keys are a list of row-blocks, each a list of column blocks. `futures`: results that lie on a cluster,
-    by their keys. `n_users`: how many row-blocks use a task that several need, by its key.
+    by their keys.
     """
 
     def __init__(self, array: Any) -> None:
@@ -55,7 +55,11 @@ class RowGraphs:
         self._tasks: dict[Key, Any] = {**optimized, **dict.fromkeys(self.futures)}
         self._needs, _ = get_deps(self._tasks)
         self._owners = self._find_owners()
-        self.n_users = self._count_users()
+
+    @cached_property
+    def n_users(self) -> Counter[Key]:
+        """Row-blocks that need each of the values that are not their own."""
+        return Counter(key for number in range(len(self._rows)) for key in self.row(number).inputs)
 
     def row(self, number: int) -> RowGraph:
         """Give what makes a row-block; O(its tasks)."""
@@ -98,22 +102,6 @@ class RowGraphs:
                 for need in self._needs[key]:
                     claim(need, owners[key])
         return owners
-
-    def _count_users(self) -> dict[Key, int]:
-        users: dict[Key, set[int]] = {}
-
-        def note(key: Key, owner: int) -> None:
-            if self._owners[key] == _SEVERAL and key not in self.futures:
-                users.setdefault(key, set()).add(owner)
-
-        for number, columns in enumerate(self._rows):
-            for key in columns:
-                note(key, number)
-        for key, owner in self._owners.items():
-            if owner != _SEVERAL:
-                for need in self._needs[key]:
-                    note(need, owner)
-        return {key: len(numbers) for key, numbers in users.items()}
 
 
 class InputsHere:

@@ -14,9 +14,8 @@ from streamkm.core.exceptions import InvalidParameterError, SourceError
 from streamkm.sources.base import ChunkedSource, Rows, row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
-from streamkm.sources.formats import FORMATS, Reader
+from streamkm.sources.formats import FORMATS, Reader, file_format
 from streamkm.sources.local import unchanged
-from streamkm.sources.registry import file_format
 from streamkm.sources.stored import opened_path
 from tests.contracts import Opened, SourceContract
 

@@ -31,7 +31,7 @@ from streamkm.fitting.documents import open_documents
 from streamkm.kernels.text import csv_numbers
 from streamkm.sources import open_source
 from streamkm.sources.arrow import number_values
-from streamkm.sources.registry import file_format
+from streamkm.sources.formats import file_format
 from streamkm.sources.tables import csv_files
 from streamkm.sources.tables.csv_files import CsvTable
 from streamkm.sources.tables.csv_format import NULLS

@@ -126,7 +126,7 @@ def test_every_wrapper_is_among_them():
     readers = {
         "ChunkedSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
         "DaskSource", "DaskTable", "IterableSource",
-        "SvmlightFiles", "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
+        "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
         "BatchTable", "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CsvStream",
         "MemoryTable", "BatchStream", "MatrixMarketSource", "_LoadedSource",
     }  # fmt: skip

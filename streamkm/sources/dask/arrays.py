@@ -66,8 +66,8 @@ class DaskSource(ChunkedSource):
         self._start()
 
     @property
-    def is_computed(self) -> bool:
-        return True
+    def computed(self) -> DaskSource:
+        return self
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """One chunk a row-block that has rows; O(blocks)."""

@@ -13,8 +13,8 @@ from streamkm.sources.documents.base import DocumentList, Documents, DocumentStr
 from streamkm.sources.documents.files import TextFiles
 from streamkm.sources.documents.formats import TextFormat
 from streamkm.sources.documents.whole_files import WholeFiles
-from streamkm.sources.paths import locate
-from streamkm.sources.registry import is_folder, visible_files
+from streamkm.sources.formats import is_folder
+from streamkm.sources.paths import locate, visible_files
 from streamkm.sources.tables.csv_format import check_format
 from streamkm.text.feature_hashing import Input
 

@@ -11,10 +11,10 @@ import numpy as np
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources.documents.base import SAMPLE_BYTES, Batch, DocumentList
 from streamkm.sources.documents.formats import DecodeError, MalformedTextError, decoded
-from streamkm.sources.formats import data_name, signed
+from streamkm.sources.formats import data_name, is_folder, signed
 from streamkm.sources.local import natural, opened
 from streamkm.sources.long_lines import LONG_BYTES, LineWatch
-from streamkm.sources.registry import is_folder, visible_files
+from streamkm.sources.paths import visible_files
 from streamkm.sources.remote.objects import is_remote
 from streamkm.sources.stored import file_size, name_of, open_binary
 from streamkm.text.feature_hashing import Input

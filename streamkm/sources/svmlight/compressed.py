@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, SourceError
-from streamkm.sources.base import Rows
+from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.formats import COMPRESSED, signed
 from streamkm.sources.remote.file import RemoteFile
 from streamkm.sources.remote.objects import check_same
-from streamkm.sources.stored import RawFile, open_binary, open_raw
-from streamkm.sources.svmlight.files import SvmlightFiles, count_rows
-from streamkm.sources.svmlight.rows import RowBuilder
+from streamkm.sources.stored import RawFile, open_binary
+from streamkm.sources.svmlight.rows import RowBuilder, count_rows
+from streamkm.sources.svmlight.source import SvmlightSource
 from streamkm.sources.text_lines import Fill, line_number, part_and_byte
 
 _SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
@@ -31,12 +31,18 @@ _ZSTD_FEED_BYTES = 1 << 11
 _PROBED_FILES, _PROBED_TEXT_BYTES = 4, 1 << 20
 
 
-class CompressedSvmlightSource(SvmlightFiles):
-    """Rows of svmlight files of which some or all are compressed; see `SvmlightFiles` for parameters and errors.
+class CompressedSvmlightSource(SvmlightSource):
+    """Rows of svmlight files of which some or all are compressed; see `SvmlightSource` for parameters and errors.
 
     A file's first bytes say how, else its suffix (``.gz``, ``.bz2``, ``.xz``, ``.zst``); other files are plain.
     Places count the bytes of the text after decompression.
     """
+
+    @property
+    def streams(self) -> bool:
+        return True
+
+    chunks, read, index_rows = RowSource.chunks, RowSource.read, RowSource.index_rows
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order; see `RowSource.stream`.
@@ -47,7 +53,7 @@ class CompressedSvmlightSource(SvmlightFiles):
         """
         if target_bytes < 1:
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
-        fmt = self._format()
+        fmt = self._format
         builder = RowBuilder(fmt)
         for part in range(len(self.paths)):
             with self._open(part) as fill:
@@ -120,12 +126,7 @@ def opened_text(path: str, offset: int = 0) -> Iterator[tuple[Fill, RawFile]]:
     truncated or corrupt; names the byte of the text. Raises MissingDependencyError: it needs zstandard.
     """
     position = offset
-    try:
-        opened = open_raw(path)
-    except SourceError:
-        raise
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be opened: {error.strerror}") from error
+    opened = open_binary(path)
     if isinstance(opened, RemoteFile):
         opened.expect([(offset, opened.size)])
     with opened as raw:

@@ -1,26 +1,35 @@
-"""Rows out of svmlight text that arrives in blocks: growing CSR arrays, and what to say about bad text.
+"""Rows out of svmlight text: growing CSR arrays, messages on bad text, and rows that are found but not read.
 
-Shared by the plain and the compressed source; knows nothing of files.
+For a pass that needs a few rows, text is looked at for where its lines end and how wide its rows are, at several times
+the speed of parsing; the chosen rows alone are parsed. Knows nothing of files.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidParameterError
+from streamkm.core.matrix import Matrix
 from streamkm.kernels.text import svmlight as kernel
 from streamkm.kernels.text import svmlight_tokens as tokens
-from streamkm.sources.base import Rows
+from streamkm.kernels.text.svmlight_index import NOT_PLAIN, find_rows, gather_lines
+from streamkm.kernels.text.words import WINDOW
+from streamkm.sources.base import IndexedRows, Rows
+from streamkm.sources.chunks import Chunk
+from streamkm.sources.long_lines import LineCost, LongLine
 from streamkm.sources.text_lines import PLACE_BITS, LineReader
 
 LARGEST_INT64 = 2**63 - 1
 _LARGEST_INT32 = 2**31 - 1
 _SHOWN_CHARACTERS = 40
+_COLON, _LINE_FEED, _ROOM_BEHIND, _INDEX_BYTES = 58, 10, 1 << 14, 4
+_TEXT_COPIES, _ROW_COPIES = 2, 3  # of a long line: its text in buffers; its values as they are parsed, sampled and kept
 
 _MARGIN, _MOST_AHEAD = 1.03, 4096.0
 
@@ -34,20 +43,6 @@ class TextFormat:
     guessed: bool  # whether `zero_based` was found by a look at the text; messages then say so
     dtype: np.dtype[Any]  # float32 or float64
     is_named: bool = False  # whether names of features fix `n_features`
-
-
-def check_options(n_features: Any, zero_based: Any, dtype: DTypeLike) -> np.dtype[Any]:
-    """Check a source's parameters and return the dtype.
-
-    Raises InvalidParameterError for a value that is not accepted.
-    """
-    if n_features is not None and not (isinstance(n_features, int | np.integer) and 1 <= n_features <= LARGEST_INT64):
-        raise InvalidParameterError(f"n_features must be a positive integer or None, got {n_features!r}")
-    if not (zero_based is True or zero_based is False or zero_based == "auto"):
-        raise InvalidParameterError(f'zero_based must be True, False or "auto", got {zero_based!r}')
-    if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise InvalidParameterError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
-    return np.dtype(dtype)
 
 
 class BadTextError(Exception):
@@ -202,3 +197,95 @@ def _grown(array: NDArray[Any], used: int, capacity: int) -> NDArray[Any]:
     larger = np.empty(capacity, array.dtype)
     larger[:used] = array[:used]
     return larger
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedText(IndexedRows):
+    """Rows of plain text."""
+
+    read: Callable[[], Rows]  # reads the whole chunk: for the message that names file and line
+    text: NDArray[np.uint8]
+    # (n,); first byte and line feed of every row, in `text`
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    fmt: TextFormat
+
+    def take(self, rows: NDArray[np.int64]) -> Matrix:
+        picked = np.empty(int((self.stops[rows] + 1 - self.starts[rows]).sum()), np.uint8)
+        gather_lines(self.text, self.starts, self.stops, rows, picked)
+        builder, given = RowBuilder(self.fmt), 0
+
+        def fill(view: memoryview) -> int:
+            nonlocal given
+            part = picked[given : given + len(view)]
+            view[: len(part)] = part.data
+            given += len(part)
+            return len(part)
+
+        lines = LineReader(fill, 0)
+        try:
+            while lines.load():
+                builder.add(lines, len(picked), 0)
+        except BadTextError:
+            return self.read().X[rows]
+        return builder.finish().X
+
+
+def index_text(
+    fill: Callable[[memoryview], int], begin: int, chunk: Chunk, fmt: TextFormat, read: Callable[[], Rows], longest: int
+) -> IndexedText | None:
+    """Find the rows of the lines that start in a chunk.
+
+    `fill`: gives the text of a file from byte `begin` on; see `LineReader`. `begin`: the byte in front of the chunk: it
+    tells whether the chunk's first byte starts a line. `read`: reads the chunk. `longest`: bytes of a line that may be
+    held behind the chunk. The result is None where the text is not plain, or its last line too long: it must be read.
+    """
+    n_wanted = chunk.stop - begin
+    text = np.empty(n_wanted + _ROOM_BEHIND + 1 + WINDOW, np.uint8)
+    filled, searched, end = 0, n_wanted - 1, -1
+    while end < 0:
+        room = len(text) - 1 - WINDOW
+        if filled == room:
+            if room - n_wanted > longest:
+                return None
+            text = np.concatenate([text, np.empty(room, np.uint8)])
+            continue
+        n_read = fill(text[filled:room].data)
+        if n_read == 0:
+            text[filled] = _LINE_FEED  # the last one may be missing
+            end = filled
+        filled += n_read
+        if filled > searched:
+            found = np.flatnonzero(text[searched:filled] == _LINE_FEED)
+            end = searched + int(found[0]) if len(found) else end
+            searched = max(searched, filled)
+    text[end + 1 : end + 1 + WINDOW] = 0
+    capacity = end // 2 + 1
+    starts, stops = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+    n_rows, width = find_rows(text, 0, min(n_wanted, end + 1), 0 if fmt.zero_based else 1, starts, stops)
+    largest = LARGEST_INT64 - 1 if fmt.n_features is None else fmt.n_features
+    if n_rows == NOT_PLAIN or width > largest:
+        return None
+    starts, stops = starts[:n_rows].copy(), stops[:n_rows].copy()
+    places = starts + ((chunk.part << PLACE_BITS) + begin)
+    width = width if fmt.n_features is None else fmt.n_features
+    return IndexedText(places, width, read, text, starts, stops, fmt)
+
+
+def count_rows(text: bytes, at_end: bool) -> int:
+    """Count the lines of a piece of text that can be rows, roughly: neither empty nor only a comment."""
+    unfinished = at_end and not text.endswith(b"\n")
+    return text.count(b"\n") - text.count(b"\n\n") - text.count(b"\n#") + unfinished
+
+
+def line_cost(itemsize: int) -> LineCost:
+    """Memory that a long line takes: its text, and its values of this size."""
+    return LineCost(_count_colons, partial(_line_memory, value_bytes=itemsize + _INDEX_BYTES))
+
+
+def _count_colons(text: NDArray[np.uint8]) -> int:
+    return int(np.count_nonzero(text == _COLON))
+
+
+def _line_memory(line: LongLine, value_bytes: int) -> int:
+    return _TEXT_COPIES * line.n_bytes + _ROW_COPIES * value_bytes * line.n_units
