@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix
-from streamkm.sources.base import Rows, RowSource, WrappedSource
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk
 
 
-class ChosenColumns(WrappedSource):
+class ChosenColumns(WrappedSource, ChunkedSource):
     """Rows of another source with chosen columns alone.
 
     Chunks are those of the source and count its bytes: a chunk is read whole before columns are taken from it.

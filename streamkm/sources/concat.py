@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -62,7 +63,7 @@ class PartsSource(ChunkedSource):
         self.parts = parts = tuple(taken)
         self._starts = np.cumsum([0, *rows])  # (parts + 1,); rows in front of each part
         sizes = [part.n_bytes for part in parts]
-        rules = {
+        rules: dict[Any, tuple[str, ...]] = {
             all: ("replayable", "is_sketched"),
             any: ("sequential", "decodes"),
             max: ("read_factor", "producer_bytes", "shared_bytes"),

@@ -83,7 +83,7 @@ class DenseSource(ChunkedSource):
         return Rows(self._array.read(chunk.start, chunk.stop), row_places(chunk.start, chunk.stop))
 
 
-class Bfloat16Source(WrappedSource):
+class Bfloat16Source(WrappedSource, ChunkedSource):
     """Rows of 16-bit words as the float32 values that they are the upper halves of.
 
     `source`: dense, of uint16. Raises InvalidInputError for rows that are no such words.

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
+from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource, SentRows
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.formats import COMPRESSED, data_name, signed
 from streamkm.sources.long_lines import LineRoom, LineWatch
@@ -28,7 +28,6 @@ from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.rows import (
     LARGEST_INT64,
     BadTextError,
-    IndexedText,
     RowBuilder,
     TextFormat,
     count_rows,
@@ -82,7 +81,7 @@ class SvmlightSource(ChunkedSource):
         dtype: DTypeLike = np.float64,
     ) -> None:
         if n_features is not None and not (
-            isinstance(n_features, int | np.integer) and 1 <= n_features <= LARGEST_INT64
+            isinstance(n_features, int | np.integer) and 1 <= n_features <= LARGEST_INT64  # type: ignore[redundant-expr]
         ):
             raise InvalidParameterError(f"n_features must be a positive integer or None, got {n_features!r}")
         if not (zero_based is True or zero_based is False or zero_based == "auto"):
@@ -139,7 +138,7 @@ class SvmlightSource(ChunkedSource):
                     self._add(builder, lines, chunk.stop, chunk.part)
         return builder.finish()
 
-    def index_rows(self, chunk: Chunk) -> IndexedText | None:
+    def index_rows(self, chunk: Chunk) -> IndexedRows | None:
         """Find rows by line feeds and last indices; None for the head of a file, where a byte order mark may be."""
         if chunk.start == 0:
             return None
