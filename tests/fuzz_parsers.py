@@ -26,8 +26,7 @@ from streamkm.cluster.rows import row_d2norms
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sketches import CountSketch
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.documents import files as text_files
-from streamkm.sources.documents.formats import TextFormat
+from streamkm.sources.documents.files import TextFiles, TextFormat
 from streamkm.sources.svmlight.source import SvmlightSource
 from tests.naive_svmlight import MalformedError, as_lists, bits, rows_of
 from tests.sources.counting import counting_csr
@@ -99,7 +98,7 @@ def fuzz_csv(rng: np.random.Generator, folder: Path) -> bool:
     path = folder / "x.csv"
     path.write_bytes(text.getvalue().encode())
     wanted = [row[1] for row in csv.reader(io.StringIO(text.getvalue(), newline=""), delimiter=delimiter) if row]
-    documents = text_files.TextFiles([path], TextFormat("csv", "text", "strict", (1,), delimiter, header=False))
+    documents = TextFiles([path], TextFormat("csv", "text", "strict", (1,), delimiter, header=False))
     got = [each for batch in documents.stream(int(rng.integers(1, 400))) for each in batch.documents]
     assert [each.replace("\r\n", "\n") for each in got] == [each.replace("\r\n", "\n") for each in wanted]
     return True
@@ -112,7 +111,7 @@ def fuzz_json(rng: np.random.Generator, folder: Path) -> bool:
     lines = [json.dumps({"t": cell, "n": number(rng)}, ensure_ascii=ascii_only) for cell in wanted]
     path = folder / "x.jsonl"
     path.write_bytes(str(rng.choice(["\n", "\r\n", "\n\n"])).join(lines).encode())
-    documents = text_files.TextFiles([path], TextFormat("jsonl", "text", "strict", ("t",)))
+    documents = TextFiles([path], TextFormat("jsonl", "text", "strict", ("t",)))
     assert [each for batch in documents.stream(int(rng.integers(1, 400))) for each in batch.documents] == wanted
     return True
 
@@ -161,7 +160,6 @@ def same(got: sp.csr_array, wanted: sp.csr_array) -> None:
 def main(seed: int, n_examples: int) -> None:
     """Try examples of each kind; whoever fails is named with the seed that makes it again."""
     assert numba.config.BOUNDSCHECK, "set NUMBA_BOUNDSCHECK=1, and NUMBA_CACHE_DIR to a place of its own"
-    text_files.STEP_BYTES = 16  # texts are small
     counted: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("error")

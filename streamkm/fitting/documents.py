@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
@@ -17,7 +16,7 @@ from streamkm.core.progress import Progress, Stage
 from streamkm.engine import local_threads, open_executor, under_limit
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
-from streamkm.passes.words import COUNTING_COPIES, CountFeatures
+from streamkm.passes.words import COUNTING_COPIES, Counted, CountFeatures
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_room
 from streamkm.sources.base import RowSource, default_chunk_bytes
 from streamkm.sources.documents.hashed import TfIdfRows, check_weights, hashed, hashed_text, weight_rows
@@ -119,11 +118,6 @@ def open_documents(
     if hashing is None:
         hashing = FeatureHashing(norm=None) if sublinear_tf else FeatureHashing()
     given = {name: value for name, value in options.items() if value is not None}
-    for name in set(given) & {part.name for part in fields(FeatureHashing)} - {"n_features"}:  # which readers have, too
-        norm = ", norm=None" if sublinear_tf and name != "norm" else ""
-        raise InvalidParameterError(
-            f"{name}= says how words are hashed, and goes into hashing=FeatureHashing({name}={given[name]!r}{norm})"
-        )
     if is_collection(X):
         from streamkm.sources.dask.arrays import array_of_parts
 
@@ -154,9 +148,17 @@ def count_and_weight(
     source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None, memory_limit: Any = "auto"
 ) -> TfIdfRows:
     """Rows weighted by their own document frequencies, which tell of the pass that counted; see `fit_idf`."""
-    held = resident_bytes()
-    tfidf, stage = _counted(source, executor, fit or IdfFit(), memory_limit)
-    rows = weight_rows(source, tfidf)
+    fit, held = fit or IdfFit(), resident_bytes()
+    check_weights(source, fit)
+    if not source.replayable:
+        raise InvalidInputError(
+            f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
+            f"callable that returns a fresh iterator, or tfidf=False"
+        )
+    counted, stage = _counted(source, executor, memory_limit)
+    text = hashed_text(source)
+    words = None if text is None else WordTable.of(counted.words, text.hashing)
+    rows = weight_rows(source, TfIdf(counted.frequencies, words=words, **vars(fit)))
     # a plan is the same before and after, so that what it refuses names a limit that will do
     rows.unloaded_bytes = max(0, held + COUNTED_BYTES - resident_bytes())
     rows.stages_before = (*source.stages_before, stage)
@@ -190,17 +192,11 @@ def fit_idf(
     InvalidParameterError
         ``sublinear_tf`` for rows that hashing scales to a norm.
     """
-    return _counted(source, executor, fit or IdfFit(), memory_limit)[0]
+    return count_and_weight(source, executor=executor, fit=fit, memory_limit=memory_limit).tfidf
 
 
-def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -> tuple[TfIdf, Stage]:
-    """What `fit_idf` finds, and the pass that it takes."""
-    check_weights(source, fit)
-    if not source.replayable:
-        raise InvalidInputError(
-            f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
-            f"callable that returns a fresh iterator, or tfidf=False"
-        )
+def _counted(source: RowSource, executor: Any, memory_limit: Any) -> tuple[Counted, Stage]:
+    """Counts of features and words, and the pass that they take."""
     target_bytes = default_chunk_bytes(source)
 
     def planned(below: Any) -> tuple[int, int]:
@@ -219,6 +215,4 @@ def _counted(source: RowSource, executor: Any, fit: IdfFit, memory_limit: Any) -
         trim_heap(memory_limit_bytes(memory_limit))
         counted = PassContext(executor=workers, reader=reader).run(CountFeatures(), stage)
         stage.rows, stage.read_bytes = counted.frequencies.n_rows, source.n_bytes or 0
-    text = hashed_text(source)
-    words = None if text is None else WordTable.of(counted.words, text.hashing)
-    return TfIdf(counted.frequencies, words=words, **vars(fit)), stage
+    return counted, stage

@@ -25,7 +25,7 @@ PIECES, PIECE_BYTES = 32, 1 << 16  # of text
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class Counted:
     """Number of rows in which each feature occurs, and of documents in which each word occurs."""
 
     frequencies: Frequencies
@@ -33,7 +33,7 @@ class _Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class CountFeatures(Pass[_Counted, None, _Counted]):
+class CountFeatures(Pass[Counted, None, Counted]):
     """Count the rows in which each feature occurs, and the documents in which each word occurs."""
 
     @staticmethod
@@ -41,25 +41,25 @@ class CountFeatures(Pass[_Counted, None, _Counted]):
         """Memory of texts, words and entries that readers of documents hold for rows of so many bytes."""
         return PassMemory(kept=COUNTING_COPIES * target_bytes, reads=False)
 
-    def start(self) -> _Counted:
+    def start(self) -> Counted:
         """A state without counts."""
-        return _Counted(Frequencies.of(sp.csr_array((0, 1))), WordCounts())
+        return Counted(Frequencies.of(sp.csr_array((0, 1))), WordCounts())
 
     def read(self, reader: RowReader, item: ReadItem) -> tuple[Matrix, Mapping[str, int]]:
         """Read the valid rows of a chunk, and its words."""
         rows = reader.rows(item[0])
         return reader.checked(rows.X, rows.places).X, rows.words or {}
 
-    def step(self, state: _Counted, rows: tuple[Matrix, Mapping[str, int]]) -> tuple[_Counted, None]:
+    def step(self, state: Counted, rows: tuple[Matrix, Mapping[str, int]]) -> tuple[Counted, None]:
         """Count the rows of a chunk."""
         X, words = rows
         state.words.add(words)
-        return _Counted(Frequencies.joined([state.frequencies, Frequencies.of(X)]), state.words), None
+        return Counted(Frequencies.joined([state.frequencies, Frequencies.of(X)]), state.words), None
 
-    def join(self, first: _Counted, second: _Counted) -> _Counted:
+    def join(self, first: Counted, second: Counted) -> Counted:
         """Add the counts of two states."""
         frequencies = Frequencies.joined([first.frequencies, second.frequencies])
-        return _Counted(frequencies, WordCounts.joined([first.words, second.words]))
+        return Counted(frequencies, WordCounts.joined([first.words, second.words]))
 
 
 def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:

@@ -151,12 +151,6 @@ class LineReader:
         if self.end:
             self._buffer[self.end - 1] = _LINE_FEED
 
-    def drop_line(self) -> bool:
-        """Drop a line that a watch refused before all of it was held; False if it is the last."""
-        self.base += self._filled
-        self._filled = 0
-        return self.skip_line(1 << 62)
-
     def skip_line(self, limit: int) -> bool:
         """Drop bytes up to and with the next line feed; False if there is none in front of position `limit`."""
         while self.base < limit:

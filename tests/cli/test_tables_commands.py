@@ -7,7 +7,6 @@ import pickle
 import re
 import shlex
 import shutil
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from click.testing import CliRunner
 from sklearn.datasets import dump_svmlight_file
 
 import streamkm
-from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, open_documents, open_source, sweep
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, open_source, sweep
 from streamkm.cli.main import main
 from streamkm.sources.fitted_tables import table_options
 
@@ -260,14 +259,6 @@ def test_one_rule_for_tables_and_documents(trips):
     how = ("--set", "text.field=payment", "--set", "text.tfidf=false", "--set", "text.n_features=64")
     run("fit", "trips.csv", "-k", 2, "-o", "b", "--no-report", *how)
     assert Path("b/text.json").exists()
-
-
-def test_digits_that_are_read_as_documents_are_warned_of(trips):
-    with pytest.warns(UserWarning, match="its words are numbers, such as '.*', whose digits are hashed"):
-        next(open_documents("trips.csv", field="distance", tfidf=False).stream(1 << 20))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        next(open_documents("trips.csv", field="payment", tfidf=False).stream(1 << 20))
 
 
 def test_threads_and_workers_give_the_same_bits(trips, client):

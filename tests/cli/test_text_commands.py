@@ -239,7 +239,7 @@ def test_frequencies_are_written_whole_or_not_at_all(tmpfs):
         ("jsonl", '{"body": "a"}\n{"body": 3}\n', "field 'body' holds 3", 2),
         ("jsonl", '{"body": "a"}\n{"body": "b"\n', "malformed JSON", 2),
         ("csv", 'id,body\n1,a\n2,"b\n', "malformed CSV", 3),
-        ("csv", "id,body\n1,a\n2\n", "column 1 is missing", 3),
+        ("csv", "id,body\n1,a\n2\n", "field 'body' is missing; the record has id", 3),
         ("csv", "id,text\n1,a\n", "body", None),
     ],
 )
@@ -275,7 +275,7 @@ def test_keys_for_documents_where_there_are_none(folder):
         ("text.n_features=0", "n_features"),
         ("data.n_features=5", "n_features= does not apply to jsonl"),
         ("text.delimiter=;", "delimiter= does not apply to jsonl"),
-        ("text.field=nowhere", "field 'nowhere' is missing; the object has id, body"),
+        ("text.field=nowhere", "field 'nowhere' is missing; the record has id, body"),
     ],
 )
 def test_wrong_settings(folder, setting, message):

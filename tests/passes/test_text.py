@@ -468,7 +468,7 @@ def test_what_is_no_bag():
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
-    with pytest.raises(MissingDependencyError, match=r"install streamkm\[text\]"):
+    with pytest.raises(MissingDependencyError, match=r"x\.parquet is read by pyarrow: pip install"):
         open_documents(tmp_path / "x.parquet", field="text")
 
 

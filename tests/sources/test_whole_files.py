@@ -124,8 +124,8 @@ def test_large_files_are_refused_as_long_lines_are(tmp_path):
     ("content", "message"),
     [
         (b"caf\xe9", r"bad\.txt \(byte 3\): byte 0xe9 is not UTF-8 .*decode_error=\"replace\""),
-        (gzip.compress(b"red fish"), r"bad\.txt: gzip data, not UTF-8 text; convert it, or leave it out"),
-        ("red".encode("utf-16"), r"bad\.txt: UTF-16 text, not UTF-8 text; convert it"),
+        (gzip.compress(b"red fish"), r"bad\.txt \(byte 1\): byte 0x8b is not UTF-8"),
+        ("red".encode("utf-16"), r"bad\.txt \(byte 0\): byte 0xff is not UTF-8"),
     ],
     ids=["latin 1", "packed", "utf-16"],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,15 +17,24 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.long_lines import LineCost, LineRoom
+from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom
+from streamkm.text.feature_hashing import KINDS, Input, kind_remedy
 
 SAMPLE_BYTES = 1 << 17  # text that is looked at to tell how many rows there are, and how large they become
 OBJECT_BYTES = 64  # of a document as a Python object, beside its text
+_SHOWN, _SHOWN_NAMES = 60, 12  # characters of a value, and names, in messages
 _IN_WORDS = np.array([chr(byte).isalnum() or byte == ord("_") or byte >= 0x80 for byte in range(256)])
 
 
+Fields: TypeAlias = Mapping[Any, Any]
+"""Values of a record by name; of CSV also by number, from 0."""
+
 Record: TypeAlias = tuple[int, Any, int]
 """The place of a document, the document, and bytes of text that it takes up."""
+
+
+class MalformedFieldError(Exception):
+    """A field of a record that is missing, or of a type that does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,8 @@ class Documents(ABC):
     libraries: tuple[str, ...] = ("words",)  # what takes texts apart
     id_column: str | None = None
 
+    details: Mapping[str, str]  # as of `RowSource.details`
+    taken: Mapping[str, Any] = MappingProxyType({})  # what of the files makes a document, as JSON values
     chunked: bool = True  # whether pieces can be read in any order, in any thread or process
     _line_bound: tuple[LineRoom, LineCost] | None = None
 
@@ -82,19 +95,13 @@ class Documents(ABC):
         """Yield ids of the documents in order, None for each without one; nothing where there is no `id_column`."""
         return iter(())
 
-    def details(self) -> dict[str, str]:
-        """See `RowSource.details`."""
-        return {}
-
-    def taken(self) -> dict[str, Any]:
-        """What of the files makes a document, as JSON values."""
-        return {}
-
 
 class DocumentList(Documents):
     """Documents of a sequence in memory, which is not copied. Pickles with all of them."""
 
     in_process = True
+    details: Mapping[str, str] = MappingProxyType({"format": "documents in memory"})
+    _ends: NDArray[np.int64]  # (units,): bytes up to each, and with it
 
     def __init__(self, documents: Sequence[Any], *, name: str = "list of documents") -> None:
         if not len(documents):
@@ -107,7 +114,16 @@ class DocumentList(Documents):
         self.resident_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
 
     def chunks(self, text_bytes: int) -> Sequence[Chunk]:
-        return ChunkRuns.of((0, *cut) for cut in cut_at(self._ends, text_bytes))
+        return ChunkRuns.of(self._cuts(text_bytes))
+
+    def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """Runs of units of about so much text; O(runs log n)."""
+        start = done = 0
+        while start < len(self._ends):
+            stop = max(start + 1, int(np.searchsorted(self._ends, done + text_bytes, side="right")))
+            end = int(self._ends[stop - 1])
+            yield 0, start, stop, end - done
+            start, done = stop, end
 
     def read(self, chunk: Chunk) -> Batch:
         documents = [self.document(number) for number in range(chunk.start, chunk.stop)]
@@ -118,10 +134,11 @@ class DocumentList(Documents):
         return self._documents[number]
 
     def sample(self) -> tuple[Batch, float | None]:
-        return self.read(self.chunks(SAMPLE_BYTES)[0]), float(self._ends[-1])
-
-    def details(self) -> dict[str, str]:
-        return {"format": "documents in memory"}
+        """Look at documents all through the list, but at no long one."""
+        sizes, total = np.diff(self._ends, prepend=0), int(self._ends[-1])
+        chosen = np.flatnonzero(sizes < LONG_BYTES)[:: max(1, total // SAMPLE_BYTES)]
+        documents = [self.document(number) for number in chosen.tolist()]
+        return Batch(documents, chosen, int(sizes[chosen].sum())), float(total)
 
 
 class DocumentStream(Documents):
@@ -140,6 +157,8 @@ class DocumentStream(Documents):
     def __init__(self, documents: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
         self._documents = documents
         self.replayable = not isinstance(documents, Iterator)
+        how = "made anew for every pass" if self.replayable else "read once only"
+        self.details = {"format": f"documents of a program, {how}"}
         iterator = self._start()
         self._head = next(batches(_numbered(iterator), SAMPLE_BYTES), None)
         if self._head is None:
@@ -158,11 +177,6 @@ class DocumentStream(Documents):
     def sample(self) -> tuple[Batch, float | None]:
         assert self._head is not None
         return self._head, None
-
-    def details(self) -> dict[str, str]:
-        return {
-            "format": f"documents of a program, {'made anew for every pass' if self.replayable else 'read once only'}"
-        }
 
     def _start(self) -> Iterator[Any]:
         made = self._documents() if callable(self._documents) else self._documents
@@ -212,11 +226,37 @@ def count_words(text: NDArray[np.uint8]) -> int:
     return int(np.count_nonzero(in_words[1:] > in_words[:-1])) + 1
 
 
-def cut_at(ends: NDArray[np.int64], text_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Cut into runs (start, stop, bytes) of about `text_bytes`; `ends` (n,): bytes up to each. O(runs log n)."""
-    start = done = 0
-    while start < len(ends):
-        stop = max(start + 1, int(np.searchsorted(ends, done + text_bytes, side="right")))
-        end = int(ends[stop - 1])
-        yield start, stop, end - done
-        start, done = stop, end
+def document_of(record: Fields, fields: Iterable[str | int], kind: Input) -> Any:
+    """One document of fields of a record; tokens of text are what blanks separate.
+
+    One field is the document itself, or its count. Of several, texts and lists of tokens follow each other, and counts
+    keep their fields' names; a count that is null is none. Raises MalformedFieldError.
+    """
+    values: dict[str, Any] = {}
+    for field in fields:
+        if field not in record:
+            raise MalformedFieldError(f"field {field!r} is missing; the record has {shown_names(record)}")
+        value = record[field]
+        values[str(field)] = value.split() if kind == "tokens" and isinstance(value, str) else value
+    if kind == "counts":
+        only = next(iter(values.values()))
+        counts = only if len(values) == 1 and isinstance(only, Mapping) else values
+        return {name: count for name, count in counts.items() if count is not None}
+    types, what = KINDS[kind]
+    for name, value in values.items():
+        if not isinstance(value, types):
+            remedy = kind_remedy(value, "give every record one, if empty")
+            raise MalformedFieldError(f'field {name!r} holds {shown(value)} where input="{kind}" needs {what}{remedy}')
+    return "\n".join(values.values()) if kind == "text" else [*chain.from_iterable(values.values())]
+
+
+def shown_names(names: Iterable[str | int]) -> str:
+    """The first names of fields or columns, for messages."""
+    first = [str(name) for name in islice(names, _SHOWN_NAMES + 1)]
+    return ", ".join([*first[:_SHOWN_NAMES], *(["..."] if len(first) > _SHOWN_NAMES else [])]) or "none"
+
+
+def shown(value: Any) -> str:
+    """The beginning of a value, for messages."""
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

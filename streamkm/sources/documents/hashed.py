@@ -5,8 +5,6 @@ Hashing is stateless, so a chunk of documents becomes a chunk of rows by itself.
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict
@@ -17,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import working_dtype
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk, chunk_runs
@@ -26,8 +24,6 @@ from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom, LongLine
 from streamkm.sources.prepared import CachedRows, PreparedRows
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 
-_MOST_NUMBERS = 0.9  # of words that are a document's
-_SEPARATORS, _NUMBER = re.compile(r"[\s,;]+"), re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
 _TOKEN_BYTES, _READ_COPIES, _DECODED_COPIES = 72, 4, 3  # a token as a Python object in a list; copies of a text
 _TWO_BYTES, _FOUR_BYTES = 0xC4, 0xF0  # first bytes of UTF-8 from which characters take so many
@@ -64,31 +60,27 @@ class HashedText(RowSource):
         self.dtype = np.dtype(hashing.dtype)
         # the seed is left out where it says nothing, so that earlier stores and checkpoints are known
         told = {name: value for name, value in asdict(hashing).items() if name != "seed" or value}
-        self.made_with = {"documents": documents.taken(), "hashing": told}
+        self.made_with = {"documents": dict(documents.taken), "hashing": told}
 
     @cached_property
-    def _densities(self) -> tuple[float, float | None, int | None]:
+    def _densities(self) -> tuple[float, int | None, int | None]:
         """Decoded bytes of rows for each byte of text, rows in all, and features in all, from a few documents."""
         batch, text_bytes = self.documents.sample()
         if not batch.documents:  # long ones alone, of files
-            return LONG_DENSITY, None if text_bytes is None else text_bytes / LONG_BYTES, None
-        if self.documents.files:
-            _warn_of_numbers(batch, self.documents.name)
+            return LONG_DENSITY, None if text_bytes is None else max(1, round(text_bytes / LONG_BYTES)), None
         X, _ = self._hash(batch, None)
-        decoded = X.nnz * (self.dtype.itemsize + _VALUE_BYTES) + X.shape[0] * _ROW_BYTES
         seen = max(batch.n_bytes, 1)
+        decoded = X.nnz * (self.dtype.itemsize + _VALUE_BYTES) + X.shape[0] * _ROW_BYTES
+        density = max(decoded / seen, 0.01)
         if text_bytes is None:
-            return max(decoded / seen, 0.01), None, None
+            return density, None, None
         times = text_bytes / seen
-        return max(decoded / seen, 0.01), X.shape[0] * times, _features_of_more(X, times)
+        return density, max(1, round(X.shape[0] * times)), _features_of_more(X, times)
 
     @property
     def estimated_rows(self) -> int | None:
         """Rows, exactly or from a look at a few documents; None for a stream."""
-        if self.n_rows is not None:
-            return self.n_rows
-        rows = self._densities[1]
-        return None if rows is None else max(1, round(rows))
+        return self._densities[1] if self.n_rows is None else self.n_rows
 
     @property
     def estimated_occurring(self) -> int | None:
@@ -134,14 +126,11 @@ class HashedText(RowSource):
     def details(self) -> dict[str, str]:
         """Say what the documents are and how they are hashed; see `RowSource.details`."""
         hashing = self.hashing
-        units = {"tokens": "tokens", "counts": "names"}.get(hashing.input, f"{hashing.analyzer} n-grams")
         low, high = hashing.ngram_range
-        lengths = f" of {low} to {high}" if hashing.input == "text" else ""
+        units = f"{hashing.analyzer} n-grams of {low} to {high}" if hashing.input == "text" else hashing.input
         signs = "signed" if hashing.alternate_sign else "unsigned"
-        return {
-            **self.documents.details(),
-            "hashing": f"{units}{lengths} to {hashing.n_features:,} features, {signs}, norm {hashing.norm}",
-        }
+        text = f"{units} to {hashing.n_features:,} features, {signs}, norm {hashing.norm}"
+        return {**self.documents.details, "hashing": text}
 
     def _rows(self, batch: Batch) -> Rows:
         if self._shift is None:
@@ -186,19 +175,6 @@ def _line_memory(line: LongLine, hashing: FeatureHashing) -> int:
     n_units = max(1, line.n_units) if hashing.analyzer == "word" else line.n_bytes
     tokens = sum(n_units * _TOKEN_BYTES + length * line.n_bytes for length in range(low, high + 1))
     return decoded + max(text, tokens)
-
-
-def _warn_of_numbers(batch: Batch, name: str) -> None:
-    """Say so where what is taken for documents looks like a table of numbers."""
-    words = [word for text in batch.documents if isinstance(text, str) for word in _SEPARATORS.split(text) if word]
-    n_numbers = sum(_NUMBER.fullmatch(word) is not None for word in words)
-    if n_numbers > _MOST_NUMBERS * len(words):
-        warnings.warn(
-            f"{name} is read as documents, and its words are numbers, such as {words[0]!r}, whose digits are hashed; a "
-            f"table of numbers is read as rows: open_source, or streamkm fit without text.field",
-            StreamkmWarning,
-            stacklevel=2,
-        )
 
 
 def hashed_text(source: RowSource) -> HashedText | None:

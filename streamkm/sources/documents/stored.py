@@ -1,0 +1,192 @@
+"""Documents whose storage says where each of them is: rows of Parquet files, and text files of one document each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from streamkm.core.exceptions import InvalidInputError, SourceError
+from streamkm.sources.arrow import guarded, readable
+from streamkm.sources.base import row_places
+from streamkm.sources.chunks import Chunk
+from streamkm.sources.documents.base import (
+    Batch,
+    DocumentList,
+    MalformedFieldError,
+    document_of,
+    shown_names,
+)
+from streamkm.sources.documents.files import DecodeError, MalformedTextError, decoded
+from streamkm.sources.formats import is_folder
+from streamkm.sources.local import natural, opened
+from streamkm.sources.long_lines import LONG_BYTES, LineWatch
+from streamkm.sources.paths import visible_files
+from streamkm.sources.remote.objects import is_remote, remote_library
+from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
+from streamkm.text.feature_hashing import Input
+
+_SAMPLE_ROWS = 256
+
+
+class ParquetDocuments(DocumentList):
+    """Documents of one or several columns. A row group is never split; only the columns asked for are read.
+
+    `fields`: columns of strings, of lists of strings, or for counts of numbers, strings, structs or maps. `ids_from`: a
+    column that names documents. Raises MissingDependencyError; SourceError for files that are missing or no Parquet;
+    InvalidInputError where a column is missing, or there are no rows.
+    """
+
+    in_process = False
+
+    def __init__(self, paths: Sequence[str], fields: tuple[str, ...], kind: Input, ids_from: str | None) -> None:
+        self.files = self.paths = tuple(map(opened_path, paths))
+        self.libraries = (*self.libraries, "pyarrow", *remote_library(*self.paths))
+        self.fields, self.kind, self.id_column = fields, kind, ids_from
+        self.name = name_of(self.paths)
+        # of each row group that has rows: file, number there, rows, decoded and stored bytes of the columns
+        self._groups = np.array([group for part in range(len(paths)) for group in self._groups_of(part)], np.int64)
+        if not len(self._groups):
+            raise InvalidInputError(f"{self.name} has 0 rows; at least 1 document is needed")
+        self._begins, self._ends = np.cumsum([0, *self._groups[:, 2]]), np.cumsum(self._groups[:, 3])
+        self.n_rows, self.n_bytes = int(self._begins[-1]), int(self._groups[:, 4].sum())
+        files = f" in {len(paths):,} files" if len(paths) > 1 else ""
+        self.details = {"format": f"Parquet{files}", "chunks": f"{len(self._groups):,} row groups"}
+        self.taken = {"format": "ParquetDocuments", "fields": list(fields), "input": kind}
+
+    def _groups_of(self, part: int) -> Iterator[tuple[int, ...]]:
+        with _parquet(self.paths[part]) as file:
+            known = file.schema_arrow.names
+            for field in (*self.fields, self.id_column or self.fields[0]):
+                if field not in known:
+                    raise InvalidInputError(
+                        f"{self.paths[part]}: column {field!r} is missing; it has {shown_names(known)}"
+                    )
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                leaves = [
+                    (leaf.total_uncompressed_size, leaf.total_compressed_size)
+                    for leaf in map(group.column, range(group.num_columns))
+                    if leaf.path_in_schema.split(".", 1)[0] in self.fields
+                ]
+                if group.num_rows:
+                    yield part, number, group.num_rows, *map(sum, zip(*leaves, strict=True))
+
+    def read(self, chunk: Chunk) -> Batch:
+        documents: list[Any] = []
+        here, begins = self._groups[chunk.start : chunk.stop], self._begins[[chunk.start, chunk.stop]].tolist()
+        for part in np.unique(here[:, 0]).tolist():
+            with _parquet(self.paths[part]) as file:
+                numbers = here[here[:, 0] == part, 1].tolist()
+                table = file.read_row_groups(numbers, columns=list(self.fields), use_threads=False)
+            documents += self._of_rows(table, begins[0] + len(documents))
+        return Batch(documents, row_places(*begins), chunk.n_bytes)
+
+    def ids(self) -> Iterator[list[str | None]]:
+        """See `Documents.ids`: one pass over that column."""
+        for path in self.paths:
+            with _parquet(path) as file:
+                for table in file.iter_batches(columns=[self.id_column], use_threads=False):
+                    yield [None if each is None else str(each) for each in table.column(0).to_pylist()]
+
+    def sample(self) -> tuple[Batch, float | None]:
+        """Look at the first rows of the first row group."""
+        part, number, n_rows, text, _ = self._groups[0].tolist()
+        with _parquet(self.paths[part]) as file:
+            rows = file.iter_batches(_SAMPLE_ROWS, row_groups=[number], columns=list(self.fields), use_threads=False)
+            documents = self._of_rows(next(rows), 0)
+        n_bytes = max(1, round(text * len(documents) / n_rows))
+        return Batch(documents, row_places(0, len(documents)), n_bytes), float(self._ends[-1])
+
+    def describe(self, place: int) -> str:
+        """Say where a document is: ``row 7 of x.parquet``; rows are counted from 0."""
+        parts = self._groups[:, 0]
+        part = parts[np.searchsorted(self._begins, place, side="right") - 1]
+        return f"row {place - self._begins[np.searchsorted(parts, part)]:,} of {self.paths[part]}"
+
+    def _of_rows(self, table: Any, first: int) -> list[Any]:
+        """Documents of rows; `first`: the place of the first one."""
+        columns = []
+        for column in map(table.column, self.fields):
+            is_map = str(column.type).startswith("map<")
+            columns.append([dict(each) if is_map and each is not None else each for each in column.to_pylist()])
+        documents: list[Any] = []
+        for values in zip(*columns, strict=True):
+            try:
+                documents.append(document_of(dict(zip(self.fields, values, strict=True)), self.fields, self.kind))
+            except MalformedFieldError as problem:
+                raise InvalidInputError(f"{self.describe(first + len(documents))}: {problem}") from None
+        return documents
+
+
+@contextmanager
+def _parquet(path: str) -> Iterator[Any]:
+    """Give a pyarrow.parquet.ParquetFile; its errors become SourceError."""
+    with guarded(path, "Parquet"):
+        from pyarrow import parquet
+
+        opened, remote = readable(path)
+        with remote or nullcontext(), parquet.ParquetFile(opened, page_checksum_verification=True) as file:
+            yield file
+
+
+class WholeFiles(DocumentList):
+    """A document a file, in the order of their names; empty files are blank documents.
+
+    `paths`: files, and folders, which stand for the files in them. Raises SourceError, SourceNotFoundError: no file, or
+    one that cannot be opened. Raises InvalidInputError: all files are empty.
+    """
+
+    in_process = False
+    id_column = "file"
+
+    def __init__(self, paths: Sequence[str], kind: Input, decode_error: DecodeError) -> None:
+        remote = next((path for path in paths if is_remote(path)), None)
+        if remote is not None:
+            raise SourceError(f"{remote} is a URL; files that are a document each are read from local disks only")
+        found = {file for path in paths for file in (_files_in(path) if is_folder(path) else [path])}
+        self.paths = tuple(opened(path) for path in sorted(found, key=natural))
+        self.files = (str(paths[0]),) if len(paths) == 1 and is_folder(paths[0]) else self.paths
+        self.name = name_of(self.files)
+        self.kind, self.decode_error = kind, decode_error
+        self.n_rows = len(self.paths)
+        self.details = {"format": f"{self.n_rows:,} text files, a document each"}
+        self.taken = {"format": "WholeFiles", "input": kind, "decode_error": decode_error}
+        self._sizes = np.array([file_size(path) for path in self.paths], np.int64)
+        self._ends = np.cumsum(self._sizes + 1)  # an empty document takes time, too
+        self.n_bytes = int(self._sizes.sum())
+        if self.n_bytes == 0:
+            raise InvalidInputError(f"{self.name}: {self.n_rows:,} empty files; at least 1 with text is needed")
+
+    def document(self, number: int) -> Any:
+        path, text = self.paths[number], self._text(number)
+        if self._line_bound is not None and len(text) >= LONG_BYTES:
+            LineWatch(path, *self._line_bound, lambda _: 1)(np.frombuffer(text, np.uint8), 0, None)
+        try:
+            document = decoded(text, 0, self.decode_error)
+        except MalformedTextError as problem:
+            raise InvalidInputError(f"{path} (byte {problem.byte:,}): {problem}") from None
+        return document if self.kind == "text" else document.split()
+
+    def _text(self, number: int) -> bytes:
+        with open_binary(self.paths[number]) as file:
+            return file.read()
+
+    def ids(self) -> Iterator[list[str | None]]:
+        """Paths below the folder that was given, or below the one that all files are in."""
+        folders = [os.path.dirname(os.path.abspath(path)) for path in self.paths]
+        folder = os.path.commonpath(folders) if self.files == self.paths else self.files[0]
+        yield [os.path.relpath(path, folder).replace(os.sep, "/") for path in self.paths]
+
+    def describe(self, place: int) -> str:
+        return str(self.paths[place])
+
+
+def _files_in(folder: str) -> list[str]:
+    found = visible_files(folder)
+    if not found:
+        raise SourceError(f"{folder} is a directory without files (names that begin with . or _ are left out)")
+    return found
