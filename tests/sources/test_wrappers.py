@@ -63,9 +63,6 @@ class OddDocuments(Documents):
     def chunks(self, text_bytes):
         return ()
 
-    def taken(self):
-        return {}
-
     def read(self, chunk):
         raise AssertionError
 
