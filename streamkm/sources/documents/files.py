@@ -1,6 +1,6 @@
 """Documents in text files, plain or compressed: one a line, one a line of JSON, or one a record of CSV.
 
-A record is what `TextFormat` says; `TextFiles` opens files, cuts lines into ranges of bytes, and reads CSV in order.
+A record is what `TextFormat` says; `TextFiles` opens files and cuts them into ranges of bytes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.chunks import Chunk, ChunkRuns
@@ -52,6 +53,8 @@ DecodeError = Literal["strict", "ignore", "replace"]
 NAMES = {"lines": "lines of text", "jsonl": "JSON lines", "csv": "CSV text"}
 PROBES = 8  # places of plain text that are looked at
 IDS_BYTES = 1 << 22  # text of which ids are taken at a time
+# CSV is cut where records start, which quoted line feeds hide: so many bytes apart, or a part in so many of a file
+STEP_BYTES, STEPS = 1 << 16, 1 << 16
 _EVERYTHING = 1 << 62
 
 
@@ -74,10 +77,10 @@ class TextFormat:
     delimiter: str = ","  # one ASCII character
     header: bool = True  # whether the first record of every file of CSV names its columns
 
-    def records(self, reader: LineReader) -> Iterator[tuple[int, Fields, int]]:
-        """Yield (position, fields, position of the next) from a line on; of CSV from the beginning of a file on."""
+    def records(self, reader: LineReader, names: list[str] | None = None) -> Iterator[tuple[int, Fields, int]]:
+        """Yield (position, fields, position of the next); the first record of CSV is a header where `names` is None."""
         if self.form == "csv":
-            yield from self._rows(reader)
+            yield from self._rows(reader, names)
             return
         for position, line in _lines(reader):
             end = position + len(line) + 1
@@ -86,7 +89,7 @@ class TextFormat:
             elif line and not line.isspace():
                 yield position, _object(decoded(line, position, self.decode_error), position), end
 
-    def _rows(self, reader: LineReader) -> Iterator[tuple[int, Fields, int]]:
+    def _rows(self, reader: LineReader, header: list[str] | None) -> Iterator[tuple[int, Fields, int]]:
         """Yield the records that Python's csv module finds; blank lines are left out."""
         # long documents are longer than the module's limit, which is one for all of the process
         csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
@@ -99,10 +102,9 @@ class TextFormat:
                 start, end = position if start is None else start, position + len(line) + 1
                 yield decoded(line, position, self.decode_error) + "\n"
 
-        header: list[str] | None = None if self.header else []
         try:
             for row in csv.reader(texts(), delimiter=self.delimiter, strict=True):
-                if row and header is None:
+                if row and header is None and self.header:
                     header = row
                 elif row:
                     record: dict[Any, Any] = {}
@@ -115,10 +117,11 @@ class TextFormat:
 
 
 class TextFiles(Documents):
-    """Documents of text files. Plain lines are cut at byte ranges, of which each owns what starts in it.
+    """Documents of text files. Plain text is cut at byte ranges, of which each owns what starts in it.
 
-    Places are bytes of the unpacked text. Raises InvalidParameterError, SourceError, SourceNotFoundError: no path; a
-    path that does not exist or is no regular file. Raises InvalidInputError if all files are empty.
+    CSV is read once to find places where records start, which are kept and pickled along. Places are bytes of the
+    unpacked text. Raises InvalidParameterError, SourceError, SourceNotFoundError: no path; a path that does not exist
+    or is no regular file. Raises InvalidInputError if all files are empty.
     """
 
     n_rows = None
@@ -133,7 +136,8 @@ class TextFiles(Documents):
         self.n_bytes: int = sum(self.sizes)
         self.name = name_of(self.paths)
         packed = {compression(path).replace("plain", "none") for path in self.paths}
-        self.chunked = packed == {"none"} and text_format.form != "csv"
+        self.chunked = packed == {"none"}
+        self._starts: dict[int, NDArray[np.int64]] = {}
         files = f" in {len(paths):,} files" if len(paths) > 1 else ""
         self.details = {"format": NAMES[text_format.form] + files, "compression": " and ".join(sorted(packed))}
         self.taken = asdict(text_format)
@@ -146,9 +150,23 @@ class TextFiles(Documents):
     def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         for part, size in enumerate(self.sizes):
             n_chunks = -(-size // text_bytes)
-            for number in range(n_chunks):
-                start, stop = size * number // n_chunks, size * (number + 1) // n_chunks
+            cuts = [size * number // n_chunks for number in range(n_chunks + 1)] if size else []
+            if self.text_format.form == "csv" and n_chunks > 1:
+                starts = self._record_starts(part)
+                cuts = np.unique(starts[np.searchsorted(starts, cuts)]).tolist()
+            for start, stop in pairwise(cuts):
                 yield part, start, stop, stop - start
+
+    def _record_starts(self, part: int) -> NDArray[np.int64]:
+        """Places of records of CSV, a step or more apart, from the beginning of a file to its end."""
+        if part not in self._starts:
+            size, starts = self.sizes[part], [0]
+            for place, _, _ in self._records(part):
+                position = place - (part << PLACE_BITS)
+                if position >= starts[-1] + max(STEP_BYTES, size // STEPS):
+                    starts.append(position)
+            self._starts[part] = np.array([*starts, size], np.int64)
+        return self._starts[part]
 
     def read(self, chunk: Chunk) -> Batch:
         return batch_of(list(self._records(chunk.part, chunk.start, chunk.stop)))
@@ -171,7 +189,8 @@ class TextFiles(Documents):
                 return
             position = 0
             try:
-                for position, fields, end in self.text_format.records(reader):
+                names = self._names(part) if start > 0 else None
+                for position, fields, end in self.text_format.records(reader, names):
                     if position < stop:
                         yield part << PLACE_BITS | position, self._made(fields), end - position
                     if end >= stop:
@@ -179,6 +198,14 @@ class TextFiles(Documents):
             except (MalformedTextError, MalformedFieldError) as problem:
                 place = part << PLACE_BITS | getattr(problem, "byte", position)
                 raise InvalidInputError(f"{self.describe(place)}: {problem}") from None
+
+    def _names(self, part: int) -> list[str] | None:
+        """Names of the columns of a file of CSV, for records behind its beginning."""
+        if self.text_format.form != "csv" or not self.text_format.header:
+            return None
+        with opened_text(self.paths[part]) as (fill, _):
+            rows = replace(self.text_format, header=False).records(LineReader(fill, 0, STEP_BYTES))
+            return [*next(rows)[1].values()]
 
     def _made(self, fields: Fields) -> Any:
         """The document of a record, or its id."""
@@ -189,7 +216,7 @@ class TextFiles(Documents):
 
     def sample(self) -> tuple[Batch, float | None]:
         """Look at places all through plain lines, else at the beginning of the first files; up to a long line each."""
-        if self.chunked:
+        if spread_out := self.chunked and self.text_format.form != "csv":
             chunks, step = self.chunks(max(self.n_bytes, SAMPLE_BYTES) // PROBES), SAMPLE_BYTES // PROBES
             spread = chunks[:: -(-len(chunks) // PROBES)]
             probes = [(chunk.part, chunk.start, min(chunk.start + step, chunk.stop)) for chunk in spread]
@@ -200,7 +227,7 @@ class TextFiles(Documents):
             with suppress(LongLineError):
                 for record in self._records(*probe, stop_at_long):
                     found.append(record)  # noqa: PERF402 - those in front of a long line are kept
-            if sum(n_bytes for _, _, n_bytes in found) >= SAMPLE_BYTES and not self.chunked:
+            if sum(n_bytes for _, _, n_bytes in found) >= SAMPLE_BYTES and not spread_out:
                 break
         with opened_text(self.paths[int(np.argmax(self.sizes))]) as (fill, raw):
             unpacked = 1.0 if self.chunked else len(read_text(fill, BLOCK_BYTES)) / max(raw.tell(), 1)
