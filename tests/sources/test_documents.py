@@ -428,6 +428,15 @@ def test_documents_of_long_lines_are_sampled_where_there_are_no_others(tmp_path)
     assert 3 <= source.estimated_rows <= 5
 
 
+@cases("n_rows", [4001, 4004, 4008])
+def test_plain_lines_are_sampled_at_eight_places(tmp_path, n_rows):
+    path = tmp_path / "x.txt"
+    path.write_text("red fish, blue fish, and a hundred other words of the sea\n" * n_rows)
+    batch, n_bytes = TextFiles([path], TextFormat("lines", "text", "strict")).sample()
+    assert n_bytes == path.stat().st_size
+    assert {*(8 * batch.places // path.stat().st_size).tolist()} == {*range(8)}
+
+
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("streamkm.sources.text_lines.MAX_LINE_BYTES", 1 << 20)
     (tmp_path / "x.txt").write_bytes(b"short\n" + b"x" * (3 << 20))

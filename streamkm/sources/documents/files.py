@@ -217,8 +217,8 @@ class TextFiles(Documents):
     def sample(self) -> tuple[Batch, float | None]:
         """Look at places all through plain lines, else at the beginning of the first files; up to a long line each."""
         if spread_out := self.chunked and self.text_format.form != "csv":
-            chunks, step = self.chunks(max(self.n_bytes, SAMPLE_BYTES) // PROBES), SAMPLE_BYTES // PROBES
-            spread = chunks[:: -(-len(chunks) // PROBES)]
+            chunks, step = self.chunks(-(-max(self.n_bytes, SAMPLE_BYTES) // PROBES)), SAMPLE_BYTES // PROBES
+            spread = [chunks[i] for i in np.unique(np.linspace(0, len(chunks) - 1, PROBES).astype(int)).tolist()]
             probes = [(chunk.part, chunk.start, min(chunk.start + step, chunk.stop)) for chunk in spread]
         else:
             probes = [(part, 0, SAMPLE_BYTES) for part in np.flatnonzero(self.sizes).tolist()]
