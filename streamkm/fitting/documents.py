@@ -155,10 +155,10 @@ def count_and_weight(
             f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
             f"callable that returns a fresh iterator, or tfidf=False"
         )
-    counted, stage = _counted(source, executor, memory_limit)
+    (frequencies, counts), stage = _counted(source, executor, memory_limit)
     text = hashed_text(source)
-    words = None if text is None else WordTable.of(counted.words, text.hashing)
-    rows = weight_rows(source, TfIdf(counted.frequencies, words=words, **vars(fit)))
+    words = None if text is None else WordTable.of(counts, text.hashing)
+    rows = weight_rows(source, TfIdf(frequencies, words=words, **vars(fit)))
     # a plan is the same before and after, so that what it refuses names a limit that will do
     rows.unloaded_bytes = max(0, held + COUNTED_BYTES - resident_bytes())
     rows.stages_before = (*source.stages_before, stage)
@@ -214,5 +214,5 @@ def _counted(source: RowSource, executor: Any, memory_limit: Any) -> tuple[Count
     with under_limit(memory_limit), open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
         trim_heap(memory_limit_bytes(memory_limit))
         counted = PassContext(executor=workers, reader=reader).run(CountFeatures(), stage)
-        stage.rows, stage.read_bytes = counted.frequencies.n_rows, source.n_bytes or 0
+        stage.rows, stage.read_bytes = counted[0].n_rows, source.n_bytes or 0
     return counted, stage

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,18 +19,14 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.documents.base import Batch, Documents
 from streamkm.sources.documents.hashed import hashed_text
 from streamkm.text.tfidf import Frequencies
-from streamkm.text.words import WordCounts, WordTable
+from streamkm.text.words import WordTable, joined_counts
 
 COUNTING_COPIES = 24  # of the rows that documents become: texts, words, and entries, by two threads
 PIECES, PIECE_BYTES = 32, 1 << 16  # of text
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Number of rows in which each feature occurs, and of documents in which each word occurs."""
-
-    frequencies: Frequencies
-    words: WordCounts
+Counted: TypeAlias = tuple[Frequencies, dict[str, int]]
+"""Number of rows in which each feature occurs, and of documents in which each word occurs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class CountFeatures(Pass[Counted, None, Counted]):
 
     def start(self) -> Counted:
         """A state without counts."""
-        return Counted(Frequencies.of(sp.csr_array((0, 1))), WordCounts())
+        return Frequencies.of(sp.csr_array((0, 1))), {}
 
     def read(self, reader: RowReader, item: ReadItem) -> tuple[Matrix, Mapping[str, int]]:
         """Read the valid rows of a chunk, and its words."""
@@ -52,14 +49,11 @@ class CountFeatures(Pass[Counted, None, Counted]):
 
     def step(self, state: Counted, rows: tuple[Matrix, Mapping[str, int]]) -> tuple[Counted, None]:
         """Count the rows of a chunk."""
-        X, words = rows
-        state.words.add(words)
-        return Counted(Frequencies.joined([state.frequencies, Frequencies.of(X)]), state.words), None
+        return self.join(state, (Frequencies.of(rows[0]), rows[1])), None
 
     def join(self, first: Counted, second: Counted) -> Counted:
         """Add the counts of two states."""
-        frequencies = Frequencies.joined([first.frequencies, second.frequencies])
-        return Counted(frequencies, WordCounts.joined([first.words, second.words]))
+        return Frequencies.joined([first[0], second[0]]), joined_counts(first[1], second[1])
 
 
 def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
@@ -73,11 +67,11 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
     text = hashed_text(source)
     if text is None or not text.replayable:
         return None
-    counts = WordCounts()
+    counts: dict[str, int] = {}
     with progress.stage("words") as stage:
         for batch in _pieces(text.documents):
             looked_at = np.ones(len(batch.documents), np.bool_)
-            counts.add(text.hashing.apply_and_count(batch.documents, looked_at)[1])
+            counts = joined_counts(counts, text.hashing.apply_and_count(batch.documents, looked_at)[1])
             stage.rows += len(batch.documents)
             stage.read_bytes += batch.n_bytes if text.files else 0
     return WordTable.of(counts, text.hashing)

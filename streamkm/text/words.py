@@ -6,8 +6,8 @@ Counting knows nothing of features; `WordTable` finds them once, at the end. Ope
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,42 +23,23 @@ BOTH_SHARE = 0.5  # of the first word's count that the second must have for a fe
 ARRAYS = ("word_features", "word_counts", "word_lengths", "word_bytes")
 
 
-@dataclass(slots=True)
-class WordCounts:
-    """In how many documents words occur, at most `MOST_WORDS` of them: frequent ones are never lost.
+def joined_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    """Document frequencies of words in two sets of documents, at most `MOST_WORDS`: frequent words are never lost.
 
-    Counts are too low by at most ``documents * words a document / MOST_WORDS``. They depend on the order of what is
-    added and joined alone.
-
-    Attributes
-    ----------
-    counts : dict of str to int
+    Counts are too low by at most ``documents * words a document / MOST_WORDS``, and depend on the order of joins alone.
 
     References
     ----------
     Misra and Gries, "Finding repeated elements", Sci. Comput. Program. 2 (1982). Agarwal, Cormode, Huang, Phillips, Wei
     and Yi, "Mergeable summaries", PODS 2012, section 3.1: joining two of them.
     """
-
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def add(self, counts: Mapping[str, int]) -> None:
-        """Add counts of more documents, in place."""
-        known = self.counts
-        for word, count in counts.items():
-            known[word] = known.get(word, 0) + count
-        if len(known) > MOST_WORDS:
-            values = np.fromiter(known.values(), np.int64, len(known))
-            cut = int(np.partition(values, len(values) - MOST_WORDS - 1)[len(values) - MOST_WORDS - 1])
-            self.counts = {word: count - cut for word, count in known.items() if count > cut}
-
-    @classmethod
-    def joined(cls, parts: Iterable[WordCounts]) -> WordCounts:
-        """Of the documents of all parts, in their order; no part is changed."""
-        out = cls()
-        for part in parts:
-            out.add(part.counts)
-        return out
+    counts = dict(first)
+    for word, count in second.items():
+        counts[word] = counts.get(word, 0) + count
+    if len(counts) <= MOST_WORDS:
+        return counts
+    cut = sorted(counts.values())[-MOST_WORDS - 1]
+    return {word: count - cut for word, count in counts.items() if count > cut}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +60,10 @@ class WordTable:
     words: tuple[str, ...]
 
     @classmethod
-    def of(cls, counted: WordCounts, hashing: FeatureHashing) -> WordTable:
+    def of(cls, counted: Mapping[str, int], hashing: FeatureHashing) -> WordTable:
         """Find the features of counted words. O(v log v)."""
-        words = sorted(word for word in counted.counts if len(word) <= LONGEST_WORD and word.strip(NO_LETTERS))
-        counts = np.array([counted.counts[word] for word in words], np.int64)
+        words = sorted(word for word in counted if len(word) <= LONGEST_WORD and word.strip(NO_LETTERS))
+        counts = np.array([counted[word] for word in words], np.int64)
         features = hashing.features_of(words)
         order = np.lexsort((-counts, features))  # stable: of equal counts the first of the alphabet
         features, counts = features[order], counts[order]

@@ -33,8 +33,12 @@ Record: TypeAlias = tuple[int, Any, int]
 """The place of a document, the document, and bytes of text that it takes up."""
 
 
-class MalformedFieldError(Exception):
-    """A field of a record that is missing, or of a type that does not fit."""
+class MalformedTextError(Exception):
+    """Text that is malformed, or a field that is missing or does not fit; and the byte of the file, if that is told."""
+
+    def __init__(self, text: str, byte: int | None = None) -> None:
+        super().__init__(text)
+        self.byte = byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +214,8 @@ def _numbered(documents: Iterable[Any]) -> Iterator[Record]:
 
 
 def document_bytes(document: Any) -> int:
-    """Text of a document, about: characters, and one more for whatever ends it."""
-    if isinstance(document, str):
-        return len(document) + 1
-    if isinstance(document, Mapping):
-        return sum(len(str(name)) + 9 for name in document) + 1
-    if isinstance(document, list | tuple):
-        return sum(len(str(token)) + 1 for token in document) + 1
-    return 1
+    """Characters of a document, as Python shows it, and one more for whatever ends it."""
+    return len(str(document)) + 1
 
 
 def count_words(text: NDArray[np.uint8]) -> int:
@@ -230,12 +228,12 @@ def document_of(record: Fields, fields: Iterable[str | int], kind: Input) -> Any
     """One document of fields of a record; tokens of text are what blanks separate.
 
     One field is the document itself, or its count. Of several, texts and lists of tokens follow each other, and counts
-    keep their fields' names; a count that is null is none. Raises MalformedFieldError.
+    keep their fields' names; a count that is null is none. Raises MalformedTextError.
     """
     values: dict[str, Any] = {}
     for field in fields:
         if field not in record:
-            raise MalformedFieldError(f"field {field!r} is missing; the record has {shown_names(record)}")
+            raise MalformedTextError(f"field {field!r} is missing; the record has {shown_names(record)}")
         value = record[field]
         values[str(field)] = value.split() if kind == "tokens" and isinstance(value, str) else value
     if kind == "counts":
@@ -246,7 +244,7 @@ def document_of(record: Fields, fields: Iterable[str | int], kind: Input) -> Any
     for name, value in values.items():
         if not isinstance(value, types):
             remedy = kind_remedy(value, "give every record one, if empty")
-            raise MalformedFieldError(f'field {name!r} holds {shown(value)} where input="{kind}" needs {what}{remedy}')
+            raise MalformedTextError(f'field {name!r} holds {shown(value)} where input="{kind}" needs {what}{remedy}')
     return "\n".join(values.values()) if kind == "text" else [*chain.from_iterable(values.values())]
 
 

@@ -26,7 +26,7 @@ from streamkm.sources.documents.base import (
     Batch,
     Documents,
     Fields,
-    MalformedFieldError,
+    MalformedTextError,
     Record,
     batch_of,
     batches,
@@ -56,14 +56,6 @@ IDS_BYTES = 1 << 22  # text of which ids are taken at a time
 # CSV is cut where records start, which quoted line feeds hide: so many bytes apart, or a part in so many of a file
 STEP_BYTES, STEPS = 1 << 16, 1 << 16
 _EVERYTHING = 1 << 62
-
-
-class MalformedTextError(Exception):
-    """Text that is malformed: what is wrong, and the byte of the file where it is."""
-
-    def __init__(self, text: str, byte: int) -> None:
-        super().__init__(text)
-        self.byte = byte
 
 
 @dataclass(frozen=True)
@@ -195,8 +187,8 @@ class TextFiles(Documents):
                         yield part << PLACE_BITS | position, self._made(fields), end - position
                     if end >= stop:
                         break
-            except (MalformedTextError, MalformedFieldError) as problem:
-                place = part << PLACE_BITS | getattr(problem, "byte", position)
+            except MalformedTextError as problem:
+                place = part << PLACE_BITS | (position if problem.byte is None else problem.byte)
                 raise InvalidInputError(f"{self.describe(place)}: {problem}") from None
 
     def _names(self, part: int) -> list[str] | None:

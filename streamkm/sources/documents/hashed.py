@@ -29,7 +29,6 @@ _TOKEN_BYTES, _READ_COPIES, _DECODED_COPIES = 72, 4, 3  # a token as a Python ob
 _TWO_BYTES, _FOUR_BYTES = 0xC4, 0xF0  # first bytes of UTF-8 from which characters take so many
 FEW_DOCUMENTS = 4096
 LONG_DENSITY = 1.0  # decoded bytes of a row for each byte of text, where documents are too long for a look at them
-EIGHTH = 3  # bits
 SPREADING = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it spread evenly
 
 
@@ -49,7 +48,7 @@ class HashedText(RowSource):
 
     is_sparse = True
     decodes = True
-    _shift: int | None = None  # of the hash of places that says whose words are counted; None: of no document
+    _every: int | None = None  # words of one document in so many are counted, 1 or 8; None: of no document
 
     def __init__(self, documents: Documents, hashing: FeatureHashing) -> None:
         self.documents = documents
@@ -105,7 +104,7 @@ class HashedText(RowSource):
         """The same rows, which come with counts of their documents' words: all of few documents, an eighth of many."""
         source = copy(self)
         rows = self.estimated_rows
-        source._shift = 0 if rows is not None and rows <= FEW_DOCUMENTS else EIGHTH
+        source._every = 1 if rows is not None and rows <= FEW_DOCUMENTS else 8
         return source
 
     def with_line_room(self, room: LineRoom) -> RowSource:
@@ -133,11 +132,10 @@ class HashedText(RowSource):
         return {**self.documents.details, "hashing": text}
 
     def _rows(self, batch: Batch) -> Rows:
-        if self._shift is None:
-            return Rows(self._hash(batch, None)[0], batch.places)
-        # which are looked at depends on places alone, not on chunks
-        spread = batch.places.astype(np.uint64) * SPREADING
-        X, words = self._hash(batch, spread >= 0 if self._shift == 0 else spread >> np.uint64(64 - self._shift) == 0)
+        looked_at = None
+        if self._every is not None:  # which are looked at depends on places alone, not on chunks
+            looked_at = (batch.places.astype(np.uint64) * SPREADING >> np.uint64(61)) % self._every == 0
+        X, words = self._hash(batch, looked_at)
         return Rows(X, batch.places, words)
 
     def _hash(self, batch: Batch, looked_at: NDArray[np.bool_] | None) -> tuple[sp.csr_array, dict[str, int]]:

@@ -16,11 +16,11 @@ from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.base import (
     Batch,
     DocumentList,
-    MalformedFieldError,
+    MalformedTextError,
     document_of,
     shown_names,
 )
-from streamkm.sources.documents.files import DecodeError, MalformedTextError, decoded
+from streamkm.sources.documents.files import DecodeError, decoded
 from streamkm.sources.formats import is_folder
 from streamkm.sources.local import natural, opened
 from streamkm.sources.long_lines import LONG_BYTES, LineWatch
@@ -117,7 +117,7 @@ class ParquetDocuments(DocumentList):
         for values in zip(*columns, strict=True):
             try:
                 documents.append(document_of(dict(zip(self.fields, values, strict=True)), self.fields, self.kind))
-            except MalformedFieldError as problem:
+            except MalformedTextError as problem:
                 raise InvalidInputError(f"{self.describe(first + len(documents))}: {problem}") from None
         return documents
 
