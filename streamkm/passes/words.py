@@ -25,7 +25,7 @@ COUNTING_COPIES = 24  # of the rows that documents become: texts, words, and ent
 PIECES, PIECE_BYTES = 32, 1 << 16  # of text
 
 
-Counted: TypeAlias = tuple[Frequencies, dict[str, int]]
+Counted: TypeAlias = tuple[Frequencies, Mapping[str, int]]
 """Number of rows in which each feature occurs, and of documents in which each word occurs."""
 
 
