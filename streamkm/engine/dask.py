@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -26,12 +27,13 @@ from dask.highlevelgraph import HighLevelGraph
 from streamkm.core.exceptions import ClusterError
 from streamkm.engine import dask_tasks as calls
 from streamkm.engine.base import Carried, Executor, Joining, Outputs, Runs, Waiting
-from streamkm.engine.dask_handles import Call, Held, HeldParts, HeldValues, Pair, encode, values_in
+from streamkm.engine.dask_handles import Call, Held, HeldParts, HeldValues, encode, values_in
 from streamkm.engine.dask_shards import Reading, Shard, Turns, count_shards, future_of, held_blocks, shards_of
 from streamkm.engine.dask_workers import MOST_FILES, check_readable, check_workers, out_of_reach
 from streamkm.engine.reduction import RUNS, JoinTree, run_lengths, runs_of, shard_stop, subtree_levels
 from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk
+from streamkm.sources.row_graphs import RowGraphs
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +63,6 @@ class DaskCluster(Executor):
         self._futures: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sends = False
         self._reading: Reading | None = None  # of the items that workers read next,
-        self._placed = True  # where this process says, as nothing that they need lies anywhere
         self._n_threads: dict[str, int] = {}  # of workers, by their addresses
         self._checked: set[str] = set()  # workers that have what this process has
         self._files: set[str] = set()  # that workers were asked for
@@ -84,10 +85,12 @@ class DaskCluster(Executor):
             return
         self._check_files(source.files)
         chunks = source.cut(target_bytes)
-        make = self._graph_items(source) if source.computed else None
-        n_rows = source.estimated_rows or 0
-        self._reading = Reading(len(chunks), chunks.largest_bytes, source.shared_bytes, make is None, n_rows)
-        self._placed = True
+        make, is_placed = None, True
+        if source.computed:
+            graphs = source.computed.graphs()
+            make, is_placed = self._graph_items(source, graphs), not graphs.futures
+        sizes = len(chunks), chunks.largest_bytes, source.shared_bytes
+        self._reading = Reading(*sizes, make is None, is_placed, n_rows=source.estimated_rows or 0)
         for chunk in chunks:
             yield chunk if make is None else make(chunk), None if source.n_rows is None else chunk.stop - chunk.start
 
@@ -129,14 +132,12 @@ class DaskCluster(Executor):
     def for_calls(self, source: RowSource) -> RowSource:
         return source.stand_in() if source.in_process or source.computed else source
 
-    def _graph_items(self, source: RowSource) -> Callable[[Chunk], tuple[Chunk, Any, list[Any]]]:
+    def _graph_items(self, source: RowSource, graphs: RowGraphs) -> Callable[[Chunk], tuple[Chunk, Any, list[Any]]]:
         """Make items of chunks: each with its graph, and with futures of the values that the graph needs.
 
         Values that several chunks need are computed by separate calls when the first chunk needs them. They are
         released after the last chunk.
         """
-        graphs = source.computed.graphs()
-        self._placed = not graphs.futures
         left = dict(graphs.n_users)
         started: dict[Any, Any] = {}
 
@@ -189,7 +190,7 @@ class DaskCluster(Executor):
         turns = self._turns(reading, n_items or 0, large=large)
 
         def start(shard: Shard) -> Waiting:
-            place = self._place(turns, len(shard.runs)) if turns.stretch > 1 else None
+            place = self._place(turns, len(shard.runs)) if self._n_busy(turns) > 1 else None
             found = shard.items if future_of(shard.items) is not None else [self._apart(item) for item in shard.items]
             return Call(self, self._submit(stage, calls.work, function, *encode(found), *shared, place=place))
 
@@ -214,25 +215,18 @@ class DaskCluster(Executor):
         """
         items, reading = self._begun(items)
         lengths = [] if reading is None else run_lengths(reading.n_chunks, RUNS)
-        turns = self._turns(reading, len(lengths))
-        tree = JoinTree(self._joiner(stage, joining, shared), eager=False) if joining is not None and once else None
-
-        def start(shard: Shard) -> Waiting:
-            found = shard.items
-            place = None if reading is None else self._place(turns, len(found))
-            both = self._submit(stage, calls.work_and_keep, function, joining, *encode(found), *shared, place=place)
-            kept = self._submit(f"{stage}-kept", calls.part, both, 0)
-            told = Call(self, self._submit(f"{stage}-told", calls.part, both, 1), fetch=tree is None)
-            return Pair(told, HeldParts(kept, count=len(found)), kept)
-
         shards = self._shards(Runs(runs_of(items, lengths), 0, len(lengths)), reading)
+        whole = (Shard(0, [shard.items]) for shard in shards)  # one run each: its infos are joined into one
+        tree = None if joining is None or not once else JoinTree(self._joiner(stage, joining, shared), eager=False)
+        step, turns = partial(calls.keep, function, joining), self._turns(reading, len(lengths))
         last: list[Any] = []
-        for handles, told in self._ordered(shards, start, self._n_busy(turns)):
+        for carried, infos in self._on_shards(stage, step, joining, whole, turns, "held", *shared, tells=tree is None):
+            handles = carried.outputs
             if tree is None:
-                untold = itertools.repeat(None, len(handles) - len(told))
-                yield from zip(handles, itertools.chain(untold, told), strict=True)
+                untold = itertools.repeat(None, len(handles) - len(infos[0]))
+                yield from zip(handles, itertools.chain(untold, infos[0]), strict=True)
                 continue
-            tree.add(Held(told, 0))
+            tree.add(Held(carried.states[0][1].future, 0, 0, 0))
             yield from ((handle, None) for handle in itertools.chain(last, itertools.islice(handles, len(handles) - 1)))
             last = handles[-1:]
         if tree is not None and last:
@@ -248,29 +242,44 @@ class DaskCluster(Executor):
         *shared: Any,
     ) -> Iterator[Carried]:
         items, reading = self._begun(runs.items)
-        turns = self._turns(reading, runs.total or 0)
+        shards, turns = self._shards(replace(runs, items=items), reading), self._turns(reading, runs.total or 0)
+        for carried, outputs in self._on_shards(stage, step, joining, shards, turns, wanted, *shared):
+            yield replace(carried, outputs=outputs) if wanted == "returned" else carried
+
+    def _on_shards(
+        self,
+        stage: str,
+        step: Callable[..., Any],
+        joining: Joining[Any] | None,
+        shards: Iterable[Shard],
+        turns: Turns | None,
+        wanted: Outputs,
+        *shared: Any,
+        tells: bool = False,
+    ) -> Iterator[tuple[Carried, Any]]:
+        """Carry a state over the runs of each shard; yield handles, and the outputs if they are to be returned.
+
+        `tells`: whether the states come with the handles of outputs.
+        """
 
         def start(shard: Shard) -> Waiting:
             for run in shard.runs:
                 self._bring_together(run)
-            found = shard.items
-            n_items = len(found)
-            place = None if reading is None else self._place(turns, n_items)
-            fold = calls.ShardFold(shard.first, list(map(len, shard.runs)), step, joining, wanted != "dropped")
-            done = self._submit(stage, calls.work_on_shard, fold, *encode(found), *shared, place=place)
+            items, lengths = shard.items, list(map(len, shard.runs))
+            given = (shard.first, lengths, step, joining, wanted != "dropped", *encode(items))
+            done = self._submit(stage, calls.work_on_shard, *given, *shared, place=self._place(turns, len(items)))
             levels = subtree_levels(shard.first, shard.first + len(shard.runs))
-            path = () if wanted == "dropped" else (0,)
-            states = [(level, Held(done, *path, index)) for index, level in enumerate(levels)]
-            if wanted == "dropped":
-                return Pair(Call(self, done, fetch=False), Carried(states, len(shard.runs), ()))
-            outputs = self._submit(f"{stage}-{'held' if wanted == 'held' else 'told'}", calls.part, done, 1)
-            handles = HeldParts(outputs, count=n_items) if wanted == "held" else ()
-            call = Call(self, outputs, fetch=wanted == "returned")
-            return Pair(call, Carried(states, len(shard.runs), handles), done)
+            states = [(level, Held(done, 0, index)) for index, level in enumerate(levels)]
+            futures, outputs = [done], HeldParts(None, count=0)
+            if wanted == "held":
+                futures.append(self._submit(f"{stage}-held", calls.part, done, 1))
+                outputs = HeldParts(futures[-1], count=len(items))
+            fetch = tells or wanted == "returned"
+            if fetch:
+                futures.append(self._submit(f"{stage}-told", calls.part, done, 0 if tells else 1))
+            return Call(self, *reversed(futures), handles=Carried(states, len(lengths), outputs), fetch=fetch)
 
-        shards = self._shards(Runs(items, runs.first, runs.total), reading)
-        for carried, outputs in self._ordered(shards, start, self._n_busy(turns)):
-            yield replace(carried, outputs=outputs) if wanted == "returned" else carried
+        yield from self._ordered(shards, start, self._n_busy(turns))
 
     def _shards(self, runs: Runs, reading: Reading | None) -> Iterator[Shard]:
         """Cut runs into shards, by the threads that there are when each is cut."""
@@ -291,19 +300,20 @@ class DaskCluster(Executor):
         first = list(itertools.islice(iterator, 1))
         return itertools.chain(first, iterator), self._reading
 
-    def _turns(self, reading: Reading | None, n_calls: int, *, large: bool = False) -> Turns:
-        if reading is None or not self._placed:
-            return Turns()
+    def _turns(self, reading: Reading | None, n_calls: int, *, large: bool = False) -> Turns | None:
+        """The turns of workers; None where Dask places calls, as what they need lies on some worker."""
+        if reading is None or not reading.is_placed:
+            return None
         if reading.by_source and not large:
             n_calls = min(n_calls, count_shards(self.n_workers, reading.n_rows, n_calls))
         return Turns(reading.stretch(n_calls, len(self._n_threads), large=large))
 
-    def _n_busy(self, turns: Turns) -> int:
+    def _n_busy(self, turns: Turns | None) -> int:
         """Calls that the workers run, and those that wait in their stretches."""
-        return turns.stretch * len(self._n_threads) if turns.stretch > 1 else 1
+        return 1 if turns is None or turns.stretch == 1 else turns.stretch * len(self._n_threads)
 
-    def _place(self, turns: Turns, n_items: int) -> str | None:
-        return turns.place(self._n_threads, n_items) if self._n_threads and self._placed else None
+    def _place(self, turns: Turns | None, n_items: int) -> str | None:
+        return turns.place(self._n_threads, n_items) if turns is not None and self._n_threads else None
 
     def values(self, handles: Iterable[Any]) -> Iterator[Any]:
         """See `Executor.values`.

@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
+import io
 import itertools
-from array import array
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from contextlib import suppress
-from dataclasses import fields
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
-from operator import attrgetter, eq
+from operator import getitem
 from typing import Any, overload
 
-from streamkm.engine import dask_tasks as calls
-from streamkm.sources.chunks import Chunk
-
-FIELDS = attrgetter(*(field.name for field in fields(Chunk)))
+import cloudpickle  # type: ignore[import-untyped]
 
 
 class Call:
-    """A call on the cluster, to be waited for; its result is fetched, or stays there as a future."""
+    """A call on the cluster, to be waited for; its result is fetched, or stays there as a future.
 
-    def __init__(self, cluster: Any, future: Any, *, fetch: bool = True):
-        self._cluster, self._future, self._fetch = cluster, future, fetch
+    `handles`: of what it leaves there, which come with its result. `others`: futures to release with its own.
+    """
+
+    def __init__(self, cluster: Any, future: Any, *others: Any, handles: Any = None, fetch: bool = True):
+        self._cluster, self._futures, self._handles, self._fetch = cluster, (future, *others), handles, fetch
 
     def result(self) -> Any:
-        return self._cluster.finish(self._future, fetch=self._fetch)
-
-    def cancel(self) -> None:
-        with suppress(OSError, RuntimeError):  # the scheduler is gone, and the call with it
-            self._future.release()
-
-
-class Pair:
-    """A call, and handles of what it and others leave on the cluster."""
-
-    def __init__(self, call: Call, handles: Any, *futures: Any):
-        self._call, self._handles, self._futures = call, handles, futures
-
-    def result(self) -> tuple[Any, Any]:
-        result = self._call.result()
-        return self._handles, result
+        result = self._cluster.finish(self._futures[0], fetch=self._fetch)
+        return result if self._handles is None else (self._handles, result)
 
     def cancel(self) -> None:
         for future in self._futures:
-            with suppress(OSError, RuntimeError):
+            with suppress(OSError, RuntimeError):  # the scheduler is gone, and the call with it
                 future.release()
-        self._call.cancel()
 
 
 class Held:
@@ -152,14 +137,10 @@ class HeldValues(MutableSequence[Any]):
 
 def values_in(result: Any, handles: Iterable[Held]) -> Iterator[Any]:
     """The values of handles that lie in the result of one future."""
-    for handle in handles:
-        value = result
-        for index in handle.path:
-            value = value[index]
-        yield value
+    return (reduce(getitem, handle.path, result) for handle in handles)
 
 
-def parts_by_call(handles: Iterable[Held], rows: Iterable[int]) -> list[tuple[tuple[Any, calls.Packed], int]]:
+def parts_by_call(handles: Iterable[Held], rows: Iterable[int]) -> list[tuple[tuple[list[Any], bytes], int]]:
     """Arrays that workers hold, in order: for each future the arguments of `dask_tasks.concatenated`, and all rows.
 
     `rows`: of each held array.
@@ -167,87 +148,35 @@ def parts_by_call(handles: Iterable[Held], rows: Iterable[int]) -> list[tuple[tu
     parts = []
     for _, group in itertools.groupby(zip(handles, rows, strict=True), lambda pair: id(pair[0].future)):
         pairs = list(group)
-        packed, (future,) = encode([handle for handle, _ in pairs])
-        parts.append(((future, packed), sum(int(n_rows) for _, n_rows in pairs)))
+        packed, futures = encode([handle for handle, _ in pairs])
+        parts.append(((futures, packed), sum(int(n_rows) for _, n_rows in pairs)))
     return parts
 
 
-def encode(items: Any) -> tuple[calls.Packed, list[Any]]:
-    """Items as calls get them, and the futures among them, which Dask is to see.
+def encode(items: Any) -> tuple[bytes, list[Any]]:
+    """Items as calls get them, a few bytes each, as the scheduler keeps them; and the futures that Dask is to see."""
+    file = io.BytesIO()
+    pickler = _ItemPickler(file)
+    pickler.dump(items)
+    return zlib.compress(file.getvalue(), 1), pickler.futures
 
-    Held values that follow each other in one result are packed in a few bytes, however many they are. Chunks, and what
-    travels beside each, are packed by columns: the scheduler keeps the arguments of a call as objects.
-    """
-    numbers: dict[int, int] = {}
-    futures: list[Any] = []
 
-    def which(future: Any, path: tuple[int, ...]) -> calls.Which:
-        if id(future) not in numbers:
-            numbers[id(future)] = len(futures)
-            futures.append(future)
-        return calls.Which(numbers[id(future)], path)
+class _ItemPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles items with the number of a future, and indices in its result, in place of what lies there."""
 
-    def packed(item: Any) -> Any:
-        if isinstance(item, Held):
-            return which(item.future, item.path)
-        if type(item) is list:
-            of = _rows_of(item)
-            return in_columns(item, of) if of is not None else stretch(item) or list(map(packed, item))
-        if type(item) is tuple:
-            return tuple(map(packed, item))
-        return which(item, ()) if hasattr(item, "key") and hasattr(item, "status") else item
+    def __init__(self, file: io.BytesIO):
+        super().__init__(file)
+        self.futures: list[Any] = []
+        self._numbers: dict[int, int] = {}
 
-    def in_columns(rows: list[Any], of: type) -> calls.Columns:
-        columns = map(list, zip(*(map(FIELDS, rows) if of is Chunk else rows), strict=True))
-        return calls.Columns([*map(one_column, columns)], of)
-
-    def one_column(values: list[Any]) -> Any:
-        if _is_constant(values):
-            return calls.Repeated(packed(values[0]), len(values))
-        return _as_range(values) or _as_array(values) or packed(values)
-
-    def stretch(values: list[Any]) -> calls.Stretch | None:
-        first = values[0] if values else None
-        if not isinstance(first, Held) or not first.path:
+    def persistent_id(self, value: Any) -> tuple[int, tuple[int, ...]] | None:
+        if isinstance(value, Held):
+            future, path = value.future, value.path
+        elif hasattr(value, "key") and hasattr(value, "status"):
+            future, path = value, ()
+        else:
             return None
-        *before, start = first.path
-        for index, value in enumerate(values, start):
-            if not isinstance(value, Held) or value.future is not first.future or value.path != (*before, index):
-                return None
-        return calls.Stretch(which(first.future, tuple(before)), start, start + len(values))
-
-    return calls.Packed(packed(items)), futures
-
-
-def _rows_of(values: list[Any]) -> type | None:
-    """The type of values that are packed by columns: several chunks, or lists or tuples of one length; else None.
-
-    Of tuples only those that begin with a chunk: others are few, or hold graphs and futures.
-    """
-    of = type(values[0]) if len(values) > 1 else None
-    if of not in (list, tuple, Chunk) or any(type(value) is not of for value in values):
-        return None
-    if of is Chunk:
-        return of
-    one_length = len(values[0]) > 0 and len({len(value) for value in values}) == 1
-    return of if one_length and (of is list or all(type(value[0]) is Chunk for value in values)) else None
-
-
-def _is_constant(values: list[Any]) -> bool:
-    """Whether all values are the same object, or the same integer."""
-    first = values[0]
-    return all(value is first or (type(value) is type(first) is int and value == first) for value in values)
-
-
-def _as_range(values: list[Any]) -> range | None:
-    """Integers that rise by the same step, as a range; None for other values."""
-    if any(type(value) is not int for value in values) or values[1] <= values[0]:
-        return None
-    steps = range(values[0], values[-1] + 1, values[1] - values[0])
-    return steps if len(steps) == len(values) and all(map(eq, steps, values)) else None
-
-
-def _as_array(values: list[Any]) -> array[int] | None:
-    """Integers of 64 bits as an array; None for other values."""
-    fit = all(type(value) is int and value.bit_length() < 64 for value in values)
-    return array("q", values) if fit else None
+        number = self._numbers.setdefault(id(future), len(self.futures))
+        if number == len(self.futures):
+            self.futures.append(future)
+        return number, path

@@ -22,6 +22,7 @@ class Reading:
     shared_bytes: int  # of the source
     # whether workers read them by the source alone; else each comes with a graph of Dask tasks, or its results
     by_source: bool = True
+    is_placed: bool = True  # whether this process chooses the workers, as nothing that the chunks need lies on any
     n_rows: int = 0  # of all chunks, about; 0 if that is not known
 
     def stretch(self, n_calls: int, n_workers: int, *, large: bool = False) -> int:

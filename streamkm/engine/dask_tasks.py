@@ -6,11 +6,15 @@ the size of its results. The error for a file that cannot be read names the work
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
-from itertools import starmap
+from dataclasses import fields, is_dataclass
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -22,79 +26,23 @@ from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import OutputError, SourceError, SourceNotFoundError
 from streamkm.engine.base import Joining
 from streamkm.engine.reduction import fold_shard, runs_of
-from streamkm.sources.chunks import Chunk
 
 
-@dataclass(frozen=True, slots=True)
-class Which:
-    """The place of a value in the results of a call's futures: the number of the future, and indices in its result."""
-
-    number: int
-    path: tuple[int, ...]
+def decoded(packed: bytes, results: list[Any]) -> Any:
+    """The items that `dask_handles.encode` has packed, with results in place of futures."""
+    return _ItemUnpickler(packed, results).load()
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Values that follow each other in a list, which is in the results of a call's futures."""
+class _ItemUnpickler(pickle.Unpickler):
+    """Puts values in the results of futures in the place of their numbers and indices."""
 
-    where: Which
-    start: int
-    stop: int
+    def __init__(self, packed: bytes, results: list[Any]):
+        super().__init__(io.BytesIO(zlib.decompress(packed)))
+        self._results = results
 
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """A value that a column has in each of so many rows."""
-
-    value: Any
-    n_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Lists, tuples or chunks of one length, by their columns: few objects on the scheduler, however many items."""
-
-    columns: list[Any]
-    of: type = list
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFold:
-    """What a call does with a shard: number of the first run, lengths of runs, step, joining, what is returned."""
-
-    first: int
-    lengths: list[int]
-    step: Callable[..., tuple[Any, Any]]
-    joining: Joining[Any]
-    with_outputs: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Items of a call with a `Which` or a `Stretch` in place of futures; Dask does not look into it."""
-
-    items: Any
-
-
-def decoded(packed: Packed, results: list[Any]) -> Any:
-    """The items with results in place of futures."""
-
-    def value(item: Any) -> Any:
-        if isinstance(item, Which):
-            found = results[item.number]
-            for index in item.path:
-                found = found[index]
-            return found
-        if isinstance(item, Stretch):
-            return list(value(item.where)[item.start : item.stop])
-        if isinstance(item, Repeated):
-            return [value(item.value)] * item.n_rows
-        if isinstance(item, Columns):
-            rows = zip(*map(value, item.columns), strict=True)
-            return list(starmap(Chunk, rows) if item.of is Chunk else map(item.of, rows))
-        return type(item)(map(value, item)) if type(item) in (list, tuple) else item
-
-    return value(packed.items)
+    def persistent_load(self, place: Any) -> Any:
+        number, path = place
+        return reduce(getitem, path, self._results[number])
 
 
 def unpacked(packed: bytes) -> Any:
@@ -108,42 +56,48 @@ def work_once(function: Callable[[Any], Any], item: Any) -> Any:
         return function(item)
 
 
-def work(function: Callable[..., Any], packed: Packed, results: list[Any], *shared: Any) -> list[Any]:
+def work(function: Callable[..., Any], packed: bytes, results: list[Any], *shared: Any) -> list[Any]:
     """Call the function for each of some items; see `Executor.map`."""
     with _on_worker():
         return [function(item, *shared) for item in decoded(packed, results)]
 
 
-def work_and_keep(
+def keep(
     function: Callable[..., tuple[Any, Any]],
     joining: Joining[Any] | None,
-    packed: Packed,
-    results: list[Any],
+    infos: list[Any] | None,
+    item: Any,
     *shared: Any,
-) -> tuple[list[Any], list[Any]]:
-    """Call the function for each of some items; return large results and infos, joined. See `Executor.hold`."""
-    kept, infos = [], []
-    with _on_worker():
-        for item in decoded(packed, results):
-            large, info = function(item, *shared)
-            kept.append(large)
-            infos.append(info)
-            if joining is not None:
-                infos = [joining.pairwise(*shared)(infos)]
-    return measurable(kept), measurable(infos)
+) -> tuple[list[Any], Any]:
+    """The step of a shard whose large results are held: the infos so far, joined if they can be; and the result."""
+    large, info = function(item, *shared)
+    infos = [] if infos is None else infos
+    infos.append(info)
+    return infos if joining is None else [joining.pairwise(*shared)(infos)], large
 
 
 def work_on_shard(
-    fold: ShardFold, packed: Packed, results: list[Any], *shared: Any
-) -> list[Any] | tuple[list[Any], list[Any]]:
-    """Carry a state over each run of a shard; return the states of subtrees and the outputs. See `Executor.fold`."""
+    first: int,
+    lengths: list[int],
+    step: Callable[..., Any],
+    joining: Joining[Any] | None,
+    with_outputs: bool,
+    packed: bytes,
+    results: list[Any],
+    *shared: Any,
+) -> tuple[list[Any], list[Any]]:
+    """Carry a state over each run of a shard, from run `first` on; return states of subtrees, and outputs or nothing.
+
+    `lengths`: of the runs. `joining`: None for one run. See `Executor.fold`.
+    """
     with _on_worker():
-        runs = list(runs_of(decoded(packed, results), fold.lengths))
-        states, outputs = fold_shard(runs, fold.first, fold.step, fold.joining.pairwise(*shared), *shared)
-    return (measurable(states), outputs) if fold.with_outputs else measurable(states)
+        join = joining.pairwise(*shared) if joining is not None else list
+        runs = list(runs_of(decoded(packed, results), lengths))
+        states, outputs = fold_shard(runs, first, step, join, *shared)
+    return measurable(states), measurable(outputs) if with_outputs else []
 
 
-def join(joining: Joining[Any], packed: Packed, results: list[Any], *shared: Any) -> Any:
+def join(joining: Joining[Any], packed: bytes, results: list[Any], *shared: Any) -> Any:
     """Join states that calls have left."""
     return measurable(joining.combine(decoded(packed, results), *shared))
 
@@ -153,9 +107,9 @@ def part(both: tuple[Any, Any], which: int) -> Any:
     return both[which]
 
 
-def concatenated(result: Any, packed: Packed) -> Any:
-    """Arrays in the result of one call, joined."""
-    return np.concatenate(decoded(packed, [result]))
+def concatenated(results: list[Any], packed: bytes) -> Any:
+    """Arrays in the results of calls, joined."""
+    return np.concatenate(decoded(packed, results))
 
 
 def measurable(value: Any) -> Any:
@@ -167,7 +121,7 @@ def measurable(value: Any) -> Any:
         if (is_dataclass(piece) or sp.issparse(piece)) and type(piece) not in _MEASURED:
             _MEASURED.add(type(piece))
             sizeof.register(type(piece), _bytes_of)
-        if isinstance(piece, tuple):
+        if isinstance(piece, list | tuple):
             measurable(piece)
     return value
 

@@ -164,3 +164,18 @@ def test_what_lies_in_this_process(tmp_path):
     assert all(open_source(value).in_process for value in held)
     assert not any(open_source(path).in_process for path in stored)
     assert not open_source(np.load(tmp_path / "x.npy", mmap_mode="r")).in_process
+
+
+def test_blocks_that_lie_on_workers_are_read_there(client, monkeypatch):
+    """Dask chooses the workers: this process would send blocks from one to another."""
+    places = []
+    submit = DaskCluster._submit
+
+    def watched(self, stage, *rest, place=None):
+        places.append((stage, place))
+        return submit(self, stage, *rest, place=place)
+
+    monkeypatch.setattr(DaskCluster, "_submit", watched)
+    array = client.persist(da.from_array(groups(900), chunks=(90, 64)))
+    StreamKMeans(5, random_state=0, progress=False, executor=client).fit(array)
+    assert {place for stage, place in places if stage in ("sketch", "assign")} == {None}
