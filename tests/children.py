@@ -23,7 +23,8 @@ from streamkm.cluster.held_rows import Spill
 from streamkm.cluster.rows import Block
 from streamkm.core.exceptions import StreamkmError
 from streamkm.core.progress import Stage
-from streamkm.engine import checkpoint, open_executor, saving
+from streamkm.engine import checkpoint, open_executor
+from streamkm.engine import checkpoint as saving
 from streamkm.kernels.cluster import totals
 from streamkm.passes import assign, observe
 from streamkm.passes.reader import RowReader

@@ -29,7 +29,7 @@ from distributed import Client, LocalCluster
 from hypothesis import HealthCheck, settings
 
 from streamkm.cluster import in_memory
-from streamkm.engine import saving
+from streamkm.engine import checkpoint as saving
 from streamkm.planning import request as fit_request
 from streamkm.planning.memory_budget import MemoryBudget
 from tests.benchmarks.make_topics import Topics

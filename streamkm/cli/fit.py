@@ -75,7 +75,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
             staged,
         )
         from streamkm.cli.summary import clusters_text, result_lines
-        from streamkm.engine.saving import RESULTS
+        from streamkm.engine.checkpoint import RESULTS
         from streamkm.estimators.fit_summary import cluster_summary, shown_clusters, summarize
         from streamkm.estimators.kmeans import StreamKMeans
 
@@ -127,8 +127,7 @@ def _check_places(
     and the directory has its results.
     """
     from streamkm.cli.results import SUMMARY, check_target, data_digest, earlier_run, json_digest
-    from streamkm.engine.checkpoint import forget
-    from streamkm.engine.saving import has_placed, saved_stages
+    from streamkm.engine.checkpoint import forget, has_placed, saved_stages
     from streamkm.estimators.validation import OF_THIS_RUN, plain
     from streamkm.reports.report import check_image_shape
 
@@ -195,7 +194,7 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
     """The state of a run; one that was interrupted is gone on with, or forgotten, only if that was asked for."""
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
-    from streamkm.engine.saving import saved_stages
+    from streamkm.engine.checkpoint import saved_stages
     from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
 
     plan = run.plan_for(source, limit_of_run(run.estimator, directory, restart=restart))

@@ -21,7 +21,7 @@ from streamkm.deduplication.compare import Compared, Comparison, compare_bucket
 from streamkm.deduplication.plan import BorderRows, GatherPlan, invited, plan_run
 from streamkm.deduplication.result import Deduplicated
 from streamkm.engine import Executor, local_executor, open_executor, under_limit
-from streamkm.engine.saving import CheckpointWriter
+from streamkm.engine.checkpoint import CheckpointWriter
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.fitted_attributes import FewClustersWarning
 from streamkm.estimators.kmeans import StreamKMeans

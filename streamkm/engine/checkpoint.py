@@ -11,13 +11,14 @@ import json
 import logging
 import os
 import re
+import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,10 @@ from streamkm.core.atomic_io import check_local, replace_file, sync, writing
 from streamkm.core.exceptions import CheckpointError
 from streamkm.core.locks import LOCK, Lock
 from streamkm.core.matrix import raw
+from streamkm.engine.records import pack, unpack
 from streamkm.sources.fingerprints import differences
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MARKER, FORMAT = "checkpoint.json", 2
@@ -37,6 +40,11 @@ LISTED = 5  # names or differences in a message
 _NAME = r"[a-z][a-z0-9-]*"
 _FILES = rf"{_NAME}\.(record|growing)|checkpoint\.json"
 _OWN = re.compile(rf"({_FILES})|\.({_FILES})\.[0-9]+-[0-9a-f]{{16}}\.partial")
+BEGIN = "begin"  # the record that every run writes at once
+PROCESS = "process"  # what the process held beside data that began the run
+RESULTS = "results"  # the place of the results of a run that is complete but for them
+INTERVAL_S = 10.0  # between saves within a stage
+SHARE = 0.05  # of the time, at most, that saving may take
 _ARRAY = "array_"  # before the names of a record's arrays, which are free
 # what NumPy and zipfile raise on bytes that are not theirs
 _DAMAGE = (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, TokenError)
@@ -53,7 +61,6 @@ class Checkpoint:
 
     def __init__(self, directory: Path, *, stays: bool):
         self.directory = directory
-        self.resumed = False  # whether there was a state of this run
         self._stays = stays
         self._discarded = False
 
@@ -94,8 +101,6 @@ class Checkpoint:
                     f"checkpoint {place} is of another run: {_shortly(differences(found, wanted), '; ')}. Restore what "
                     f"it was made with, choose another directory, or start anew"
                 )
-            else:
-                saved.resumed = True
             yield saved
         finally:
             lock.release(remove=saved._discarded)
@@ -163,6 +168,44 @@ class Checkpoint:
             sync(self.directory)
 
 
+class CheckpointWriter:
+    """Saves progress at intervals, and restores it; without a checkpoint it does neither."""
+
+    def __init__(self, checkpoint: Checkpoint | None = None):
+        self.checkpoint = checkpoint
+        self._next = time.monotonic() + INTERVAL_S
+
+    def same_seed(self, drawn: int) -> int:
+        """The seed of the run that is continued; else the seed that was drawn now."""
+        begun = None if self.checkpoint is None else self.checkpoint.load(BEGIN)
+        if begun is None and self.checkpoint is not None:
+            self.checkpoint.save(BEGIN, {}, {"seed": drawn})
+        return drawn if begun is None else int(begun[1]["seed"])
+
+    def load(self, name: str, kind: type[T]) -> T | None:
+        """The value that an earlier run saved under a name, or None; see `records.unpack`."""
+        record = None if self.checkpoint is None else self.checkpoint.load(name)
+        return None if record is None else unpack(kind, record)
+
+    def save_if_due(self, name: str, make: Callable[[], Any]) -> None:
+        """Save a value that grows, if a save is due."""
+        if self.checkpoint is not None:
+            self.when_due(lambda: self.save(name, make()))
+
+    def save(self, name: str, value: Any) -> None:
+        """Save a value of a kind that `records.pack` takes now: the result of a stage."""
+        if self.checkpoint is not None:
+            self.checkpoint.save(name, *pack(value))
+
+    def when_due(self, save: Callable[[], None], *, is_due: bool = False) -> None:
+        """Call `save` at most once per interval, and for at most a share of the time, or where `is_due` says so."""
+        started = time.monotonic()
+        if is_due or started >= self._next:
+            save()
+            ended = time.monotonic()
+            self._next = ended + max(INTERVAL_S, (ended - started) * (1 / SHARE - 1))
+
+
 def forget(directory: str | os.PathLike[str]) -> None:
     """Remove the state of a run, if a directory has one; errors as of `Checkpoint.open`."""
     if os.path.isdir(directory):
@@ -174,6 +217,18 @@ def records(directory: str | os.PathLike[str]) -> set[str]:
     """Names of the records of a checkpoint; empty without one. Raises CheckpointError as `Checkpoint.open`."""
     place = Path(directory)
     return set() if _fingerprint(place) is None else {path.stem for path in place.glob(f"*{RECORD}")}
+
+
+def saved_stages(directory: str | os.PathLike[str]) -> list[str]:
+    """Names of the records behind a run's beginning, the latest last; see `checkpoint.records` for errors."""
+    found = records(directory) - {BEGIN, PROCESS}
+    return sorted(found, key=lambda name: (Path(directory) / f"{name}{RECORD}").stat().st_mtime_ns)
+
+
+def has_placed(directory: str | os.PathLike[str], target: str | os.PathLike[str]) -> bool:
+    """Whether an interrupted run has begun to put its results in a place, as the record `RESULTS` says."""
+    saved = load_record(Path(directory), RESULTS) if RESULTS in records(directory) else None
+    return saved is not None and saved[1]["place"] == os.path.abspath(target)
 
 
 def load_record(directory: Path, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]] | None:

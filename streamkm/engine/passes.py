@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from streamkm.core.progress import Stage
 from streamkm.engine.base import Executor, Folded, Joining, Large, Listener
-from streamkm.engine.saving import CheckpointWriter
+from streamkm.engine.checkpoint import CheckpointWriter
 
 State = TypeVar("State")
 Output = TypeVar("Output")

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.exceptions import ClusterError
 from streamkm.core.memory import given_process_memory, is_given, with_process_memory
-from streamkm.engine.checkpoint import Checkpoint, load_record
-from streamkm.engine.saving import PROCESS, CheckpointWriter, saved_stages
+from streamkm.engine.checkpoint import PROCESS, Checkpoint, CheckpointWriter, load_record, saved_stages
 from streamkm.estimators.validation import OF_THIS_RUN, digest, given_start, plain
 from streamkm.planning.plan import Plan
 from streamkm.sketches import OPTIONS, full_options

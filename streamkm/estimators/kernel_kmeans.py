@@ -18,8 +18,7 @@ from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.core.progress import Progress
 from streamkm.engine import under_limit
-from streamkm.engine.checkpoint import Checkpoint
-from streamkm.engine.saving import CheckpointWriter
+from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
 from streamkm.estimators.base import BaseKMeans
 from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
 from streamkm.estimators.fitted_attributes import set_fitted

@@ -11,7 +11,7 @@ from streamkm.cluster.model import Metric
 from streamkm.core.exceptions import InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Progress
 from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor
-from streamkm.engine.saving import CheckpointWriter
+from streamkm.engine.checkpoint import CheckpointWriter
 from streamkm.estimators.fitted_attributes import set_fitted
 from streamkm.estimators.input_rows import read_invalid
 from streamkm.estimators.validation import Weights, drawn_seed, given_start, parameters_of, random_streams, row_metric

@@ -22,8 +22,7 @@ from streamkm.cluster.tracking.followed import NO_PLACES, ClusterState, Followed
 from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
-from streamkm.engine.checkpoint import Checkpoint
-from streamkm.engine.saving import CheckpointWriter, saved_stages
+from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter, saved_stages
 from streamkm.estimators.describe import feature_namer
 from streamkm.estimators.labelling import Labelling
 from streamkm.estimators.validation import Weights, digest, parameters_of, plain

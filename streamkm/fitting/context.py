@@ -19,7 +19,7 @@ from streamkm.core.locks import remove_dead_folders
 from streamkm.core.memory import heap_restored
 from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, open_executor
-from streamkm.engine.saving import CheckpointWriter
+from streamkm.engine.checkpoint import CheckpointWriter
 from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels, HeldLabels
 from streamkm.planning.plan import Plan

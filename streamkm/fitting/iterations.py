@@ -22,9 +22,9 @@ from streamkm.cluster.moving_averages import STEPS_BEFORE, EpochsResult, Schedul
 from streamkm.cluster.rows import Block
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
+from streamkm.engine.checkpoint import CheckpointWriter
 from streamkm.engine.open import alone
 from streamkm.engine.passes import run
-from streamkm.engine.saving import CheckpointWriter
 from streamkm.fitting.context import FitContext
 
 logger = logging.getLogger(__name__)

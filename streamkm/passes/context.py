@@ -16,8 +16,8 @@ from streamkm.cluster.held_rows import Spill
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor
+from streamkm.engine.checkpoint import CheckpointWriter
 from streamkm.engine.passes import Map, Pass, Saved, Sink, held_outputs, outputs, run
-from streamkm.engine.saving import CheckpointWriter
 from streamkm.passes.reader import RowReader, SourceRows
 
 Output = TypeVar("Output")

@@ -29,9 +29,9 @@ from streamkm.core.atomic_io import (
 from streamkm.core.exceptions import ClusterError, OutputError
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Folded
+from streamkm.engine.checkpoint import CheckpointWriter
 from streamkm.engine.passes import Map
 from streamkm.engine.records import pack
-from streamkm.engine.saving import CheckpointWriter
 from streamkm.passes.context import PassContext
 from streamkm.passes.predict import nearest_labels
 from streamkm.passes.reader import ValidRows

@@ -28,8 +28,8 @@ from streamkm.cli.main import main
 from streamkm.cli.results import OutputError, check_labels_target, staged, write_labels, write_texts
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.progress import COMPILING
+from streamkm.engine import checkpoint as saving
 from streamkm.engine import open as engine_open
-from streamkm.engine import saving
 from streamkm.engine.checkpoint import records
 from streamkm.estimators import kmeans as kmeans_module
 from streamkm.estimators.fit_summary import summarize

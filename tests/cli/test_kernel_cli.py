@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import StreamKernelKMeans
 from streamkm.cli.config import load_run, parse_set
 from streamkm.cli.main import main
-from streamkm.engine import saving
+from streamkm.engine import checkpoint as saving
 from tests.children import StoppedError, stopped_after
 
 KERNEL = ("--set", "kernel.gamma=4", "--set", "kernel.n_landmarks=100", "--set", "estimator.random_state=0")

@@ -23,7 +23,7 @@ from streamkm.deduplication import search as duplicates
 from streamkm.deduplication.buckets import Buckets, Members
 from streamkm.deduplication.compare import BLOCK_ROWS, PANEL_ROWS, count_compared, kept_rows, near
 from streamkm.deduplication.plan import BorderRows
-from streamkm.engine import saving
+from streamkm.engine import checkpoint as saving
 from streamkm.passes.reader import ValidRows
 from streamkm.planning.memory_budget import MemoryBudget
 from tests.children import StoppedError, stopped_after

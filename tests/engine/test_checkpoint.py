@@ -20,9 +20,8 @@ from streamkm.core import locks
 from streamkm.core.atomic_io import remove_rests, replace_file, replace_tree, try_lock
 from streamkm.core.exceptions import CheckpointError, DiskFullError, InUseError, OutputError
 from streamkm.core.locks import LOCK, Lock
-from streamkm.engine import checkpoint, saving
-from streamkm.engine.checkpoint import FORMAT, LABELS, MARKER, Checkpoint, records
-from streamkm.engine.saving import CheckpointWriter
+from streamkm.engine import checkpoint
+from streamkm.engine.checkpoint import FORMAT, LABELS, MARKER, Checkpoint, CheckpointWriter, records
 from streamkm.sources.fingerprints import differences
 from tests import children
 from tests.children import tree
@@ -42,11 +41,9 @@ class TestRecords:
     def test_come_back_after_the_process(self, tmp_path):
         arrays = {"centers": np.random.default_rng(0).random((3, 4)), "file": np.arange(5), "none": np.empty(0)}
         with Checkpoint.open(tmp_path / "c", RUN) as saved:
-            assert not saved.resumed
             assert saved.load("lloyd") is None
             saved.save("lloyd", arrays, {"iteration": 3, "history": [1.5, 0.5]})
         with Checkpoint.open(tmp_path / "c", RUN) as saved:
-            assert saved.resumed
             found, meta = saved.load("lloyd")
             assert meta == {"iteration": 3, "history": [1.5, 0.5]}
             assert found.keys() == arrays.keys()
@@ -77,8 +74,8 @@ class TestRecords:
             with pytest.raises(KeyboardInterrupt), Checkpoint.open(tmp_path, RUN, restart=True):
                 pass
         assert records(tmp_path) == set()
-        with Checkpoint.open(tmp_path, RUN) as saved:
-            assert not saved.resumed
+        with Checkpoint.open(tmp_path, {"source": None}):  # no other run is there
+            pass
 
     def test_a_later_one_replaces_it_and_leaves_nothing_beside(self, tmp_path):
         with Checkpoint.open(tmp_path, RUN) as saved:
@@ -121,8 +118,8 @@ class TestRecords:
 
 class TestWhoseItIs:
     def test_another_source_or_setting_is_named(self, tmp_path):
-        with Checkpoint.open(tmp_path, RUN):
-            pass
+        with Checkpoint.open(tmp_path, RUN) as saved:
+            saved.save("a", {}, {"n": 1})
         other = {"source": {"name": "x.svm", "files": [{"bytes": 120}]}, "settings": {"n_clusters": 50, "tol": 1e-4}}
         with (
             pytest.raises(
@@ -132,14 +129,13 @@ class TestWhoseItIs:
         ):
             pass
         with Checkpoint.open(tmp_path, RUN) as saved:  # it was left alone
-            assert saved.resumed
+            assert saved.load("a") == ({}, {"n": 1})
 
     def test_restart_forgets(self, tmp_path):
         with Checkpoint.open(tmp_path, RUN) as saved:
             saved.save("a", {}, {})
             saved.write_labels(0, np.zeros(5, np.int32))
         with Checkpoint.open(tmp_path, {"source": None}, restart=True) as saved:
-            assert not saved.resumed
             assert saved.load("a") is None
         assert sorted(path.name for path in tmp_path.iterdir()) == [MARKER, LOCK]
 
@@ -253,8 +249,8 @@ class TestLocks:
             pass
         holder.kill()
         holder.join()
-        with Checkpoint.open(tmp_path, RUN) as saved:
-            assert saved.resumed
+        with Checkpoint.open(tmp_path, RUN):
+            pass
 
     def test_this_process_is_refused_too(self, tmp_path):
         with Checkpoint.open(tmp_path, RUN), pytest.raises(InUseError), Checkpoint.open(tmp_path, RUN):
@@ -341,9 +337,9 @@ def test_labels_are_written_by_chunk_and_read_as_far_as_they_go(tmp_path):
 class TestIntervals:
     def test_saves_as_soon_as_its_share_allows(self, monkeypatch):
         now = [0.0]
-        monkeypatch.setattr(saving, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        monkeypatch.setattr(saving, "INTERVAL_S", 1.0)
-        monkeypatch.setattr(saving, "SHARE", 0.1)
+        monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(checkpoint, "INTERVAL_S", 1.0)
+        monkeypatch.setattr(checkpoint, "SHARE", 0.1)
         writer = CheckpointWriter()
 
         def save():
@@ -394,7 +390,7 @@ class TestFullDisk:
             assert not [path for path in (place / "c").iterdir() if "partial" in path.name]
         make_space()
         with Checkpoint.open(place / "c", RUN) as saved:
-            assert saved.resumed
+            assert saved.load("state")[1] == {"n": 1}
             saved.save("state", {"x": large}, {"n": 2})
             assert saved.load("state")[1] == {"n": 2}
             saved.write_labels(0, np.zeros(1_000_000, np.int32))
@@ -447,7 +443,6 @@ def test_a_kill_leaves_the_state_before_or_after(tmp_path):
         child.join()
         labels = np.empty(2000, np.int32)
         with Checkpoint.open(tmp_path, {"size": 2000}) as saved:
-            assert saved.resumed
             assert saved.read_labels(labels)
             arrays, meta = saved.load("state")
             assert meta["n"] > last

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from streamkm.core.progress import Stage
-from streamkm.engine import open_executor, saving
-from streamkm.engine.checkpoint import Checkpoint
+from streamkm.engine import checkpoint as saving
+from streamkm.engine import open_executor
+from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
 from streamkm.engine.passes import Map, Pass
-from streamkm.engine.saving import CheckpointWriter
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source

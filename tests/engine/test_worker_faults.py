@@ -19,8 +19,9 @@ from streamkm import SketchOptions, StreamKMeans
 from streamkm.cluster.blocks import MOST_LABEL_STEPS
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.core.exceptions import ClusterError, SourceNotFoundError
+from streamkm.engine import checkpoint as saving
 from streamkm.engine import dask as dask_cluster
-from streamkm.engine import open_executor, saving
+from streamkm.engine import open_executor
 from streamkm.engine.dask import DaskCluster
 from streamkm.passes import labels as labelling
 from streamkm.sources import open_source

@@ -19,7 +19,8 @@ from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.sampling.row_sample import SampleCollector, SampleRule
 from streamkm.cluster.seeding.draws import DrawRule, combined
 from streamkm.cluster.seeding.search_set import MOST_ROUGH_SPARSE, SAMPLED, search_set
-from streamkm.engine import open_executor, saving
+from streamkm.engine import checkpoint as saving
+from streamkm.engine import open_executor
 from streamkm.fitting import refine
 from streamkm.fitting.assign import estimate_inertia
 from streamkm.fitting.gain import GlobalSearch

@@ -16,7 +16,7 @@ from sklearn.base import clone
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.core.exceptions import CheckpointError, InUseError
 from streamkm.core.memory import resident_bytes
-from streamkm.engine import saving
+from streamkm.engine import checkpoint as saving
 from streamkm.planning import process
 from streamkm.sources.memory.arrays import ArraySource
 from tests.benchmarks.make_topics import Topics
