@@ -22,7 +22,6 @@ from streamkm.core.progress import COMPILING, Progress
 
 if TYPE_CHECKING:
     from streamkm.cli.config import Override
-    from streamkm.engine import ClusterSettings
     from streamkm.planning.plan import Plan
     from streamkm.sources.base import RowSource
 
@@ -127,6 +126,7 @@ def work(
     Documents are weighted by frequencies that are counted now, but for those that are appended to a store.
     """
     from streamkm.cli.config import open_work
+    from streamkm.engine import open_cluster
 
     run = open_work(paths, parsed(settings), beside=beside)
     executor, append_to = options["executor"], options.get("append")
@@ -137,21 +137,8 @@ def work(
             "text.tfidf=true would weight the new documents by their own frequencies; "
             f"pass --set text.tfidf={append_to}.tfidf.npz, or false"
         )
-    with on_cluster(run.cluster):
+    with open_cluster(run.cluster):
         yield run.data.weighted(executor, options["memory_limit"])
-
-
-@contextmanager
-def on_cluster(cluster: ClusterSettings | None) -> Iterator[None]:
-    """Work on a cluster, if there is one; else on threads of this process."""
-    if cluster is None:
-        yield
-        return
-    from streamkm.engine import open_cluster
-
-    with open_cluster(cluster) as client:
-        logging.getLogger(__name__).info("cluster: %s, %d workers", client.scheduler.address, len(client.nthreads()))
-        yield
 
 
 class TerminatedError(KeyboardInterrupt):

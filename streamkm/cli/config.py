@@ -36,7 +36,7 @@ from streamkm.sources.tables.columns import HeadRead
 # keys whose values are paths, which a configuration names as seen from its own place
 FILES = {
     ("data", "path"), ("data", "feature_names"), ("text", "tfidf"), ("output", "directory"),
-    *(("cluster", key) for key in ("tls_ca_file", "tls_cert", "tls_key", "report")),
+    *(("cluster", key) for key in ("tls_ca_file", "tls_cert", "tls_key")),
 }  # fmt: skip
 NO_CLUSTER = SECTIONS["cluster"]().model_dump()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import Talk, on_cluster, parsed
+from streamkm.cli.common import Talk, parsed
 from streamkm.cli.options import (
     FIT_KEYS,
     counts_of,
@@ -75,6 +75,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
             staged,
         )
         from streamkm.cli.summary import clusters_text, result_lines
+        from streamkm.engine import open_cluster
         from streamkm.engine.checkpoint import RESULTS
         from streamkm.estimators.fit_summary import cluster_summary, shown_clusters, summarize
         from streamkm.estimators.kmeans import StreamKMeans
@@ -83,7 +84,7 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
         directory = run.checkpoint or f"{place}.checkpoint"
         made, may = _check_places(run, place, None if no_checkpoint else directory, many, options)
         with ExitStack() as stack:
-            stack.enter_context(on_cluster(run.cluster))
+            stack.enter_context(open_cluster(run.cluster))
             talk.plan(_planned(run))
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
             _choose_number(estimator, source, many)

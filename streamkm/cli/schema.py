@@ -143,6 +143,8 @@ SECTIONS: dict[str, type[_Section]] = {
     "cluster": _section_of(flat_parameters(ClusterSettings), {}, _Section),
 }
 OPTIONAL = ("kernel",)  # there only where they are given
+# keys of the section cluster by which streamkm once started workers, and the values that a file may still give them
+STARTED = {"workers": None, "threads": 1, "memory_limit": "auto", "report": None}
 
 
 def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> dict[str, _Section]:
@@ -167,6 +169,8 @@ def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], 
         if not isinstance(given, dict):
             wrong(f"{name} must be a section with keys, got {shown(given)}", name)
             continue
+        if name == "cluster":
+            given = {key: value for key, value in given.items() if (key, value) not in STARTED.items()}
         try:
             sections[name] = section.model_validate(given)
             if not 0 <= (seed := given.get("random_state") or 0) < 1 << 32:
@@ -200,6 +204,9 @@ def _explain(section: str, key: str, kind: str, given: Any) -> str:
 
 
 def _unknown(name: str, section: str | None) -> str:
+    if section == "cluster" and name in STARTED:
+        remedy = "by `dask scheduler` and `dask worker`, or by LocalCluster in Python, and give cluster.scheduler"
+        return f"cluster.{name} is of workers that streamkm starts, which it no longer does; start them {remedy}"
     what = f"unknown key {section}.{name}" if section is not None else f"unknown section {name}"
     known = list(SECTIONS[section].model_fields) if section is not None else list(SECTIONS)
     elsewhere = {inner: f"{outer}.{inner}" for outer in SECTIONS for inner in SECTIONS[outer].model_fields}

@@ -1,4 +1,4 @@
-"""The choice of an executor: threads of this process, or a Dask cluster. The only module that starts clusters.
+"""The choice of an executor: threads of this process, or a Dask cluster, which others start.
 
 Results are bit-identical on all executors; see `base`.
 """
@@ -9,14 +9,13 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
 from numbers import Integral
 from typing import Any
 
 from streamkm.core.blas import ONE_BLAS_THREAD
-from streamkm.core.exceptions import ClusterError, InvalidParameterError, MissingDependencyError
+from streamkm.core.exceptions import ClusterError, InvalidParameterError
 from streamkm.core.memory import heap_restored, is_given
 from streamkm.engine.base import Executor
 from streamkm.engine.dask_workers import WorkerMemory, worker_memory
@@ -125,117 +124,52 @@ def _open_cluster_executor(client: Any) -> Iterator[Executor]:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """The Dask cluster to use: one that runs already, or processes to start on this machine."""
+    """The Dask cluster that a configuration names, by the address of its scheduler."""
 
-    # address of one that runs: ``tcp://host:8786``, or ``tls://host:8786`` with the three files below
-    scheduler: str | None = None
+    scheduler: str | None = None  # ``tcp://host:8786``, or ``tls://host:8786`` with the three files below
     # PEM files: the authority that signed the cluster's certificates, this client's certificate and its key
     tls_ca_file: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
-    workers: int | None = None  # processes to start here; None with `scheduler`
-    threads: int = 1  # of each process
-    memory_limit: str | int = "auto"  # of each process, as ``4GB`` or in bytes; "auto": its share of the machine's
-    report: str | None = None  # file for Dask's performance report, an HTML page; needs bokeh
 
     def __post_init__(self) -> None:
-        """Refuse settings that contradict each other."""
-        if (self.scheduler is None) == (self.workers is None):
-            raise InvalidParameterError(
-                f"scheduler={self.scheduler!r} and workers={self.workers!r}; give the address of a cluster that runs, "
-                f"or a number of workers to start"
-            )
-        for name in ("workers", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidParameterError(f"{name}={value}; needed: a whole number from 1")
-        started_here = (self.threads, self.memory_limit) != (1, "auto")
-        if self.scheduler is not None and started_here:
-            raise InvalidParameterError(
-                f"threads={self.threads} and memory_limit={self.memory_limit!r} are of processes that are started "
-                f"here; the workers of {self.scheduler} have their own, so leave both out"
-            )
-        if isinstance(self.memory_limit, str) and self.memory_limit != "auto":
-            from dask.utils import parse_bytes
-
-            try:
-                parse_bytes(self.memory_limit)
-            except ValueError as error:
-                raise InvalidParameterError(
-                    f"memory_limit={self.memory_limit!r}; needed: bytes as 4GB, or auto"
-                ) from error
-        files = {name: getattr(self, name) for name in ("tls_ca_file", "tls_cert", "tls_key")}
+        """Refuse files without encryption, and encryption without them."""
         encrypted = self.scheduler is not None and self.scheduler.startswith("tls://")
-        wrong = [name for name, value in files.items() if (value is None) == encrypted]
-        if wrong:
+        files = ("tls_ca_file", "tls_cert", "tls_key")
+        if wrong := [name for name in files if (getattr(self, name) is None) == encrypted]:
             needed = "a tls:// scheduler needs" if encrypted else "only a tls:// scheduler has a use for"
             raise InvalidParameterError(f"{needed} {', '.join(wrong)}")
 
 
 @contextmanager
-def open_cluster(settings: ClusterSettings) -> Iterator[Any]:
-    """Connect to a cluster, or start one; yield its client, for `open_executor`. A started cluster ends with it.
+def open_cluster(settings: ClusterSettings | None) -> Iterator[Any]:
+    """Connect to a cluster, if there are settings of one; yield its client, which ``executor="auto"`` finds.
 
-    Yields distributed.Client: the active client inside the context, not the default one of this process;
-    ``executor="auto"`` finds it. Raises ClusterError: the scheduler does not answer; MissingDependencyError: a report
-    without bokeh.
+    It is not Dask's default client. Raises ClusterError: the scheduler does not answer.
     """
-    from distributed import Client, LocalCluster, Security
+    if settings is None:
+        yield None
+        return
+    from distributed import Client, Security
 
-    if settings.report is not None and find_spec("bokeh") is None:
-        raise MissingDependencyError(
-            "Dask's performance report needs bokeh: pip install 'streamkm[dashboard]', or leave report out"
+    security = None
+    if settings.tls_ca_file is not None:
+        security = Security(
+            tls_ca_file=settings.tls_ca_file,
+            tls_client_cert=settings.tls_cert,
+            tls_client_key=settings.tls_key,
+            require_encryption=True,
         )
-    with ExitStack() as opened:
-        place: Any = settings.scheduler
-        security = None
-        if place is None:
-            # Dask looks at what workers do a hundred times a second, which takes them a hundredth of their time
-            place = opened.enter_context(
-                LocalCluster(
-                    n_workers=settings.workers,
-                    threads_per_worker=settings.threads,
-                    memory_limit=settings.memory_limit,
-                    processes=True,
-                    dashboard_address=":0",
-                    config={"distributed.worker.profile.enabled": settings.report is not None},
-                )
-            )
-        elif settings.tls_ca_file is not None:
-            security = Security(
-                tls_ca_file=settings.tls_ca_file,
-                tls_client_cert=settings.tls_cert,
-                tls_client_key=settings.tls_key,
-                require_encryption=True,
-            )
-        try:
-            client = Client(place, security=security, set_as_default=False, timeout=CONNECT_SECONDS)
-        except OSError as error:
-            raise ClusterError(
-                f"scheduler {settings.scheduler} cannot be reached within {CONNECT_SECONDS} s ({error}); see that it "
-                f"runs, and that address and certificates are its own"
-            ) from error
-        opened.enter_context(client)
-        opened.enter_context(client.as_current())
-        if settings.report is not None:
-            opened.enter_context(_reported(client, settings.report))
-        yield client
-
-
-@contextmanager
-def _reported(client: Any, path: str) -> Iterator[None]:
-    """Write Dask's report at the end, after errors too, unless the scheduler is gone."""
-    from distributed import performance_report
-
-    report = performance_report(path)
-    report.__enter__()
     try:
-        yield
-    finally:
-        if client.status == "running":
-            report.__exit__(None, None, None)
-        else:
-            logger.warning("%s is not written: the scheduler is out of reach", path)
+        client = Client(settings.scheduler, security=security, set_as_default=False, timeout=CONNECT_SECONDS)
+    except OSError as error:
+        raise ClusterError(
+            f"scheduler {settings.scheduler} cannot be reached within {CONNECT_SECONDS} s ({error}); see that it "
+            f"runs, and that address and certificates are its own"
+        ) from error
+    with client, client.as_current():
+        logger.info("cluster: %s, %d workers", settings.scheduler, len(client.nthreads()))
+        yield client
 
 
 @contextmanager

@@ -587,7 +587,7 @@ def test_threads_of_every_command_that_computes(folder, monkeypatch, threads):
     assert summary()["parameters"]["executor"] == threads
     np.save("long.npy", rows(200_000))
     assert json.loads(run("plan", "long.npy", "-k", 3, "--threads", 3, "--json"))["n_threads"] == 3
-    said = run("sweep", "x.npy", "-o", "new", "--threads", 2, "--set", "cluster.workers=2", code=2)
+    said = run("sweep", "x.npy", "-o", "new", "--threads", 2, "--set", "cluster.scheduler=tcp://x:1", code=2)
     assert "--threads 2 and the section cluster exclude each other" in said
 
 

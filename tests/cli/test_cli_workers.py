@@ -106,17 +106,6 @@ def test_other_commands(folder, running, seen):
     assert {"predict", "labels", "sketch", "append"} <= seen()
 
 
-@pytest.mark.slow
-def test_processes_and_their_report(folder):
-    pytest.importorskip("bokeh")
-    on = ("--set", "cluster.workers=2", "--set", "cluster.report=dask.html")
-    run("fit", "x.npy", "-k", 4, "-o", "out", "--no-report", *SEED, *on)
-    run("fit", "x.npy", "-k", 4, "-o", "here", "--no-report", *SEED)
-    assert Path("out/labels.npy").read_bytes() == Path("here/labels.npy").read_bytes()
-    page = Path("dask.html").read_text()
-    assert all(name in page for name in ("sketch", "lloyd", "assign"))
-
-
 def test_progress_while_on_a_cluster(folder, running):
     """A process of its own, at a terminal: bars of the stages, while workers do the work."""
     here, there = os.openpty()

@@ -393,8 +393,10 @@ def test_open_data_takes_keys_of_data_and_text_only(folder):
 
 def test_clusters(folder, monkeypatch):
     assert load_run(write(folder, DATA + "cluster:\n")).cluster is None
-    started = load_run(write(folder, DATA + "cluster: {workers: 4, threads: 2, memory_limit: 4GB, report: r.html}\n"))
-    assert started.cluster == ClusterSettings(workers=4, threads=2, memory_limit="4GB", report=f"{folder}/r.html")
+    older = "cluster:\n  workers: null\n  threads: 1\n  memory_limit: auto\n  report: null\n"
+    assert load_run(write(folder, DATA + older)).cluster is None
+    older = load_run(write(folder, f"{DATA}{older}  scheduler: tcp://x:1\n")).cluster
+    assert older == ClusterSettings(scheduler="tcp://x:1")
     files = {"tls_ca_file": "ca.pem", "tls_cert": "/keys/cert.pem", "tls_key": "key.pem"}
     text = "".join(f"  {key}: {value}\n" for key, value in {"scheduler": "tls://x:8786", **files}.items())
     running = load_run(write(folder, f"{DATA}cluster:\n{text}"), [parse_set("cluster.tls_key=k.pem")]).cluster
@@ -416,15 +418,14 @@ CLUSTER = DATA + "cluster:\n  "
     "text, message",
     [
         (CLUSTER + "schedular: tcp://x:1\n", "c.yaml:4: unknown key cluster.schedular; did you mean scheduler?"),
-        (DATA + "clusters:\n  workers: 2\n", "c.yaml:3: unknown section clusters; did you mean cluster?"),
+        (DATA + "clusters:\n  scheduler: tcp://x:1\n", "c.yaml:3: unknown section clusters; did you mean cluster?"),
         (DATA + "tls_ca_file: a\n", "c.yaml:3: unknown section tls_ca_file; did you mean cluster.tls_ca_file?"),
-        (CLUSTER + "workers: two\n", "c.yaml:4: cluster.workers must be a whole number or null, got 'two' (text)"),
-        (CLUSTER + "threads: 2\n", "c.yaml:3: cluster: scheduler=None and workers=None; give the address"),
-        (CLUSTER + "workers: 2\n  scheduler: tcp://x:1\n", "c.yaml:3: cluster: scheduler='tcp://x:1' and workers=2"),
-        (CLUSTER + "scheduler: tcp://x:1\n  threads: 2\n", "c.yaml:3: cluster: threads=2 and memory_limit='auto' are"),
-        (CLUSTER + "workers: 2\n  memory_limit: lots\n", "c.yaml:3: cluster: memory_limit='lots'; needed: bytes"),
+        (CLUSTER + "workers: 2\n", "c.yaml:4: cluster.workers is of workers that streamkm starts, which it no longer"),
+        (CLUSTER + "threads: 2\n", "c.yaml:4: cluster.threads is of workers that streamkm starts, which it no longer"),
+        (CLUSTER + "report: r.html\n", "c.yaml:4: cluster.report is of workers that streamkm starts, which it no"),
+        (CLUSTER + "scheduler: 7\n", "c.yaml:4: cluster.scheduler must be text or null, got 7"),
         (
-            CLUSTER + "workers: 2\nestimator:\n  executor: 3\n",
+            CLUSTER + "scheduler: tcp://x:1\nestimator:\n  executor: 3\n",
             "c.yaml:3: cluster and estimator.executor=3 exclude each other; leave one out",
         ),
     ],
@@ -434,8 +435,8 @@ def test_clusters_that_cannot_be(folder, text, message):
 
 
 def test_commands_that_need_no_cluster_take_none(folder):
-    with pytest.raises(ConfigError, match=r"--set cluster\.workers=2: this command takes keys of data and text only"):
-        open_work([f"{folder}/x.svm"], [parse_set("cluster.workers=2")], sections=("data", "text"))
+    with pytest.raises(ConfigError, match=r"tcp://x:1: this command takes keys of data and text only"):
+        open_work([f"{folder}/x.svm"], [parse_set("cluster.scheduler=tcp://x:1")], sections=("data", "text"))
     with pytest.raises(ConfigError, match=r"estimator\.tol=1: this command takes keys of data, text and cluster only"):
         open_work([f"{folder}/x.svm"], [parse_set("estimator.tol=1")])
 
