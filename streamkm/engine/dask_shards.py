@@ -30,8 +30,7 @@ class Reading:
 
         `n_calls`: that read the chunks, about equally many each. `n_workers`: processes. `large`: whether results are
         as large as chunks: stretches are shorter then, where storage chunks are large. Returns int: 1 if chunks share
-        no storage. Else the length with which workers finish together, from the shortest that reads little twice to
-        twice that length.
+        no storage; else from the shortest that reads little twice to twice that length.
         """
         fewest = -(-SHARE * self.shared_bytes // max(1, self.largest_chunk))
         if large:
@@ -39,17 +38,8 @@ class Reading:
         least = -(-fewest * n_calls // self.n_chunks)
         if least <= 1 or n_workers < 2:
             return 1
-        most = max(1, -(-n_calls // n_workers))  # each worker has one
-        return min(
-            range(min(least, most), min(2 * least, most) + 1), key=lambda length: _last(n_calls, n_workers, length)
-        )
-
-
-def _last(n_calls: int, n_workers: int, length: int) -> int:
-    """The most calls that one worker gets, with stretches of this length."""
-    stretches, rest = divmod(n_calls, length)
-    rounds, started = divmod(stretches, n_workers)
-    return rounds * length + (length if started else rest)
+        share = -(-n_calls // n_workers)
+        return -(-share // max(1, share // least))  # each worker gets equal stretches
 
 
 class Turns:
