@@ -26,57 +26,32 @@ Outputs = Literal["dropped", "returned", "held"]  # of a fold: dropped, returned
 
 @dataclass(frozen=True, slots=True)
 class Folded(Generic[State]):
-    """Progress of a fold.
+    """Progress of a fold."""
 
-    Attributes
-    ----------
-    n_items : int
-        Items done: whole runs.
-    levels : tuple of (int, tuple of states)
-        Levels of the tree that joins states, bottom first: states joined so far, and states that wait to be joined.
-    """
-
-    n_items: int
+    n_items: int  # done: whole runs
+    # of the tree that joins states, bottom first: how many states were joined, and those that wait to be joined
     levels: tuple[tuple[int, tuple[State, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Listener(Generic[State]):
-    """Callbacks of a fold, and the progress from which it continues.
+    """Callbacks of a fold, and the progress from which it continues."""
 
-    Attributes
-    ----------
-    on_output : callable, optional
-        Gets the outputs, in order.
-    held : bool
-        Whether it gets handles of the outputs, which stay where they were made.
-    begun : Folded, optional
-        Progress of an earlier run, whose items are left out.
-    on_run : callable, optional
-        Called after each run with a function that returns the progress, and whether it was the last run.
-    """
-
-    on_output: Callable[[Any], None] | None = None
-    begun: Folded[State] | None = None
+    on_output: Callable[[Any], None] | None = None  # gets the outputs, in order
+    begun: Folded[State] | None = None  # progress of an earlier run, whose items are left out
+    # called after each run with a function that returns the progress, and whether it was the last run
     on_run: Callable[[Callable[[], Folded[State]], bool], None] | None = None
-    held: bool = False
+    held: bool = False  # whether `on_output` gets handles of the outputs, which stay where they were made
 
 
 @dataclass(frozen=True, slots=True)
 class Joining(Generic[State]):
-    """Functions that join states.
+    """Functions that join states."""
 
-    Attributes
-    ----------
-    combine : callable
-        Takes a sequence of states and the shared values; changes none of the states. It must add from the left:
-        joining (a, b, c) is joining (a, b) and then c.
-    absorb : callable, optional
-        Takes two states and the shared values; joins them in the memory of the first.
-    """
-
+    # takes a sequence of states and the shared values; changes no state. It must add from the left: joining (a, b, c)
+    # is joining (a, b) and then c
     combine: Callable[..., State]
-    absorb: Callable[..., State] | None = None
+    absorb: Callable[..., State] | None = None  # joins two states in the memory of the first; takes the shared values
 
     def pairwise(self, *shared: Any) -> Callable[[list[Any]], State]:
         """The function that joins a list of states, of which it may change the first, one by one."""
@@ -88,39 +63,20 @@ class Joining(Generic[State]):
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Consecutive runs of a fold.
+    """Consecutive runs of a fold."""
 
-    Attributes
-    ----------
-    items : iterable of list
-        The items of each run.
-    first : int
-        Number of the first run, counted from the first item of all.
-    total : int or None
-        How many runs all items make; None if that is not known.
-    """
-
-    items: Iterable[list[Any]]
-    first: int
-    total: int | None
+    items: Iterable[list[Any]]  # of each run
+    first: int  # number of the first run, counted from the first item of all
+    total: int | None  # how many runs all items make; None if that is not known
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a call of a fold has made of its runs.
+    """The result of a call of a fold for its runs."""
 
-    Attributes
-    ----------
-    states : sequence of (int, state or its handle)
-        The level of each subtree of the tree that joins states, and its state.
-    n_runs : int
-    outputs : sequence
-        Outputs of all items, or their handles; empty if they were dropped.
-    """
-
-    states: Sequence[tuple[int, Any]]
+    states: Sequence[tuple[int, Any]]  # level of each subtree of the tree that joins states, and its state or handle
     n_runs: int
-    outputs: Sequence[Any]
+    outputs: Sequence[Any]  # of all items, or their handles; empty if they were dropped
 
 
 class Waiting(Protocol):
@@ -134,18 +90,10 @@ class Waiting(Protocol):
 
 
 class Executor(ABC):
-    """Runs functions over items.
+    """Runs functions over items."""
 
-    Attributes
-    ----------
-    n_workers : int
-        Functions that run at the same time.
-    joins_here : bool
-        Whether the caller's thread joins states; else a call does, which takes time of its own.
-    """
-
-    n_workers: int
-    joins_here: ClassVar[bool]
+    n_workers: int  # functions that run at the same time
+    joins_here: ClassVar[bool]  # whether the caller's thread joins states; else a call does
 
     @abstractmethod
     def _submit(self, stage: str, function: Callable[..., Any], *args: Any) -> Waiting:
@@ -192,15 +140,9 @@ class Executor(ABC):
     ) -> Iterator[tuple[Any, Any]]:
         """Call ``function(item, *shared) -> (kept, info)``; yield ``(handle of kept, info)`` in order.
 
-        A handle may be an item of later calls; those get what was kept.
-
-        Parameters
-        ----------
-        joining : Joining, optional
-            Joins infos of consecutive items. The workers of a cluster do so before infos are sent: a joined info comes
-            with the last of its items, and None with the others.
-        once : bool
-            Whether a cluster joins all infos into one; else it joins those of each call.
+        A handle may be an item of later calls; those get what was kept. `joining`: of infos of consecutive items. The
+        workers of a cluster join them before they are sent: a joined info comes with the last of its items, and None
+        with the others. `once`: whether a cluster joins all infos into one; else it joins those of each call.
         """
 
     @abstractmethod
@@ -212,10 +154,7 @@ class Executor(ABC):
     ) -> Iterator[Any]:
         """Yield ``function(item, *shared)`` in the order of the items.
 
-        Parameters
-        ----------
-        large : bool
-            Whether results are as large as what is read for them, so that few may wait.
+        `large`: whether results are as large as what is read for them, so that few may wait.
         """
         return self._ordered(items, lambda item: self._submit(stage, function, item, *shared))
 
@@ -237,18 +176,10 @@ class Executor(ABC):
         """Carry a state over all items: ``state, output = step(state or None, item, *shared)``.
 
         Items are cut into runs of consecutive items, each carried by one call; the states of eight runs at a time are
-        joined, in order. Outputs go to the listener in order.
-
-        Parameters
-        ----------
-        joining : Joining
-        n_items : int
-            Length of `items`, at least 1.
-        large : "state", "items" or None
-            "state": a state takes more memory than an item, so runs are longer. "items": each item is a run. Items
-            are then rows of a source that streams, of which a whole run would wait in memory, or chunks that are read
-            fastest one after the other.
-        listener : Listener, optional
+        joined, in order. Outputs go to the listener in order. `n_items`: length of `items`, at least 1. `large`:
+        "state": a state takes more memory than an item, so runs are longer. "items": each item is a run. Items are then
+        rows of a source that streams, of which a whole run would wait in memory, or chunks that are read fastest one
+        after the other.
         """
         listener = listener or Listener()
         tree = JoinTree(self._joiner(stage, joining, shared), eager=self.joins_here)
@@ -304,10 +235,7 @@ class Executor(ABC):
     ) -> Iterator[Any]:
         """Start a few more calls than the workers run, at least `n_busy`; wait for them in order.
 
-        Parameters
-        ----------
-        n_ahead : int, optional
-            Calls to start ahead; given where each result takes much memory.
+        `n_ahead`: calls to start ahead; given where each result takes much memory.
         """
         ahead: deque[Waiting] = deque()
         try:

@@ -14,7 +14,7 @@ import math
 import secrets
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -47,8 +47,6 @@ NO_WORKERS_SECONDS = 600.0  # without any worker before a fit is given up, unles
 class DaskCluster(Executor):
     """Workers of a `distributed.Client`; held blocks stay on them.
 
-    Notes
-    -----
     A pass takes some three calls a thread, at least twelve, each with one or two more that return the small part of its
     result. A step over held blocks takes as many calls, and about as many joins. Keys are ``("stage-token", number)``,
     so the dashboard groups them by stage.
@@ -171,8 +169,7 @@ class DaskCluster(Executor):
 
         The value is the result of a task, not scattered data, so Dask makes it again if its only worker is lost.
         """
-        packed = cloudpickle.dumps(value)
-        return self._submit("share", calls.unpacked, packed)
+        return self._submit("share", calls.unpacked, cloudpickle.dumps(value))
 
     def everywhere(self, stage: str, function: Callable[[Any], object], item: Any) -> None:
         """As `Executor.everywhere`; where a worker is lost meanwhile, another one is asked twice."""
@@ -219,7 +216,7 @@ class DaskCluster(Executor):
         whole = (Shard(0, [shard.items]) for shard in shards)  # one run each: its infos are joined into one
         tree = None if joining is None or not once else JoinTree(self._joiner(stage, joining, shared), eager=False)
         step, turns = partial(calls.keep, function, joining), self._turns(reading, len(lengths))
-        last: list[Any] = []
+        last: Sequence[Any] = ()
         for carried, infos in self._on_shards(stage, step, joining, whole, turns, "held", *shared, tells=tree is None):
             handles = carried.outputs
             if tree is None:
