@@ -155,7 +155,7 @@ def _planned(run: Run) -> Plan:
         if run.output.half_life is not None:
             raise ConfigError("--half-life is of use with --incremental only; pass both, or leave it out")
         return plan
-    from streamkm.estimators.continued import unfitted_incremental
+    from streamkm.estimators.incremental import unfitted_incremental
     from streamkm.estimators.kmeans import StreamKMeans
 
     if not isinstance(run.estimator, StreamKMeans):
@@ -196,7 +196,7 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
     if resume and restart:
         raise click.UsageError("--resume and --restart exclude each other")
     from streamkm.engine.checkpoint import saved_stages
-    from streamkm.estimators.checkpoints import limit_of_run, open_checkpoint
+    from streamkm.estimators.files import limit_of_run, open_checkpoint
 
     plan = run.plan_for(source, limit_of_run(run.estimator, directory, restart=restart))
     with open_checkpoint(run.estimator, source, directory, plan, restart=restart) as saved:

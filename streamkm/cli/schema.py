@@ -19,8 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from streamkm.core.display import MASK
 from streamkm.core.exceptions import ConfigError
 from streamkm.engine import ClusterSettings
-from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
-from streamkm.estimators.kernel_validation import ALIASES
+from streamkm.estimators.kernel_kmeans import ALIASES, StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import CHOICES
 from streamkm.planning.kernel_sizes import LANDMARKS, METHODS

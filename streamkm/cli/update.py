@@ -153,8 +153,8 @@ def _load_incremental(path: str) -> IncrementalKMeans:
         "StreamKMeans.incremental() makes one, and save() writes it"
     )
     from streamkm.cli.results import INCREMENTAL
+    from streamkm.estimators.files import load_estimator
     from streamkm.estimators.incremental import IncrementalKMeans
-    from streamkm.estimators.model_files import load_estimator
 
     if not os.path.isfile(path):
         raise ModelFileError(f"{path} is no file; updates go on with a model of IncrementalKMeans: {begin.format(10)}")

@@ -6,76 +6,48 @@ Each method checks what it is given and calls the module that does the work.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.cluster.model import Model
-from streamkm.core.exceptions import InvalidInputError
-from streamkm.estimators.centers import held_centers, wide_centers
-from streamkm.estimators.fitted_attributes import gather_labels
+from streamkm.core.exceptions import StreamkmWarning
+from streamkm.estimators.files import load_model, save_model
 from streamkm.estimators.input_rows import open_rows
-from streamkm.estimators.labelling import Labelling, label_places, row_values, write_label_table
-from streamkm.estimators.model_files import load_model, save_model
+from streamkm.estimators.labelling import (
+    Labelling,
+    held_centers,
+    label_places,
+    labelled,
+    row_values,
+    wide_centers,
+    write_label_table,
+)
 from streamkm.estimators.validation import check_weights
 from streamkm.passes.labels import HeldLabels, open_labels
 from streamkm.passes.predict import distances, nearest_d2, nearest_labels
-from streamkm.passes.reader import Invalid
 
-Predict = Callable[[Any], Any]
-
-
-def with_labels(X: Any, column: str, predict: Predict, features: Sequence[str], *, overwrite: bool = False) -> Any:
-    """See `BaseKMeans.with_labels`. `predict`: labels of rows, lazy for Dask's. `features`: names of the fit's."""
-    if hasattr(X, "obs") and hasattr(X, "n_obs"):
-        _refuse_twice(column, X.obs.columns, overwrite=overwrite)
-        X.obs[column] = _categories(predict(X))
-        return X
-    # lazy frames of polars say their columns no other way without a warning
-    columns = X.collect_schema().names() if hasattr(X, "collect_schema") else getattr(X, "columns", None)
-    if columns is None:
-        raise InvalidInputError(
-            f"{type(X).__name__} takes no column of labels; pass a frame of pandas, polars or Dask or an AnnData "
-            f"object, or use predict"
-        )
-    _refuse_twice(column, columns, overwrite=overwrite)
-    named = len(features) > 0 and set(features) <= set(columns)
-    chosen = list(features) if named else [name for name in columns if name != column]
-    if hasattr(X, "with_columns"):
-        import polars as pl
-
-        return X.with_columns(pl.Series(column, predict(X.select(chosen)), dtype=pl.Int32))
-    return X.assign(**{column: predict(X[chosen])})
+MANY_LABELS = 100_000_000  # rows whose labels are gathered from workers with a warning
 
 
-def _refuse_twice(column: str, columns: Any, *, overwrite: bool) -> None:
-    if column in list(columns) and not overwrite:
-        raise InvalidInputError(f"there is a column {column!r} already; choose another, or allow to overwrite")
-
-
-def _categories(labels: NDArray[np.int32]) -> Any:
-    """Labels as categories named by number, nothing for -1."""
-    import pandas as pd
-
-    n_categories = int(labels.max(initial=-1)) + 1
-    return pd.Categorical.from_codes(labels, categories=[str(label) for label in range(n_categories)])
+def set_parameters(estimator: Any, arguments: dict[str, Any]) -> None:
+    """Set the parameters of an estimator to the arguments of its `__init__`, as they are."""
+    vars(estimator).update({name: value for name, value in arguments.items() if name != "self"})
 
 
 class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """An estimator that has a `model_` once it is fitted."""
 
-    n_clusters: int
-    init: Any
-    invalid: Invalid
-    model_: Model
-    counts_: NDArray[np.float64]
-    assign_space_: str
+    if TYPE_CHECKING:  # what `set_parameters` and `set_fitted` set
+
+        def __getattr__(self, name: str) -> Any: ...
+
     _label_blocks: tuple[tuple[int, ...], bool] | None = None
     _held_labels: HeldLabels | None = None
     _narrow: Mapping[str, NDArray[Any]] = MappingProxyType({})
@@ -86,7 +58,15 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """The cluster of each row (n,); workers that have made the labels keep them until they are asked for."""
         if self._held_labels is None:
             raise AttributeError(f"{type(self).__name__} has no labels_; fit sets them")
-        return gather_labels(self._held_labels)
+        n_rows = self._held_labels.n_rows
+        if n_rows > MANY_LABELS:
+            warnings.warn(
+                f"labels_ gathers the labels of {n_rows:,} rows from the workers into this process, 4 bytes each; "
+                f"dask_labels_ leaves them there, and fit(..., labels_to=...) has the workers write them",
+                StreamkmWarning,
+                stacklevel=3,
+            )
+        return self._held_labels.gather()
 
     @cached_property
     def cluster_centers_(self) -> NDArray[Any]:
@@ -185,7 +165,7 @@ class BaseKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin
         """
         check_is_fitted(self, "model_")
         features = vars(self).get("feature_names_in_", ())
-        return with_labels(X, column, self.predict, features, overwrite=overwrite)
+        return labelled(X, column, self.predict, features, overwrite=overwrite)
 
     @property
     def dask_labels_(self) -> Any:

@@ -16,12 +16,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.estimators.base import BaseKMeans
-from streamkm.estimators.centers import current_model, known_means
 from streamkm.estimators.fit_summary import result_facts, shown_clusters, summarize
-from streamkm.estimators.fitted_attributes import known_labels
 from streamkm.estimators.input_rows import open_rows
+from streamkm.estimators.labelling import current_model, known_labels, known_means
 from streamkm.estimators.sql import label_query
-from streamkm.estimators.validation import check_integer
+from streamkm.estimators.validation import check_value, integer
 from streamkm.fitting.kmeans import DEVIATION_ROWS
 from streamkm.metrics.cluster_summary import ClusterSummary, Missing
 from streamkm.metrics.clusters import Wording, between_deviations, describe_clusters, steadied
@@ -58,11 +57,15 @@ def feature_namer(estimator: Any) -> Callable[[int], str]:
     return name_of
 
 
+def is_invertible(preparation: Preparation | None) -> bool:
+    """Whether prepared values have units of the data: there are no steps, or each has an inverse."""
+    return preparation is None or preparation.is_invertible
+
+
 class DescribedKMeans(BaseKMeans):
     """Adds `summary`, `plot`, `report` and `original_centers` to an estimator of clusters."""
 
-    preparation_: Preparation | None
-    fitted_on_: dict[str, Any]
+    preparation_: Preparation | None = None
 
     @property
     def missing_(self) -> Missing | None:
@@ -85,8 +88,8 @@ class DescribedKMeans(BaseKMeans):
             For centers of a sketch, and for "total" and "unit", which have no inverse.
         """
         check_is_fitted(self, "model_")
-        preparation: Preparation | None = self.preparation_
-        if self.assign_space_ != "original" or (preparation is not None and not preparation.is_invertible):
+        preparation = self.preparation_
+        if self.assign_space_ != "original" or not is_invertible(preparation):
             raise InvalidInputError(
                 "original_centers() is for centers of features, and for steps that have an inverse: standardize, "
                 "robust, log1p and weight. Other means by cluster are those of the rows with each label of labels_"
@@ -143,6 +146,7 @@ class DescribedKMeans(BaseKMeans):
 
         Sizes, means and distances are exact, of all rows, gathered in the last pass; nothing is read for them. A loaded
         model says the same, with its centers in place of the means, except for spherical ones, which keep their means.
+        Of kernel k-means, distances are those of the kernel's features, and none of these is told.
 
         Parameters
         ----------
@@ -167,28 +171,28 @@ class DescribedKMeans(BaseKMeans):
             Where clusters have no features of their own: of rows assigned in the sketch, and of streams.
         """
         check_is_fitted(self, "model_")
-        words = getattr(self, "feature_words_", None)
+        words, deviations = getattr(self, "feature_words_", None), getattr(self, "feature_deviations_", None)
+        exact, preparation, columns = known_means(self), self.model_.preparation, self.model_.columns
+        means = self.model_.centers if exact is None else exact
+        if hasattr(self, "kernel"):  # whose features are its own, and tell nothing
+            deviations, n_traits, words = np.zeros(means.shape[1]), 0, None
         n_traits = (8 if words else 3) if n_traits is None else n_traits
-        check_integer("n_traits", n_traits, 0)
-        deviations = getattr(self, "feature_deviations_", None)
+        check_value("n_traits", n_traits, integer(0))
         if deviations is None:
             raise InvalidInputError(
                 "summary() needs means of the original features, which a fit leaves: not IncrementalKMeans, nor labels "
                 'of the sketch (SketchOptions(assign_space="original") asks for those of the original features)'
             )
-        names, name = getattr(self, "feature_names_in_", None), feature_namer(self)
-        if len(deviations) > DEVIATION_ROWS and self.fitted_on_["sparse"]:
+        name, sparse, invertible = feature_namer(self), self.fitted_on_["sparse"], is_invertible(preparation)
+        if len(deviations) > DEVIATION_ROWS and sparse:
             deviations = steadied(deviations)
-        exact, preparation, columns = known_means(self), self.model_.preparation, self.model_.columns
-        means = self.model_.centers if exact is None else exact
-        if not self.fitted_on_["sparse"]:  # the sample may lack rare rows, which exact means show
+        if not sparse:  # the sample may lack rare rows, which exact means show
             deviations = np.maximum(deviations, between_deviations(means, self.counts_))
         undone = None
-        if preparation is not None and preparation.is_invertible:
+        if preparation is not None and invertible:
             of_all = np.vstack([means, self.counts_ @ means / self.counts_.sum()])
             undone = preparation.undone(of_all if columns is None else columns.wide(of_all))
-        features = words.features if words else None
-        told = Wording(name, n_traits, features, undone)
+        told = Wording(name, n_traits, words.features if words else None, undone)
         if columns is not None:
             told, deviations = told.narrowed(columns), columns.narrow(deviations[None])[0]
             deviations[-1] = 0.0  # what rows have elsewhere is no feature
@@ -197,15 +201,14 @@ class DescribedKMeans(BaseKMeans):
         if preparation is not None and preparation.table is not None:
             found += preparation.table.told(name)
         sample = vars(self).get("sketch_sample_")
-        in_features = isinstance(sample, np.ndarray) and self.sketch_.is_identity
-        if in_features and (preparation is None or preparation.is_invertible):
+        if isinstance(sample, np.ndarray) and self.sketch_.is_identity and invertible:
             units = np.asarray(sample, np.float64)
             found += counter_cautions(preparation.undone(units) if preparation else units, self.n_samples_, name)
         summary = replace(summary, missing=self.missing_, cautions=tuple(found))
         if rows is None:
             return summary
         source = open_rows(self, rows, reset=None)
-        shown = summary.example_rows()
+        shown, names = summary.example_rows(), getattr(self, "feature_names_in_", None)
         return summary.with_examples(row_ids(source, shown), rows_as_text(source, shown, names))
 
     def plot(self) -> Any:
@@ -222,12 +225,10 @@ class DescribedKMeans(BaseKMeans):
         Raises
         ------
         NotFittedError
-        InvalidInputError
-            For a model of a file that does not say how large clusters are.
         MissingDependencyError
             Without matplotlib.
         """
-        self._check_sizes()
+        check_is_fitted(self, ["model_", "counts_"])
         check_matplotlib()
         from streamkm.reports.figures import plot_clusters
 
@@ -256,14 +257,12 @@ class DescribedKMeans(BaseKMeans):
         Raises
         ------
         NotFittedError
-        InvalidInputError
-            For a model of a file that does not say how large clusters are.
         InvalidParameterError
             An `image_shape` that rows do not have.
         DiskFullError, OutputError
             Something else is there, or it cannot be written; what was there is as it was.
         """
-        self._check_sizes()
+        check_is_fitted(self, ["model_", "counts_"])
         check_page_place(path)
         facts = summarize(self)
         if facts["clusters"] is not None:
@@ -272,15 +271,6 @@ class DescribedKMeans(BaseKMeans):
         next_steps = _NEXT_STEPS.format(type(self).__name__)
         steps = f"{_LABELS}{next_steps}" if known_labels(self) is not None else next_steps
         write_page(path, report_page(facts, self._places(), steps))
-
-    def _check_sizes(self) -> None:
-        """Refuse what has no clusters, or does not know how large they are."""
-        check_is_fitted(self, "model_")
-        if not hasattr(self, "counts_"):
-            raise InvalidInputError(
-                "the file that this model was loaded from does not say how large its clusters are; fit again, and save "
-                "that"
-            )
 
     def _places(self) -> ClusterMap:
         """Places of sampled rows; of the centers where there are none."""

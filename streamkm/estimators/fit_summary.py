@@ -5,7 +5,6 @@ Where these values are written and how they look is not decided here.
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 from streamkm.cluster.profile import euclidean_distances
 from streamkm.core import __version__
 from streamkm.core.display import displayed
-from streamkm.estimators.centers import known_means
-from streamkm.estimators.fitted_attributes import known_labels
+from streamkm.core.exceptions import InvalidParameterError
+from streamkm.estimators.labelling import known_labels, known_means
 from streamkm.estimators.validation import plain
 from streamkm.metrics.clusters import mean_silhouette, whole
 from streamkm.passes.excerpts import row_ids, rows_as_values
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
 
 _PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "dask", "h5py", "zarr")
+_OF_FITS = ("distortion", "n_passes", "n_iter", "converged", "seed")  # attributes that not every estimator has
 _STAGE = ("name", "seconds", "read_bytes", "rows")
 JUDGED_PER_CLUSTER, FEWEST_JUDGED, MOST_JUDGED = 10, 500, 2000  # rows that silhouettes are taken of
 MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their square
@@ -38,7 +38,7 @@ MOST_DESCRIBED = 5000  # clusters: comparing all of them takes time by their squ
 
 def cluster_summary(estimator: Any) -> ClusterSummary | None:
     """What is in each cluster; None where it is not known, and of very many clusters."""
-    described = getattr(estimator, "feature_deviations_", None) is not None
+    described = getattr(estimator, "feature_deviations_", None) is not None or hasattr(estimator, "kernel")
     return estimator.summary() if described and len(estimator.counts_) <= MOST_DESCRIBED else None
 
 
@@ -69,23 +69,19 @@ def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, 
             "stored_bytes": fitted_on["stored_bytes"],
         },
         "result": {
+            **{name: getattr(estimator, f"{name}_", None) for name in _OF_FITS},
             "n_clusters": len(estimator.counts_),
             "objective_per_row": estimator.inertia_ / max(n_samples - (n_skipped or 0), 1),
-            "distortion": getattr(estimator, "distortion_", None),
             "n_components": estimator.sketch_.n_components,
             "assign_space": estimator.assign_space_,
-            "n_passes": getattr(estimator, "n_passes_", None),
             "process_memory": fitted_on.get("process_memory"),
-            "n_iter": getattr(estimator, "n_iter_", None),
-            "converged": getattr(estimator, "converged_", None),
-            "seed": getattr(estimator, "seed_", None),
             "counts": [whole(count) for count in estimator.counts_.tolist()],
             "ids": estimator.cluster_ids_.tolist() if hasattr(estimator, "cluster_ids_") else None,
         },
         "seconds": sum(stage.seconds for stage in stages) if stages else None,
         "stages": [{name: getattr(stage, name) for name in _STAGE} for stage in stages],
         "history": getattr(estimator, "history_", []),
-        "parameters": {name: plain(value) for name, value in estimator.get_params().items()},
+        "parameters": estimator.get_params(),
         "versions": {"streamkm": __version__, "python": platform.python_version(), **dict(_versions())},
     }
     if hasattr(estimator, "trace_residual_"):
@@ -96,7 +92,7 @@ def summarize(estimator: Any, found: ClusterSummary | None = None) -> dict[str, 
         "by_words": found is not None and found.by_words,
         "cautions": list(cautions((), summary["result"]) if found is None else found.cautions),
     }
-    values: dict[str, Any] = _plain(summary)
+    values: dict[str, Any] = plain(summary)
     return values
 
 
@@ -116,6 +112,8 @@ def shown_clusters(
     width) or (height, width, 3): of rows of pixels. Raises InvalidParameterError: an `image_shape` that rows do not
     have.
     """
+    if image_shape is not None and estimator.assign_space_ != "original":
+        raise InvalidParameterError(f"image_shape={image_shape!r}; centers of a sketch or a kernel are no pictures")
     told, names = [dict(row) for row in clusters], ("typical", "outlying")
     shape = None if image_shape is None else check_image_shape(image_shape, estimator.n_features_in_)
     values: dict[int, NDArray[Any]] = {}
@@ -179,18 +177,3 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield package, version(package)
         except PackageNotFoundError:
             yield package, "unknown"
-
-
-def _plain(value: Any) -> Any:
-    """JSON values of NumPy's and Python's: null for numbers that are not finite, types in place of other objects."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return value if value is None or isinstance(value, str | int | bool) else plain(type(value))

@@ -11,36 +11,41 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Metric, Model
 from streamkm.cluster.sampling.coreset import CoresetRule
-from streamkm.cluster.tracking.clusters import TrackedClusters
+from streamkm.cluster.tracking.clusters import TrackedClusters, origins_of
 from streamkm.cluster.tracking.transition import Event, UpdateRows
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.estimators.centers import rounded_centers
+from streamkm.estimators.base import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
-from streamkm.estimators.fitted_attributes import described
-from streamkm.estimators.input_rows import open_rows, read_invalid
-from streamkm.estimators.labelling import Labelling, label_places, write_label_table
+from streamkm.estimators.input_rows import described, open_weighted, read_invalid
+from streamkm.estimators.labelling import (
+    Labelling,
+    known_labels,
+    label_places,
+    rounded_centers,
+    set_labels,
+    write_label_table,
+)
 from streamkm.estimators.updating import drift_of, observe_rows, relabel_rows, update_rows
 from streamkm.estimators.validation import (
     Weights,
     centers_dtype,
     check_stream_parameters,
-    check_weights,
     cluster_range,
     drawn_seed,
-    given_start,
     parameters_of,
+    searching,
 )
 from streamkm.fitting.streams.clusters import FollowSettings, StreamSettings, cluster_coreset
 from streamkm.fitting.streams.rows import feed
 from streamkm.fitting.streams.stream import Stream, stream_size
 from streamkm.metrics.drift_report import Drift, Update
-from streamkm.passes.labels import HeldLabels, check_labels_place, count_skipped, open_labels
+from streamkm.passes.labels import check_labels_place, count_skipped, open_labels
 from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.reader import Invalid, RowReader
 from streamkm.preparation import STEPS, Preparation
@@ -51,20 +56,8 @@ from streamkm.sources.base import RowSource, decoded_row_bytes
 from streamkm.sources.prepared import PreparedRows
 
 CHUNK_BYTES = 16 << 20
-LAZY = (
-    "cluster_centers_",
-    "cluster_ids_",
-    "changed_share_",
-    "cluster_means_",
-    "counts_",
-    "inertia_",
-    "inertia_error_",
-    "n_iter_",
-    "converged_",
-    "model_",
-    "assign_space_",
-    "sketch_",
-)
+_OF_CLUSTERS = ("cluster_centers_", "cluster_means_", "cluster_ids_", "counts_", "changed_share_", "model_")
+_OF_SEARCH = ("inertia_", "inertia_error_", "n_iter_", "converged_", "assign_space_", "sketch_")
 _OF_INPUT = ("n_features_in_", "feature_names_in_", "fitted_on_", "tfidf_", "seed_", "preparation_")
 
 
@@ -186,21 +179,7 @@ class IncrementalKMeans(DescribedKMeans):
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
-        self.n_clusters = n_clusters
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.metric = metric
-        self.preprocess = preprocess
-        self.half_life = half_life
-        self.first_row = first_row
-        self.memory_limit = memory_limit
-        self.chunk_bytes = chunk_bytes
-        self.executor = executor
-        self.invalid = invalid
-        self.progress = progress
-        self.random_state = random_state
+        set_parameters(self, locals())
 
     def fit(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> Self:
         """Begin anew with the rows of X: forget all rows of before, take these, and label them by one more pass.
@@ -319,34 +298,22 @@ class IncrementalKMeans(DescribedKMeans):
         place, table = label_places(labels_to)
         source, rows, weights = self._opened(X, sample_weight, ids=table is not None)
         stream = self._stream_for(rows)
-        labelling = self._labelling(source, rows, stream, follows=True)
+        labelling = self._labelling(source, rows, stream, weights, follows=True)
         begun = time.perf_counter()
         settings = self._follow_settings(stream), self._settings(stream)
-        found = update_rows(self, stream, labelling, weights, *settings, labels_to=place, checkpoint=checkpoint)
-        n_read = found.n_read
-        stream.dtype = np.promote_types(stream.dtype, centers_dtype(rows.dtype))
-        n_rows = stream.n_rows if stream.followed is None else stream.n_rows + found.n_valid
-        after = stream.updated(found.followed, n_rows, found.first_new + n_read)
+        after, labels, told = update_rows(labelling, stream, *settings, labels_to=place, checkpoint=checkpoint)
         self._follow(after, vars(self).get("n_steps_", 0) + 1)
-        if place is not None:
-            self.labels_ = open_labels(place)
-        elif isinstance(found.labels, HeldLabels):
-            self._held_labels = found.labels
-        else:
-            self.labels_ = found.labels
+        set_labels(self, labels if place is None else open_labels(place))
         if table is not None:
             write_label_table(self, source, table)
         fewest, most = cluster_range(self.n_clusters)
         return Update(
-            drift=found.drift,
-            events=found.events,
-            n_rows=found.n_valid,
+            **told,
             inertia=self.inertia_,
             inertia_error=self.inertia_error_,
             changed_share=self.changed_share_,
             relabel=self.changed_share_ > relabel_above,
             seconds=time.perf_counter() - begun,
-            new=found.new,
             fixed_k=most if fewest == most else 0,
         )
 
@@ -376,9 +343,10 @@ class IncrementalKMeans(DescribedKMeans):
             raise InvalidInputError(
                 "drift compares rows with those that an update has counted; call update or fit first"
             )
-        labelling = self._labelling(source, rows, self.stream_)
+        labelling = self._labelling(source, rows, self.stream_, weights)
         clusters = followed.clusters.widened(labelling.model.n_features)
-        return drift_of(self, self.stream_, observe_rows(labelling, clusters, weights))
+        with labelling.context() as context:
+            return drift_of(self, self.stream_, observe_rows(context, labelling, clusters))
 
     def relabel(
         self,
@@ -415,8 +383,8 @@ class IncrementalKMeans(DescribedKMeans):
         check_is_fitted(self, "stream_")
         place = None if labels_to is None else check_labels_place(labels_to)
         (source, rows, weights), stream = self._opened(X, sample_weight), self.stream_
-        labelling = self._labelling(source, rows, stream)
-        followed, labels = relabel_rows(self, stream, labelling, weights, labels_to=place, checkpoint=checkpoint)
+        labelling = self._labelling(source, rows, stream, weights)
+        followed, labels = relabel_rows(labelling, stream, place, checkpoint)
         found: Any = labels if place is None else open_labels(place)
         n_rows = len(found) - count_skipped(found)
         if n_rows != stream.n_rows:
@@ -429,15 +397,13 @@ class IncrementalKMeans(DescribedKMeans):
     def updates_(self) -> list[UpdateRows]:
         """Rows of each update by cluster, weighted as of its newest row, in order."""
         check_is_fitted(self, "stream_")
-        followed = self.stream_.followed
-        return [] if followed is None else list(followed.updates)
+        return list(getattr(self.stream_.followed, "updates", ()))
 
     @property
     def lineage_(self) -> list[Event]:
         """What became of clusters: births, deaths, splits and joins, in order."""
         check_is_fitted(self, "stream_")
-        followed = self.stream_.followed
-        return [] if followed is None else list(followed.events)
+        return list(getattr(self.stream_.followed, "events", ()))
 
     def plot_updates(self) -> Any:
         """Draw the shares of clusters in the rows of each update, with births, deaths, splits and joins.
@@ -501,8 +467,7 @@ class IncrementalKMeans(DescribedKMeans):
         first = "stream_" not in vars(self)
         if first:
             self.seed_ = drawn_seed(self.random_state)
-        source, weights = open_rows(self, X, reset=first, ids=ids), check_weights(sample_weight)
-        weights.check_rows(source.n_rows, source.name)
+        source, weights = open_weighted(self, X, sample_weight, reset=first, ids=ids)
         self.preparation_ = preparation = self._preparation(source, vars(self).get("preparation_"))
         if first:
             self.fitted_on_, self.tfidf_ = described(source), source.tfidf
@@ -528,9 +493,9 @@ class IncrementalKMeans(DescribedKMeans):
         if known is not None and known.described() in (wanted.described(), given.after_fill().described()):
             return known
         for step in wanted.finding:
-            fills, rest = step == FILL, ", ".join(each for each in STEPS if each not in FOUND)
-            what = 'invalid="mean"' if fills else f"the step {step!r}"
-            other = 'pass invalid="skip" to leave out rows with NaN' if fills else f"take steps of one row: {rest}"
+            what, other = f"the step {step!r}", f"take steps of one row: {', '.join(sorted({*STEPS} - {*FOUND}))}"
+            if step == FILL:
+                what, other = 'invalid="mean"', 'pass invalid="skip" to leave out rows with NaN'
             raise InvalidInputError(
                 f"{what} must see all rows before the first is used, and a stream does not end; fit StreamKMeans on "
                 f"some rows and go on by its incremental(), which keeps what was found, or {other}"
@@ -540,14 +505,20 @@ class IncrementalKMeans(DescribedKMeans):
     def _stream_for(self, rows: RowSource) -> Stream:
         """The stream that takes prepared rows; what has nothing but its origin is made anew for rows of their kind."""
         stream = vars(self).get("stream_")
-        if stream is not None and not stream.is_origin:
+        width = None if rows.is_sparse else rows.n_features
+        if stream is None:
+            return self._new_stream(rows.dtype, width)
+        if not stream.is_origin:
             return stream
-        fresh = self._new_stream(rows.dtype, None if rows.is_sparse else rows.n_features)
-        if stream is not None:
-            kind = np.result_type(rows.dtype, np.float32)
-            fresh.begin(stream.followed.clusters, stream.n_rows, dtype=kind, sparse=rows.is_sparse)
-            fresh.dtype = stream.dtype
-        return fresh
+        return self._begun(stream.followed.clusters, stream.n_rows, rows.dtype, stream.dtype, width)
+
+    def _begun(self, clusters: TrackedClusters, n_rows: int, dtype: Any, told_as: Any, width: int | None) -> Stream:
+        """A stream that goes on from clusters, for rows of a dtype and a width, or sparse ones."""
+        kind = np.result_type(dtype, np.float32)
+        stream = self._new_stream(kind, width)
+        stream.begin(clusters, n_rows, dtype=kind, sparse=width is None)
+        stream.dtype = told_as
+        return stream
 
     def _new_stream(self, dtype: Any, width: int | None) -> Stream:
         """An empty stream for dense rows of a width, or for sparse ones."""
@@ -570,22 +541,18 @@ class IncrementalKMeans(DescribedKMeans):
 
     def _settings(self, stream: Stream) -> StreamSettings:
         """How clusters of a coreset are found at first."""
-        given = parameters_of(self)
-        return StreamSettings(
-            n_clusters=cluster_range(given.n_clusters)[0],
-            init=given_start(given.init),
-            n_init=given.n_init,
-            max_iter=given.max_iter,
-            tol=given.tol,
-            seeds=np.random.SeedSequence(stream.rule.seed),
-        )
+        fewest = cluster_range(self.n_clusters)[0]
+        seeds = np.random.SeedSequence(stream.rule.seed)
+        return StreamSettings(**searching(parameters_of(self)) | {"n_clusters": fewest, "seeds": seeds})
 
     def _follow_settings(self, stream: Stream) -> FollowSettings:
         """How clusters go on."""
         fewest, most = cluster_range(self.n_clusters)
         return FollowSettings(fewest, most, self.tol, stream.rule.seed)
 
-    def _labelling(self, source: RowSource, rows: RowSource, stream: Stream, *, follows: bool = False) -> Labelling:
+    def _labelling(
+        self, source: RowSource, rows: RowSource, stream: Stream, weights: Weights, *, follows: bool = False
+    ) -> Labelling:
         """The passes over rows, if there is memory for them; `rows` are those of `source`, prepared."""
         most, width = cluster_range(self.n_clusters)[1], max(stream.n_features, rows.n_features or 1)
         if stream.followed is not None:
@@ -601,41 +568,25 @@ class IncrementalKMeans(DescribedKMeans):
         centers = np.broadcast_to(0.0, (most, width))  # takes no memory; each pass has those that it needs
         sketch = IdentitySketch(width)
         model = Model(centers, width, self.metric, "original", sketch, preparation=self.preparation_)
-        return Labelling(self, source, model=model, update=sizes)
+        return Labelling(self, source, model=model, update=sizes, weights=weights)
 
     def _find_clusters(self) -> dict[str, Any]:
         """Find centers in the coreset, and all attributes that follow from them."""
         given, stream = parameters_of(self), self.stream_
         sketch = IdentitySketch(stream.n_features)
-        found: dict[str, Any] = {"assign_space_": "original", "sketch_": sketch}
         if stream.followed is None:
             clusters = cluster_coreset(stream.coreset(), self._settings(stream), given.executor)
-            centers, means, ids = clusters.centers, clusters.centers, np.arange(len(clusters.centers))
-            found |= {
-                "counts_": clusters.counts,
-                "inertia_": clusters.inertia,
-                "inertia_error_": np.nan,
-                "n_iter_": clusters.n_iter,
-                "converged_": clusters.converged,
-            }
+            means, ids, error = clusters.centers, np.arange(len(clusters.centers)), np.nan
+            found = {"n_iter_": clusters.n_iter, "converged_": clusters.converged}
         else:
-            known = stream.known_clusters(self._follow_settings(stream), self._settings(stream), given.executor)
-            centers, means, ids = known.centers, known.means, known.ids
-            found |= {
-                "counts_": known.counts,
-                "inertia_": known.inertia,
-                "inertia_error_": known.error,
-                "changed_share_": stream.followed.changed_share(),
-                "cluster_means_": means,
-            }
-        model = Model(
-            centers, stream.n_features, given.metric, "original", sketch, preparation=self.preparation_, ids=ids
-        )
-        return found | {
-            "cluster_centers_": rounded_centers(centers, found["counts_"], found["inertia_"], means, stream.dtype),
-            "cluster_ids_": ids,
-            "model_": model,
-        }
+            clusters = stream.known_clusters(self._follow_settings(stream), self._settings(stream), given.executor)
+            means, ids, error = clusters.means, clusters.ids, clusters.error
+            found = {"changed_share_": stream.followed.changed_share(), "cluster_means_": means}
+        centers, counts, inertia, space = clusters.centers, clusters.counts, clusters.inertia, "original"
+        model = Model(centers, stream.n_features, given.metric, space, sketch, preparation=self.preparation_, ids=ids)
+        rounded = rounded_centers(centers, counts, inertia, means, stream.dtype)
+        found |= {"cluster_centers_": rounded, "cluster_ids_": ids, "counts_": counts, "model_": model}
+        return found | {"inertia_": inertia, "inertia_error_": error, "assign_space_": space, "sketch_": sketch}
 
     def __getstate__(self) -> Any:
         """All but the rows of the last call, which may be many."""
@@ -646,17 +597,71 @@ class IncrementalKMeans(DescribedKMeans):
         """Find centers in the stream, and labels of the last rows, when they are first asked for."""
         if name == "labels_" and self._last_rows is not None:
             self.labels_, self._last_rows = self.predict(self._last_rows), None
-        elif name in LAZY and "stream_" in vars(self):
+        elif name in (*_OF_CLUSTERS, *_OF_SEARCH) and "stream_" in vars(self):
             for found, value in self._find_clusters().items():
                 if found not in vars(self):  # centers may have been assigned
                     setattr(self, found, value)
         return object.__getattribute__(self, name)
 
 
-def follow_fit(made: IncrementalKMeans, clusters: TrackedClusters, n_rows: int, *, dtype: Any, sparse: bool) -> None:
-    """Let a new estimator go on from the clusters of a fit; `dtype` and `sparse` are of the fit's rows."""
-    kind = np.result_type(dtype, np.float32)
-    stream = made._new_stream(kind, None if sparse else clusters.means.shape[1])
-    stream.begin(clusters, n_rows, dtype=kind, sparse=sparse)
-    stream.dtype = centers_dtype(dtype)
-    made._follow(stream, 0)
+_GO_ON = ("preparation_", "feature_names_in_", "fitted_on_", "tfidf_")
+REACH_OF_A_FIT = 2.0
+"""Mean distances of rows to their center within which nearly all lie, for clusters of a fit, which keeps no rows."""
+
+
+def unfitted_incremental(fit: Any, *, half_life: float | None, first_row: int = 0) -> IncrementalKMeans:
+    """Give a new estimator the parameters of a `StreamKMeans`, fitted or not; refuse those that streams do not take."""
+    shared = IncrementalKMeans().get_params(deep=False)
+    options = {name: value for name, value in vars(parameters_of(fit)).items() if name in shared}
+    made = IncrementalKMeans(**options, half_life=half_life, first_row=first_row)
+    check_stream_parameters(made)
+    return made
+
+
+def incremental_from(fitted: Any, *, half_life: float | None, first_row: int) -> IncrementalKMeans:
+    """Continue a fitted `StreamKMeans`; see `StreamKMeans.incremental`."""
+    if not hasattr(fitted, "cluster_means_"):
+        raise InvalidInputError(
+            f"this {type(fitted).__name__} was loaded, and does not know the means of its clusters; call fit, or "
+            "partial_fit of a new IncrementalKMeans"
+        )
+    if fitted.assign_space_ != "original":
+        raise InvalidInputError(
+            "the clusters of the fit are known in the space of the sketch alone, where no stream goes on; fit with "
+            'SketchOptions(assign_space="original"), or call partial_fit of a new IncrementalKMeans'
+        )
+    made, known = unfitted_incremental(fitted, half_life=half_life, first_row=first_row), vars(fitted)
+    made.seed_ = drawn_seed(made.random_state)
+    made.__dict__.update({name: known[name] for name in _GO_ON if name in known})
+    means, counts = fitted.cluster_means_, np.asarray(fitted.counts_, np.float64)
+    n_rows = fitted.n_samples_ - count_skipped(known_labels(fitted))
+    centers = fitted.model_.wide_centers()
+    moved = means - centers
+    distances, reach = _distances(fitted, counts)
+    clusters = TrackedClusters(
+        ids=np.arange(len(counts)),
+        centers=centers,
+        means=means,
+        counts=counts,
+        distances=distances,
+        reach=reach,
+        within=max(0.0, fitted.inertia_ - float(counts @ np.einsum("ij,ij->i", moved, moved))),
+        variance=0.0,
+        unsearched=0.0,
+        origins=origins_of(centers),
+        n_updates=1,
+    )
+    dtype, width = np.dtype(fitted.fitted_on_["dtype"]), None if fitted.fitted_on_["sparse"] else means.shape[1]
+    made._follow(made._begun(clusters, n_rows, dtype, centers_dtype(dtype), width), 0)
+    return made
+
+
+def _distances(fitted: Any, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sums of distances of rows to their centers (k,), and how far out nearly all rows of each cluster lie (k,)."""
+    profile = getattr(fitted, "profile_", None)
+    if profile is None:
+        return np.zeros(len(counts)), np.zeros(len(counts))
+    sums: NDArray[np.float64] = profile.sums[:, 0]
+    typical = np.divide(sums, counts, out=np.zeros(len(counts)), where=counts > 0)
+    farthest = np.sqrt(np.abs(profile.far_d2[:, -1]))  # of as many rows as are kept; infinite where there are fewer
+    return sums, np.minimum(REACH_OF_A_FIT * typical, farthest)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked, is_sparse, with_nan
-from streamkm.estimators.validation import is_in_memory
+from streamkm.estimators.validation import Weights, check_weights, is_in_memory
 from streamkm.passes.reader import Invalid
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
@@ -33,106 +30,61 @@ from streamkm.sources.memory.frames import (
     without_index,
 )
 from streamkm.sources.memory.iterables import IterableSource
+from streamkm.sources.open import store_of
 
 _LONGEST = 40  # characters of a value that are shown
-
-
-@contextmanager
-def clear_refusals(X: Any, name: str) -> Iterator[None]:
-    """Say in one line what is wrong with X, where what is done within refuses it.
-
-    `name`: what messages call it. Raises InvalidInputError, in place of a ValueError, or TypeError.
-    """
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        reason = _reason(X, name)
-        if reason is None:
-            raise
-        kind = TypeError if isinstance(error, TypeError) else InvalidInputError
-        raise kind(reason) from None  # which is all that the error says, and more
 
 
 def _reason(X: Any, name: str) -> str | None:
     """What is wrong with X; None where it is something else than what its values are and how they lie."""
     if is_frame(X):
-        return _of_columns(X, name)
+        columns = ((np.asarray(X[column]), f"column {column!r} of the {name}") for column in X.columns)
+        return next((told for values, what in columns if (told := _of_values(values, what, in_frame=True))), None)
     try:
         values = X if sp.issparse(X) else np.asarray(X)
     except ValueError:
         return _ragged(X)
-    if values.dtype.kind == "c":
-        return _complex(values.dtype, name)
     if values.dtype.names:
         made = "numpy.lib.recfunctions.structured_to_unstructured(X)"
         return f"{name} holds records ({values.dtype}); needed: rows of features. Pass {made}"
-    if values.ndim != 2:
-        return _not_rows(values, name)
-    return _of_values(values, name)
+    if values.ndim == 2 or values.dtype.kind == "c":
+        return _of_values(values, name)
+    if values.ndim == 0:
+        return f"{name} is one value; needed: rows of features, of shape (n, d)"
+    remedy = "X.reshape(len(X), -1) makes each sample one row"
+    if values.ndim == 1:
+        remedy = "X.reshape(1, -1) if it is one row, X.reshape(-1, 1) if its values are rows of one feature"
+    return f"{name} has shape {values.shape}; needed: rows of features, (n, d). Reshape your data: {remedy}"
 
 
-def _of_values(values: Any, name: str) -> str | None:
-    """The first value of a matrix that is no number."""
-    found = _first_no_number(values.ravel()) if values.dtype.kind in "OUS" else None
-    if found is None:
-        return None
-    at, value, problem = found
-    row, column = divmod(at, values.shape[1])
-    return (
-        f"row {row:,}, column {column:,} of the {name} contains {value}; features must be numbers ({problem}). Drop or "
-        "encode that column"
-    )
-
-
-def _of_columns(X: Any, name: str) -> str | None:
-    """The first column of a frame that is not of numbers, with its first value that is none."""
-    for column in X.columns:
-        values = np.asarray(X[column])
-        if values.ndim != 1:  # of several columns with one name
-            continue
-        what = f"column {column!r} of the {name}"
-        if values.dtype.kind in "Mm":
-            return (
-                f"{what} has type {values.dtype}; features must be numbers. Drop or convert that column, or read days: "
-                'open_source(X, dates="days")'
-            )
-        if values.dtype.kind == "c":
-            return _complex(values.dtype, what)
-        found = _first_no_number(values) if values.dtype.kind in "OUS" else None
-        if found is not None:
-            row, value, problem = found
-            return (
-                f"{what} contains {value} in row {row:,}; features must be numbers ({problem}). Drop that column, or "
-                'encode it: open_source(X, categories="onehot")'
-            )
-    return None
-
-
-def _first_no_number(values: NDArray[Any]) -> tuple[int, str, str] | None:
-    """Place, text and trouble of the first value that is no number, as Python reads numbers."""
-    for at, value in enumerate(values.tolist()):
+def _of_values(values: Any, what: str, *, in_frame: bool = False) -> str | None:
+    """The first value of a matrix, or of a column, that is no number as Python reads numbers."""
+    kind = values.dtype.kind
+    if kind == "c":
+        return f"Complex data not supported: {what} holds {values.dtype}; pass real and imaginary parts as features"
+    if in_frame and kind in "Mm":
+        return (
+            f"{what} has type {values.dtype}; features must be numbers. Drop or convert that column, or read days: "
+            'open_source(X, dates="days")'
+        )
+    for at, value in enumerate(values.ravel().tolist() if kind in "OUS" else []):
         try:
             float(np.nan if value is None else value)  # as NumPy has it
         except (TypeError, ValueError) as error:
-            text = repr(value)
+            text, problem = repr(value), str(error).split(":")[0]
             shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-            return at, f"the text {shown}" if isinstance(value, str) else shown, str(error).split(":")[0]
+            shown, needed = f"the text {shown}" if isinstance(value, str) else shown, "features must be numbers"
+            if in_frame:
+                return (
+                    f"{what} contains {shown} in row {at:,}; {needed} ({problem}). Drop that column, or encode it: "
+                    'open_source(X, categories="onehot")'
+                )
+            row, column = divmod(at, values.shape[1])
+            return (
+                f"row {row:,}, column {column:,} of the {what} contains {shown}; {needed} ({problem}). Drop or encode "
+                "that column"
+            )
     return None
-
-
-def _complex(dtype: Any, name: str) -> str:
-    return f"Complex data not supported: {name} holds {dtype}; pass real and imaginary parts as features of their own"
-
-
-def _not_rows(values: NDArray[Any], name: str) -> str:
-    shape = values.shape
-    if values.ndim == 0:
-        return f"{name} is one value; needed: rows of features, of shape (n, d)"
-    if values.ndim == 1:
-        remedy = "X.reshape(1, -1) if it is one row, X.reshape(-1, 1) if its values are rows of one feature"
-    else:
-        remedy = "X.reshape(len(X), -1) makes each sample one row"
-    return f"{name} has shape {shape}; needed: rows of features, (n, d). Reshape your data: {remedy}"
 
 
 def _ragged(X: Any) -> str | None:
@@ -174,12 +126,17 @@ def open_rows(estimator: Any, X: Any, *, reset: bool | None, ids: bool = False) 
         check_names_once(X, name)
     if estimator.invalid == "raise":
         check_unmasked(X, name or "array", MASKED_ROWS)
-    with clear_refusals(X, name or "array"):
+    try:
         if reset is None:
-            X = check_array(X, dtype="numeric", **checks)
+            made = check_array(X, dtype="numeric", **checks)
         else:
-            X = validate_data(estimator, X, reset=reset, dtype="numeric", **checks)
-        source = open_source(X) if name is None or is_sparse(X) else open_array(X, name=name)
+            made = validate_data(estimator, X, reset=reset, dtype="numeric", **checks)
+        source = open_source(made) if name is None or is_sparse(made) else open_array(made, name=name)
+    except (ValueError, TypeError) as error:  # said in one line, with the place, in place of scikit-learn's words
+        reason = _reason(X, name or "array")
+        if reason is None:
+            raise
+        raise (TypeError if isinstance(error, TypeError) else InvalidInputError)(reason) from None
     if names is not None:
         source.feature_names = names  # scikit-learn has made an array of the frame
     return source
@@ -239,3 +196,29 @@ def _with_known_names(estimator: Any, source: RowSource, *, reset: bool, named: 
             return ChosenColumns(source, order.tolist())
         source.feature_names = tuple(known)  # by which an iterable reads each of its chunks
     return source
+
+
+def described(source: RowSource) -> dict[str, Any]:
+    """What a model says of the rows that it was fitted on, as JSON values."""
+    return {
+        "name": source.name,
+        "files": list(map(str, source.files)),
+        "stored_bytes": source.n_bytes,
+        "dtype": str(source.dtype),
+        "sparse": source.is_sparse,
+        **({"made_with": dict(source.made_with)} if source.made_with else {}),
+        **({"id_column": source.id_column} if source.id_column else {}),
+    }
+
+
+def open_weighted(
+    estimator: Any, X: Any, sample_weight: Any, *, reset: bool | None, ids: bool = False
+) -> tuple[RowSource, Weights]:
+    """Open X, and the weights of its rows; those of a sketch store where none are given."""
+    source = open_rows(estimator, X, reset=reset, ids=ids)
+    stored = store_of(source)
+    if stored is not None and stored.info.weighted and sample_weight is None:
+        sample_weight = stored.weights()
+    weights = check_weights(sample_weight)
+    weights.check_rows(source.n_rows, source.name)
+    return source, weights

@@ -10,29 +10,35 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self
 
+import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
+from streamkm.cluster.seeding.init import FEW_CLUSTERS, Starts
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.matrix import MASKED_ROWS, check_unmasked
 from streamkm.core.progress import Progress
 from streamkm.engine import under_limit
 from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
-from streamkm.estimators.base import BaseKMeans
-from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
-from streamkm.estimators.fitted_attributes import set_fitted
-from streamkm.estimators.input_rows import open_rows
-from streamkm.estimators.kernel_validation import check_kernel_parameters, kernel_name, kernel_starts
-from streamkm.estimators.kmeans_fit import resources_of
+from streamkm.estimators.base import set_parameters
+from streamkm.estimators.describe import DescribedKMeans
+from streamkm.estimators.files import checkpoint_writer, limit_of_run
+from streamkm.estimators.input_rows import open_rows, open_weighted
+from streamkm.estimators.kmeans import resources_of
+from streamkm.estimators.labelling import set_fitted
 from streamkm.estimators.validation import (
     Weights,
+    check_value,
+    check_values,
     check_weights,
     drawn_seed,
-    given_start,
     is_in_memory,
+    number,
+    one_of,
     parameters_of,
     random_streams,
+    searching,
 )
 from streamkm.fitting.context import check_clusters
 from streamkm.fitting.kernel.fit import KernelContext, KernelSettings, run_kernel_fit
@@ -43,6 +49,8 @@ from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import (
     COLUMN_SKETCHES,
+    LANDMARKS,
+    METHODS,
     MOST_EVALUATIONS,
     KernelSizes,
     kernel_sizes,
@@ -50,14 +58,56 @@ from streamkm.planning.kernel_sizes import (
 )
 from streamkm.planning.memory_budget import planned_line_room
 from streamkm.planning.plan import Plan
-from streamkm.sketches import KernelOptions, Nystroem, full_options
+from streamkm.sketches import Kernel, KernelOptions, Nystroem, full_options
 from streamkm.sketches.kernel_columns import KernelFunction
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import cached_rows
 
+STARTS = Starts(least=10, most=30)  # for few clusters
+ALIASES = {"poly": "polynomial"}  # as scikit-learn's other estimators call it
 
-class StreamKernelKMeans(BaseKMeans):
+
+OWN_RULES = {
+    "eps": number(lambda value: 0 < value < np.inf, "a number above 0", optional=True),
+    "method": one_of(tuple(METHODS)),
+    "landmarks": one_of(LANDMARKS),
+    "invalid": one_of(("raise", "skip")),
+    "gamma": (
+        lambda value: not isinstance(value, str) or value in ("auto", "neighbors", "scale"),
+        'a finite number above 0, "auto", "neighbors", "scale", or None',
+    ),
+}
+
+
+def check_kernel_parameters(estimator: Any) -> None:
+    """Refuse parameters of a kernel estimator that are out of range, saying what is needed."""
+    check_values(estimator, **OWN_RULES)
+    kernel, method = full_options("kernel", estimator.kernel), full_options("method", estimator.method)
+    gamma = estimator.gamma
+    if gamma == "neighbors" and (kernel.kernel, method.method, method.landmarks) != ("rbf", "nystroem", "uniform"):
+        raise InvalidParameterError(
+            f'gamma="neighbors" with kernel={kernel.kernel!r} and {method}; needed: "rbf" and "nystroem", uniform'
+        )
+    width = 1.0 if gamma is None or isinstance(gamma, str) else gamma
+    Kernel(kernel_name(kernel.kernel), width, int(kernel.degree), float(kernel.coef0))
+    if kernel.kernel == "precomputed":
+        for name, known in (("method", ("nystroem", "two-step")), ("landmarks", ("uniform",))):
+            check_value(name, getattr(method, name), one_of(known), ' with kernel="precomputed"')
+
+
+def kernel_name(kernel: Any) -> Any:
+    """The name that sketches know a kernel by; functions as they are."""
+    return ALIASES.get(kernel, kernel) if isinstance(kernel, str) else kernel
+
+
+def kernel_starts(n_init: int | str, n_clusters: int, init: Any) -> int | str | Starts:
+    """What `n_init` stands for: features are few, so that starts cost little beside kernel values."""
+    searched = isinstance(init, str) and init == "k-means++"
+    return STARTS if n_init == "auto" and n_clusters <= FEW_CLUSTERS and searched else n_init
+
+
+class StreamKernelKMeans(DescribedKMeans):
     """Kernel k-means for data that need not fit in memory.
 
     The kernel matrix is never formed. Each chunk of rows becomes kernel values against landmarks, these values become
@@ -150,8 +200,8 @@ class StreamKernelKMeans(BaseKMeans):
         The map to features.
     n_components_ : int
         m, at most `rank`.
-    n_passes_, n_iter_, converged_, history_, stages_, plan_, n_samples_, n_features_in_, seed_, fitted_on_, model_ : as
-        for `StreamKMeans`
+    n_passes_, n_iter_, converged_, history_, stages_, plan_ : as for `StreamKMeans`
+    profile_, n_samples_, n_features_in_, seed_, fitted_on_, model_ : as for `StreamKMeans`
     sketch_sample_, sample_labels_ : features of sampled rows, and their clusters
 
     See Also
@@ -208,26 +258,7 @@ class StreamKernelKMeans(BaseKMeans):
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
-        self.n_clusters = n_clusters
-        self.kernel = kernel
-        self.gamma = gamma
-        self.gamma_factor = gamma_factor
-        self.method = method
-        self.n_landmarks = n_landmarks
-        self.rank = rank
-        self.eps = eps
-        self.fit_on = fit_on
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.refine = refine
-        self.memory_limit = memory_limit
-        self.chunk_bytes = chunk_bytes
-        self.executor = executor
-        self.invalid = invalid
-        self.progress = progress
-        self.random_state = random_state
+        set_parameters(self, locals())
 
     def fit(
         self,
@@ -266,9 +297,7 @@ class StreamKernelKMeans(BaseKMeans):
         """
         check_kernel_parameters(self)
         with under_limit(self.memory_limit):
-            source = open_rows(self, X, reset=True)
-            weights = check_weights(sample_weight)
-            weights.check_rows(source.n_rows, source.name)
+            source, weights = open_weighted(self, X, sample_weight, reset=True)
             limit = limit_of_run(self, checkpoint)
             plan = self.plan_for(source, weighted=len(weights.each) > 0, memory_limit=limit)
             with checkpoint_writer(self, source, checkpoint, plan, weights.each) as writer:
@@ -391,8 +420,7 @@ class StreamKernelKMeans(BaseKMeans):
 
     def _settings(self, sizes: KernelSizes, seed: int) -> KernelSettings:
         given = parameters_of(self)
-        init = given_start(given.init)
-        kernel, method = given.kernel, given.method
+        search, kernel, method = searching(given), given.kernel, given.method
         how = method.landmarks if method.method == "nystroem" else "uniform"
         choice = Choice(how, sizes.n_landmarks, sizes.rank)
         rule = KernelRule(
@@ -403,11 +431,7 @@ class StreamKernelKMeans(BaseKMeans):
             float(kernel.coef0),
         )
         return KernelSettings(
-            n_clusters=given.n_clusters,
-            init=init,
-            n_init=kernel_starts(given.n_init, given.n_clusters, init),
-            max_iter=given.max_iter,
-            tol=given.tol,
+            **search | {"n_init": kernel_starts(given.n_init, given.n_clusters, search["init"])},
             refine=given.refine,
             seeds=random_streams(seed),
             kernel=rule,

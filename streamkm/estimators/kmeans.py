@@ -6,43 +6,53 @@ The work is in fitting. No logic in `__init__`.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from streamkm.core.exceptions import InvalidInputError
+from streamkm.cluster.model import Metric
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Progress
-from streamkm.engine import open_executor, under_limit
-from streamkm.engine.checkpoint import Checkpoint
-from streamkm.estimators.checkpoints import checkpoint_writer, limit_of_run
-from streamkm.estimators.continued import incremental_from
+from streamkm.engine import cluster_memory, is_alone, is_on_cluster, local_threads, open_executor, under_limit
+from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter
+from streamkm.estimators.base import set_parameters
 from streamkm.estimators.describe import DescribedKMeans
-from streamkm.estimators.incremental import IncrementalKMeans
-from streamkm.estimators.input_rows import open_rows
-from streamkm.estimators.kmeans_fit import (
-    cached_as_planned,
-    fit_rows,
-    labels_stay,
-    resources_of,
-    rows_to_cluster,
-    settings_of,
+from streamkm.estimators.files import checkpoint_writer, limit_of_run
+from streamkm.estimators.incremental import IncrementalKMeans, incremental_from
+from streamkm.estimators.input_rows import open_rows, open_weighted, read_invalid
+from streamkm.estimators.labelling import label_places, set_fitted, write_label_table
+from streamkm.estimators.validation import (
+    ClusterMetric,
+    Weights,
+    check_parameters,
+    drawn_seed,
+    is_sketch,
+    parameters_of,
+    random_streams,
+    searching,
 )
-from streamkm.estimators.labelling import label_places, write_label_table
-from streamkm.estimators.validation import ClusterMetric, check_parameters, check_weights, is_sketch, parameters_of
-from streamkm.fitting.context import check_clusters
+from streamkm.fitting.context import FitContext, Settings, check_clusters
+from streamkm.fitting.kmeans import run_fit
+from streamkm.passes.context import PassContext
 from streamkm.passes.labels import check_seen
-from streamkm.passes.reader import Invalid
+from streamkm.passes.prepare import find_preparation, planned_rows
+from streamkm.passes.reader import Invalid, RowReader
 from streamkm.planning.fit_plan import plan_fit
+from streamkm.planning.memory_budget import planned_line_room
 from streamkm.planning.plan import Plan
-from streamkm.planning.request import STORED_ENTRY_BYTES, is_dense
+from streamkm.planning.request import STORED_ENTRY_BYTES, Resources, is_dense
+from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, SketchOptions, full_options
 from streamkm.sketches.registry import sketch_class
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
+from streamkm.sources.prepared import PreparedRows, cached_rows
 
 
 class StreamKMeans(DescribedKMeans):
@@ -290,22 +300,7 @@ class StreamKMeans(DescribedKMeans):
         progress: bool | str = "auto",
         random_state: Any = None,
     ):
-        self.n_clusters = n_clusters
-        self.sketch = sketch
-        self.init = init
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.metric = metric
-        self.preprocess = preprocess
-        self.refine = refine
-        self.coreset = coreset
-        self.memory_limit = memory_limit
-        self.chunk_bytes = chunk_bytes
-        self.executor = executor
-        self.invalid = invalid
-        self.progress = progress
-        self.random_state = random_state
+        set_parameters(self, locals())
 
     def fit(
         self,
@@ -361,12 +356,7 @@ class StreamKMeans(DescribedKMeans):
         assignment; memory for n sketched rows, the sample and the centers.
         """
         check_parameters(self)
-        source = open_rows(self, X, reset=True)
-        stored = store_of(source)
-        if stored is not None and stored.info.weighted and sample_weight is None:
-            sample_weight = stored.weights()
-        weights = check_weights(sample_weight)
-        weights.check_rows(source.n_rows, source.name)
+        source, weights = open_weighted(self, X, sample_weight, reset=True)
         place, table = label_places(labels_to)
         if labels_to is not None and not source.replayable:
             raise InvalidInputError(f"{source.name} can be walked once only; leave labels_to out: labels are gathered")
@@ -376,12 +366,13 @@ class StreamKMeans(DescribedKMeans):
         stay = place is None and labels_stay(self.executor, source, has_checkpoint=checkpoint is not None)
         gathers = not stay and place is None
         total_weight = float(weights.each.sum()) if len(weights.each) else None
-        limit, progress = limit_of_run(self, checkpoint), Progress(self.progress)
+        limit = limit_of_run(self, checkpoint)
         with under_limit(self.memory_limit), ExitStack() as stack:
             plan = self.plan_for(source, total_weight=total_weight, gathers_labels=gathers, memory_limit=limit)
             writer = stack.enter_context(checkpoint_writer(self, source, checkpoint, plan, weights.each))
-            source = cached_as_planned(self, source, plan)
-            fit_rows(self, source, plan, weights, writer, progress, place, labels_stay=stay)
+            chunk_bytes = rows_to_cluster(self, source).original_bytes(plan.chunk_bytes)
+            source = cached_rows(planned_line_room(source, self.memory_limit, plan), chunk_bytes, plan.cached_bytes)
+            fit_rows(self, source, plan, weights, writer, labels_to=place, labels_stay=stay)
             if table is not None:
                 written = write_label_table(self, source, table)
                 self.stages_ += [written.stage] if written.stage else []
@@ -478,3 +469,105 @@ class StreamKMeans(DescribedKMeans):
         if name in ("partial_fit", "merge"):
             raise AttributeError(f"StreamKMeans has no {name}; IncrementalKMeans has: incremental() makes it of a fit")
         return object.__getattribute__(self, name)
+
+
+def resources_of(given: Any, memory_limit: Any, **more: Any) -> Resources:
+    """What a fit with these parameters may take; below another limit if one is given."""
+    return Resources(
+        memory_limit=given.memory_limit if memory_limit is None else memory_limit,
+        chunk_bytes=given.chunk_bytes,
+        n_threads=local_threads(given.executor),
+        caches_rows=is_alone(given.executor),
+        on_cluster=is_on_cluster(given.executor),
+        workers=cluster_memory(given.executor),
+        **more,
+    )
+
+
+def preparation_for(estimator: Any, source: RowSource) -> Preparation | None:
+    """Give the steps that rows of a source go through, to be found; filling comes first. None where there are none."""
+    made = Preparation.of(estimator.preprocess, source.feature_names, source.n_features, source.name)
+    made = made.after_fill() if estimator.invalid == "mean" else made
+    return made if made.steps else None
+
+
+def rows_to_cluster(estimator: Any, source: RowSource) -> RowSource:
+    """Give the rows that will be clustered; see `planned_rows`."""
+    preparation = preparation_for(estimator, source)
+    return source if preparation is None else planned_rows(source, preparation)
+
+
+def labels_stay(executor: Any, source: RowSource, *, has_checkpoint: bool = False) -> bool:
+    """Whether labels that are not written stay on workers: these can make them again, and no checkpoint saves them."""
+    by_workers = source.replayable and not source.in_process and not source.streams
+    return is_on_cluster(executor) and by_workers and not has_checkpoint
+
+
+def settings_of(estimator: Any, seed: int) -> Settings:
+    """Make the settings of a fit with this seed."""
+    given = parameters_of(estimator)
+    sketch = None if isinstance(given.sketch.sketch, str) else given.sketch.sketch
+    return Settings(
+        **searching(given),
+        refine=given.refine,
+        seeds=random_streams(seed),
+        sketch=sketch,
+        spherical=given.metric == "spherical",
+    )
+
+
+def fit_rows(
+    estimator: Any,
+    source: RowSource,
+    plan: Plan,
+    weights: Weights,
+    writer: CheckpointWriter,
+    *,
+    labels_to: Path | None,
+    labels_stay: bool,
+) -> None:
+    """Fit rows, and set what `fit` sets."""
+    preparation, progress = preparation_for(estimator, source), Progress(estimator.progress)
+    if preparation is not None and preparation.finding:
+        reader = _reader(estimator, source, plan, "euclidean")
+        with open_executor(estimator.executor, plan.n_threads) as workers:
+            context = PassContext(executor=workers, reader=reader, writer=writer)
+            preparation = find_preparation(context, preparation, plan.sample_rows, progress)
+    source = source if preparation is None else PreparedRows(source, preparation)
+    stored, metric = store_of(source), "cosine" if estimator.metric == "spherical" else estimator.metric
+    if stored is not None:
+        from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
+
+        metric = metric_on_store(stored, metric)
+        if estimator.metric == "spherical" and not sketch_of_store(stored).is_identity:
+            raise InvalidParameterError(
+                f'{stored.path} holds sketched rows, and metric="spherical" is for original ones; fit the data, or '
+                f'a store that was written with sketch="identity"'
+            )
+    seed = writer.same_seed(drawn_seed(estimator.random_state))
+    with FitContext.opened(
+        estimator.executor,
+        reader=_reader(estimator, source, plan, metric),
+        plan=plan,
+        settings=settings_of(estimator, seed),
+        weights=weights.each,
+        writer=writer,
+        progress=progress,
+    ) as context:
+        fitted = run_fit(replace(context, labels_to=labels_to, labels_stay=labels_stay))
+    # a store's rows are sketched: the model that is kept sketches original rows first
+    model = replace(fitted.model, preparation=preparation)
+    if stored is not None:
+        model = model_of_store(stored, fitted.model.centers)
+    set_fitted(estimator, fitted, model, context, weights, seed)
+    estimator.preparation_ = model.preparation
+    estimator.feature_deviations_ = fitted.deviations
+    missing = estimator.missing_
+    if missing is not None and missing.most == 1:
+        text = f"feature {missing.feature} has no value in any row and is filled with 0; leave it out"
+        warnings.warn(text, StreamkmWarning, stacklevel=3)
+
+
+def _reader(estimator: Any, source: RowSource, plan: Plan, metric: Metric) -> RowReader:
+    """Make the reader of the passes of a fit."""
+    return RowReader(source, plan.chunk_bytes, metric, read_invalid(estimator), may_index=True)

@@ -1,23 +1,30 @@
-"""One pass over rows with a fitted model: labels, distances, and the files that they are written to."""
+"""What a fitted estimator holds, and one pass over rows with its model: labels, distances, and where these go."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from streamkm.cluster.model import Model
+from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.core.exceptions import InvalidInputError, StreamkmWarning
 from streamkm.core.memory import memory_limit_bytes, trim_heap
 from streamkm.core.progress import Progress
 from streamkm.engine import is_on_cluster, local_threads, open_executor, under_limit
-from streamkm.estimators.centers import current_model
-from streamkm.estimators.input_rows import open_rows, read_invalid
-from streamkm.estimators.validation import joined
+from streamkm.estimators.input_rows import described, open_rows, read_invalid
+from streamkm.estimators.validation import Weights, centers_dtype, joined
+from streamkm.fitting.context import FitContext
+from streamkm.fitting.state import FitState
 from streamkm.passes.context import PassContext
 from streamkm.passes.label_tables import (
     N_VALUES,
@@ -29,14 +36,142 @@ from streamkm.passes.label_tables import (
     nearest_two,
     write_table,
 )
-from streamkm.passes.labels import check_labels_place, check_seen, label_pass, n_writes, write_labels
+from streamkm.passes.labels import HeldLabels, check_labels_place, check_seen, label_pass, n_writes, write_labels
 from streamkm.passes.observe import UpdateSizes
 from streamkm.passes.predict import lazy_map, map_rows
 from streamkm.passes.reader import RowReader
+from streamkm.passes.words import look_at_words
 from streamkm.planning.memory_budget import MemoryBudget, accepted, with_line_room
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import is_collection, store_of
 from streamkm.sources.prepared import PreparedRows
+
+
+def set_model(estimator: Any, model: Model, **centers: NDArray[Any]) -> None:
+    """Set the model and what it tells; keep centers and means, by their attributes, narrow until they are asked for."""
+    estimator.model_, estimator.sketch_, estimator.assign_space_ = model, model.sketch, model.space
+    estimator.n_features_in_, estimator.n_components_ = model.n_features, model.sketch.n_components
+    for name in centers:
+        vars(estimator).pop(name, None)
+    kept, estimator._narrow = (centers, {}) if model.columns is None else ({}, centers)
+    vars(estimator).update(kept)
+
+
+def rounded_centers(
+    centers: NDArray[np.float64], counts: NDArray[Any], inertia: float, means: NDArray[np.float64], dtype: Any
+) -> NDArray[Any]:
+    """Centers in a dtype, or in float64 if rounding moves the objective by more than 1e-6 of it.
+
+    Rounding a center c of n rows with mean m to r adds n |r - m|^2 - n |c - m|^2.
+    """
+    if dtype == np.float64:
+        return centers
+    rounded = centers.astype(dtype)
+    moved = sum(n * (r - c) @ (r + c - 2 * m) for n, r, c, m in zip(counts, rounded, centers, means, strict=True))
+    least = 1e-26 * counts @ np.einsum("ij,ij->i", centers, centers)  # what rounding to float64 may have cost before
+    return centers if abs(moved) > 1e-6 * inertia + least else rounded
+
+
+def wide_centers(estimator: Any, name: str) -> NDArray[Any]:
+    """Give what an attribute holds, with all features."""
+    if name not in estimator._narrow:
+        raise AttributeError(f"{type(estimator).__name__!r} object has no attribute {name!r}")
+    return estimator.model_.columns.wide(estimator._narrow[name])
+
+
+def held_centers(estimator: Any, name: str = "cluster_centers_") -> NDArray[Any]:
+    """Give what an attribute holds; with few features where all have not been asked for."""
+    known = vars(estimator) if name in vars(estimator) else estimator._narrow
+    return known[name] if name in known else getattr(estimator, name)
+
+
+def known_means(estimator: Any) -> NDArray[np.float64] | None:
+    """Give the clusters' means, of the columns of `model_`; None where the estimator was loaded."""
+    known = "cluster_means_" in estimator._narrow or hasattr(estimator, "cluster_means_")
+    return held_centers(estimator, "cluster_means_") if known else None
+
+
+def current_model(estimator: Any) -> Model:
+    """Give what assigns rows: the model, by other centers where `cluster_centers_` was assigned, or written to.
+
+    The attribute may be rounded to the data's dtype; the model's centers are not, and count unless it was changed.
+
+    Raises InvalidInputError for centers that no row can be compared with.
+    """
+    model: Model = estimator.model_
+    columns, centers = model.columns, np.asarray(held_centers(estimator))
+    wanted = model.centers.shape[1] if columns is None else columns.n_features
+    rounded = model.centers.astype(np.float32) if centers.dtype == np.float32 else model.centers
+    known = columns.narrow(centers) if columns is not None and centers.shape == (len(rounded), wanted) else centers
+    if centers is model.centers or np.array_equal(known, rounded):
+        return model
+    if centers.ndim != 2 or not len(centers) or centers.shape[1] != wanted:
+        raise InvalidInputError(f"cluster_centers_ has shape {centers.shape}; needed: (clusters, {wanted:,})")
+    if not np.isfinite(centers).all():
+        raise InvalidInputError("cluster_centers_ holds NaN or infinity; needed: finite centers")
+    return replace(model, centers=np.array(centers, np.float64, order="C"), index=None, columns=None)
+
+
+class FewClustersWarning(StreamkmWarning, ConvergenceWarning):  # type: ignore[misc] # scikit-learn's are Any
+    """Fewer clusters were found than asked for."""
+
+
+def set_fitted(estimator: Any, fit: FitState, model: Model, context: FitContext, weights: Weights, seed: int) -> None:
+    """Set the attributes that every fit sets; warn, three calls up, of fewer clusters than were asked for."""
+    source, found, assigned = context.reader.source, fit.found, fit.assigned
+    n_samples, factor = int(found.chunk_rows.sum()), weights.factor
+    weights.check_rows(n_samples, source.name)
+    blocks = (tuple(found.chunk_rows.tolist()), True) if is_on_cluster(estimator.executor) else None
+    estimator._label_blocks = source.computed.row_blocks(found.chunk_rows) if source.computed else blocks
+    set_labels(estimator, assigned.labels)
+    centers, counts, d2 = fit.model.centers, assigned.totals.counts, assigned.totals.d2
+    means = assigned.totals.to_means(fallback=centers)
+    rounded = rounded_centers(centers, counts, d2, means, centers_dtype(source.dtype))
+    set_model(estimator, model, cluster_centers_=rounded, cluster_means_=means)
+    estimator.counts_ = factor * counts
+    estimator.inertia_ = factor * d2
+    estimate = fit.inertia_estimate
+    expected = (None, None) if estimate is None else (estimate.inertia, estimate.error)
+    estimator.expected_inertia_, estimator.expected_inertia_error_ = (each and factor * each for each in expected)
+    estimator.possible_gain_ = fit.gain
+    estimator.distortion_ = fit.distortion
+    estimator.n_iter_ = found.result.n_iter
+    estimator.converged_ = found.result.converged
+    estimator.history_ = [{**entry, "inertia": factor * entry["inertia"]} for entry in fit.history]
+    estimator.seed_ = seed
+    estimator.feature_words_ = look_at_words(source, context.progress)
+    estimator.stages_ = [*source.stages_before, *context.progress.stages]
+    for stage in estimator.stages_:
+        stage.inertias = tuple(step["inertia"] for step in estimator.history_ if step["stage"] == stage.name)
+    again = context.plan.reads_ahead and any(stage.name == "sketch-all" for stage in context.progress.stages)
+    estimator.n_passes_ = context.plan.passes + again + fit.n_rounds
+    estimator.fitted_on_ = {**described(source), "process_memory": context.plan.process_memory}
+    estimator.tfidf_ = source.tfidf
+    estimator.profile_ = None if assigned.profile is None else assigned.profile.weighted(factor)
+    estimator.n_samples_ = n_samples
+    estimator.plan_ = context.plan
+    estimator.sample_labels_ = fit.view_labels
+    estimator.sketch_sample_ = found.sample_view.sketched.X[: len(fit.view_labels)]
+    if len(model.centers) < estimator.n_clusters:
+        n_found, s = len(model.centers), "" if len(model.centers) == 1 else "s"
+        warnings.warn(
+            f"found {n_found} cluster{s} instead of {estimator.n_clusters}: "
+            f"the data have only {n_found} distinct row{s}",
+            FewClustersWarning,
+            stacklevel=4,
+        )
+
+
+def set_labels(estimator: Any, labels: Any) -> None:
+    """Labels as an estimator keeps them, in place of earlier ones: an array, or what workers hold until it is asked."""
+    for name in ("labels_", "_held_labels"):
+        vars(estimator).pop(name, None)
+    vars(estimator)["_held_labels" if isinstance(labels, HeldLabels) else "labels_"] = labels
+
+
+def known_labels(estimator: Any) -> Any:
+    """Labels of the rows of a fit, as an array or where workers hold them; None if there are none."""
+    return vars(estimator).get("labels_", estimator._held_labels)
 
 
 def label_places(path: Any, *, overwrite: bool = False) -> tuple[Any, TablePlace | None]:
@@ -56,11 +191,11 @@ class Labelling:
         n_columns: int = 0,
         model: Model | None = None,
         update: UpdateSizes | None = None,
-        memory_limit: Any = None,  # another than the estimator's
+        weights: Weights | None = None,
     ):
+        self.estimator, self.weights = estimator, Weights(NO_WEIGHTS) if weights is None else weights
         model = current_model(estimator) if model is None else model
-        executor, asked = estimator.executor, estimator.chunk_bytes
-        limit = estimator.memory_limit if memory_limit is None else memory_limit
+        executor, asked, limit = estimator.executor, estimator.chunk_bytes, estimator.memory_limit
         stored = store_of(source)
         if stored is not None:
             from streamkm.stores.compatibility import model_on_store
@@ -86,7 +221,7 @@ class Labelling:
         """Open the executor, and keep the memory limit meanwhile; `given`: other values of the context."""
         with under_limit(self._memory_limit), open_executor(self._executor, self._n_threads) as workers:
             trim_heap(memory_limit_bytes(self._memory_limit))
-            yield PassContext(executor=workers, reader=self.reader, **given)
+            yield PassContext(executor=workers, reader=self.reader, weights=self.weights.each, **given)
 
     def values(self, name: str, function: Callable[..., Any]) -> Iterator[NDArray[Any]]:
         """Read the rows once, in a stage of this name; yield the function's values chunk by chunk."""
@@ -128,3 +263,32 @@ def write_label_table(estimator: Any, source: RowSource, place: TablePlace, *, o
     with labelling.context() as context, labelling.progress.stage("predict") as stage:
         found = map_rows(context, labelling.model, nearest_two, stage, wide=True)
         return write_table(found, labelling.model, place, stage, RowNames(source), overwrite=overwrite)
+
+
+def labelled(X: Any, column: str, predict: Callable[[Any], Any], features: Sequence[str], *, overwrite: bool) -> Any:
+    """X with a column of labels; see `BaseKMeans.with_labels`. `predict`: labels of rows. `features`: of the fit."""
+    is_anndata = hasattr(X, "obs") and hasattr(X, "n_obs")
+    table = X.obs if is_anndata else X
+    # lazy frames of polars say their columns no other way without a warning
+    columns = table.collect_schema().names() if hasattr(table, "collect_schema") else getattr(table, "columns", None)
+    if columns is None:
+        raise InvalidInputError(
+            f"{type(X).__name__} takes no column of labels; pass a frame of pandas, polars or Dask or an AnnData "
+            f"object, or use predict"
+        )
+    if column in list(columns) and not overwrite:
+        raise InvalidInputError(f"there is a column {column!r} already; choose another, or allow to overwrite")
+    if is_anndata:
+        import pandas as pd
+
+        labels = predict(X)
+        names = [str(label) for label in range(int(labels.max(initial=-1)) + 1)]
+        X.obs[column] = pd.Categorical.from_codes(labels, categories=names)  # nothing for -1
+        return X
+    named = len(features) > 0 and set(features) <= set(columns)
+    chosen = list(features) if named else [name for name in columns if name != column]
+    if hasattr(X, "with_columns"):
+        import polars as pl
+
+        return X.with_columns(pl.Series(column, predict(X.select(chosen)), dtype=pl.Int32))
+    return X.assign(**{column: predict(X[chosen])})

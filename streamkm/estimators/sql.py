@@ -10,7 +10,7 @@ import numpy as np
 
 from streamkm.cluster.model import Model
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.estimators.centers import current_model
+from streamkm.estimators.labelling import current_model
 from streamkm.estimators.validation import check_choice
 from streamkm.preparation import Preparation
 from streamkm.preparation.columns import WEIGHT
@@ -105,27 +105,25 @@ class _Query:
         features = [made(number, f"f{number}") for number in range(self._n_features)]
         self._parts.append(_select([*self._kept, *_named(features), *more], f"s{len(self._parts) - 1}"))
 
+    def add_on(self, numbers: Sequence[int], made: str) -> None:
+        """Add a step of chosen features: {0} stands for each."""
+        chosen = set(numbers)
+        self.add(lambda n, feature: made.format(feature) if n in chosen else feature)
+
     def add_unit(self, numbers: Sequence[int]) -> None:
         """Scale chosen features to length 1 together."""
-        chosen = set(numbers)
         self.add(lambda _, feature: feature, [f"SQRT({_sum([f'f{n} * f{n}' for n in numbers])}) AS norm"])
-        scaled = "CASE WHEN norm > 0 THEN {0} / norm ELSE {0} END"
-        self.add(lambda n, feature: scaled.format(feature) if n in chosen else feature)
+        self.add_on(numbers, "CASE WHEN norm > 0 THEN {0} / norm ELSE {0} END")
 
     def add_log1p(self, numbers: Sequence[int]) -> None:
         """Take logarithms of 1 and chosen features; -1 and less are no use."""
-        chosen = set(numbers)
-        logarithm = "CASE WHEN {0} > -1 THEN LN(1 + {0}) END"
-        self.add(lambda n, feature: logarithm.format(feature) if n in chosen else feature)
+        self.add_on(numbers, "CASE WHEN {0} > -1 THEN LN(1 + {0}) END")
 
     def add_total(self, numbers: Sequence[int]) -> None:
         """Scale chosen features so that they add up; negative ones are no use."""
-        chosen, listed = set(numbers), [f"f{n}" for n in numbers]
+        listed, factor = [f"f{n}" for n in numbers], f"({_number(TOTAL)} / total)"
         self.add(lambda _, feature: feature, [f"{_sum(listed)} AS total", f"{_least(listed)} AS lowest"])
-        scaled = (
-            "CASE WHEN lowest < 0 THEN NULL WHEN total = 0 THEN {0} ELSE {0} * (" + _number(TOTAL) + " / total) END"
-        )
-        self.add(lambda n, feature: scaled.format(feature) if n in chosen else feature)
+        self.add_on(numbers, f"CASE WHEN lowest < 0 THEN NULL WHEN total = 0 THEN {{0}} ELSE {{0}} * {factor} END")
 
     def labelled(self, model: Model, kept: Sequence[str]) -> str:
         """The whole statement: the lowest of the nearest centers; NULL where a feature is NULL."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,15 @@ from streamkm.cluster.sampling.coreset import CoresetRule, Part
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.followed import NO_PLACES, ClusterState, Followed, Ground, idle_clusters, without
-from streamkm.cluster.tracking.transition import Event, UpdateRows
+from streamkm.cluster.tracking.transition import UpdateRows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine import is_on_cluster, local_executor
-from streamkm.engine.checkpoint import Checkpoint, CheckpointWriter, saved_stages
 from streamkm.estimators.describe import feature_namer
+from streamkm.estimators.files import checkpoint_writer
 from streamkm.estimators.labelling import Labelling
-from streamkm.estimators.validation import Weights, digest, parameters_of, plain
+from streamkm.estimators.validation import Weights, centers_dtype, digest
 from streamkm.fitting.streams.clusters import FollowSettings, StreamSettings
-from streamkm.fitting.streams.followed import UNSEARCHED, Step, events_of, moved
+from streamkm.fitting.streams.followed import UNSEARCHED, events_of, moved
 from streamkm.fitting.streams.rows import feed
 from streamkm.fitting.streams.stream import Stream
 from streamkm.metrics.cluster_summary import Moved
@@ -39,7 +39,6 @@ from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels, HeldLabels, check_seen, n_writes, write_labels
 from streamkm.passes.observe import Observe, Observed
 from streamkm.sources.base import RowSource
-from streamkm.sources.fingerprints import fingerprint
 
 MOST_FIGURES = 50
 """Updates whose figures are kept, for verdicts of drift."""
@@ -47,26 +46,23 @@ N_TRAITS = 3
 """Features of a cluster that are told, of those whose mean moved most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Updated:
-    """What an update found."""
-
-    followed: Followed
-    # (n,) or HeldLabels, ids of the new rows; held where workers of a cluster made or wrote them
-    labels: NDArray[np.int32] | HeldLabels
-    drift: Drift | None  # new rows about the centers of before; None in the first update
-    events: tuple[Event, ...]
-    new: tuple[NewCluster, ...]
-    n_read: int  # new rows, with and without invalid ones
-    n_valid: int
-    first_new: int  # number of the first
-
-
-def observe_rows(labelling: Labelling, clusters: TrackedClusters, weights: Weights) -> Observed:
-    """Read rows once, about known centers."""
-    with labelling.context(weights=weights.each) as context, labelling.progress.stage("observe") as stage:
-        pass_ = Observe.of(_model_of(labelling.model, clusters), clusters.reach, None)
-        return context.run(pass_, stage)
+@contextmanager
+def _opened(
+    labelling: Labelling, stream: Stream, labels_to: Path | None, checkpoint: Any, kind: str
+) -> Iterator[PassContext]:
+    """The context of an update or a relabelling; a checkpoint keeps what these do."""
+    estimator, weights, source = labelling.estimator, labelling.weights, labelling.reader.source
+    more = {"seed": estimator.seed_, "next row": stream.next_row, "factor": weights.factor, "kind": kind}
+    if stream.followed is not None:
+        known = stream.followed.clusters
+        more["clusters"] = digest(np.hstack([known.centers, known.means, known.counts[:, None], known.reach[:, None]]))
+    with (
+        checkpoint_writer(estimator, source, checkpoint, None, weights.each, more) as writer,
+        labelling.context(writer=writer) as context,
+    ):
+        if labels_to is not None:
+            check_seen(context.executor, labels_to)
+        yield context
 
 
 def drift_of(estimator: Any, stream: Stream, observed: Observed) -> Drift:
@@ -81,47 +77,57 @@ def drift_of(estimator: Any, stream: Stream, observed: Observed) -> Drift:
     return compare(before, now, observed.novel, followed.figures, wording)
 
 
+def observe_rows(
+    context: PassContext,
+    labelling: Labelling,
+    clusters: TrackedClusters,
+    draws: DrawRule | None = None,
+    record: str | None = None,
+) -> Observed:
+    """Read rows once, about known centers; draw some by a rule."""
+    with labelling.progress.stage("observe") as stage:
+        pass_ = Observe.of(_model_of(labelling.model, clusters), clusters.reach, draws)
+        observed = context.run(pass_, stage, record=record)
+        stage.rows = int(observed.chunk_rows.sum())
+    return observed
+
+
 def new_clusters(estimator: Any, clusters: TrackedClusters, ids: list[int]) -> tuple[NewCluster, ...]:
     """What sets clusters with these ids apart from all rows."""
-    preparation, name = estimator.preparation_, feature_namer(estimator)
+    preparation, name, told = estimator.preparation_, feature_namer(estimator), []
     of_all = clusters.counts @ clusters.means / max(float(clusters.counts.sum()), 1e-300)
-    told = []
     for at in np.searchsorted(clusters.ids, ids).tolist():
-        mean = clusters.means[at]
-        both = np.vstack([of_all, mean])
-        if preparation is not None and preparation.is_invertible:
-            both = preparation.undone(both)
-        numbers = largest(np.abs(mean - of_all), N_TRAITS).tolist()
-        traits = tuple(Moved(name(n), float(both[0, n]), float(both[1, n])) for n in numbers)
+        both = np.vstack([of_all, clusters.means[at]])
+        numbers = largest(np.abs(both[1] - both[0]), N_TRAITS).tolist()
+        before, now = both if preparation is None or not preparation.is_invertible else preparation.undone(both)
+        traits = tuple(Moved(name(n), float(before[n]), float(now[n])) for n in numbers)
         told.append(NewCluster(int(clusters.ids[at]), traits))
     return tuple(told)
 
 
 def update_rows(
-    estimator: Any,
-    stream: Stream,
     labelling: Labelling,
-    weights: Weights,
+    stream: Stream,
     settings: FollowSettings,
     starts: StreamSettings,
     *,
     labels_to: Path | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
-) -> Updated:
-    """Count new rows of clusters that are followed; the stream is not changed, unless this is its first update."""
+) -> tuple[Stream, NDArray[np.int32] | HeldLabels, dict[str, Any]]:
+    """Count new rows of clusters that are followed; give the stream after it, labels (n,), and what `Update` tells.
+
+    Labels are ids of the new rows; held where workers of a cluster made or wrote them. The stream is not changed,
+    unless this is its first update.
+    """
     source, first_new, rule = labelling.reader.source, stream.next_row, stream.rule
+    estimator, weights = labelling.estimator, labelling.weights
     n_before, n_told = stream.n_rows, 0 if stream.followed is None else len(stream.followed.events)
     if not source.replayable:
         raise InvalidInputError(
             f"{source.name} can be walked once only, and update reads rows twice; pass a list of chunks or a function "
             "that returns a fresh iterator, or call partial_fit, which reads them once"
         )
-    with (
-        _writer(estimator, stream, source, checkpoint, weights) as writer,
-        labelling.context(weights=weights.each, writer=writer) as context,
-    ):
-        if labels_to is not None:
-            check_seen(context.executor, labels_to)
+    with _opened(labelling, stream, labels_to, checkpoint, "update") as context:
         observed, more, drift, earlier, ground, gone = None, None, None, None, None, np.empty(0, np.bool_)
         if stream.followed is None:
             earlier = stream.waiting()
@@ -131,15 +137,12 @@ def update_rows(
         else:
             known = stream.followed.clusters.widened(labelling.model.n_features)
             draws = _draw_rule(stream, settings.seed, known, source)
-            with labelling.progress.stage("observe") as stage:
-                pass_ = Observe.of(_model_of(labelling.model, known), known.reach, draws)
-                observed = context.run(pass_, stage, record="observe")
-                chunk_rows = observed.chunk_rows
-                stage.rows = int(chunk_rows.sum())
+            observed = observe_rows(context, labelling, known, draws, "observe")
+            chunk_rows = observed.chunk_rows
             more = _part_of(observed.drawn, draws, stream, weights, int(chunk_rows.sum()))
             drift = drift_of(estimator, stream, observed)
             if more is not None:
-                more, drift, ground = _counted_part(estimator, known, more, observed, drift, weights, rule)
+                more, drift, ground = _counted_part(labelling, known, more, observed, drift, rule)
             gone = idle_clusters(stream.followed, weights.factor * observed.gathered.totals.counts)
             if gone.any():
                 stream = replace(stream, followed=without(stream.followed, gone))
@@ -150,59 +153,42 @@ def update_rows(
                 step = moved(stream.followed, more, rule, totals.counts, totals.sums)
             else:
                 step = stream.follow(here, more, settings, starts, earlier, ground)
-        decay = Decay(rule.half_life, n_read - 1)
-        stay = is_on_cluster(estimator.executor) and checkpoint is None
-        assigned, labels = _label(context, labelling, step.clusters, chunk_rows, decay, labels_to, ground, stay=stay)
+        stays = labels_to is not None or (is_on_cluster(estimator.executor) and checkpoint is None)
+        assigned, labels = _label(
+            context, labelling, step.clusters, chunk_rows, rule, ground, labels_to=labels_to, stays=stays
+        )
     n_valid = stream.n_rows - n_before if observed is None else observed.n_valid
     came = np.empty(0) if observed is None else weights.factor * observed.near[~gone]
-    was = stream.followed
-    fade = 1.0 if was is None else rule.fade(was.part.last_place, step.part.last_place)
-    followed = _counted(was, step, assigned, weights.factor, came, drift, fade)
+    was, clusters = stream.followed, _with_rows(step.clusters, assigned, weights.factor)
+    told = events_of(step, clusters, came, np.asarray(assigned.n_rows))
+    rows = UpdateRows(clusters.n_updates - 1, clusters.ids, weights.factor * assigned.totals.counts)
+    if was is None or drift is None:
+        followed = Followed(clusters, step.part, NO_PLACES, tuple(told), (rows,)).named(None)
+    else:
+        followed = replace(
+            was,
+            clusters=clusters,
+            part=step.part,
+            events=(*was.events, *told),
+            updates=(*was.updates, rows),
+            figures=np.vstack([was.figures, drift.row])[-MOST_FIGURES:],
+            gone=rule.fade(was.part.last_place, step.part.last_place) * was.gone,
+        ).named(was)
     events = followed.events[n_told:]
     new = new_clusters(estimator, followed.clusters, [each.id for each in events if each.event in ("born", "split")])
     if drift is not None:
-        n_rows = dict(zip(followed.clusters.ids.tolist(), np.asarray(assigned.n_rows).tolist(), strict=True))
-        drift = drift.labelled(n_rows, {each.id: each.traits for each in new})
-    return Updated(followed, labels, drift, events, new, n_read, n_valid, first_new)
-
-
-def _counted(
-    was: Followed | None,
-    step: Step,
-    assigned: Assigned,
-    factor: float,
-    came: NDArray[np.float64],
-    drift: Drift | None,
-    fade: float,
-) -> Followed:
-    """Clusters with the rows of an update, and what became of them."""
-    clusters = _with_rows(step.clusters, assigned, factor)
-    told = events_of(step, clusters, came, np.asarray(assigned.n_rows))
-    rows = UpdateRows(clusters.n_updates - 1, clusters.ids, factor * assigned.totals.counts)
-    if was is None or drift is None:
-        return Followed(clusters, step.part, NO_PLACES, tuple(told), (rows,)).named(None)
-    return replace(
-        was,
-        clusters=clusters,
-        part=step.part,
-        events=(*was.events, *told),
-        updates=(*was.updates, rows),
-        figures=np.vstack([was.figures, drift.row])[-MOST_FIGURES:],
-        gone=fade * was.gone,
-    ).named(was)
+        rows_of = dict(zip(followed.clusters.ids.tolist(), np.asarray(assigned.n_rows).tolist(), strict=True))
+        drift = drift.labelled(rows_of, {each.id: each.traits for each in new})
+    stream.dtype = np.promote_types(stream.dtype, centers_dtype(source.dtype))
+    after = stream.updated(followed, stream.n_rows + (0 if was is None else n_valid), first_new + n_read)
+    return after, labels, {"drift": drift, "events": events, "new": new, "n_rows": n_valid}
 
 
 def _counted_part(
-    estimator: Any,
-    known: TrackedClusters,
-    part: Part,
-    seen: Observed,
-    drift: Drift,
-    weights: Weights,
-    rule: CoresetRule,
+    labelling: Labelling, known: TrackedClusters, part: Part, seen: Observed, drift: Drift, rule: CoresetRule
 ) -> tuple[Part, Drift, Ground]:
     """Drawn rows that count, drift with the others, and what is near."""
-    row_weight = weights.factor * float(seen.gathered.totals.counts.sum()) / max(seen.n_valid, 1)
+    row_weight = labelling.weights.factor * float(seen.gathered.totals.counts.sum()) / max(seen.n_valid, 1)
     ground = Ground.of(known, part, row_weight)
     is_far = ground.is_far(part.X)
     if not is_far.any():
@@ -213,7 +199,7 @@ def _counted_part(
     most = int(row_d2(part.X[far], labels, table).argmax())
     apart = np.asarray(part.X[far[most : most + 1]].T @ np.ones(1)) - known.centers[labels[most]]
     n_far = float(part.weights[far] @ np.exp2((part.last_place - part.places[far]) / rule.half_life)) / row_weight
-    drift = drift.with_far(max(1, round(n_far)), feature_namer(estimator)(int(np.abs(apart).argmax())))
+    drift = drift.with_far(max(1, round(n_far)), feature_namer(labelling.estimator)(int(np.abs(apart).argmax())))
     return part.only(~is_far), drift, ground
 
 
@@ -230,13 +216,7 @@ def _goes_on(stream: Stream, settings: FollowSettings, drift: Drift | None, more
 
 
 def relabel_rows(
-    estimator: Any,
-    stream: Stream,
-    labelling: Labelling,
-    weights: Weights,
-    *,
-    labels_to: Path | None,
-    checkpoint: str | os.PathLike[str] | None,
+    labelling: Labelling, stream: Stream, labels_to: Path | None, checkpoint: Any
 ) -> tuple[Followed, NDArray[np.int32] | HeldLabels]:
     """Read all rows so far once more: label them by the centers, and count them anew, exactly, but for far ones."""
     followed = stream.followed
@@ -245,22 +225,17 @@ def relabel_rows(
     none = np.zeros(followed.clusters.n_clusters)
     centers = followed.clusters.centers
     empty = replace(followed.clusters, means=centers, counts=none, distances=none, within=0.0, variance=0.0)
-    with (
-        _writer(estimator, stream, labelling.reader.source, checkpoint, weights, kind="relabel") as writer,
-        labelling.context(weights=weights.each, writer=writer) as context,
-    ):
-        if labels_to is not None:
-            check_seen(context.executor, labels_to)
+    weights = labelling.weights
+    with _opened(labelling, stream, labels_to, checkpoint, "relabel") as context:
         known = [n_rows for _, n_rows, *_ in labelling.reader.items(context.executor, weights.each, None)]
         if None in known or labelling.reader.source.streams:
-            with labelling.progress.stage("count") as stage:
-                pass_ = Observe.of(_model_of(labelling.model, empty), none, None)
-                chunk_rows = context.run(pass_, stage).chunk_rows
+            chunk_rows = observe_rows(context, labelling, replace(empty, reach=none)).chunk_rows
         else:
             chunk_rows = np.array(known, np.int64)
-        decay = Decay(stream.rule.half_life, int(chunk_rows.sum()) - 1)
-        ground = Ground.of(followed.clusters, None)
-        assigned, labels = _label(context, labelling, empty, chunk_rows, decay, labels_to, ground)
+        ground, held = Ground.of(followed.clusters, None), labels_to is not None
+        assigned, labels = _label(
+            context, labelling, empty, chunk_rows, stream.rule, ground, labels_to=labels_to, stays=held
+        )
     clusters = _with_rows(empty, assigned, weights.factor)
     return replace(followed, clusters=clusters, gone=0.0, labelled_by=clusters).named(None), labels
 
@@ -276,16 +251,19 @@ def _label(
     labelling: Labelling,
     clusters: TrackedClusters,
     chunk_rows: NDArray[np.int64],
-    decay: Decay,
-    labels_to: Path | None,
-    ground: Ground | None = None,
+    rule: CoresetRule,
+    ground: Ground | None,
     *,
-    stay: bool = False,
+    labels_to: Path | None,
+    stays: bool,
 ) -> tuple[Assigned, NDArray[np.int32] | HeldLabels]:
-    """Label rows by the centers of clusters, and gather exact sums of those that are not far from them and groups."""
-    model = _model_of(labelling.model, clusters)
+    """Label rows by the centers of clusters, and gather exact sums of those that are not far from them and groups.
+
+    `stays`: whether workers hold the labels.
+    """
+    model, decay = _model_of(labelling.model, clusters), Decay(rule.half_life, int(chunk_rows.sum()) - 1)
     ground = None if ground is None or np.isinf(ground.limit) else replace(ground, centers=clusters.centers)
-    held = HeldLabels(chunk_rows, context.executor) if stay or labels_to is not None else None
+    held = HeldLabels(chunk_rows, context.executor) if stays else None
     sink = GatheredLabels(chunk_rows, context.writer) if held is None else held
     with labelling.progress.stage("assign", len(chunk_rows)) as stage:
         record = "assign" if held is None else None
@@ -320,34 +298,3 @@ def _part_of(drawn: Drawn | None, rule: DrawRule, stream: Stream, weights: Weigh
 def _model_of(model: Model, clusters: TrackedClusters) -> Model:
     n_features = clusters.centers.shape[1]
     return replace(model, centers=clusters.centers, n_features=n_features, ids=clusters.ids, index=None, laid_out=None)
-
-
-@contextmanager
-def _writer(
-    estimator: Any,
-    stream: Stream,
-    source: RowSource,
-    directory: str | os.PathLike[str] | None,
-    weights: Weights,
-    kind: str = "update",
-) -> Iterator[CheckpointWriter]:
-    """Keep what an update or a relabelling does in a directory, which is removed when that is complete."""
-    if directory is None:
-        yield CheckpointWriter(None)
-        return
-    given = parameters_of(estimator)
-    settings = {name: plain(value) for name, value in estimator.get_params().items() if name in OF_UPDATES}
-    settings |= {"seed": estimator.seed_, "next row": stream.next_row, "n_clusters": plain(given.n_clusters)}
-    settings |= {"weights": digest(weights.each), "factor": weights.factor, "kind": kind}
-    if stream.followed is not None:
-        known = stream.followed.clusters
-        settings["clusters"] = digest(
-            np.hstack([known.centers, known.means, known.counts[:, None], known.reach[:, None]])
-        )
-    state = {"source": fingerprint(source), "settings": settings}
-    with Checkpoint.open(directory, state, restart=not saved_stages(directory)) as saved:
-        yield CheckpointWriter(saved)
-        saved.complete()
-
-
-OF_UPDATES = ("tol", "metric", "preprocess", "half_life", "chunk_bytes", "invalid")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import SimpleNamespace
@@ -40,98 +40,108 @@ CHOICES = {
     "invalid": ("raise", "skip", "mean"),
     "coreset": ("auto", "sensitivity", "lightweight", "uniform", None),
 }
+SKETCHES = ("auto", *sketch_names())
+Rule = tuple[Callable[[Any], Any], str]  # whether a value will do, and what is needed
+
+
+def integer(smallest: int, *, or_auto: bool = False) -> Rule:
+    """The rule of a whole number, or of "auto" where that may be."""
+
+    def allowed(value: Any) -> bool:
+        if isinstance(value, str):
+            return or_auto and value == "auto"
+        return isinstance(value, Integral) and not isinstance(value, bool) and value >= smallest
+
+    return allowed, f"an integer from {smallest}" + (' or "auto"' if or_auto else "")
+
+
+def number(allowed: Callable[[float], bool], needed: str, *, optional: bool = False) -> Rule:
+    """The rule of a real number, or of None where that may be."""
+    return lambda value: optional if value is None else allowed(as_number(value)), needed
+
+
+def one_of(choices: Collection[Any]) -> Rule:
+    """The rule of a choice."""
+    return lambda value: value in choices, f"one of {', '.join(map(repr, choices))}"
+
+
+RULES: dict[str, Rule] = {
+    **{name: integer(1) for name in ("n_clusters", "max_iter", "degree")},
+    **{name: integer(1, or_auto=True) for name in ("n_init", "chunk_bytes", "n_components", "n_landmarks", "rank")},
+    **{name: one_of(choices) for name, choices in CHOICES.items()},
+    "refine": integer(0, or_auto=True),
+    "first_row": integer(0),
+    "landmark_rank": (lambda value: value is None or integer(1)[0](value), integer(1)[1]),
+    "tol": number(lambda value: 0 <= value < np.inf, "a number from 0"),
+    "gamma_factor": number(lambda value: 0 < value < np.inf, "a number above 0"),
+    "half_life": number(lambda value: value > 0, "a positive number of rows, or None", optional=True),
+    "eps": number(lambda value: 0 < value < 1, "a number between 0 and 1", optional=True),
+    "delta": number(lambda value: 0 < value < 1, "a number between 0 and 1"),
+    "progress": (lambda value: isinstance(value, bool | np.bool_) or value == "auto", 'True, False or "auto"'),
+    "sketch": (
+        lambda value: value in SKETCHES if isinstance(value, str) else is_sketch(value),
+        f"one of {', '.join(map(repr, SKETCHES))}, a sketch such as CountSketch(2048), or SketchOptions",
+    ),
+}
+
+
+def check_value(name: str, value: Any, rule: Rule, beside: str = "") -> None:
+    """Refuse a value that a rule does not allow, saying what is needed."""
+    allowed, needed = rule
+    if not allowed(value):
+        raise InvalidParameterError(f"{name}={value!r}{beside}; needed: {needed}")
+
+
+def check_values(estimator: Any, **own: Rule) -> None:
+    """Refuse parameters of an estimator, and their options, that are out of range; `own`: its rules beside `RULES`."""
+    rules = RULES | own
+    for name, given in vars(estimator).items():
+        full = full_options(name, given) if name in OPTIONS else None
+        each = {name: given} if full is None else {field.name: getattr(full, field.name) for field in fields(full)}
+        for key, value in each.items():
+            if key in rules:
+                check_value(key, value, rules[key])
+    check_init(estimator.init, cluster_range(estimator.n_clusters)[0], estimator.n_init)
+    check_preprocess(vars(estimator).get("preprocess"))
 
 
 def check_parameters(estimator: Any) -> None:
-    """Refuse parameters of an estimator that are out of range, saying what is needed."""
-    check_shared(estimator, estimator.n_clusters)
-    check_integer("refine", estimator.refine, 0, or_auto=True)
-    for name in ("metric", "invalid", "coreset"):
-        check_choice(name, getattr(estimator, name), CHOICES[name])
-    check_sketch(full_options("sketch", estimator.sketch), spherical=estimator.metric == "spherical")
-    check_preprocess(estimator.preprocess)
-
-
-def check_shared(estimator: Any, n_clusters: Any) -> None:
-    """Refuse parameters that every estimator has and that are out of range."""
-    check_integer("n_clusters", n_clusters, 1)
-    check_integer("max_iter", estimator.max_iter, 1)
-    for name in ("n_init", "chunk_bytes"):
-        check_integer(name, getattr(estimator, name), 1, or_auto=True)
-    if not 0 <= as_number(estimator.tol) < np.inf:
-        raise InvalidParameterError(f"tol={estimator.tol!r}; needed: a number from 0")
-    if not isinstance(estimator.progress, bool | np.bool_) and estimator.progress != "auto":
-        raise InvalidParameterError(f'progress={estimator.progress!r}; needed: True, False or "auto"')
-    check_init(estimator.init, n_clusters, estimator.n_init)
-
-
-def cluster_range(n_clusters: Any) -> tuple[int, int]:
-    """The fewest and the most clusters of a stream: a pair, or twice the same number.
-
-    Raises InvalidParameterError.
-    """
-    if not isinstance(n_clusters, tuple | list):
-        check_integer("n_clusters", n_clusters, 1)
-        return int(n_clusters), int(n_clusters)
-    if len(n_clusters) != 2 or not all(isinstance(each, Integral) for each in n_clusters):
-        raise InvalidParameterError(f"n_clusters={n_clusters!r}; needed: a number, or the fewest and the most")
-    fewest, most = (int(each) for each in n_clusters)
-    if not 1 <= fewest <= most:
-        raise InvalidParameterError(f"n_clusters={n_clusters!r}; needed: 1 <= fewest <= most")
-    return fewest, most
-
-
-def check_stream_parameters(estimator: Any) -> None:
-    """Refuse parameters of an estimator of streams that are out of range, saying what is needed."""
-    check_shared(estimator, cluster_range(estimator.n_clusters)[0])
-    check_integer("first_row", estimator.first_row, 0)
-    if estimator.half_life is not None and not as_number(estimator.half_life) > 0:
-        raise InvalidParameterError(f"half_life={estimator.half_life!r}; needed: a positive number of rows, or None")
-    if estimator.metric not in ("euclidean", "cosine"):
-        raise InvalidParameterError(f"metric={estimator.metric!r}; needed: 'euclidean' or 'cosine'")
-    check_choice("invalid", estimator.invalid, CHOICES["invalid"])
-    check_preprocess(estimator.preprocess)
-
-
-def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
-    """Refuse what is none of the choices of a parameter."""
-    if value not in choices:
-        raise InvalidParameterError(f"{name}={value!r}; needed: one of {', '.join(map(repr, choices))}")
-
-
-def check_sketch(options: SketchOptions, *, spherical: bool) -> None:
-    """Refuse options of a sketch that are out of range, and rows assigned in it for centers on the sphere."""
-    known = ("auto", *sketch_names())
-    named = isinstance(options.sketch, str) and options.sketch in known
-    if not named and not is_sketch(options.sketch):
-        raise InvalidParameterError(
-            f"sketch={options.sketch!r}; needed: one of {', '.join(map(repr, known))}, a sketch such as "
-            "CountSketch(2048, nnz_per_feature=8), or SketchOptions"
-        )
-    check_integer("n_components", options.n_components, 1, or_auto=True)
-    for name, value in (("eps", options.eps), ("delta", options.delta)):
-        if not (value is None and name == "eps") and not 0 < as_number(value) < 1:
-            raise InvalidParameterError(f"{name}={value!r}; needed: a number between 0 and 1")
-    for name in ("fit_on", "assign_space"):
-        check_choice(name, getattr(options, name), CHOICES[name])
-    if spherical and options.assign_space == "sketch":
+    """Refuse parameters of a `StreamKMeans` that are out of range, saying what is needed."""
+    check_values(estimator)
+    if estimator.metric == "spherical" and full_options("sketch", estimator.sketch).assign_space == "sketch":
         raise InvalidParameterError(
             'metric="spherical" keeps centers of original features at unit length; pass '
             'SketchOptions(assign_space="original")'
         )
 
 
-def row_metric(metric: ClusterMetric) -> Metric:
-    """The metric that rows are read for: they have unit length in spherical k-means too."""
-    return "cosine" if metric == "spherical" else metric
+def cluster_range(n_clusters: Any) -> tuple[int, int]:
+    """The fewest and the most clusters of a stream: a pair, or twice the same number."""
+    pair = n_clusters if isinstance(n_clusters, tuple | list) else (n_clusters, n_clusters)
+    if pair is not n_clusters:
+        check_value("n_clusters", n_clusters, RULES["n_clusters"])
+    if len(pair) != 2 or not all(isinstance(each, Integral) for each in pair):
+        raise InvalidParameterError(f"n_clusters={n_clusters!r}; needed: a number, or the fewest and the most")
+    if not 1 <= pair[0] <= pair[1]:
+        raise InvalidParameterError(f"n_clusters={n_clusters!r}; needed: 1 <= fewest <= most")
+    return int(pair[0]), int(pair[1])
+
+
+def check_stream_parameters(estimator: Any) -> None:
+    """Refuse parameters of an `IncrementalKMeans` that are out of range, saying what is needed."""
+    check_values(estimator, n_clusters=(cluster_range, ""), metric=one_of(get_args(Metric)))
+
+
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Refuse what is none of the choices of a parameter."""
+    check_value(name, value, one_of(choices))
 
 
 def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
     """Refuse what is no way to start, or no k centers; warn where there is only one way to start."""
     if isinstance(init, str):
-        if init not in STARTS:
-            names = ", ".join(map(repr, STARTS))
-            raise InvalidParameterError(f"init={init!r}; needed: one of {names}, a function, or an array of centers")
+        allowed, needed = one_of(STARTS)
+        check_value("init", init, (allowed, f"{needed}, a function, or an array of centers"))
     elif not callable(init):
         check_centers(given_start(init), n_clusters)
         if n_init not in ("auto", 1):
@@ -143,10 +153,7 @@ def check_init(init: Any, n_clusters: int, n_init: Any = "auto") -> None:
 
 
 def given_start(init: Any) -> Any:
-    """`init` as fits take it: a name or a function as it is, centers of any kind as float64 (k, d).
-
-    Raises InvalidParameterError for what is no array of real numbers.
-    """
+    """`init` as fits take it: a name or a function as it is, centers of any kind as float64 (k, d)."""
     if isinstance(init, str) or callable(init):
         return init
     check_unmasked(init, "init", "pass centers whose values are all known")
@@ -178,13 +185,10 @@ def parameters_of(estimator: Any) -> Any:
     return SimpleNamespace(**values | {name: full_options(name, values[name]) for name in OPTIONS if name in values})
 
 
-def check_integer(name: str, value: object, smallest: int, *, or_auto: bool = False) -> None:
-    """Refuse what is no integer from `smallest`, nor "auto" where that may be."""
-    if or_auto and isinstance(value, str) and value == "auto":
-        return
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < smallest:
-        needed = f"an integer from {smallest}" + (' or "auto"' if or_auto else "")
-        raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")
+def searching(given: Any) -> dict[str, Any]:
+    """How centers are found, as the settings of every fit have it."""
+    named = {name: getattr(given, name) for name in ("n_clusters", "n_init", "max_iter", "tol")}
+    return {**named, "init": given_start(given.init)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,18 +274,23 @@ def is_sketch(value: Any) -> bool:
     return isinstance(value, Sketch) and not isinstance(value, type)
 
 
-def plain_list(value: Any) -> Any:
-    """An array as a list of Python's values; a NumPy scalar as Python's; others as they are."""
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
 def plain(value: Any) -> Any:
-    """A value as JSON has it: a sketch as what tells it from others, a function as its name."""
-    if isinstance(value, SketchOptions | KernelOptions | Nystroem):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if is_sketch(value):
-        return {**value.to_dict(), **{name: digest(array) for name, array in value.arrays().items()}}
-    if callable(value):
-        named = value if hasattr(value, "__qualname__") else type(value)
-        return f"{named.__module__}.{named.__qualname__}"
-    return value.item() if isinstance(value, np.generic) else value
+    """A value as JSON has it: sketches as what tells them apart, functions as names, infinity and NaN as null."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    elif isinstance(value, SketchOptions | KernelOptions | Nystroem):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif is_sketch(value):
+        value = {**value.to_dict(), **{name: digest(array) for name, array in value.arrays().items()}}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"

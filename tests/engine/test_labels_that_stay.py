@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from streamkm import StreamKMeans
 from streamkm.core.exceptions import ClusterError, StreamkmWarning
-from streamkm.estimators import fitted_attributes
+from streamkm.estimators import base
 from tests.dask_processes import N_WORKERS, Relay, assert_same_bits
 
 N_ROWS, D = 200_000, 4
@@ -171,11 +171,11 @@ def test_labels_are_gone_with_the_client(cluster, path, wanted):
 
 
 def test_many_labels_are_gathered_with_a_warning(client, path, wanted, monkeypatch):
-    monkeypatch.setattr(fitted_attributes, "MANY_LABELS", N_ROWS - 1)
+    monkeypatch.setattr(base, "MANY_LABELS", N_ROWS - 1)
     model = fit_on(client, path)
     with pytest.warns(StreamkmWarning, match=r"of 200,000 rows .*dask_labels_ .*labels_to=") as told:
         labels = model.labels_
     assert [warning.filename for warning in told] == [__file__]
     np.testing.assert_array_equal(labels, wanted.labels_)
-    monkeypatch.setattr(fitted_attributes, "MANY_LABELS", N_ROWS)
+    monkeypatch.setattr(base, "MANY_LABELS", N_ROWS)
     _ = fit_on(client, path).labels_

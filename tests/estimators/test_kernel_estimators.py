@@ -446,3 +446,19 @@ def test_parameters_go_round(small_digits, kernel, method, tmp_path):
     same_fit(clone(loaded).set_params(random_state=0, executor=2).fit(X), fitted)
     said = json.loads(json.dumps(summarize(fitted)["parameters"]))
     assert (said["kernel"], said["method"]) == (plain(kernel), plain(method))
+
+
+def test_a_summary_tells_sizes_and_typical_rows_but_no_features(tmp_path):
+    """The features are the kernel's own; a loaded model tells the same."""
+    X, _ = make_blobs([200, 100], 2, centers=[[0.0, 0.0], [9.0, 9.0]], random_state=0)
+    fitted = StreamKernelKMeans(2, random_state=0, progress=False).fit(X)
+    first, second = fitted.summary(rows=X).rows
+    assert (first.size, second.size, first.nearest, first.traits) == (200, 100, second.cluster, ())
+    assert first.typical[0].text.startswith("x0=")
+    distances = fitted.transform(X)[fitted.labels_ == first.cluster, first.cluster]
+    assert first.mean_distance == pytest.approx(distances.mean())
+    fitted.save(tmp_path / "model.npz")
+    loaded = StreamKernelKMeans.load(tmp_path / "model.npz").summary().rows
+    assert [(row.size, row.nearest, row.typical) for row in loaded] == [
+        (row.size, row.nearest, row.typical) for row in fitted.summary().rows
+    ]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
-from streamkm.estimators.centers import rounded_centers
+from streamkm.estimators.labelling import rounded_centers
 
 
 def rows_near(offset: float, seed: int = 1) -> np.ndarray:

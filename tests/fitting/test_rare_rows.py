@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import SketchOptions, StreamKMeans
-from streamkm.estimators.fitted_attributes import FewClustersWarning
+from streamkm.estimators.labelling import FewClustersWarning
 from tests.dask_processes import assert_same_bits
 
 K = 12

@@ -24,7 +24,6 @@ from sklearn.exceptions import NotFittedError
 from streamkm import IncrementalKMeans, SketchOptions, StreamKMeans
 from streamkm.cli.main import main
 from streamkm.core.exceptions import (
-    InvalidInputError,
     InvalidParameterError,
     MissingDependencyError,
     OutputError,
@@ -318,14 +317,6 @@ def test_streams_and_loaded_models_tell_what_they_know(make, tmp_path):
     assert f"# {type(model).__name__}.load" in text
     with pytest.raises(NotFittedError):
         StreamKMeans().report(tmp_path / "x.html")
-
-
-def test_a_model_that_knows_no_sizes_is_told_with_the_remedy(tmp_path):
-    model = loaded(tmp_path)
-    del model.counts_
-    for draw in (model.plot, lambda: model.report(tmp_path / "x.html")):
-        with pytest.raises(InvalidInputError, match="does not say how large its clusters are; fit again"):
-            draw()
 
 
 def test_plots_need_matplotlib(monkeypatch):

@@ -99,7 +99,7 @@ def run_kernel_fit(context: KernelContext) -> KernelFit:
     while improve(context, state):
         assign(context, state)
     warn_of_gain(context, state.gain)
-    model, assigned = state.model, replace(state.assigned, drawn=None, profile=None)
+    model, assigned = state.model, replace(state.assigned, drawn=None)
     state.assigned, state.view_labels = assigned, assigned.labels[centers.sample_view.sample.rows]
     approximates = settings.map.method not in LANDMARK_SKETCHES and not getattr(model.sketch, "unit", False)
     residual = trace_residual(kernel, found.trace, model, assigned.totals) if approximates else None
