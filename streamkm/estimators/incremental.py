@@ -301,7 +301,7 @@ class IncrementalKMeans(DescribedKMeans):
         labelling = self._labelling(source, rows, stream, weights, follows=True)
         begun = time.perf_counter()
         settings = self._follow_settings(stream), self._settings(stream)
-        after, labels, told = update_rows(labelling, stream, *settings, labels_to=place, checkpoint=checkpoint)
+        after, labels, told = update_rows(labelling, stream, *settings, place, checkpoint)
         self._follow(after, vars(self).get("n_steps_", 0) + 1)
         set_labels(self, labels if place is None else open_labels(place))
         if table is not None:

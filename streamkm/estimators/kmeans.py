@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from numpy.typing import ArrayLike
@@ -372,12 +371,54 @@ class StreamKMeans(DescribedKMeans):
             writer = stack.enter_context(checkpoint_writer(self, source, checkpoint, plan, weights.each))
             chunk_bytes = rows_to_cluster(self, source).original_bytes(plan.chunk_bytes)
             source = cached_rows(planned_line_room(source, self.memory_limit, plan), chunk_bytes, plan.cached_bytes)
-            fit_rows(self, source, plan, weights, writer, labels_to=place, labels_stay=stay)
+            self._run(source, plan, weights, writer, labels_to=place, labels_stay=stay)
             if table is not None:
                 written = write_label_table(self, source, table)
                 self.stages_ += [written.stage] if written.stage else []
                 self.n_passes_ += 1
         return self
+
+    def _run(self, source: RowSource, plan: Plan, weights: Weights, writer: CheckpointWriter, **labels: Any) -> None:
+        """Fit rows, and set what `fit` sets; `labels`: where these go, of the context."""
+        preparation, progress = preparation_for(self, source), Progress(self.progress)
+        if preparation is not None and preparation.finding:
+            reader = _reader(self, source, plan, "euclidean")
+            with open_executor(self.executor, plan.n_threads) as workers:
+                context = PassContext(executor=workers, reader=reader, writer=writer)
+                preparation = find_preparation(context, preparation, plan.sample_rows, progress)
+        source = source if preparation is None else PreparedRows(source, preparation)
+        stored, metric = store_of(source), "cosine" if self.metric == "spherical" else self.metric
+        if stored is not None:
+            from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
+
+            metric = metric_on_store(stored, metric)
+            if self.metric == "spherical" and not sketch_of_store(stored).is_identity:
+                raise InvalidParameterError(
+                    f'{stored.path} holds sketched rows, and metric="spherical" is for original ones; fit the data, or '
+                    f'a store that was written with sketch="identity"'
+                )
+        seed = writer.same_seed(drawn_seed(self.random_state))
+        with FitContext.opened(
+            self.executor,
+            reader=_reader(self, source, plan, metric),
+            plan=plan,
+            settings=settings_of(self, seed),
+            weights=weights.each,
+            writer=writer,
+            progress=progress,
+        ) as context:
+            fitted = run_fit(replace(context, **labels))
+        # a store's rows are sketched: the model that is kept sketches original rows first
+        model = replace(fitted.model, preparation=preparation)
+        if stored is not None:
+            model = model_of_store(stored, fitted.model.centers)
+        set_fitted(self, fitted, model, context, weights, seed)
+        self.preparation_ = model.preparation
+        self.feature_deviations_ = fitted.deviations
+        missing = self.missing_
+        if missing is not None and missing.most == 1:
+            text = f"feature {missing.feature} has no value in any row and is filled with 0; leave it out"
+            warnings.warn(text, StreamkmWarning, stacklevel=3)
 
     def incremental(self, *, half_life: float | None = None, first_row: int = 0) -> IncrementalKMeans:
         """Make an estimator that takes more rows from here on; the rows of the fit are not read again.
@@ -514,58 +555,6 @@ def settings_of(estimator: Any, seed: int) -> Settings:
         sketch=sketch,
         spherical=given.metric == "spherical",
     )
-
-
-def fit_rows(
-    estimator: Any,
-    source: RowSource,
-    plan: Plan,
-    weights: Weights,
-    writer: CheckpointWriter,
-    *,
-    labels_to: Path | None,
-    labels_stay: bool,
-) -> None:
-    """Fit rows, and set what `fit` sets."""
-    preparation, progress = preparation_for(estimator, source), Progress(estimator.progress)
-    if preparation is not None and preparation.finding:
-        reader = _reader(estimator, source, plan, "euclidean")
-        with open_executor(estimator.executor, plan.n_threads) as workers:
-            context = PassContext(executor=workers, reader=reader, writer=writer)
-            preparation = find_preparation(context, preparation, plan.sample_rows, progress)
-    source = source if preparation is None else PreparedRows(source, preparation)
-    stored, metric = store_of(source), "cosine" if estimator.metric == "spherical" else estimator.metric
-    if stored is not None:
-        from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
-
-        metric = metric_on_store(stored, metric)
-        if estimator.metric == "spherical" and not sketch_of_store(stored).is_identity:
-            raise InvalidParameterError(
-                f'{stored.path} holds sketched rows, and metric="spherical" is for original ones; fit the data, or '
-                f'a store that was written with sketch="identity"'
-            )
-    seed = writer.same_seed(drawn_seed(estimator.random_state))
-    with FitContext.opened(
-        estimator.executor,
-        reader=_reader(estimator, source, plan, metric),
-        plan=plan,
-        settings=settings_of(estimator, seed),
-        weights=weights.each,
-        writer=writer,
-        progress=progress,
-    ) as context:
-        fitted = run_fit(replace(context, labels_to=labels_to, labels_stay=labels_stay))
-    # a store's rows are sketched: the model that is kept sketches original rows first
-    model = replace(fitted.model, preparation=preparation)
-    if stored is not None:
-        model = model_of_store(stored, fitted.model.centers)
-    set_fitted(estimator, fitted, model, context, weights, seed)
-    estimator.preparation_ = model.preparation
-    estimator.feature_deviations_ = fitted.deviations
-    missing = estimator.missing_
-    if missing is not None and missing.most == 1:
-        text = f"feature {missing.feature} has no value in any row and is filled with 0; leave it out"
-        warnings.warn(text, StreamkmWarning, stacklevel=3)
 
 
 def _reader(estimator: Any, source: RowSource, plan: Plan, metric: Metric) -> RowReader:

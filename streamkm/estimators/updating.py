@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -110,9 +109,8 @@ def update_rows(
     stream: Stream,
     settings: FollowSettings,
     starts: StreamSettings,
-    *,
-    labels_to: Path | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
+    labels_to: Any,
+    checkpoint: Any,
 ) -> tuple[Stream, NDArray[np.int32] | HeldLabels, dict[str, Any]]:
     """Count new rows of clusters that are followed; give the stream after it, labels (n,), and what `Update` tells.
 
