@@ -573,7 +573,8 @@ class IncrementalKMeans(DescribedKMeans):
     def _find_clusters(self) -> dict[str, Any]:
         """Find centers in the coreset, and all attributes that follow from them."""
         given, stream = parameters_of(self), self.stream_
-        sketch = IdentitySketch(stream.n_features)
+        clusters: Any
+        found: dict[str, Any]
         if stream.followed is None:
             clusters = cluster_coreset(stream.coreset(), self._settings(stream), given.executor)
             means, ids, error = clusters.centers, np.arange(len(clusters.centers)), np.nan
@@ -582,11 +583,17 @@ class IncrementalKMeans(DescribedKMeans):
             clusters = stream.known_clusters(self._follow_settings(stream), self._settings(stream), given.executor)
             means, ids, error = clusters.means, clusters.ids, clusters.error
             found = {"changed_share_": stream.followed.changed_share(), "cluster_means_": means}
-        centers, counts, inertia, space = clusters.centers, clusters.counts, clusters.inertia, "original"
-        model = Model(centers, stream.n_features, given.metric, space, sketch, preparation=self.preparation_, ids=ids)
+        centers, counts, inertia, width = clusters.centers, clusters.counts, clusters.inertia, stream.n_features
+        sketch, steps = IdentitySketch(width), self.preparation_
+        model = Model(centers, width, given.metric, "original", sketch, preparation=steps, ids=ids)
         rounded = rounded_centers(centers, counts, inertia, means, stream.dtype)
         found |= {"cluster_centers_": rounded, "cluster_ids_": ids, "counts_": counts, "model_": model}
-        return found | {"inertia_": inertia, "inertia_error_": error, "assign_space_": space, "sketch_": sketch}
+        return found | {
+            "inertia_": inertia,
+            "inertia_error_": error,
+            "assign_space_": model.space,
+            "sketch_": model.sketch,
+        }
 
     def __getstate__(self) -> Any:
         """All but the rows of the last call, which may be many."""

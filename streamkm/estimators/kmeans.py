@@ -387,7 +387,8 @@ class StreamKMeans(DescribedKMeans):
                 context = PassContext(executor=workers, reader=reader, writer=writer)
                 preparation = find_preparation(context, preparation, plan.sample_rows, progress)
         source = source if preparation is None else PreparedRows(source, preparation)
-        stored, metric = store_of(source), "cosine" if self.metric == "spherical" else self.metric
+        stored = store_of(source)
+        metric: Metric = "cosine" if self.metric == "spherical" else self.metric
         if stored is not None:
             from streamkm.stores.compatibility import metric_on_store, model_of_store, sketch_of_store
 

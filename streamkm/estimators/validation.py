@@ -48,9 +48,9 @@ def integer(smallest: int, *, or_auto: bool = False) -> Rule:
     """The rule of a whole number, or of "auto" where that may be."""
 
     def allowed(value: Any) -> bool:
-        if isinstance(value, str):
-            return or_auto and value == "auto"
-        return isinstance(value, Integral) and not isinstance(value, bool) and value >= smallest
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            return or_auto and isinstance(value, str) and value == "auto"
+        return int(value) >= smallest
 
     return allowed, f"an integer from {smallest}" + (' or "auto"' if or_auto else "")
 
