@@ -201,7 +201,7 @@ class _PartWriter:
                 self._arrays = {"X": _GrowingArray(directory / "X", dtype, n_components)}
                 return
             zarr.create_group(str(directory / "X"))
-            dtypes = (dtype, np.dtype(np.int32), np.dtype(np.int64))
+            dtypes: tuple[Any, ...] = (dtype, np.dtype(np.int32), np.dtype(np.int64))
             self._arrays = {
                 name: _GrowingArray(directory / "X" / name, each) for name, each in zip(CSR_ARRAYS, dtypes, strict=True)
             }
