@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import re
-import subprocess
-import sys
 from functools import partial
 
 import h5py
@@ -23,6 +21,7 @@ from streamkm.planning.memory_budget import MemoryBudget, accepted
 from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.stores.planned import reader_for_store
+from tests.programs import run_program
 
 MIB = 1 << 20
 UPDATE = UpdateSizes(n_clusters=100, n_features=2000, coreset_bytes=1 << 20, held_bytes=0)
@@ -113,24 +112,13 @@ def test_a_refusal_keeps_its_number_on_its_way_from_a_worker():
 )
 def test_a_command_names_the_limit_of_documents_once(tmp_path, command):
     """Counting frequencies lets the process grow before the fit is planned again."""
-    words = np.random.default_rng(0).zipf(1.3, (5000, 40)) % 20_000
+    words = np.random.default_rng(0).zipf(1.3, (2000, 40)) % 20_000
     (tmp_path / "x.jsonl").write_text(
         "".join(json.dumps({"text": " ".join(f"w{w}" for w in row)}) + "\n" for row in words)
     )
     target = {"dedupe": "keep.npy", "sketch": "store.zarr"}.get(command[0], "out")
-    given = [
-        sys.executable,
-        "-m",
-        "streamkm",
-        *command,
-        "x.jsonl",
-        "--set",
-        "text.field=text",
-        "-o",
-        target,
-        "--memory-limit",
-    ]
-    run = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    given = ["-m", "streamkm", *command, "x.jsonl", "--set", "text.field=text", "-o", target, "--memory-limit"]
+    run = partial(run_program, folder=tmp_path, timeout=120)
     refused = run([*given, "1 MiB"])
     assert refused.returncode == 2
     named = re.search(r"raise --memory-limit to ([\d,]+ MiB)", refused.stderr)

@@ -143,7 +143,6 @@ def measured(rows, held, out, program, shape, limit, **given):
     ("program", "shape", "limit", "given", "said"),
     [
         pytest.param(FIT, FEWER, "1 GiB", {"n_clusters": 20}, SAMPLED, id="fit"),
-        pytest.param(PREDICT, NARROW, "1 GiB", {"method": "predict"}, {"predict"}, id="predict"),
         *(
             pytest.param(*case, id=name, marks=pytest.mark.slow)
             for name, *case in [
@@ -165,6 +164,7 @@ def measured(rows, held, out, program, shape, limit, **given):
                     "kernel", KERNEL_FIT, WIDE, "1 GiB", {"n_clusters": 20, "fit_on": "all"},
                     {"sample", "landmarks", "gram", "features", "lloyd", "assign"},
                 ),
+                ("predict", PREDICT, NARROW, "1 GiB", {"method": "predict"}, {"predict"}),
                 ("transform", PREDICT, NARROW, "1 GiB", {"method": "transform"}, {"transform"}),
                 ("store", STORE, WIDE, "1 GiB", {}, {"sketch"}),
                 ("sweep", SWEEP, WIDE, "1 GiB", {}, {"sample", "sketch", "sweep"}),
