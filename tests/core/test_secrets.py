@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pickle
-import re
 import subprocess
 import sys
 import time
@@ -110,18 +109,17 @@ def test_what_is_shown_of_a_url(shown, text):
 @pytest.mark.parametrize("piece", ["a", "#", ";", "#a", "://", "://,", "=", "@", "?", "a=", "::", "/;a"])
 def test_masking_takes_linear_time(piece):
     begun = time.process_time()
-    for text in (piece * 200_000, f"s3://{piece * 200_000}", f"{piece * 200_000}://", f"s3://h?{piece * 200_000}"):
+    for text in (piece * 50_000, f"s3://{piece * 50_000}", f"{piece * 50_000}://", f"s3://h?{piece * 50_000}"):
         without_secrets(text)
-    assert time.process_time() - begun < 4
+    assert time.process_time() - begun < 1
 
 
-@pytest.mark.parametrize("name", slow_but(["x.npy", "x.csv"], ["x.npy", "x.h5", "x.svm", "x.csv"]))
-@pytest.mark.parametrize("verbose", [pytest.param((), marks=pytest.mark.slow), ("-v",)])
-def test_commands_tell_no_secret(web, tmp_path, name, verbose):
-    data = url(web, name)
+@pytest.mark.parametrize("name", slow_but(["x.csv"], ["x.npy", "x.h5", "x.svm", "x.csv"]))
+def test_commands_tell_no_secret(web, tmp_path, name):
+    data, verbose = url(web, name), ("-v",)
     assert "?X-Amz-Signature=***&token=***" in run(["inspect", data])
     said = run(["plan", data, "-k", "3", *verbose])
-    assert ("***@127.0.0.1" in said) == bool(verbose)  # without, a plan names no data
+    assert "***@127.0.0.1" in said
     run(["plan", data, "-k", "3", "--json"])
     run(["fit", data, "-k", "3", "-o", str(tmp_path / "out"), *verbose])
     run(["assign", str(tmp_path / "out/model.npz"), data, "-o", str(tmp_path / "labels.csv"), *verbose])
@@ -221,14 +219,3 @@ def test_failures_of_ours_tell_no_secret(web, tmp_path):
     assert "broken by http://***@" in done.stderr
     assert "Please report it" in done.stderr
     assert SECRET not in done.stdout + done.stderr
-
-
-def test_pages_run_no_scripts_and_load_nothing(web, tmp_path):
-    run(["fit", url(web, "x.npy"), "-k", "3", "-o", str(tmp_path / "out")])
-    page = (tmp_path / "out" / "report.html").read_text()
-    policy = re.search('<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)[1]
-    assert page.index(policy) < page.index("<title>")
-    assert re.match(
-        r"default-src 'none'; script-src 'sha256-\S{44}'; img-src data:; style-src 'unsafe-inline';", policy
-    )
-    assert not re.findall(r"<script[^>]|<link|<iframe|\son\w+=|url\((?!#)|(?:src|href)=\"(?!data:|#)", page)

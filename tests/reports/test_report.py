@@ -148,7 +148,7 @@ def test_names_do_not_cover_each_other():
     assert apart(places * 0 + [[10, 10]] * 20, sizes, (0, 0, 40, 20)).shape == (20, 2)  # no room: it ends
 
 
-@pytest.mark.parametrize("n_clusters", slow_but([1, 26], [1, 2, 26, 300]))
+@pytest.mark.parametrize("n_clusters", slow_but([26], [1, 2, 26, 300]))
 def test_figures_of_any_number_of_clusters(n_clusters):
     X, labels, sizes = blobs(n_clusters, n=300)
     names = {c: f"{c} <word>" for c in range(n_clusters)}
@@ -275,7 +275,7 @@ def test_a_report_has_one_silhouette_and_says_of_which_rows(tmp_path):
     sketched = StreamKMeans(5, sketch=SketchOptions("countsketch", 4), random_state=0, progress=False).fit(X)
     sketched.report(tmp_path / "x.html")
     assert "of 500 sampled rows, sketched, with its standard error" in (tmp_path / "x.html").read_text("utf-8")
-    few = StreamKMeans(400, random_state=0, progress=False).fit(X)
+    few = StreamKMeans(400, n_init=1, max_iter=1, random_state=0, progress=False).fit(X)
     assert "silhouette" not in summarize(few)["result"]
     few.report(tmp_path / "x.html")
     assert "<dt>simplified silhouette</dt>" in (tmp_path / "x.html").read_text("utf-8")
