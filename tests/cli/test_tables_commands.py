@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from sklearn.datasets import dump_svmlight_file
 
 import streamkm
-from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, open_source, sweep
+from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, open_source
 from streamkm.cli.main import main
 from streamkm.sources.fitted_tables import table_options
 
@@ -78,8 +77,8 @@ def test_models_that_go_on_open_tables_like_the_fit(trips):
     np.testing.assert_array_equal(pd.read_csv("next/labels.csv")["label"], model.predict(later))
 
 
-@pytest.mark.parametrize("path", ["trips.csv", "trips.parquet"])
-def test_trips(trips, path):
+def test_trips(trips):
+    path = "trips.csv"
     said = run("fit", path, "-k", 3, "-o", "out", "--no-report", *FLAGS)
     assert "600" in said
     labels = np.load("out/labels.npy")
@@ -95,20 +94,6 @@ def test_trips(trips, path):
     later.to_csv("later.csv", index=False)
     run("assign", "out/model.npz", "later.csv", "-o", "later.npy")
     np.testing.assert_array_equal(np.load("later.npy"), labels[later.index])
-
-
-def test_words_for_nothing_are_those_of_the_fit(trips):
-    """Ids stay what they are, Namibia's too; what assigns rows later takes the same words for nothing."""
-    later = trips.assign(trip_id=["NA", "-", *trips["trip_id"][2:]], fare=trips["fare"].fillna(-999))
-    later.to_csv("later.csv", index=False)
-    run("fit", "later.csv", "-k", 3, "-o", "out", "--no-report", *FLAGS, "--set", 'data.null_values=["-999", "-999.0"]')
-    assert table_of("out")["null_values"] == ["-999", "-999.0"]
-    assert np.flatnonzero(np.load("out/labels.npy") < 0).tolist() == [7, 300]
-    run("assign", "out/model.npz", "later.csv", "-o", "labels.csv")
-    labels = pd.read_csv("labels.csv", keep_default_na=False)
-    assert labels["trip_id"].tolist() == later["trip_id"].tolist()
-    np.testing.assert_array_equal(labels["label"], np.load("out/labels.npy"))
-    run("assign", "out/model.npz", "trips.parquet", "-o", "labels.npy")  # which has no such words
 
 
 def test_fields_end_where_they_did_in_the_fit(trips):
@@ -129,7 +114,7 @@ def test_fields_end_where_they_did_in_the_fit(trips):
     np.testing.assert_array_equal(np.load("tabs.npy"), np.load("plain/labels.npy"))
 
 
-@pytest.mark.parametrize("path", ["trips.csv", "trips.parquet"])
+@pytest.mark.parametrize("path", ["trips.parquet"])
 def test_plans_count_the_reading_that_finds_categories(trips, path):
     """On the command line and in Python: as many passes as the fit makes, and bytes for each reading."""
     said = run("plan", path, "-k", 3, *FLAGS)
@@ -179,37 +164,6 @@ def test_the_lines_of_the_readme_run_and_keep_every_row(trips):
     assert kmeans.get_params()["preprocess"] == ["table"]
 
 
-def test_a_model_that_python_saved_knows_its_table(trips):
-    """The columns, their order, the categories and the ids are those of the fit."""
-    dated = trips.dropna().assign(day=pd.date_range("2024-01-01", periods=N - 2).strftime("%Y-%m-%d"))
-    dated.to_csv("dated.csv", index=False)
-    options = {"id_column": "trip_id", "categories": "onehot", "categories_unseen": "ignore", "dates": "days"}
-    kmeans = StreamKMeans(3, random_state=0).fit({"path": "dated.csv", **options})
-    kmeans.save("saved.npz")
-    later = dated[::-1].assign(more="x")
-    later.loc[7 + 1, "payment"] = "barter"
-    later[["more", *reversed(dated.columns)]].to_csv("later.csv", index=False)
-    run("assign", "saved.npz", "later.csv", "-o", "labels.csv")
-    labels = pd.read_csv("labels.csv")
-    assert labels["trip_id"].tolist() == later["trip_id"].tolist()
-    np.testing.assert_array_equal(labels["label"], kmeans.predict("later.csv"))
-    later.drop(columns="trip_id").to_parquet("later.parquet", index=False)
-    assert "column 'day'" in run("assign", "saved.npz", "later.parquet", "-o", "labels.npy", code=2)
-
-
-def test_a_sweep_takes_steps_of_columns(trips):
-    text = "log1p:fare,standardize:distance+fare+passengers,weight:payment=0.25"
-    steps = {
-        "log1p": ["fare"], "standardize": ["distance", "fare", "passengers"], "weight": {"payment": 0.25},
-    }  # fmt: skip
-    run("sweep", "trips.csv", "-k", "2:4", "-o", "swept", *FLAGS, "--preprocess", text)
-    given = {"path": "trips.csv", "id_column": "trip_id", "categories": "onehot"}
-    wanted = sweep(given, [2, 3, 4], preprocess=steps, invalid="skip", random_state=0, progress=False)
-    found = json.loads(Path("swept/sweep.json").read_text())
-    assert found["n_samples"] == wanted.n_samples
-    assert [row["inertia"] for row in found["rows"]] == [row.inertia for row in wanted.rows]
-
-
 def test_other_commands(trips):
     columns = ("--columns", "distance,passengers")
     assert "2 of numbers" in run("inspect", "trips.parquet", *columns)
@@ -239,45 +193,6 @@ def test_stores_of_prepared_rows(trips):
     assert "leave preprocess out" in run("sketch", "x.zarr", "-o", "y.zarr", "--preprocess", "unit", code=2)
 
 
-def test_svmlight_rows_are_prepared_as_those_of_a_table(trips):
-    X = trips[["distance", "passengers"]].to_numpy(float)
-    dump_svmlight_file(X, np.zeros(N), "x.svm", zero_based=False)
-    given = ("trips.csv", "--columns", "distance,passengers", "--preprocess", "standardize")
-    run("fit", *given, "-k", 3, "-o", "out", "--no-report", "--seed", 1)
-    run("assign", "out/model.npz", "x.svm", "-o", "labels.npy")
-    np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
-    run("sketch", *given, "-o", "x.zarr")
-    run("sketch", "--append", "x.zarr", "x.svm")
-    run("assign", "out/model.npz", "x.zarr", "-o", "stored.npy")
-    np.testing.assert_array_equal(np.load("stored.npy"), np.tile(np.load("labels.npy"), 2))
-
-
-def test_one_rule_for_tables_and_documents(trips):
-    """The same file is a table, and documents where a column of text is named."""
-    assert "rows" in run("fit", "trips.csv", "-k", 2, "-o", "a", "--no-report", "--columns", "distance")
-    assert not Path("a/text.json").exists()
-    how = ("--set", "text.field=payment", "--set", "text.tfidf=false", "--set", "text.n_features=64")
-    run("fit", "trips.csv", "-k", 2, "-o", "b", "--no-report", *how)
-    assert Path("b/text.json").exists()
-
-
-def test_threads_and_workers_give_the_same_bits(trips, client):
-    """Each worker reads byte ranges and row groups by itself."""
-    trips = trips.fillna(0)
-    for part in range(3):
-        trips[part::3].to_parquet(f"part-{part}.parquet", index=False, row_group_size=64)
-    trips.to_csv("trips.csv", index=False)
-    options = {"random_state": 0, "chunk_bytes": 2000, "progress": False}
-    for path in ("trips.csv", "part-*.parquet"):
-        given = {"path": str(Path(path).absolute()), "exclude": "trip_id", "categories": "onehot"}
-        fits = [StreamKMeans(3, executor=threads, **options).fit(given) for threads in (1, 4)]
-        fits.append(StreamKMeans(3, executor=client, **options).fit(given))
-        for other in fits[1:]:
-            np.testing.assert_array_equal(other.labels_, fits[0].labels_)
-            np.testing.assert_array_equal(other.cluster_centers_, fits[0].cluster_centers_)
-            assert other.inertia_ == fits[0].inertia_
-
-
 def test_a_source_is_small_wherever_it_is_sent(trips):
     source = open_source("trips.parquet", columns=["distance"])
     assert len(pickle.dumps(source)) < 5_000
@@ -305,16 +220,14 @@ def _typed(output):
     return json.loads(Path("typed/streamkm.json").read_text())
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet", "feather", "folder"])
+@pytest.mark.parametrize("suffix", ["parquet", "folder"])
 def test_inspect_lists_every_column_and_ends_with_a_fit_that_runs(baskets, suffix):
     path = f"b.{suffix}"
     if suffix == "folder":
         Path(path, "zone=1").mkdir(parents=True)
         baskets.to_csv(f"{path}/zone=1/x.csv", index=False)
     else:
-        {"csv": baskets.to_csv, "parquet": baskets.to_parquet, "feather": baskets.to_feather}[suffix](
-            path, **({"index": False} if suffix != "feather" else {})
-        )
+        baskets.to_parquet(path, index=False)
     output = run("inspect", path)
     assert "choose -k by streamkm sweep" in output
     assert re.search(r"^items .* 1 to 8 +feature$", output, re.M)

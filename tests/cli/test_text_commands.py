@@ -120,16 +120,6 @@ def test_options_of_hashing_reach_it(folder):
     assert (kept["analyzer"], kept["ngram_range"], kept["tfidf"], kept["format"]) == ("char_wb", [2, 3], False, "csv")
 
 
-def test_tokens_and_counts(folder):
-    documents, y = topic_texts(120)
-    for kind, make in (("tokens", str.split), ("counts", lambda text: dict.fromkeys(text.split(), 1.5))):
-        lines = (json.dumps({"body": make(text)}) + "\n" for text in documents)
-        Path("x.jsonl").write_text("".join(lines))
-        config(Path("x.jsonl"), f"  input: {kind}\n")
-        run("fit", "c.yaml", "--overwrite")
-        assert as_topics(np.load("out/labels.npy"), y)
-
-
 def test_several_columns_and_files(folder):
     documents, y = topic_texts(90)
     for name, start in (("a", 0), ("b", 45)):
@@ -295,20 +285,6 @@ def test_settings_that_are_none(tmp_path, content):
     with pytest.raises(ModelFileError, match="does not say how documents were hashed"):
         read_text_settings(tmp_path)
     assert read_text_settings(tmp_path / "nowhere") == {}
-
-
-def test_sublinear_counts(folder):
-    documents = topic_texts(120)[0]
-    path = write("jsonl", documents)
-    config(path, text="  sublinear_tf: true\n")
-    run("fit", "c.yaml")
-    hashing = FeatureHashing(n_features=M, norm=None)
-    wanted = StreamKMeans(3, random_state=0).fit(open_documents(path, field="body", hashing=hashing, sublinear_tf=True))
-    np.testing.assert_array_equal(np.load("out/labels.npy"), wanted.labels_)
-    run("assign", "out/model.npz", path, "-o", "again.npy")
-    np.testing.assert_array_equal(np.load("again.npy"), wanted.labels_)
-    said = run("fit", "c.yaml", "--set", "text.tfidf=false", "-o", "no", code=2)
-    assert "text.sublinear_tf is of use with text.tfidf: true only" in said
 
 
 @pytest.mark.parametrize("tfidf", ["true", "false"])

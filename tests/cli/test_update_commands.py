@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import zarr
 from click.testing import CliRunner
 
 from streamkm import IncrementalKMeans, StreamKMeans, open_source
@@ -83,19 +82,6 @@ def test_a_fit_leaves_a_model_that_goes_on(folder):
     assert len(fitted.cluster_ids_) == 5
     run("fit", "day0.npy", "-k", 4, "--seed", 0, "-o", "out", "--overwrite")  # the updated model is streamkm's, too
     assert not Path("out/incremental.npz").exists()
-
-
-def test_labels_have_all_formats(begun):
-    for form in ("zarr", "csv", "parquet"):
-        given = ("-o", form, "--model-to", f"{form}.npz", "--labels-format", form)
-        run("update", "model.npz", "day2.npy", *given)
-    begun.update(np.load("day2.npy"))
-    for labels in (
-        zarr.open_array("zarr/labels.zarr")[:],
-        pd.read_csv("csv/labels.csv")["label"],
-        pd.read_parquet("parquet/labels.parquet")["label"],
-    ):
-        np.testing.assert_array_equal(labels, begun.labels_)
 
 
 def test_an_update_is_not_done_twice(begun):
