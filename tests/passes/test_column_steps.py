@@ -50,24 +50,16 @@ def test_a_fit_is_that_of_rows_that_were_prepared_by_hand(tmp_path):
     np.testing.assert_array_equal(loaded.set_params(random_state=0).fit(FRAME).labels_, model.labels_)
 
 
-@pytest.mark.parametrize("data", ["array", "csv", "source"])
+@pytest.mark.parametrize("data", ["array", "csv"])
 def test_columns_by_number_and_by_name(data, tmp_path):
     FRAME.to_csv(tmp_path / "x.csv", index=False)
     numbered = {"log1p": [0], "standardize": [0, 1], "weight": {1: 2.0, 2: 0.5}}
-    given = {"array": (X, numbered), "csv": (tmp_path / "x.csv", STEPS), "source": (open_source(FRAME), STEPS)}[data]
+    given = {"array": (X, numbered), "csv": (tmp_path / "x.csv", STEPS)}[data]
     model, wanted = fitted(*given), fitted(FRAME)
     np.testing.assert_allclose(model.inertia_, wanted.inertia_)
     assert (
         adjusted_rand_score(model.labels_, wanted.labels_) == 1
     )  # starts are drawn by places, which are bytes in text
-
-
-def test_missing_values_are_filled_before_steps_of_columns():
-    holes = FRAME.copy()
-    holes.loc[5, "age"] = np.nan
-    model = fitted(holes, {"standardize": ["age"], "weight": {"age": 4.0}}, invalid="mean")
-    assert model.preparation_.apply(holes.to_numpy())[5, 1] == pytest.approx(0)
-    np.testing.assert_array_equal(model.predict(holes), model.labels_)
 
 
 def test_centers_come_back_in_original_units():

@@ -52,8 +52,7 @@ def gathered(kind):
     return kmeans(**options).fit(make())
 
 
-@pytest.mark.parametrize("rows_per_write", [1, 7, 1 << 20])
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize(("kind", "rows_per_write"), [*((kind, 7) for kind in MADE), ("csr", 1), ("dense", 1 << 20)])
 def test_equal_to_those_that_are_gathered(tmp_path, monkeypatch, kind, rows_per_write):
     monkeypatch.setattr(labelling, "ROWS_PER_WRITE", rows_per_write)
     make, options = MADE[kind]

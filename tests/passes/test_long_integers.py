@@ -39,8 +39,10 @@ def stored(X: np.ndarray, kind: str, folder) -> object:
     return {"array": X, "sparse": sp.csr_array(X)}[kind]
 
 
-@pytest.mark.parametrize("kind", ["array", "sparse", "npy", "parquet", "csv"])
-@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("array", "uint64"), ("sparse", "int64"), ("npy", "int64"), ("parquet", "uint64"), ("csv", "int64")],
+)
 def test_rounded_integers_are_told_once(tmp_path, kind: str, dtype: str) -> None:
     X = NEAR.astype(dtype) + np.array(2**55, dtype)
     (message,) = told(stored(X, kind, tmp_path), chunk_bytes=4096)
@@ -53,7 +55,7 @@ def test_negative_integers_are_told() -> None:
     assert len(told(X)) == 1
 
 
-@pytest.mark.parametrize("kind", ["array", "sparse", "npy", "parquet", "csv"])
+@pytest.mark.parametrize("kind", ["array", "csv"])
 def test_exact_integers_are_not_told(tmp_path, kind: str) -> None:
     assert not told(stored(NEAR + 2**53 - 1001, kind, tmp_path))
 

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.impute import SimpleImputer
@@ -17,7 +16,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from streamkm import IncrementalKMeans, StreamKMeans
-from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.preparation import Preparation
 from streamkm.preparation.fill import Fill
@@ -112,8 +110,7 @@ def test_a_fit_is_that_of_imputed_rows(kind):
 
 
 @pytest.mark.filterwarnings("ignore:feature x38 has no value in any row")
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-@pytest.mark.parametrize("steps", [None, ["standardize"]])
+@pytest.mark.parametrize(("kind", "steps"), [(np.float32, None), (np.float64, ["standardize"])])
 def test_a_fit_of_sparse_rows_is_that_of_imputed_ones(tmp_path, kind, steps):
     X = holed_sparse(kind=kind)
     model = StreamKMeans(3, preprocess=steps, **FILLED).fit(X)
@@ -178,16 +175,6 @@ def test_rows_with_nan_take_no_part_in_steps(step):
     for name in ("shift", "factor"):
         found, wanted = (getattr(each.preparation_.found[0], name) for each in (model, rest))
         np.testing.assert_allclose(found, wanted, rtol=1e-9)
-
-
-@pytest.mark.parametrize("step", ["log1p", "total"])
-def test_values_that_a_step_cannot_use_are_not_missing(step):
-    X = np.abs(holed())
-    row = int(np.flatnonzero(~np.isnan(X).any(axis=1))[2])
-    X[row, 0] = -2.0
-    with pytest.raises(InvalidInputError, match=rf"infinity in .*row {row:,} .*after fill, {step}"):
-        StreamKMeans(3, preprocess=[step], **FILLED).fit(X)
-    assert StreamKMeans(3, invalid="skip", preprocess=[step], **COMMON).fit(X).labels_[row] == -1
 
 
 def test_nan_is_refused_by_default():
@@ -321,25 +308,6 @@ def test_plan_report_and_summary_tell_of_missing_values(tmp_path):
     model.report(tmp_path / "report.html")
     assert share in (tmp_path / "report.html").read_text()
     assert "missing" not in str(StreamKMeans(3, **COMMON).fit(frame.fillna(0)).summary())
-
-
-def test_the_command_line_fills_means(tmp_path):
-    frame = pd.DataFrame(holed(600), columns=list("abcde"))
-    frame.to_csv(tmp_path / "x.csv", index=False)
-    out = tmp_path / "out"
-    given = ["fit", str(tmp_path / "x.csv"), "-k", "3", "--seed", "0", "-o", str(out)]
-    refused = CliRunner().invoke(main, given)
-    assert refused.exit_code == 2
-    assert "--invalid skip" in refused.output
-    done = CliRunner().invoke(main, [*given, "--invalid", "mean"])
-    assert done.exit_code == 0, done.output
-    assert f"{frame.isna().to_numpy().mean():.1%} of all values were missing" in done.output
-    labels = np.load(out / "labels.npy")
-    wanted = StreamKMeans(3, invalid="mean", random_state=0, progress=False).fit(tmp_path / "x.csv")
-    np.testing.assert_array_equal(labels, wanted.labels_)
-    done = CliRunner().invoke(main, [*given, "--overwrite", "--set", "estimator.invalid=skip"])
-    assert done.exit_code == 0, done.output
-    np.testing.assert_array_equal(np.load(out / "labels.npy") < 0, frame.isna().any(axis=1))
 
 
 def test_a_fit_that_was_stopped_goes_on_with_the_means(tmp_path, stop):

@@ -168,14 +168,13 @@ def test_every_step_is_one_pass_that_the_plan_has_counted():
 
 
 def test_the_same_bits_for_any_workers_and_on_a_cluster(client):
-    for X in (groups(1_500), counts(1_000)):
-        for steps in (["standardize"], ["robust", "unit"]):
-            options = {"preprocess": steps, "n_init": 2, "max_iter": 6, **COMMON}
-            wanted = StreamKMeans(4, executor=1, **options).fit(X)
-            for executor in (3, client):
-                got = StreamKMeans(4, executor=executor, **options).fit(X)
-                np.testing.assert_array_equal(got.labels_, wanted.labels_)
-                np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
+    for X, steps in ((groups(1_500), ["standardize"]), (counts(1_000), ["robust", "unit"])):
+        options = {"preprocess": steps, "n_init": 2, "max_iter": 6, **COMMON}
+        wanted = StreamKMeans(4, executor=1, **options).fit(X)
+        for executor in (3, client):
+            got = StreamKMeans(4, executor=executor, **options).fit(X)
+            np.testing.assert_array_equal(got.labels_, wanted.labels_)
+            np.testing.assert_array_equal(got.cluster_centers_, wanted.cluster_centers_)
 
 
 def test_threads_take_pieces_of_a_row_group_in_turn(tmp_path, monkeypatch):
@@ -330,8 +329,10 @@ STEPS = [["standardize"], ["robust"], ["log1p", "standardize"], ["robust", "unit
 class TestKindsOfRows:
     """A model prepares later rows as the rows of its fit were prepared, dense or sparse."""
 
-    @pytest.mark.parametrize("fitted_on", [as_array, as_csr])
-    @pytest.mark.parametrize(("steps", "kind"), [*((steps, np.float64) for steps in STEPS), (STEPS[0], np.float32)])
+    @pytest.mark.parametrize(
+        ("steps", "kind", "fitted_on"),
+        [*((steps, np.float64, as_csr) for steps in STEPS), (STEPS[0], np.float32, as_csr), (STEPS[1], "f8", as_array)],
+    )
     def test_all_kinds_get_the_same_labels(self, tmp_path, steps, fitted_on, kind):
         X = with_zeros(kind)
         kmeans = StreamKMeans(6, preprocess=steps, **COMMON).fit(fitted_on(X, tmp_path))
