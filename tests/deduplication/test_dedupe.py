@@ -6,13 +6,11 @@ import tempfile
 import tracemalloc
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
-import zarr
 
 import streamkm
 from streamkm import CountSketch, dedupe, open_source
@@ -194,16 +192,6 @@ def test_recall_is_that_of_brute_force(monkeypatch):
 
 
 def stored(kind, X, folder):
-    if kind == "memory map":
-        np.save(folder / "x.npy", X)
-        return np.load(folder / "x.npy", mmap_mode="r")
-    if kind == "hdf5":
-        with h5py.File(folder / "x.h5", "w") as file:
-            file.create_dataset("X", data=X, chunks=(100, X.shape[1]))
-        return folder / "x.h5"
-    if kind == "zarr":
-        zarr.create_array(str(folder / "x.zarr"), data=X, chunks=(100, X.shape[1]))
-        return folder / "x.zarr"
     if kind == "parquet":
         lists = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
         pq.write_table(pa.table({"embedding": lists}), folder / "x.parquet", row_group_size=300)
@@ -211,7 +199,7 @@ def stored(kind, X, folder):
     return sp.csr_array(X)
 
 
-@pytest.mark.parametrize("kind", ["memory map", "hdf5", "zarr", "parquet", "csr"])
+@pytest.mark.parametrize("kind", ["parquet", "csr"])
 def test_wherever_rows_are(tmp_path, monkeypatch, kind):
     X, found = planted(), clustered(monkeypatch)
     options = {"n_clusters": 9, "chunk_bytes": 20_000, **SETTINGS}

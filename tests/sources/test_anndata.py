@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import h5py
-import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
 
-from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from tests.contracts import Opened, SourceContract
@@ -54,8 +52,3 @@ class TestBacked(SourceContract):
 def test_a_matrix_by_columns_is_refused_with_the_remedy(path):
     with h5py.File(path) as file, pytest.raises(InvalidInputError, match=r"CSC matrix .* X.tocsr\(\)"):
         open_source(anndata.io.sparse_dataset(file["layers/columns"]))
-
-
-def test_a_fit_of_the_dataset_is_that_of_the_file(backed, path):
-    fits = [StreamKMeans(3, random_state=0, progress=False).fit(X) for X in (backed.X, path)]
-    np.testing.assert_array_equal(fits[0].labels_, fits[1].labels_)

@@ -184,13 +184,3 @@ class TestLaterFiles:
         run("assign", "out/model.npz", "other.h5ad", "-o", "labels.npy", "-q")
         np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
         assert "sGENE" in (tmp_path / "out" / "report.html").read_text("utf-8")
-
-
-def test_workers_of_a_cluster_give_the_same_bits(client):
-    source, settings = (
-        open_source(cells(), genes=list(CHOSEN)),
-        {"random_state": 0, "chunk_bytes": 2000, "progress": False},
-    )
-    threads, workers = (StreamKMeans(3, executor=executor, **settings).fit(source) for executor in (2, client))
-    np.testing.assert_array_equal(threads.cluster_centers_, workers.cluster_centers_)
-    np.testing.assert_array_equal(threads.labels_, workers.labels_)

@@ -12,13 +12,11 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import feather, parquet
 
 from streamkm import StreamKMeans
-from streamkm.cli.main import main
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources import open_source
 from streamkm.sources.arrow import day_numbers, is_date
@@ -135,12 +133,6 @@ def test_without_the_option_they_are_refused(kind, tmp_path):
         open_source(written(kind, tmp_path))
 
 
-@pytest.mark.parametrize("kind", ["polars", "pyarrow"])
-def test_an_estimator_takes_no_dates_for_numbers(kind, tmp_path):
-    with pytest.raises(InvalidInputError, match=r"column 'day' .*dates=\"days\""):
-        StreamKMeans(3, progress=False).fit(written(kind, tmp_path))
-
-
 def test_refusals(tmp_path):
     with pytest.raises(InvalidParameterError, match=r"dates='months'; needed: \"days\""):
         open_source(TABLE, dates="months")
@@ -182,19 +174,3 @@ class TestModels:
             np.testing.assert_array_equal(loaded.predict(same), model.labels_)
         with pytest.raises(InvalidInputError, match="days of dates"):
             model.to_sql("duckdb", table="t")
-
-    def test_on_the_command_line(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        written("csv", tmp_path)
-        for command in (
-            ["fit", "x.csv", "-k", "3", "--dates", "days", "--invalid", "skip", "-o", "out", "-q"],
-            ["assign", "out/model.npz", "x.csv", "-o", "labels.npy", "-q"],
-        ):
-            if command[0] == "assign":
-                command += ["--set", "data.columns=[day, moment, x]"]
-            done = CliRunner().invoke(main, command)
-            assert done.exit_code == 0, done.output
-        np.testing.assert_array_equal(np.load("labels.npy"), np.load("out/labels.npy"))
-        refused = CliRunner().invoke(main, ["fit", "x.csv", "-k", "3", "-o", "other"])
-        assert refused.exit_code == 2
-        assert "--dates days" in refused.output

@@ -169,12 +169,6 @@ class TestFits:
         kmeans.report(tmp_path / "report.html")
         assert traits[0] in (tmp_path / "report.html").read_text("utf-8")
 
-    def test_an_object_gets_labels_without_warnings(self):
-        adata = cells()
-        kmeans = StreamKMeans(3, random_state=0, progress=False).fit(adata)
-        kmeans.with_labels(adata, "cluster")
-        assert adata.obs["cluster"].astype(int).tolist() == kmeans.labels_.tolist()
-
     def test_genes_in_another_order_are_refused(self):
         adata = cells()
         kmeans = StreamKMeans(3, random_state=0, progress=False).fit(adata)

@@ -198,11 +198,6 @@ def test_a_web_server_gives_the_fit_of_local_files(web, local, path):
     assert_same_fit(fit(given), local(path))
 
 
-@pytest.mark.parametrize("path", slow_but(["x.h5:/lzf"], ["part-*.svm", "x.svm.gz", "csr.zarr", "x.h5:/lzf"]))
-def test_memory_gives_the_fit_of_local_files(memory, local, path):
-    assert_same_fit(fit(f"memory://data/{path}"), local(path))
-
-
 def test_several_urls_are_one_source(memory, s3, local):
     parts = ["memory://data/part-0.svm", f"s3://{BUCKET}/part-1.svm"]
     assert_same_fit(fit([*parts[:1], "memory://data/part-1.svm"]), local("part-*.svm"))
@@ -222,15 +217,6 @@ def test_what_only_this_process_sees_is_sent_to_workers(client, memory, local, p
     assert_same_fit(fit(source, client), local(path))
 
 
-def test_credentials_come_from_the_environment(s3, monkeypatch):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", str(s3["endpoint_url"]))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    assert open_source(f"s3://{BUCKET}/x.zarr").n_rows == N_ROWS
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-
-
 class TestSvmlight(SourceContract):
     @pytest.fixture
     def opened(self, web, tmp_path):
@@ -248,14 +234,6 @@ class TestHdf5(SourceContract):
             file.create_dataset("X", data=X, chunks=(10, 7), compression=request.param)
         web.objects["x"] = made.getvalue()
         return Opened(open_source(f"{web.url}/x"), X)
-
-
-class TestZarr(SourceContract):
-    @pytest.fixture
-    def opened(self, tmp_path):
-        X = dense_matrix()
-        zarr.create_array(str(tmp_path / "x.zarr"), data=X, chunks=(10, 7))
-        return Opened(open_source(f"file://{tmp_path}/x.zarr"), X)
 
 
 def passes_of(web: Web, source, target_bytes: int) -> tuple[int, list[int]]:
@@ -577,17 +555,6 @@ def test_changed_objects_on_s3_are_noticed(s3, scratch, folder):
     fs.rm(f"{place}/x.zarr/X/c/0/0")
     with pytest.raises(SourceError, match=rf"/X was changed .* and is .* {n_objects - 1} objects, .* now"):
         fit(missing)
-
-
-def test_storage_chunks_that_never_were_hold_the_fill_value(s3, scratch):
-    fs, place = scratch
-    local = zarr.storage.MemoryStore()
-    array = zarr.create_array(local, shape=(40, 3), dtype="f4", chunks=(10, 3), fill_value=7)
-    array[10:20] = 1
-    for key, value in local._store_dict.items():
-        fs.pipe_file(f"{place}/holes.zarr/{key}", value.to_bytes())
-    source = open_source(f"s3://{place}/holes.zarr", storage_options=s3)
-    np.testing.assert_array_equal(assemble(source.stream(1), 3)[:, 0], np.repeat([7, 1, 7, 7], 10))
 
 
 def test_a_server_without_ranges_is_refused(web):
