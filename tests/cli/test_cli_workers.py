@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner
 
-from streamkm.cli.main import main
 from streamkm.engine import open as opening
 from streamkm.sources.sketch_store import StoreSource
+from tests.cli.test_cli import run
 from tests.dask_processes import cluster_of, watched
 from tests.programs import Program
 
@@ -40,14 +39,6 @@ def folder(tmp_path, monkeypatch):
     lines = ("0 " + " ".join(f"{j + 1}:{value:.6g}" for j, value in enumerate(row)) for row in X)
     Path("x.svm").write_text("\n".join(lines) + "\n")
     return tmp_path
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    if code != 1 and result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 @pytest.fixture

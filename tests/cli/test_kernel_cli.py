@@ -17,6 +17,7 @@ from streamkm.cli.config import load_run, parse_set
 from streamkm.cli.main import main
 from streamkm.engine import checkpoint as saving
 from tests.children import StoppedError, stopped_after
+from tests.cli.test_cli import run
 
 KERNEL = ("--set", "kernel.gamma=4", "--set", "kernel.n_landmarks=100", "--set", "estimator.random_state=0")
 
@@ -28,12 +29,6 @@ def rings(tmp_path, monkeypatch):
     X, y = make_circles(400, noise=0.03, factor=0.3, random_state=0)
     np.save("x.npy", X.astype(np.float32))
     return y
-
-
-def run(*arguments, code=0):
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert done.exit_code == code, done.output
-    return done.output
 
 
 def test_fit_writes_everything_and_assign_reads_it(rings):

@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
 import streamkm
 from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans, open_source
-from streamkm.cli.main import main
 from streamkm.sources.fitted_tables import table_options
+from tests.cli.test_cli import run
 
 N = 600
 
@@ -39,12 +38,6 @@ def trips(tmp_path, monkeypatch):
     frame.to_csv("trips.csv", index=False)
     frame.to_parquet("trips.parquet", index=False)
     return frame
-
-
-def run(*args, code=0):
-    result = CliRunner().invoke(main, [str(each) for each in args])
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 FLAGS = ("--id-column", "trip_id", "--categories", "onehot", "--invalid", "skip", "--seed", 0)

@@ -14,7 +14,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.passes.predict import distances, lazy_map, nearest_d2, nearest_labels
 from streamkm.sources import open_source
 from tests.dask_processes import ROOT
-from tests.sources.matrices import dense_matrix, sparse_matrix
+from tests.sources.matrices import dense_matrix, sparse_matrix, unknown
 from tests.tables import cases
 
 da = pytest.importorskip("dask.array")
@@ -22,13 +22,6 @@ dask = pytest.importorskip("dask")
 
 ROWS = (20, 0, 13, 20)
 FUNCTIONS = {"labels": (nearest_labels, None), "d2": (nearest_d2, None), "distances": (distances, 3)}
-
-
-def unknown(array):
-    """Forget the heights of the blocks."""
-    copy = array.copy()
-    copy._chunks = ((np.nan,) * len(array.chunks[0]), array.chunks[1])
-    return copy
 
 
 def sparse_blocks(convert):

@@ -27,6 +27,13 @@ def sparse_matrix(n_rows: int = 53, n_features: int = 31, density: float = 0.2, 
     return sp.csr_array(np.ceil(X * 100).astype(dtype))
 
 
+def unknown(array: Any) -> Any:
+    """A Dask array without the heights of its blocks."""
+    copy = array.copy()
+    copy._chunks = ((np.nan,) * len(array.chunks[0]), array.chunks[1])
+    return copy
+
+
 @st.composite
 def sparse_matrices(draw: st.DrawFn) -> sp.csr_array:
     """CSR matrices with any pattern: empty rows, zero columns, one row, no values at all."""

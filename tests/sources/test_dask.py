@@ -12,20 +12,13 @@ from streamkm import StreamKMeans
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources import open_source
 from tests.contracts import Opened, SourceContract, assert_same_rows
-from tests.sources.matrices import dense_matrix, sparse_matrix
+from tests.sources.matrices import dense_matrix, sparse_matrix, unknown
 from tests.tables import cases
 
 da = pytest.importorskip("dask.array")
 dask = pytest.importorskip("dask")
 
 ROWS = (20, 0, 13, 20)
-
-
-def unknown(array):
-    """Forget the heights of the blocks."""
-    copy = array.copy()
-    copy._chunks = ((np.nan,) * len(array.chunks[0]), array.chunks[1])
-    return copy
 
 
 class TestDense(SourceContract):

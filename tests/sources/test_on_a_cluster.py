@@ -16,7 +16,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine.dask import DaskCluster
 from streamkm.passes.reader import RowReader
 from streamkm.sources import open_source
-from tests.sources.matrices import dense_matrix, sparse_matrix
+from tests.sources.matrices import dense_matrix, sparse_matrix, unknown
 from tests.tables import slow_but
 
 MOST_WALK_BYTES = 100_000
@@ -42,13 +42,6 @@ def groups(n_rows=ROWS, d=64):
     """float32, 1.3 MB by default."""
     rng = np.random.default_rng(0)
     return (rng.normal(size=(n_rows, d)) + 6 * (np.arange(n_rows) % 5)[:, None]).astype(np.float32)
-
-
-def unknown(array):
-    """Forget the heights of the blocks."""
-    copy = array.copy()
-    copy._chunks = ((np.nan,) * len(array.chunks[0]), array.chunks[1])
-    return copy
 
 
 def csr_parts():
