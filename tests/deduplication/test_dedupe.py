@@ -234,9 +234,10 @@ def test_workers_memory_and_the_disk_change_nothing(tmp_path, monkeypatch):
     assert [getattr(got, name) for name in names] == [getattr(wanted, name) for name in names]
 
 
-@pytest.mark.parametrize("keep", ["nearest", "farthest"])
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("n_clusters", [1, 2])
+@pytest.mark.parametrize(
+    ("keep", "sparse", "n_clusters"),
+    [("nearest", False, 1), ("nearest", True, 2), ("farthest", False, 2), ("farthest", True, 1)],
+)
 def test_a_cluster_of_any_size_is_compared_piece_by_piece(monkeypatch, keep, sparse, n_clusters):
     """Equal rows, which no clustering parts, far above the room that there is: the same rows, pairs and counts."""
     X = planted(1500, 50)
