@@ -278,8 +278,11 @@ class NearestCenters:
         found: tuple[NDArray[Any], ...],
     ) -> None:
         """As `_search`, of a batch of rows, among all centers."""
+        search = nearest.nearest_dense if X.dtype == layout.table.dtype else nearest.nearest_converted
+        if X.shape[1] > products.WIDE:
+            search = nearest.nearest_wide
         how = (layout.moved, layout.scale, layout.table, layout.bias, self.n_clusters, slope, layout.slack)
-        nearest.nearest_dense(X, *how, room, *found)
+        search(X, *how, room, *found)
 
     def _search_indexed(
         self,

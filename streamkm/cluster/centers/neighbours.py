@@ -161,7 +161,7 @@ class Neighbourhood:
         few_bias = np.full(padded, np.inf, dtype)
         table = aligned_empty((n_features * padded,), dtype)
         _, totals, state = search_room(table, 1, wanted)
-        room = (aligned_empty((BLOCK_ROWS, n_features), dtype), table, few_bias, totals, state)
+        room = (aligned_empty((BLOCK_ROWS, n_features), dtype), table, few_bias, totals[0], state)
         for start, batch in dense_batches(X):
             here = slice(start, start + len(batch))
             order, starts = rows_by_label(self.lists.group_of[labels[here]], len(candidates))

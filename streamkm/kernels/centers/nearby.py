@@ -77,7 +77,6 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tab
     """
     block, own_table, few_bias, totals, state = room
     n_features, wanted, n_padded = X.shape[1], candidates.shape[1], few_bias.shape[0]
-    whole = (0, n_features, n_features)
     found = np.empty(BLOCK_ROWS, np.int32)
     score, other = np.empty(BLOCK_ROWS, columns.dtype), np.empty(BLOCK_ROWS, columns.dtype)
     for g in range(starts.shape[0] - 1):
@@ -104,7 +103,7 @@ def nearest_among(X, order, starts, shift, scale, columns, bias, candidates, tab
                 else:
                     for j in range(n_features):
                         there[j] = x[j]
-            search_block(block, n_rows, whole, table, few_bias, wanted, totals, state, 0, found, score, other)
+            search_block(block, 0, n_rows, table, few_bias, wanted, totals, state, 0, found, score, other)
             for i in range(n_rows):
                 row = order[first + i]
                 labels[row], scores[row], seconds[row] = few[found[i]], score[i], other[i]

@@ -23,10 +23,10 @@ from streamkm.kernels.intrinsics.lanes import add_entries
 from streamkm.kernels.intrinsics.lowest import lower
 from streamkm.kernels.intrinsics.products import (
     BLOCK_ROWS,
-    WIDE,
     block_room,
     load_block,
     multiply_panel,
+    multiply_wide,
     panel_stop,
 )
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
@@ -110,7 +110,8 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, 
 
     Parameters
     ----------
-    X : float32 or float64 (n, m), C-contiguous
+    X : dtype of the table (n, m), C-contiguous; m at most `WIDE`
+        Read where it is, unless rows are moved or scaled.
     shift : float64 (m,) or (0,)
         Empty: none.
     scale : float64
@@ -128,13 +129,14 @@ def nearest_dense(X, shift, scale, table, bias, n_clusters, slope, slack, room, 
         As of `nearest_csr`; written.
     """
     block, totals, state = room
+    direct = shift.shape[0] == 0 and scale == 1.0
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        for feature in range(0, X.shape[1], WIDE):
-            width = min(WIDE, X.shape[1] - feature)
-            load_block(X, first, n_rows, feature, width, shift, scale, block)
-            place = feature, width, X.shape[1]
-            search_block(block, n_rows, place, table, bias, n_clusters, totals, state, first, labels, scores, seconds)
+        rows, start = X, first
+        if not direct or n_rows < BLOCK_ROWS:
+            load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
+            rows, start = block, 0
+        search_block(rows, start, n_rows, table, bias, n_clusters, totals[0], state, first, labels, scores, seconds)
         _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
@@ -145,11 +147,38 @@ def load_rows(X, shift, scale, out):
     Parameters
     ----------
     X, shift, scale
-        As of `nearest_dense`.
+        As of `nearest_dense`; X of any width.
     out : dtype of the table (n, m)
         Written.
     """
     load_block(X, 0, X.shape[0], 0, X.shape[1], shift, scale, out)
+
+
+@kernel
+def nearest_converted(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
+    """As `nearest_dense`, of rows of another dtype: they are turned to the table's block by block."""
+    block, totals, state = room
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        load_block(X, first, n_rows, 0, X.shape[1], shift, scale, block)
+        search_block(block, 0, n_rows, table, bias, n_clusters, totals[0], state, first, labels, scores, seconds)
+        _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
+
+
+@kernel
+def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, labels, scores, seconds, doubtful):
+    """As `nearest_dense`, of rows of any width and of float32 or float64, a piece of their features at a time."""
+    block, totals, state = room
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        multiply_wide(X, first, n_rows, shift, scale, table, bias.shape[0], n_clusters, block, totals)
+        column, q = 0, 0
+        while column < n_clusters:
+            stop = panel_stop(column, bias.shape[0], table.itemsize)
+            needed, last = min(stop, n_clusters) - column, stop >= n_clusters
+            lower(totals[q], n_rows, bias, column, needed, state, last, first, labels, scores, seconds)
+            column, q = stop, q + 1
+        _doubt(X, first, n_rows, shift, scale, slope, slack, scores, seconds, doubtful)
 
 
 def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]:
@@ -159,37 +188,34 @@ def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]
 
 
 @nb.njit(inline="always")
-def search_block(rows, n_rows, place, table, bias, n_clusters, totals, state, first, labels, scores, seconds):
-    """Multiply some features of a block of rows with all panels; after the last ones, search the scores.
+def search_block(rows, start, n_rows, table, bias, n_clusters, totals, state, first, labels, scores, seconds):
+    """Search the scores of a block of rows, panel after panel. O(n_rows * m * n_clusters).
 
     Parameters
     ----------
-    rows : dtype of the table (BLOCK_ROWS, at least as many features)
-    n_rows : int64
-    place : (int64, int64, int64)
-        The first feature, how many, and of how many in all.
-    table : float32 or float64 (m * p,)
+    rows, start, n_rows
+        As of `multiply_panel`.
+    table : same dtype (m * p,)
         Centers in panels.
     bias : same dtype (p,)
         What is added to the products of a center.
     n_clusters : int64
-    totals, state
-        As `search_room` gives them; written.
+    totals : same dtype (BLOCK_ROWS, columns of a panel)
+        Overwritten.
+    state
+        As of `lower`; written.
     first : int64
         Where in the arrays to come the rows begin.
     labels, scores, seconds
         As of `nearest_csr`; written.
     """
-    feature, n_features, n_all = place
-    column, q = 0, 0
+    n_features, column = rows.shape[1], 0
     while column < n_clusters:
         stop = panel_stop(column, bias.shape[0], table.itemsize)
-        width, needed = stop - column, min(stop, n_clusters) - column
-        at = column * n_all + feature * width
-        multiply_panel(rows, 0, n_rows, n_features, table, at, width, needed, feature == 0, totals[q], 0, 0)
-        if feature + n_features == n_all:
-            lower(totals[q], n_rows, bias, column, needed, state, stop >= n_clusters, first, labels, scores, seconds)
-        column, q = stop, (q + 1) % totals.shape[0]  # wide rows have products with each panel to add to
+        width, needed, place = stop - column, min(stop, n_clusters) - column, column * n_features
+        multiply_panel(rows, start, n_rows, n_features, table, place, width, needed, True, totals, 0, 0)
+        lower(totals, n_rows, bias, column, needed, state, stop >= n_clusters, first, labels, scores, seconds)
+        column = stop
 
 
 @nb.njit(inline="always")

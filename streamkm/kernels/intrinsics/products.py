@@ -265,18 +265,17 @@ def load_block(X, first, n_rows, feature, n_features, shift, scale, out):
     out : float32 or float64 (at least n_rows, at least n_features)
         Written.
     """
-    moved = shift[feature : feature + n_features]
     for i in range(n_rows):
-        row, there = X[first + i, feature : feature + n_features], out[i]
-        if moved.shape[0]:
+        row, there = X[first + i], out[i]
+        if shift.shape[0]:
             for j in range(n_features):
-                there[j] = (row[j] - moved[j]) * scale
+                there[j] = (row[feature + j] - shift[feature + j]) * scale
         elif scale != 1.0:
             for j in range(n_features):
-                there[j] = row[j] * scale
+                there[j] = row[feature + j] * scale
         else:
             for j in range(n_features):
-                there[j] = row[j]
+                there[j] = row[feature + j]
 
 
 def block_room(table: Any, n_features: int, n_columns: int) -> tuple[Any, Any]:
@@ -301,27 +300,101 @@ def block_room(table: Any, n_features: int, n_columns: int) -> tuple[Any, Any]:
     return block, aligned_empty((n_panels, BLOCK_ROWS, widest), table.dtype)
 
 
+@nb.njit(inline="always")
+def multiply_wide(X, first, n_rows, shift, scale, table, n_padded, n_columns, block, totals):
+    """Multiply a block of wide rows, moved and scaled, with all panels, a piece of the features at a time.
+
+    Parameters
+    ----------
+    X, first, n_rows, shift, scale
+        As of `load_block`.
+    table : float32 or float64 (m * n_padded,)
+    n_padded, n_columns : int64
+        Columns of the table, and those that are needed.
+    block, totals
+        As `block_room` gives them; written.
+    """
+    for feature in range(0, X.shape[1], WIDE):
+        n_features = min(WIDE, X.shape[1] - feature)
+        load_block(X, first, n_rows, feature, n_features, shift, scale, block)
+        column, q = 0, 0
+        while column < n_columns:
+            stop = panel_stop(column, n_padded, table.itemsize)
+            width, needed = stop - column, min(stop, n_columns) - column
+            place = column * X.shape[1] + feature * width
+            multiply_panel(block, 0, n_rows, n_features, table, place, width, needed, feature == 0, totals[q], 0, 0)
+            column, q = stop, q + 1
+
+
 @kernel
-def multiply_rows(X, shift, table, n_columns, add, block, totals, out):
-    """As `multiply`, with room as `block_room` gives it."""
-    n_features = X.shape[1]
-    n_padded = table.shape[0] // max(1, n_features)
+def multiply_narrow(X, shift, table, n_columns, add, block, totals, out):
+    """As `multiply`, of rows of up to `WIDE` features.
+
+    Parameters
+    ----------
+    X, shift, table, n_columns, add, out
+        As of `multiply`.
+    block, totals
+        As `block_room` gives them; written.
+    """
     for first in range(0, X.shape[0], BLOCK_ROWS):
         n_rows = min(BLOCK_ROWS, X.shape[0] - first)
-        for feature in range(0, n_features, WIDE):
-            depth = min(WIDE, n_features - feature)
-            load_block(X, first, n_rows, feature, depth, shift, 1.0, block)
-            column, q = 0, 0
-            while column < n_columns:
-                stop = panel_stop(column, n_padded, table.itemsize)
-                width, needed, total = stop - column, min(stop, n_columns) - column, totals[q]
-                at = column * n_features + feature * width
-                multiply_panel(block, 0, n_rows, depth, table, at, width, needed, feature == 0, total, 0, 0)
-                for i in range(n_rows if feature + depth == n_features else 0):
-                    written, found = out[first + i, column : column + needed], total[i]
-                    for j in range(needed):
-                        written[j] = found[j] + (written[j] if add else 0)
-                column, q = stop, (q + 1) % totals.shape[0]
+        load_block(X, first, n_rows, 0, X.shape[1], shift, 1.0, block)
+        _multiply_block(block, 0, n_rows, first, table, n_columns, add, totals[0], out)
+
+
+@kernel
+def multiply_ready(X, shift, table, n_columns, add, block, totals, out):
+    """As `multiply_narrow`, of C-contiguous rows of the table's dtype and without a shift: read where they are."""
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        rows, start = X, first
+        if n_rows < BLOCK_ROWS:
+            load_block(X, first, n_rows, 0, X.shape[1], shift, 1.0, block)
+            rows, start = block, 0
+        _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals[0], out)
+
+
+@nb.njit(inline="always")
+def _multiply_block(rows, start, n_rows, first, table, n_columns, add, totals, out):
+    """Multiply a block of rows with all panels.
+
+    Products go where they belong, by vectors, the last of which may write some again; fewer columns than a vector has,
+    fewer rows than a block, and what is added to go by way of `totals`.
+    """
+    n_features, narrow, column = rows.shape[1], NARROW_BYTES // table.itemsize, 0
+    n_padded = table.shape[0] // max(1, n_features)
+    while column < n_columns:
+        stop = panel_stop(column, n_padded, table.itemsize)
+        width, needed, done = stop - column, min(stop, n_columns) - column, 0
+        direct = n_rows == BLOCK_ROWS and not add and needed >= narrow
+        while done < needed:
+            part = needed
+            if direct:
+                done = min(done, needed - narrow)
+                part = (needed - done) // narrow * narrow
+            multiply_panel(
+                rows, start, n_rows, n_features, table, column * n_features + done, width, part, True,
+                out if direct else totals, first if direct else 0, column + done if direct else 0,
+            )  # fmt: skip
+            if not direct:
+                _write(totals, n_rows, first, column, needed, add, out)
+            done += part
+        column = stop
+
+
+@kernel
+def multiply_pieces(X, shift, table, n_columns, add, block, totals, out):
+    """As `multiply_narrow`, of wider rows."""
+    n_padded = table.shape[0] // X.shape[1]
+    for first in range(0, X.shape[0], BLOCK_ROWS):
+        n_rows = min(BLOCK_ROWS, X.shape[0] - first)
+        multiply_wide(X, first, n_rows, shift, 1.0, table, n_padded, n_columns, block, totals)
+        column, q = 0, 0
+        while column < n_columns:
+            stop = panel_stop(column, n_padded, table.itemsize)
+            _write(totals[q], n_rows, first, column, min(stop, n_columns) - column, add, out)
+            column, q = stop, q + 1
 
 
 def multiply(X: Any, shift: Any, table: Any, n_columns: int, add: bool, out: Any) -> None:
@@ -347,4 +420,16 @@ def multiply(X: Any, shift: Any, table: Any, n_columns: int, add: bool, out: Any
             part = slice(first, first + COPIED_ROWS)
             multiply(np.ascontiguousarray(X[part]), shift, table, n_columns, add, out[part])
         return
+    multiply_rows = multiply_pieces if X.shape[1] > WIDE else multiply_narrow
+    if multiply_rows is multiply_narrow and X.dtype == table.dtype and not len(shift):
+        multiply_rows = multiply_ready
     multiply_rows(X, shift, table, n_columns, add, *block_room(table, X.shape[1], n_columns), out)
+
+
+@nb.njit(inline="always")
+def _write(totals, n_rows, first, column, n_columns, add, out):
+    """Write the products with a panel to where they belong."""
+    for i in range(n_rows):
+        written, total = out[first + i], totals[i]
+        for j in range(n_columns):
+            written[column + j] = total[j] + (written[column + j] if add else 0)
