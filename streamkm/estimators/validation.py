@@ -40,7 +40,6 @@ CHOICES = {
     "invalid": ("raise", "skip", "mean"),
     "coreset": ("auto", "sensitivity", "lightweight", "uniform", None),
 }
-SKETCHES = ("auto", *sketch_names())
 Rule = tuple[Callable[[Any], Any], str]  # whether a value will do, and what is needed
 
 
@@ -78,10 +77,6 @@ RULES: dict[str, Rule] = {
     "eps": number(lambda value: 0 < value < 1, "a number between 0 and 1", optional=True),
     "delta": number(lambda value: 0 < value < 1, "a number between 0 and 1"),
     "progress": (lambda value: isinstance(value, bool | np.bool_) or value == "auto", 'True, False or "auto"'),
-    "sketch": (
-        lambda value: value in SKETCHES if isinstance(value, str) else is_sketch(value),
-        f"one of {', '.join(map(repr, SKETCHES))}, a sketch such as CountSketch(2048), or SketchOptions",
-    ),
 }
 
 
@@ -94,7 +89,10 @@ def check_value(name: str, value: Any, rule: Rule, beside: str = "") -> None:
 
 def check_values(estimator: Any, **own: Rule) -> None:
     """Refuse parameters of an estimator, and their options, that are out of range; `own`: its rules beside `RULES`."""
-    rules = RULES | own
+    known, needed = one_of(("auto", *sketch_names()))  # others may join their table at any time
+    needed += ", a sketch such as CountSketch(2048, nnz_per_feature=8), or SketchOptions"
+    sketch = (lambda value: known(value) if isinstance(value, str) else is_sketch(value)), needed
+    rules = RULES | {"sketch": sketch} | own
     for name, given in vars(estimator).items():
         full = full_options(name, given) if name in OPTIONS else None
         each = {name: given} if full is None else {field.name: getattr(full, field.name) for field in fields(full)}

@@ -157,9 +157,9 @@ def plan_fit(source: RowSource, resources: Resources, **asked: Any) -> Plan:
 
 def _planned(source: RowSource, resources: Resources, *, n_clusters: int, options: SketchOptions, **more: Any) -> Plan:
     """The plan below one limit."""
+    budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
     chunk_bytes, n_threads, row_bytes = resources.chunk_bytes, resources.n_threads, decoded_row_bytes(source)
     sketch = choose_sketch(source, options, n_clusters)
-    budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
     asked = FitRequest(
         source=source, n_clusters=n_clusters, options=options, sketching=sketch, row_bytes=row_bytes, **more
     )

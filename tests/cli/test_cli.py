@@ -117,13 +117,13 @@ def test_fit_writes_everything(folder):
 def test_the_time_printed_is_that_of_the_command(folder, monkeypatch):
     """With what was compiled, drawn and written, each of which is a stage of its own."""
 
-    def fit_rows(*args, **kwargs):
+    def run_fit(*args, **kwargs):
         time.sleep(0.4)
         COMPILING.seconds += 0.4
         return usual(*args, **kwargs)
 
-    usual = kmeans_module.fit_rows
-    monkeypatch.setattr(kmeans_module, "fit_rows", fit_rows)
+    usual = kmeans_module.run_fit
+    monkeypatch.setattr(kmeans_module, "run_fit", run_fit)
     started = time.perf_counter()
     output = run("fit", "x.npy", "-k", 3, "-o", "out")
     wall = time.perf_counter() - started

@@ -157,7 +157,7 @@ def fits(tmp_path_factory):
         (["update", "out/incremental.npz", "day1.npy", "-k", "9:2"], "9"),
         (["update", "out/incremental.npz", "none.npy"], "none.npy"),
         (["fit", "day0.npy", "-k", 4, "--half-life", 10], "--half-life is of use with --incremental only"),
-        (["fit", "day0.npy", "-k", 4, "--incremental", "--metric", "spherical"], "'euclidean' or 'cosine'"),
+        (["fit", "day0.npy", "-k", 4, "--incremental", "--metric", "spherical"], "one of 'euclidean', 'cosine'"),
         (["fit", "day0.npy", "-k", 4, "--incremental", "--set", "kernel.kernel=rbf"], "--incremental is for k-means"),
         (["fit", "day0.npy", "-k", 4, "--incremental", "--set", "estimator.assign_space=sketch", "--set",
           "estimator.sketch=countsketch"], "--incremental needs clusters in the original space"),

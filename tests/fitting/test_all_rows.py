@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score, pairwise_distances_argmin
 
 from streamkm import SketchOptions, StreamKMeans
-from streamkm.cluster import spill
+from streamkm.cluster.held_rows import Spill
 from streamkm.planning.process import AUTO_BYTES
 from streamkm.sketches.registry import DATA_DEPENDENT
 from tests.children import chunks_read
@@ -156,14 +156,14 @@ def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monk
 @pytest.fixture
 def written(monkeypatch):
     """Bytes of each block that goes to disk."""
-    sizes, write = [], spill.Spill._write
+    sizes, write = [], Spill._write
 
     def counted(self, block):
         held = write(self, block)
         sizes.append(held.path.stat().st_size - held.start)
         return held
 
-    monkeypatch.setattr(spill.Spill, "_write", counted)
+    monkeypatch.setattr(Spill, "_write", counted)
     return sizes
 
 

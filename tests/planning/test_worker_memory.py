@@ -17,7 +17,7 @@ from streamkm.engine import cluster_memory
 from streamkm.engine.dask_shards import SHARD_ROWS
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB, READ_BYTES
-from streamkm.estimators import kernel_kmeans, kmeans
+from streamkm.estimators import kmeans
 from streamkm.planning.process import HELD_SHARE, PlannedWorkers
 from streamkm.sources.chunks import ChunkRuns
 from tests.dask_processes import assert_same_bits
@@ -216,7 +216,7 @@ def test_fits_by_workers_with_little_memory_and_without_a_limit(tmp_path):
 
 def test_epochs_of_kernel_fits_keep_the_limit_of_workers(monkeypatch):
     source, told = UnreadSource(400_000, 32), {}
-    monkeypatch.setattr(kernel_kmeans, "is_on_cluster", lambda _: True)
+    monkeypatch.setattr(kmeans, "is_on_cluster", lambda _: True)
     for mib in (4096, 640, 400):
         monkeypatch.setattr(kmeans, "cluster_memory", lambda _, mib=mib: workers_of(mib * MIB))
         found = StreamKernelKMeans(100, fit_on="all", n_landmarks=200, random_state=0).plan(source)

@@ -92,12 +92,12 @@ class TestWhatItSays:
 
     def test_provenance(self, stored):
         info = stored.info
-        assert info.sketch == {"kind": "countsketch", "n_components": 300, "seed": 5}
+        assert info.sketch == {"kind": "countsketch", "n_components": 300, "seed": 5, "nnz_per_feature": 1}
         assert (info.kind, info.n_rows, info.n_components, info.n_features) == ("csr", 53, 300, 31)
         (entry,) = info.inputs
         assert (entry["rows"], entry["features"], entry["exact"]) == ([0, 53], [0, 31], True)
         assert entry["source"] == fingerprint(open_source(sparse_matrix()))
-        assert stored.details()["sketch"] == "countsketch, n_components 300, seed 5"
+        assert stored.details()["sketch"] == "countsketch, n_components 300, seed 5, nnz_per_feature 1"
         np.testing.assert_array_equal(stored.weights(), np.arange(1.0, 54))
 
     def test_one_of_another_format_is_refused(self, stored, tmp_path):

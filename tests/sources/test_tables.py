@@ -640,7 +640,7 @@ class TestDamagedFiles:
         with pytest.raises(SourceError, match=r"x\.parquet, row group .* cannot be read as Parquet"):
             whole(open_source(tmp_path / "x.parquet", **NUMBERS))
 
-    @pytest.mark.parametrize("how", ["file", "dataset", "filtered", "union", "documents"])
+    @pytest.mark.parametrize("how", ["file", "dataset", "documents"])
     def test_checksums_of_pages_are_verified(self, tmp_path, how):
         path, text = tmp_path / "x.parquet", [f"word{i % 9} word" for i in range(1000)]
         table = pa.table({"a": np.arange(1000.0), "t": text})
@@ -652,19 +652,14 @@ class TestDamagedFiles:
             made = dataset.dataset(path)
             if how == "documents":
                 return open_documents(path, field="t", hashing=FeatureHashing(n_features=64), tfidf=False)
-            if how in ("dataset", "filtered"):
-                made = made.filter(dataset.field("a") >= 0) if how == "filtered" else made
-            elif how == "union":
-                made = dataset.dataset([made, made])
             return open_source(path if how == "file" else made, columns="a")
 
-        assert whole(opened()).shape[0] == 1000 * (1 + (how == "union"))
+        assert whole(opened()).shape[0] == 1000
         column = parquet.read_metadata(path).row_group(0).column(int(how == "documents"))
         data = bytearray(path.read_bytes())
         data[column.data_page_offset + 2000] ^= 4
         path.write_bytes(data)
-        named = "dataset" if how in ("filtered", "union") else r"x\.parquet"
-        with pytest.raises(SourceError, match=rf"{named}.* cannot be read.*checksum"):
+        with pytest.raises(SourceError, match=r"x\.parquet.* cannot be read.*checksum"):
             whole(opened())
 
 

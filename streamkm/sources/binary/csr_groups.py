@@ -146,7 +146,7 @@ class CsrSource(ChunkedSource):
         self._start_empty()
 
     def _start_empty(self) -> None:
-        self._keeps_pointers = self._indptr.shape[0] * 8 <= _KEPT_INDPTR_BYTES
+        self._keeps_pointers = 8 * max(self._indptr.shape[0], self._indptr.unit_rows) <= _KEPT_INDPTR_BYTES
         self._kept: NDArray[np.int64] | None = None
         self._loading = threading.Lock()
         self._boundaries = _SharedChunks(_KEPT_BOUNDARY_BYTES)

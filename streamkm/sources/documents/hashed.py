@@ -150,6 +150,8 @@ class HashedText(RowSource):
 class ChunkedHashedText(ChunkedSource, HashedText):
     """Rows of hashed documents whose pieces can be read in any order; see `HashedText`."""
 
+    stream = RowSource.stream
+
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut where the documents can be cut; bytes are projected from a sample of them."""
         density = self._densities[0]
