@@ -43,6 +43,7 @@ _HINTS = {  # of what a text that should be a number may be
     re.compile(
         r"[-+]?\d+,\d+$"
     ): '. For decimal commas, read it as pandas.read_csv(path, decimal=",") and pass the frame',
+    re.compile(r"[-.\d]+[;|\t ][-.\d]"): '. For another delimiter in CSV, pass it, as in delimiter=";"',
     re.compile(r"\d{4}-\d\d-\d\d\b"): ". For dates, convert the column first, as with pandas.to_datetime",
 }
 _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache

@@ -6,7 +6,6 @@ A chunk owns the records that start in its bytes, so nothing is scanned beforeha
 from __future__ import annotations
 
 import time
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
 from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.words import WINDOW
-from streamkm.sources.arrow import WORKING_BYTES, encoded, one_chunk, pyarrow
+from streamkm.sources.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.remote.objects import Address, remote_library
@@ -50,15 +49,13 @@ from streamkm.sources.tables.csv_format import (
 from streamkm.sources.tables.row_groups import columns_text, described_table, gather_values, take_layout
 from streamkm.sources.text_lines import MAX_LINE_BYTES, PLACE_BITS, describe_byte, text_size
 
-_HEAD_BYTES = 1 << 20  # that types of columns are inferred from
-_FIRST_BYTES = 1 << 16  # of every other file, for its header
+_HEAD_BYTES = 1 << 20  # that a header is read from, and types of columns are inferred from
 _IDS_BYTES = 1 << 24  # of text, of which one column is read
-_MORE_BYTES = 1 << 16  # behind the end of a chunk, at first, until a line ends
+_MORE_BYTES = 1 << 16  # behind the end of a chunk, as often as a line takes to end
 _MOST_BYTES = 1 << 26  # of unpacked text at a time
 _COUNTED_BYTES = 1 << 16  # of text whose line feeds are counted at once, in the cache
 _PIECE_BYTES = 1 << 18  # of text that is unpacked at once
 _LINE_FEED = 10
-_FIRST = "column 0"  # a first column without a name
 
 
 class CsvFiles(RowSource, ABC):
@@ -68,7 +65,7 @@ class CsvFiles(RowSource, ABC):
     producer_bytes = WORKING_BYTES
     decodes = True
     read_factor = 5.0  # the text, numbers that pyarrow makes of it, rows
-    _layout = TableSchema((), np.dtype(np.float64), 0)  # until it is known
+    _layout, _rows_a_byte = TableSchema((), np.dtype(np.float64), 0), 0.0  # until they are known
 
     def __init__(self, paths: Sequence[str], options: TableOptions, csv_format: CsvFormat) -> None:
         pyarrow(f"CSV ({paths[0]})")
@@ -79,56 +76,44 @@ class CsvFiles(RowSource, ABC):
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
         self._format, self._options, self.id_column = csv_format, options, options.id_column
-        self._layout = layout = self._lay_out(self._begin_files())
+        self._begin_files()
+        self._layout = layout = self._lay_out()
         take_layout(self, layout)
         self.has_long_integers = self._counts
         told = {key: value for key, value in asdict(csv_format).items() if key != "null_values" or value is not None}
         self.made_with = {**described_table(layout), "csv": told}
 
-    def _begin_files(self) -> Text:
-        """Read every file's header; the head of the first that has rows."""
+    def _begin_files(self) -> None:
+        """Read every file's header."""
         self._starts: list[int] = []
         self._columns: list[tuple[str, ...]] = []  # of the records of each file
-        head = b""
         names: tuple[str, ...] = ()
-        for part, path in enumerate(self.paths):
+        for path in self.paths:
             with opened_text(path) as (fill, raw):
-                text = read_text(fill, _FIRST_BYTES if head else _HEAD_BYTES)
+                text = read_text(fill, _HEAD_BYTES)
                 used = raw.tell()
             found, start, named = self._format.begin(text, path) if text.strip() else (names, len(text), True)
-            if names and not named:
-                if len(found) != len(names):
-                    raise InvalidInputError(f"{path} has {len(found):,} columns and {self.paths[0]} {len(names):,}")
-                found = names
-            self._starts.append(start)
-            self._columns.append(found)
             if not names:
-                self._named, names = named, found
-            if not head and text[start:].strip():
-                is_whole = len(text) < _HEAD_BYTES
-                end = None if is_whole else self._format.records(np.frombuffer(text, np.uint8, offset=start))[1] + start
-                head = text[start:end] + b"\n" * is_whole
-                self._first = part
-                self._used = len(text) / max(1, used)
-        if not head.strip():
-            raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
-        return np.frombuffer(head, np.uint8)
+                self._named, names, self._used = named, found, len(text) / max(1, used)
+            self._starts.append(start)
+            self._columns.append(found if named else names)
 
-    def _lay_out(self, head: Text) -> TableSchema:
-        """Tell columns and their types by the head, and by all rows where it does not tell."""
+    def _lay_out(self) -> TableSchema:
+        """Tell columns and their types by the first rows, and by all rows where these do not tell."""
         pa = pyarrow(self.name)
-        options, path = self._options, self.paths[self._first]
-        line = head.tobytes().partition(b"\n")[0].decode("utf-8", "replace")
-        self._format.check_first_record(line, self._columns[self._first] if self._named else (), path)
-        self._name_first(head)
-        known = [[*names, *without(list(options.keys_of(part)), names)] for part, names in enumerate(self._columns)]
-        first = known[self._first]
+        has_rows = (piece for piece in self._pieces(_HEAD_BYTES) if len(self._format.records(piece[1][:-WINDOW])[0]))
+        part, text, base = next(has_rows, (0, b"", 0))
+        if not len(text):
+            raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
+        options, path, head = self._options, self.paths[part], text[:-WINDOW]
+        known = [[*names, *without(list(options.keys_of(number)), names)] for number, names in enumerate(self._columns)]
+        first = known[part]
         chosen = choose(first, options, path)
-        for part, names in enumerate(known):
-            if self._columns[part]:
-                check_file(names, first, options, self.paths[part], path)
+        for number, names in enumerate(known):
+            if self._columns[number]:
+                check_file(names, first, options, self.paths[number], path)
         texts = dict.fromkeys(options.categories if isinstance(options.categories, dict) else (), pa.string())
-        table, _ = self._table(self._first, head, self._starts[self._first], chosen, texts)
+        table, _ = self._table(part, head, base, chosen, texts)
         self._rows_a_byte = table.num_rows / len(head)
         self._counts = any(pa.types.is_integer(table.column(name).type) for name in chosen)
         kinds = {name: kind_of(table.column(name), has_days=options.has_days) for name in chosen if name not in texts}
@@ -168,20 +153,6 @@ class CsvFiles(RowSource, ABC):
                 self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes),)
         types |= {name: pa.float64() for name, kind in types.items() if pa.types.is_null(kind)}
         return found
-
-    def _name_first(self, head: Text) -> None:
-        """Name a first column without a name by its place, unless its values tell rows apart, as an index does."""
-        names, options = self._columns[self._first], self._options
-        if names[:1] != ("",) or "" in (options.columns or ()):
-            return
-        is_known = _FIRST in (*(options.columns or ()), *options.exclude, options.id_column)
-        first = one_chunk(self._format.table(head, [*map(str, range(len(names)))], {}, "0")[0].column(0))
-        if is_known or str(first.type) == "double" or len(encoded(first)[1]) not in (0, len(first)):
-            self._columns = [(_FIRST, *names[1:]) if names[:1] == ("",) else names for names in self._columns]
-            if not is_known:
-                words = f'it is the feature {_FIRST!r}. Leave it out with exclude="{_FIRST}"'
-                shown = f"{self.paths[self._first]}: its first column has no name, and its values are no index; {words}"
-                warnings.warn(shown, StreamkmWarning, stacklevel=2)
 
     def _table(
         self,
@@ -289,34 +260,31 @@ class CsvTable(CsvFiles, ChunkedSource):
 
     def read(self, chunk: Chunk) -> Rows:
         """Read the records that start in a chunk; see `ChunkedSource.read`."""
-        return self._parse(chunk.part, *self._lines(chunk))
+        return self._parse(chunk.part, *self._lines(chunk.part, chunk.start, chunk.stop))
 
     def _pieces(self, text_bytes: int) -> Iterator[tuple[int, Text, int]]:
-        for chunk in self.chunks(text_bytes):
-            yield chunk.part, *self._lines(chunk)
+        for part, start, stop, _ in self._cuts(text_bytes):
+            yield part, *self._lines(part, start, stop)
 
-    def _lines(self, chunk: Chunk) -> tuple[Text, int]:
-        """Text of the lines that start in a chunk, and the place of the first."""
-        path, size = self.paths[chunk.part], self.sizes[chunk.part]
+    def _lines(self, part: int, start: int, stop: int) -> tuple[Text, int]:
+        """Text of the lines that start in a stretch of a file, and the place of the first."""
         # one byte back, for the line feed that tells whether the first byte starts a line
-        is_first = chunk.start == self._starts[chunk.part]
-        base, more, end = chunk.start - (not is_first), _MORE_BYTES, 0
-        while not end:
-            stop = min(size, chunk.stop + more)
-            text = bytearray(stop - base + 1 + WINDOW)
-            with open_binary(path, base, stop) as file:
-                n_read = read_fully(file, memoryview(text)[: stop - base], base)
-            start = 0 if is_first else text.find(b"\n", 0, chunk.stop - base) + 1
-            if not (start or is_first):
+        base = max(start - 1, self._starts[part])
+        text = bytearray(stop - base + _MORE_BYTES + WINDOW)  # so that it need not grow and be copied
+        with open_binary(self.paths[part], base, min(self.sizes[part], stop + _MORE_BYTES)) as file:
+            del text[read_fully(file, memoryview(text)[: stop - base], base) :]
+            begin = text.find(b"\n", 0, -1) + 1 if start > base else 0
+            if start > base and not begin:
                 return np.zeros(WINDOW, np.uint8), base  # one line goes through all of it
-            end = text.find(b"\n", chunk.stop - 1 - base, n_read) + 1
-            if not end and stop == size:
-                text[n_read], end = _LINE_FEED, n_read + 1
-            elif not end and more > MAX_LINE_BYTES:
-                line = base + max(start, text.rfind(b"\n", 0, chunk.stop - base) + 1)
-                raise self._too_long(chunk.part, line)
-            more *= 8
-        return np.frombuffer(text, np.uint8)[start : end + WINDOW], base + start
+            line = text.rfind(b"\n", 0, -1) + 1
+            while not text.endswith(b"\n"):
+                if len(text) - line > MAX_LINE_BYTES:
+                    raise self._too_long(part, base + line)
+                more = bytearray(_MORE_BYTES)
+                del more[read_fully(file, memoryview(more), base + len(text)) :]
+                text += more[: more.find(b"\n") + 1 or None] or b"\n"
+        text += bytes(WINDOW)
+        return np.frombuffer(text, np.uint8)[begin:], base + begin
 
 
 class CsvStream(CsvFiles):

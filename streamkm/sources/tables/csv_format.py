@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.arrow import null_words, one_chunk
 from streamkm.sources.formats import data_name, signed
 
@@ -94,20 +93,6 @@ class CsvFormat:
         if not is_header:
             return tuple(str(number) for number in range(len(cells))), at, False
         return tuple(cell.strip() for cell in cells), at + len(line), True
-
-    def check_first_record(self, line: str, names: Sequence[str], path: str) -> None:
-        """Refuse one column that holds another delimiter; warn of numbers that may be names where `names` are none."""
-        others = [mark for mark in ";\t|, " if len(names) == 1 and 0 < names[0].count(mark) == line.count(mark)]
-        if others and (others != [" "] or all(map(is_number, line.split()))):
-            raise InvalidInputError(
-                f"{path} has one column {names[0]!r}, and seems to be separated by {others[0]!r}; pass "
-                f"delimiter={others[0]!r}"
-            )
-        first = line.strip()
-        cells = next(csv.reader([first.replace("\r", " ")], delimiter=self.delimiter), [])
-        if not names and self.header is None and all(cells) and len(set(cells)) == len(cells):
-            words = "holds numbers only and is read as a row; pass header=True if it names the columns, or header=False"
-            warnings.warn(f"{path}: its first record, {first[:40]!r}, {words}", StreamkmWarning, stacklevel=2)
 
     def table(
         self, text: Text, names: Sequence[str], types: Mapping[str, Any], wanted: Sequence[str]
