@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,26 +23,8 @@ SHARED = 2
 """Times that a limit must be raised by what a line lacks: plans take part of what is added for rows and chunks."""
 
 
-@dataclass(frozen=True, slots=True)
-class LongLine:
-    """Counts of a line that may take more memory than what is planned for chunks."""
-
-    n_bytes: int = 0
-    n_units: int = 0  # of what its format counts: words, or values
-    largest_byte: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LineCost:
-    """How much memory a line takes."""
-
-    units: Callable[[NDArray[np.uint8]], int]  # counts what takes memory in a piece of text
-    memory: Callable[[LongLine], int]
-
-    def longer(self, line: LongLine, text: NDArray[np.uint8]) -> LongLine:
-        """The line with so much more text."""
-        largest = max(line.largest_byte, int(text.max(initial=0)))
-        return LongLine(line.n_bytes + len(text), line.n_units + self.units(text), largest)
+LineCost: TypeAlias = Callable[[NDArray[np.uint8]], int]
+"""Gives the memory that a piece of a line takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +50,18 @@ class LineWatch:
 
         Raises MemoryLimitError.
         """
-        line, room, cost = LongLine(), self.room, self.cost
-        for start in range(0, len(text), LONG_BYTES):
-            line = cost.longer(line, text[start : start + LONG_BYTES])
-        if cost.memory(line) <= room.room_bytes:
+        room, n_bytes, piece = self.room, len(text), np.empty(LONG_BYTES, np.uint8)
+        needed = sum(self.cost(text[start : start + LONG_BYTES]) for start in range(0, n_bytes, LONG_BYTES))
+        if needed <= room.room_bytes:
             return
-        ended = fill is None
-        piece = np.empty(LONG_BYTES, np.uint8)
-        while fill is not None and not ended and line.n_bytes < MAX_LINE_BYTES:
-            n_read = fill(piece.data)
-            end = piece[:n_read].tobytes().find(b"\n")
-            ended = n_read == 0 or end >= 0
-            line = cost.longer(line, piece[: n_read if end < 0 else end])
-        needed = cost.memory(line)
+        while fill is not None and n_bytes < MAX_LINE_BYTES:
+            line, feed, _ = piece[: fill(piece.data)].tobytes().partition(b"\n")
+            n_bytes, needed = n_bytes + len(line), needed + self.cost(piece[: len(line)])
+            if feed or not line:
+                fill = None
         limit = room.limit_bytes + SHARED * room.n_readers * (needed - room.room_bytes)
         raise MemoryLimitError(
-            f"{self.path}, line {self.number(byte):,}, of {line.n_bytes:,} bytes{'' if ended else ' or more'} (byte "
+            f"{self.path}, line {self.number(byte):,}, of {n_bytes:,} bytes (byte "
             f"{byte:,}) takes about {human_bytes(needed)}, and the limit of {human_bytes(room.limit_bytes)} leaves "
             f"{human_bytes(max(0, room.room_bytes))} for a line",
             limit,

@@ -20,13 +20,13 @@ from streamkm.core.matrix import working_dtype
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk, chunk_runs
 from streamkm.sources.documents.base import Batch, Documents, count_words
-from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom, LongLine
+from streamkm.sources.long_lines import LONG_BYTES, LineRoom
 from streamkm.sources.prepared import CachedRows, PreparedRows
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
-_TOKEN_BYTES, _READ_COPIES, _DECODED_COPIES = 72, 4, 3  # a token as a Python object in a list; copies of a text
-_TWO_BYTES, _FOUR_BYTES = 0xC4, 0xF0  # first bytes of UTF-8 from which characters take so many
+_TOKEN_BYTES = 72  # a token as a Python object in a list
+_READ_COPIES, _DECODED_COPIES = 4, 12  # copies of a text; the latter are three, with 4 bytes a character
 FEW_DOCUMENTS = 4096
 LONG_DENSITY = 1.0  # decoded bytes of a row for each byte of text, where documents are too long for a look at them
 SPREADING = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it spread evenly
@@ -110,8 +110,7 @@ class HashedText(RowSource):
     def with_line_room(self, room: LineRoom) -> RowSource:
         """Bound the lines that documents are; see `RowSource.with_line_room`."""
         bounded = copy(self)
-        cost = LineCost(count_words, partial(_line_memory, hashing=self.hashing))
-        bounded.documents = self.documents.with_line_room(room, cost)
+        bounded.documents = self.documents.with_line_room(room, partial(_line_memory, hashing=self.hashing))
         return bounded
 
     def ids(self) -> Iterator[list[str | None]]:
@@ -163,18 +162,16 @@ class ChunkedHashedText(ChunkedSource, HashedText):
         return self._rows(self.documents.read(chunk))
 
 
-def _line_memory(line: LongLine, hashing: FeatureHashing) -> int:
-    """Memory that a document of one line takes: its text, copied and decoded, and all its tokens at a time.
+def _line_memory(text: NDArray[np.uint8], hashing: FeatureHashing) -> int:
+    """Memory that a piece of a one-line document takes: its text, copied and decoded, and all its tokens at a time.
 
     Measured, and rounded up: on a line of 55 MB of words the peak is three quarters of it.
     """
-    # Python holds a text in 1, 2 or 4 bytes a character, by the largest
-    size = 4 if line.largest_byte >= _FOUR_BYTES else 2 if line.largest_byte >= _TWO_BYTES else 1
-    text, decoded = _READ_COPIES * line.n_bytes, _DECODED_COPIES * size * line.n_bytes
+    n_bytes = len(text)
     low, high = hashing.ngram_range if hashing.input == "text" else (1, 1)
-    n_units = max(1, line.n_units) if hashing.analyzer == "word" else line.n_bytes
-    tokens = sum(n_units * _TOKEN_BYTES + length * line.n_bytes for length in range(low, high + 1))
-    return decoded + max(text, tokens)
+    n_units = count_words(text) if hashing.analyzer == "word" else n_bytes
+    tokens = sum(n_units * _TOKEN_BYTES + length * n_bytes for length in range(low, high + 1))
+    return _DECODED_COPIES * n_bytes + max(_READ_COPIES * n_bytes, tokens)
 
 
 def hashed_text(source: RowSource) -> HashedText | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from streamkm.kernels.text.svmlight_index import NOT_PLAIN, find_rows, gather_li
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.base import IndexedRows, Rows
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.long_lines import LineCost, LongLine
 from streamkm.sources.text_lines import PLACE_BITS, LineReader
 
 LARGEST_INT64 = 2**63 - 1
@@ -278,14 +276,7 @@ def count_rows(text: bytes, at_end: bool) -> int:
     return text.count(b"\n") - text.count(b"\n\n") - text.count(b"\n#") + unfinished
 
 
-def line_cost(itemsize: int) -> LineCost:
-    """Memory that a long line takes: its text, and its values of this size."""
-    return LineCost(_count_colons, partial(_line_memory, value_bytes=itemsize + _INDEX_BYTES))
-
-
-def _count_colons(text: NDArray[np.uint8]) -> int:
-    return int(np.count_nonzero(text == _COLON))
-
-
-def _line_memory(line: LongLine, value_bytes: int) -> int:
-    return _TEXT_COPIES * line.n_bytes + _ROW_COPIES * value_bytes * line.n_units
+def line_memory(text: NDArray[np.uint8], itemsize: int) -> int:
+    """Memory that a piece of a long line takes: its text, and its values of this size."""
+    n_values = int(np.count_nonzero(text == _COLON))
+    return _TEXT_COPIES * len(text) + _ROW_COPIES * (itemsize + _INDEX_BYTES) * n_values

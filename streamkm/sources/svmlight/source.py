@@ -32,7 +32,7 @@ from streamkm.sources.svmlight.rows import (
     TextFormat,
     count_rows,
     index_text,
-    line_cost,
+    line_memory,
 )
 from streamkm.sources.text_lines import (
     BLOCK_BYTES,
@@ -252,9 +252,8 @@ class SvmlightSource(ChunkedSource):
         """Lines of a file, whose rows are read; long ones are refused where there is no room for them."""
         watch = None
         if self._line_room is not None:
-            watch = LineWatch(
-                self.paths[part], self._line_room, line_cost(self.dtype.itemsize), partial(self._line_number, part)
-            )
+            cost = partial(line_memory, itemsize=self.dtype.itemsize)
+            watch = LineWatch(self.paths[part], self._line_room, cost, partial(self._line_number, part))
         return LineReader(fill, offset, watch=watch)
 
     def _load_checked(self, lines: LineReader, part: int) -> bool:
