@@ -143,7 +143,7 @@ def test_refusals(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("day,x\n" + "2020-01-01,1\n" * 100_000 + "soon,2\n")
     with pytest.raises(
-        InvalidInputError, match=r"line 100,002 .*column 'day' holds 'soon', and its first rows are of type date"
+        InvalidInputError, match=r"line 100,002 .*column 'day' holds 'soon', and its first rows are of type timestamp"
     ):
         list(open_source(path, dates="days").stream(1 << 30))
 

@@ -529,9 +529,10 @@ class TestCsvText:
     @cases("text, message", [
             ("a,b\n1,2\n3\n", r"line 3 \(byte 8\): a record of 1, where 2 columns"),
             ("a,b\n1,2\n3,4,5\n", r"line 3 \(byte 8\): a record of 3, where 2"),
-            ("a,b\n1,2\r3,4\n", "line 2"),
+            ("a,b\n1,2\n\n\n3\n", r"line 5 \(byte 10\): a record of 1"),
+            ("a,b\n1,2\r3,4\n", "line 2"), ("a,b\n1,2\r3,4\r5,6,7\n", "line 2"),
             ("", "0 rows"), ("a,b\n", "0 rows"), ("\n\n", "0 rows"),
-            (b"\xff\xfea\x00", "UTF-16"),
+            (b"\xff\xfea\x00", "line 1: not CSV text: .*convert it to UTF-8"),
             (b'a,b\n1,"\xff"\n', "column 'b' has type binary"),
         ])  # fmt: skip
     def test_malformed_text(self, tmp_path, text, message):
@@ -541,9 +542,9 @@ class TestCsvText:
     @cases(
         "row, message",
         [
-            ("1,x", r"column 'b' holds 'x', and its first rows are numbers, .*exclude=\"b\", .*categories=\{\"b\": \["),
+            ("1,x", r"column 'b' holds 'x', .* are of type double.*exclude=\"b\", .*categories=\{\"b\": \["),
             ("1", "a record of 1, where 2"),
-            ('1,"2', "malformed CSV: a field in quotes does not end; the file is cut short, or it goes on"),
+            ('1,"2', "malformed CSV: a field in quotes does not end; the file is cut short, needs newlines"),
         ],
     )
     def test_a_record_far_behind_the_head(self, tmp_path, row, message):

@@ -53,7 +53,6 @@ _HEAD_BYTES = 1 << 20  # that a header is read from, and types of columns are in
 _IDS_BYTES = 1 << 24  # of text, of which one column is read
 _MORE_BYTES = 1 << 16  # behind the end of a chunk, as often as a line takes to end
 _MOST_BYTES = 1 << 26  # of unpacked text at a time
-_COUNTED_BYTES = 1 << 16  # of text whose line feeds are counted at once, in the cache
 _PIECE_BYTES = 1 << 18  # of text that is unpacked at once
 _LINE_FEED = 10
 
@@ -179,8 +178,7 @@ class CsvFiles(RowSource, ABC):
         # other words for nothing are no numbers to the kernel, which stops there
         is_known = all(not is_number(word) or word.lower() == "nan" for word in self._format.number_nulls)
         if is_known and all(str(kind) == "double" for kind in self._types.values()):
-            blocks = (text[at : min(at + _COUNTED_BYTES, end)] for at in range(0, end, _COUNTED_BYTES))
-            n_lines = sum(np.count_nonzero(block == _LINE_FEED) for block in blocks)
+            n_lines = np.count_nonzero(text[:end] == _LINE_FEED)
             out, places = np.empty((n_lines, layout.n_features)), np.empty(n_lines, np.int64)
             features = {name: feature for feature, name in enumerate(layout.names)}
             columns = np.array([features.get(name, -1) for name in self._columns[part]])

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,19 +17,16 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.arrow import null_words, one_chunk
-from streamkm.sources.formats import data_name, signed
 
 NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "none", "?", "-")
 """Fields that mean that a number is missing, unless the user says which."""
 
-_NO_TEXT = ("utf-16", "parquet", "hdf5", "zip", "gzip", "bzip2", "xz", "zstd", "arrow")
 _LINE_FEED, _RETURN, _QUOTE = 10, 13, 34
-_LINES = "end lines in line feeds, and write a quote within a field twice"
-_QUOTES = "the file is cut short, or it goes on in the next line, which needs newlines_in_values=True"
-_KINDS = {"double": "numbers", "bool": "true and false"}
+_QUOTES = "the file is cut short, needs newlines_in_values=True, or has a quote in a field that is not written twice"
 _COLUMNS = "remove comments above the names, and a delimiter at the end of a line"
-# what pyarrow says of a field that is not of the column's type
-_CONVERSION = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to ([^:]*): (?:invalid value )?(.*)")
+# what pyarrow says of a record, and of a field that is not of the column's type
+_ROW, _COUNTS = re.compile(r"Row #(\d+): "), re.compile(r"Expected (\d+) columns, got (\d+)")
+_CONVERSION = re.compile(r"In CSV column #(\d+): Row #\d+: CSV conversion error to ([^:]*): (?:invalid value )?(.*)")
 
 Text: TypeAlias = NDArray[np.uint8]
 Starts: TypeAlias = NDArray[np.int64]
@@ -74,17 +70,13 @@ class CsvFormat:
 
     def begin(self, head: bytes, name: str) -> tuple[tuple[str, ...], int, bool]:
         """Names of a file's columns by its beginning, the byte of the first row, and whether names were there."""
-        signature = signed(head)
-        if signature in _NO_TEXT:
-            remedy = "convert it to UTF-8" if signature == "utf-16" else "name it by what it is"
-            raise InvalidInputError(f"{name} holds {data_name(str(signature))}, not CSV text; {remedy}")
         text = head.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n")
         at = len(head) - len(text)
         line = text[: text.find(b"\n") + 1 or None]
         try:
             cells = next(csv.reader([line.decode("utf-8")], delimiter=self.delimiter, strict=True), [])
         except (csv.Error, UnicodeDecodeError) as error:
-            raise InvalidInputError(f"{name}, line 1: not CSV text: {error}") from None
+            raise InvalidInputError(f"{name}, line 1: not CSV text: {error}; convert it to UTF-8") from None
         is_header = self.header
         if is_header is None:
             counted = ["", *map(str, range(len(cells) - 1))]  # as pandas names an index and columns without names
@@ -129,33 +121,27 @@ class CsvFormat:
                 continue
             if end == len(text) and table.num_rows == len(starts) + 1:
                 return table.slice(0, len(starts)), starts
-            problem = f"{table.num_rows - 1:,} records in {len(starts):,} lines"
+            problem = f"{table.num_rows - 1:,} records in {len(starts):,} lines, which end in line feeds"
         raise self._wrong(text, names, problem)
 
     def _wrong(self, text: Text, names: Sequence[str], problem: str) -> MalformedCsvError:
-        """The first record that is not of the form, by a loop over all; else the one that pyarrow names."""
-        csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+        """The record that pyarrow names, or the first in which quotes do not end."""
         starts, end = self.records(text)
-        begins = [*starts.tolist(), *([end] if end < len(text) else ())]
-        for begin, stop in pairwise([*begins, len(text)]):
-            line = text[begin:stop].tobytes().decode("utf-8", "replace").rstrip("\r\n")
-            reader = csv.reader([line, ""], delimiter=self.delimiter)
-            try:
-                cells = next(reader)
-            except csv.Error as error:
-                return MalformedCsvError(f"malformed CSV: {error}; {_LINES}", begin)
-            if reader.line_num > 1:
-                return MalformedCsvError(f"malformed CSV: a field in quotes does not end; {_QUOTES}", begin)
-            if len(cells) != len(names):
-                words = f"a record of {len(cells):,}, where {len(names):,} columns are needed"
-                return MalformedCsvError(f"{words}; {_COLUMNS}", begin)
-        if found := _CONVERSION.search(problem):
-            name, begin = names[int(found[1])], begins[int(found[2]) - 1]
-            kind = _KINDS.get(found[3], f"of type {found[3].partition('[')[0].replace('timestamp', 'date')}")
+        begins = starts if end == len(text) else np.append(starts, end)
+        is_open = np.add.reduceat(text == _QUOTE, begins, dtype=np.int64) % 2 == 1
+        found = _ROW.search(problem)
+        at = min(int(found[1]), len(begins)) - 1 if found else int(is_open.argmax())
+        words = f"malformed CSV: {problem.partition(chr(10))[0]}"
+        if is_open[at]:
+            words = f"malformed CSV: a field in quotes does not end; {_QUOTES}"
+        elif counts := _COUNTS.search(problem):
+            words = f"a record of {counts[2]}, where {counts[1]} columns are needed; {_COLUMNS}"
+        elif conversion := _CONVERSION.search(problem):
+            name = names[int(conversion[1])]
             remedy = f'leave it out with exclude="{name}", give its values, as in categories={{"{name}": [...]}}'
-            words = f"column {name!r} holds {found[4]}, and its first rows are {kind}, or nothing"
-            return MalformedCsvError(f"{words}; {remedy}, or correct the file", begin)
-        return MalformedCsvError(f"cannot be read as CSV: {problem.partition(chr(10))[0]}", 0)
+            words = f"column {name!r} holds {conversion[3]}, and its first rows are of type {conversion[2]}, or nothing"
+            words = f"{words}; {remedy}, or correct the file"
+        return MalformedCsvError(words, int(begins[at]))
 
 
 def check_format(
