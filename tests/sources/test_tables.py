@@ -503,7 +503,7 @@ class TestCsvText:
             assert assemble(source.stream(1 << 12), 1).shape == (55_001, 1)
             return
         with pytest.raises(
-            InvalidInputError, match=r"x\.csv, line 5,002 \(byte 20,006\): .* 65,536 bytes, .*quotes does not"
+            InvalidInputError, match=r"x\.csv, line 5,002 \(byte 20,006\): .* 65,536 bytes, .*quote in a field"
         ):
             assemble(source.stream(1 << 12), 1)
 

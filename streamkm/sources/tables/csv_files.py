@@ -38,6 +38,7 @@ from streamkm.sources.tables.columns import (
     without,
 )
 from streamkm.sources.tables.csv_format import (
+    OPEN_QUOTES,
     CsvFormat,
     MalformedCsvError,
     Text,
@@ -165,8 +166,9 @@ class CsvFiles(RowSource, ABC):
         keys, columns = self._options.keys_of(part), self._columns[part]
         try:
             table, starts = self._format.table(text, columns, types, without(names, keys) or columns[:1])
-        except MalformedCsvError as problem:
-            raise self._located(part, base + problem.byte, problem.text) from None
+        except MalformedCsvError as error:
+            problem, byte = error.args
+            raise self._located(part, base + byte, problem) from None
         # what names rows is never null but empty
         nulls = ("", *(self._format.null_values or ()))
         words = {name: ("",) if name == self.id_column else nulls for name in table.schema.names}
@@ -194,8 +196,7 @@ class CsvFiles(RowSource, ABC):
         return InvalidInputError(f"{self.describe(part << PLACE_BITS | byte)}: {problem}")
 
     def _too_long(self, part: int, byte: int) -> InvalidInputError:
-        words = "a field in quotes does not end, or a quote in a field is not doubled"
-        problem = f"a record is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; {words}"
+        problem = f"a record is longer than {MAX_LINE_BYTES:,} bytes, the most that is accepted; {OPEN_QUOTES}"
         return self._located(part, byte, problem)
 
     def ids(self) -> Iterator[Any]:

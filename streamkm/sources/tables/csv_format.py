@@ -22,7 +22,7 @@ NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "no
 """Fields that mean that a number is missing, unless the user says which."""
 
 _LINE_FEED, _RETURN, _QUOTE = 10, 13, 34
-_QUOTES = "the file is cut short, needs newlines_in_values=True, or has a quote in a field that is not written twice"
+OPEN_QUOTES = "the file is cut short, needs newlines_in_values=True, or has a quote in a field that is not doubled"
 _COLUMNS = "remove comments above the names, and a delimiter at the end of a line"
 # what pyarrow says of a record, and of a field that is not of the column's type
 _ROW, _COUNTS = re.compile(r"Row #(\d+): "), re.compile(r"Expected (\d+) columns, got (\d+)")
@@ -33,11 +33,7 @@ Starts: TypeAlias = NDArray[np.int64]
 
 
 class MalformedCsvError(Exception):
-    """A record that cannot be read: what is wrong, and the byte of the text where the record starts."""
-
-    def __init__(self, text: str, byte: int) -> None:
-        super().__init__(text)
-        self.text, self.byte = text, byte
+    """A record that cannot be read; its arguments are the problem, and the byte of the text where the record starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +129,7 @@ class CsvFormat:
         at = min(int(found[1]), len(begins)) - 1 if found else int(is_open.argmax())
         words = f"malformed CSV: {problem.partition(chr(10))[0]}"
         if is_open[at]:
-            words = f"malformed CSV: a field in quotes does not end; {_QUOTES}"
+            words = f"malformed CSV: a field in quotes does not end; {OPEN_QUOTES}"
         elif counts := _COUNTS.search(problem):
             words = f"a record of {counts[2]}, where {counts[1]} columns are needed; {_COLUMNS}"
         elif conversion := _CONVERSION.search(problem):
