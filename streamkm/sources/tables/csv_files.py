@@ -102,7 +102,7 @@ class CsvFiles(RowSource, ABC):
         """Tell columns and their types by the first rows, and by all rows where these do not tell."""
         pa = pyarrow(self.name)
         has_rows = (piece for piece in self._pieces(_HEAD_BYTES) if len(self._format.records(piece[1][:-WINDOW])[0]))
-        part, text, base = next(has_rows, (0, b"", 0))
+        part, text, base = next(has_rows, (0, np.empty(0, np.uint8), 0))
         if not len(text):
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
         options, path, head = self._options, self.paths[part], text[:-WINDOW]
