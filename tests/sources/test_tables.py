@@ -552,6 +552,15 @@ class TestCsvText:
         with pytest.raises(InvalidInputError, match=rf"x\.csv, line 400,002 \(byte 1,600,004\): {message}"):
             self.read(tmp_path, text)
 
+    def test_long_headers_and_first_records(self, tmp_path):
+        """A later file's names of more than 64 KiB; a first record that is longer than the first 1 MiB."""
+        names = [f"{'n' * 700}{number}" for number in range(100)]
+        for name in ("1", "2"):
+            (tmp_path / f"{name}.csv").write_text(",".join(names) + "\n" + ",".join("7" * 100) + "\n")
+        assert assemble(open_source(tmp_path, columns=names[:2]).stream(1 << 20), 2).tolist() == [[7, 7]] * 2
+        text = "a,note,b\n" + f"1,{'x' * (1 << 20)},2\n" + "3,y,4\n"
+        np.testing.assert_array_equal(self.read(tmp_path, text, exclude="note"), [[1, 2], [3, 4]])
+
     def test_files_with_other_columns(self, tmp_path):
         for name, text in (("1", "a,b\n1,2\n"), ("2", "b,c\n1,2\n")):
             (tmp_path / f"{name}.csv").write_text(text)
