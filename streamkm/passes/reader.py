@@ -23,7 +23,7 @@ from streamkm.engine import Executor, Large
 from streamkm.preparation import DOMAINS
 from streamkm.sources.base import IndexedRows, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.remote.objects import unchanged
+from streamkm.sources.remote import unchanged
 
 Invalid = Literal["raise", "skip", "mean"]
 Item = Chunk | Rows | tuple[Chunk, Any, list[Any]]

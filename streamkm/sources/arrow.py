@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, SourceError, StreamkmError
 from streamkm.sources.local import unchanged
-from streamkm.sources.remote.file import RemoteFile
-from streamkm.sources.remote.objects import Address
+from streamkm.sources.remote import Address, RemoteFile
 
 _DAY_SECONDS = 24 * 60 * 60
 _A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units of Arrow's types

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from streamkm.core.matrix import raw
-from streamkm.sources import local
+from streamkm.sources import local, remote
 from streamkm.sources.base import RowSource
-from streamkm.sources.remote import objects as remote
-from streamkm.sources.remote.objects import is_remote
+from streamkm.sources.remote import is_remote
 from streamkm.sources.stored import open_binary, read_fully
 
 SAMPLES, SAMPLE_BYTES = 16, 1 << 16
@@ -44,7 +43,7 @@ def fingerprint(source: RowSource) -> dict[str, Any]:
 
 
 def file_fingerprint(path: str) -> dict[str, Any]:
-    """Describe a file, or a directory with all that is in it; of what a URL names, see `remote.objects.fingerprint`.
+    """Describe a file, or a directory with all that is in it; of what a URL names, see `remote.fingerprint`.
 
     The result: ``path`` (absolute), ``bytes``, ``mtime_ns`` (the newest), ``sample``: a hash of 16 blocks of 64 KiB,
     head and tail among them; of a directory, of the names, sizes and times of its files. Raises SourceError if it

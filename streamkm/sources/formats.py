@@ -19,7 +19,7 @@ from typing import Any
 from streamkm.core.exceptions import InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources.base import RowSource
 from streamkm.sources.dense import BFLOAT16, Bfloat16Source
-from streamkm.sources.remote.objects import Address, is_remote, look
+from streamkm.sources.remote import Address, is_remote, look
 from streamkm.sources.stored import open_binary
 
 

@@ -13,11 +13,11 @@ from typing import Any
 from urllib.parse import unquote
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
+from streamkm.sources import remote
 from streamkm.sources.base import RowSource
 from streamkm.sources.formats import FORMATS, TABLES, ZARR_MARKS, file_format, is_folder, suffix_format
 from streamkm.sources.local import natural
-from streamkm.sources.remote import objects as remote
-from streamkm.sources.remote.objects import Address, is_remote
+from streamkm.sources.remote import Address, is_remote
 from streamkm.sources.stored import opened_path
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # of a key of a folder
@@ -110,8 +110,7 @@ def locate(path: str, storage_options: Mapping[str, Any] | None = None) -> list[
     match = _INNER.fullmatch(path)
     if is_remote(path):
         address = Address(match["file"] if match else path, storage_options)
-        found = remote.glob(address) if remote.has_magic(address) else [address]
-        return [(each, match["inner"] if match else None) for each in found]
+        return [(each, match["inner"] if match else None) for each in remote.named(address)]
     if os.path.exists(path):
         return [(path, None)]
     file, inner = (match["file"], match["inner"]) if match else (path, None)

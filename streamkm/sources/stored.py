@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import InvalidInputError, SourceError, SourceNotFoundError
-from streamkm.sources import local
+from streamkm.sources import local, remote
 from streamkm.sources.local import LocalFile, LocalPath
-from streamkm.sources.remote import objects as remote
-from streamkm.sources.remote.file import RemoteFile
-from streamkm.sources.remote.objects import Address, is_remote, remote_library
+from streamkm.sources.remote import Address, RemoteFile, is_remote, remote_library
 
 RawFile = LocalFile | RemoteFile
 """What `open_raw` gives."""
@@ -167,10 +165,7 @@ def open_raw(path: str, start: int = 0, stop: int | None = None) -> RawFile:
     """
     if not is_remote(path):
         return LocalFile(local.opened(path))
-    file = RemoteFile(path if isinstance(path, Address) else Address(path))
-    if stop is not None:
-        file.expect([(start, stop)])
-    return file
+    return RemoteFile(path if isinstance(path, Address) else Address(path), (start, stop or 0))
 
 
 def open_binary(path: str, start: int = 0, stop: int | None = None) -> RawFile:

@@ -20,7 +20,7 @@ from streamkm.core.matrix import raw
 from streamkm.sketches import Sketch, sketch_from_dict
 from streamkm.sources.base import RowSource
 from streamkm.sources.prepared import PreparedRows
-from streamkm.sources.remote.objects import is_remote
+from streamkm.sources.remote import is_remote
 from streamkm.sources.sketch_store import StoreSource
 
 

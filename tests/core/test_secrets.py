@@ -25,7 +25,7 @@ from streamkm.cli.main import main
 from streamkm.core.display import masked, without_secrets
 from streamkm.core.exceptions import SourceError
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.remote.objects import Address
+from streamkm.sources.remote import Address
 from tests.tables import slow_but
 from tests.web_server import Web, serving
 
@@ -102,7 +102,7 @@ def test_what_is_shown_of_a_url(shown, text):
     assert masked(text) == shown
     assert masked(shown) == shown
     assert without_secrets(f"404, url='{text}'; {text}: gone.") == f"404, url='{shown}'; {shown}: gone."
-    assert Address(text) == text
+    assert Address(text).url == text
     assert str(Address(text)) == json.loads(json.dumps(Address(text))) == shown
 
 
@@ -143,18 +143,6 @@ def test_stores_and_checkpoints_keep_no_secret(web, tmp_path):
     assert_kept(tmp_path)
 
 
-def test_objects_that_only_their_query_tells_apart_are_others(web, tmp_path):
-    store = str(tmp_path / "st.zarr")
-    web.etags = False
-    try:
-        run(["sketch", url(web, "x.npy", "part=1"), "-o", store])
-        run(["sketch", "--append", store, url(web, "x.npy", "part=2")])
-        assert open_source(store).n_rows == 2 * N_ROWS
-        assert "part=*** is in" in run(["sketch", "--append", store, url(web, "x.npy", "part=1")], code=2)
-    finally:
-        web.etags = True
-
-
 def test_fingerprints_outlive_signatures(web):
     assert fingerprint(open_source(url(web, "x.npy"))) == fingerprint(open_source(url(web, "x.npy", OTHER_QUERY)))
 
@@ -163,7 +151,7 @@ def test_fingerprints_outlive_signatures(web):
     ("arguments", "said"),
     [
         (["fit", "{missing}", "-k", "3"], "does not exist"),
-        (["fit", "{refused}", "-k", "3"], "access refused"),
+        (["fit", "{refused}", "-k", "3"], "403"),
         (["fit", "{bad.npy}", "-k", "3"], "NaN"),
         (["fit", "{bad.csv}", "-k", "3"], "bad.csv"),
         (["fit", "{x.npy}", "{x.svm}", "-k", "3"], "not of both"),
@@ -198,7 +186,7 @@ def test_redirects_are_followed_and_told_without_signatures(web):
     web.moved = {"moved": url(web, "x.npy"), "moved-away": url(web, "refused")}
     web.before = lambda _, path: {"refused": 403}.get(path)
     assert open_source(f"{web.url}/moved").n_rows == N_ROWS
-    with pytest.raises(SourceError, match="access refused") as told:
+    with pytest.raises(SourceError, match="403") as told:
         open_source(f"{web.url}/moved-away")
     said = "".join(traceback.format_exception(told.value))
     assert "refused?X-Amz-Signature=***" in said

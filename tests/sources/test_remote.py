@@ -43,9 +43,9 @@ from streamkm.engine import open_executor
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.passes.reader import RowReader
 from streamkm.sketches import CountSketch
+from streamkm.sources import remote
 from streamkm.sources.fingerprints import fingerprint
-from streamkm.sources.remote import objects as remote
-from streamkm.sources.remote.file import LEAST_BYTES, RemoteFile
+from streamkm.sources.remote import LEAST_BYTES, RemoteFile
 from streamkm.stores.writer import append_rows, write_store
 from tests.contracts import Opened, SourceContract, assemble
 from tests.sources.matrices import dense_matrix, sparse_matrix, write_csr
@@ -365,7 +365,7 @@ def test_a_damaged_storage_chunk_behind_a_url_is_told_with_its_rows(web):
         source.read(chunks[3])
 
 
-def test_compressed_text_is_read_in_growing_pieces(web):
+def test_compressed_text_is_read_in_large_pieces(web):
     rng = np.random.default_rng(0)
     lines = (f"0 {i % 9 + 1}:{value:.15g}\n" for i, value in enumerate(rng.random(120_000)))
     web.objects["long.gz"] = gzip.compress("".join(lines).encode(), 1)
@@ -376,7 +376,7 @@ def test_compressed_text_is_read_in_growing_pieces(web):
     assert sum(len(piece.places) for piece in source.stream(100_000)) == 120_000
     sizes = [span[1] - span[0] + 1 for method, _, span in web.log if method == "GET" and span]
     assert sum(sizes) == len(web.objects["long.gz"])
-    assert len(sizes) <= 2 + np.log2(sum(sizes) / LEAST_BYTES)
+    assert len(sizes) <= 2
 
 
 def test_places_that_are_read_by_turns_are_fetched_once(web):
@@ -386,8 +386,8 @@ def test_places_that_are_read_by_turns_are_fetched_once(web):
     web.log.clear()
     for step in range(40):
         for start in (0, 5 * LEAST_BYTES, 10 * LEAST_BYTES):
-            file.seek(at := start + 1000 * step)
-            assert file.read(1000) == data[at : at + 1000]
+            file.seek(at := start + 100 * step)
+            assert file.read(100) == data[at : at + 100]
     fetched = [span for method, _, span in web.log if method == "GET"]
     assert fetched == [(start, start + LEAST_BYTES - 1) for start in (0, 5 * LEAST_BYTES, 10 * LEAST_BYTES)]
 
@@ -399,7 +399,7 @@ def test_any_reads_give_the_bytes_of_the_object(web):
     rng = np.random.default_rng(1)
     for i in range(60):
         if i % 20 == 0:
-            file.expect((int(at), int(at) + 5_000) for at in rng.integers(0, len(data), 3))
+            file.expected = int(at := rng.integers(0, len(data))), int(at) + 50_000
         if rng.random() < 0.5:
             file.seek(int(rng.integers(0, len(data) + 10)))
         at, n_bytes = file.tell(), int(rng.choice([1, 500, 70_000, 300_000]))
@@ -425,11 +425,11 @@ def test_zarr_on_a_web_server_is_found_by_known_names(web, folder, local):
 def test_failures_that_pass_are_tried_again(web, local, caplog):
     failures = [503, 500]
     web.before = lambda method, path: failures.pop() if method == "GET" and failures else None
-    with caplog.at_level(logging.WARNING, "streamkm.sources.remote.objects"):
+    with caplog.at_level(logging.WARNING, "streamkm.sources.remote"):
         assert_same_fit(fit(f"{web.url}/x.svm"), local("x.svm"))
+    failed = f"{web.url}/x.svm cannot be read: ClientResponseError: "
     assert [record.getMessage() for record in caplog.records] == [
-        f"{web.url}/x.svm: ClientResponseError: {status}, message={word!r}, url='{web.url}/x.svm'; asked again in "
-        f"{pause} s"
+        f"{failed}{status}, message={word!r}, url='{web.url}/x.svm'; asked again in {pause} s"
         for status, word, pause in ((500, "Internal Server Error", 0.01), (503, "Service Unavailable", 0.02))
     ]
 
@@ -514,14 +514,12 @@ def test_a_changed_object_is_noticed(web, path, etags):
 def test_an_object_that_goes_is_noticed(web, memory, path):
     source = open_source(f"memory://data/{path}")
     memory.rm("/data/x.svm" if path == "x.svm" else "/data/x.zarr/X/c/0/0")
-    gone = r"x\.svm does not exist; it was [\d,]+ bytes, .* when it was opened"
-    with pytest.raises(
-        SourceError, match=gone if path == "x.svm" else r"/X was changed .* and is .* 8 objects, .* now"
-    ):
+    gone = r"x\.svm does not exist$" if path == "x.svm" else r"/X was changed .* and is .* 8 objects, .* now"
+    with pytest.raises(SourceError, match=gone):
         fit(source)
     web_source = open_source(f"{web.url}/x.svm")
     del web.objects["x.svm"]
-    with pytest.raises(SourceNotFoundError, match=r"x\.svm does not exist; it was [\d,]+ bytes, etag"):
+    with pytest.raises(SourceNotFoundError, match=r"x\.svm does not exist$"):
         fit(web_source)
 
 
@@ -560,7 +558,7 @@ def test_changed_objects_on_s3_are_noticed(s3, scratch, folder):
 def test_a_server_without_ranges_is_refused(web):
     web.ranges = False
     for path in ("x.svm", "x.h5:/gzip"):
-        with pytest.raises(SourceError, match=rf"{path[:4]}.*: the server sends no ranges of bytes.* download it"):
+        with pytest.raises(SourceError, match=r"/x\..* cannot be read: .* range requests.* download the file"):
             fit(f"{web.url}/{path}")
     web.objects["small"] = b"1 1:1\n1 2:2\n"
     assert assemble(open_source(f"{web.url}/small").stream(1000), 2).tolist() == [[1, 0], [0, 2]]  # fetched whole
@@ -577,7 +575,7 @@ def test_missing_and_refused_objects_are_told_apart(web, s3):
         open_source(f"s3://{BUCKET}/x.zarr/X/c", storage_options=s3)
     web.before = lambda method, path: 403
     for path in ("x.svm", "x.h5", "x.zarr", "x.zarr:/X"):
-        with pytest.raises(SourceError, match=r"access refused \(ClientResponseError: 403.*storage_options"):
+        with pytest.raises(SourceError, match=r"cannot be read: ClientResponseError: 403.*storage_options"):
             open_source(f"{web.url}/{path}")
 
 
@@ -597,7 +595,7 @@ def test_a_missing_package_is_told_with_its_extra(monkeypatch, protocol, extra, 
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "fsspec.implementations.http", raising=False)
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
-    with pytest.raises(MissingDependencyError, match=rf"{protocol}://host.* cannot be read .* streamkm\[{extra}\]"):
+    with pytest.raises(MissingDependencyError, match=rf"{protocol}://host.* cannot be read: .* streamkm\[{extra}\]"):
         open_source(f"{protocol}://host/x.svm")
 
 

@@ -21,17 +21,13 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import MissingDependencyError, SourceError, SourceNotFoundError, StreamkmError
 from streamkm.core.process import collector_off
 from streamkm.sources.local import unchanged
-from streamkm.sources.remote.file import RemoteFile
-from streamkm.sources.remote.objects import Address, is_remote, remote_library, settle
+from streamkm.sources.remote import Address, RemoteFile, is_remote, remote_library, settle
 from streamkm.sources.stored import StoredArray, chunks_text
 
 FAILURES = (OSError, RuntimeError, ValueError, TypeError, LookupError, OverflowError)
 """Errors of h5py on bytes that are not its own."""
 
 DEFLATE, SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
-# of a request for the library's own structures: where chunks are small, pieces of their index lie everywhere between
-# them, and larger requests would bring the whole file
-_LIBRARY_BYTES = 1 << 12
 # below this, finding a chunk and starting zlib costs more in Python than the lock does
 _LEAST_CHUNK_BYTES = 1 << 12
 _SHOWN_CHARACTERS = 30
@@ -74,7 +70,7 @@ class Hdf5Array(StoredArray):
                 dataset: Any = self._handle if file is None else file[self._dataset]
                 _require_decoders(dataset, self.name)
                 if self._object and dataset.chunks:
-                    self._object.expect(_ranges(dataset, start, stop))
+                    self._object.expected = _span(dataset, start, stop)
                 if self._is_direct(dataset) and self._read_chunks(dataset, start, stop, out):
                     return
                 if out.dtype == dataset.dtype:
@@ -148,12 +144,14 @@ class Hdf5Array(StoredArray):
         return np.frombuffer(values, self.dtype)
 
 
-def _ranges(dataset: Any, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Bytes of the file that rows of a dataset in chunks lie in."""
+def _span(dataset: Any, start: int, stop: int) -> tuple[int, int]:
+    """Bytes of the file that rows of a dataset in chunks lie in; none where others lie between them."""
     steps = zip((start, 0), (stop, *dataset.shape[1:]), dataset.chunks, strict=False)
     corners = itertools.product(*(range(first // step * step, last, step) for first, last, step in steps))
-    found = map(dataset.id.get_chunk_info_by_coord, corners)
-    return ((info.byte_offset, info.byte_offset + info.size) for info in found if info.size)
+    found = [info for info in map(dataset.id.get_chunk_info_by_coord, corners) if info.size]
+    first = min((info.byte_offset for info in found), default=0)
+    last = max((info.byte_offset + info.size for info in found), default=0)
+    return (first, last) if last - first < 1.1 * sum(info.size for info in found) else (0, 0)
 
 
 def _filters(dataset: h5py.Dataset) -> list[Any]:
@@ -173,7 +171,7 @@ def _describe_storage(dataset: h5py.Dataset) -> dict[str, str]:
 
 def _remote_file(path: str) -> RemoteFile | None:
     """An object for the library to read, None for a local file."""
-    return RemoteFile(path, _LIBRARY_BYTES) if isinstance(path, Address) else None
+    return RemoteFile(path) if isinstance(path, Address) else None
 
 
 @contextmanager
@@ -185,7 +183,7 @@ def open_file(path: str, kept: RemoteFile | None = None) -> Iterator[h5py.File]:
     remote = kept or _remote_file(path)
     with collector_off if remote else unchanged(path):
         if remote:
-            settle(remote.address)  # a collection may have begun
+            settle()  # a collection may have begun
         try:
             file = h5py.File(remote or path, "r")
         except StreamkmError as error:

@@ -31,7 +31,7 @@ from streamkm.sources.binary.local_files import WatchedFiles
 from streamkm.sources.binary.zarr_stores import METADATA, Grid, RemoteStore, check_codecs
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.local import unchanged
-from streamkm.sources.remote.objects import Address, Version, is_remote, listed
+from streamkm.sources.remote import Address, Version, is_remote, listed
 from streamkm.sources.stored import StoredArray, chunks_text, decoded_dtype, opened_path
 
 _MOST_NAMES = 1 << 24  # all are read when a store is opened

@@ -16,7 +16,7 @@ from typing import Any
 from zarr.storage import FsspecStore
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
-from streamkm.sources.remote.objects import Address, fetch
+from streamkm.sources.remote import Address, fetch
 from streamkm.sources.stored import chunks_text
 
 METADATA = ("zarr.json", ".zarray")
@@ -39,7 +39,7 @@ class RemoteStore(FsspecStore):
     def at(cls, root: Address) -> RemoteStore:
         """Store of the objects below an address."""
         root.file_system()  # names a package that is missing
-        store: Any = cls.from_url(root.url.rstrip("/"), root.fs_options, read_only=True)
+        store: Any = cls.from_url(root.url.rstrip("/"), root.options, read_only=True)
         store.root = root
         return store
 

@@ -25,7 +25,7 @@ from streamkm.sources.formats import is_folder
 from streamkm.sources.local import natural, opened
 from streamkm.sources.long_lines import LONG_BYTES, LineWatch
 from streamkm.sources.paths import visible_files
-from streamkm.sources.remote.objects import is_remote, remote_library
+from streamkm.sources.remote import is_remote, remote_library
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
 from streamkm.text.feature_hashing import Input
 

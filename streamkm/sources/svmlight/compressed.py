@@ -18,12 +18,11 @@ from typing import Any
 from streamkm.core.exceptions import InvalidParameterError, MissingDependencyError, SourceError
 from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.formats import COMPRESSED, signed
-from streamkm.sources.remote.file import RemoteFile
-from streamkm.sources.remote.objects import check_same
+from streamkm.sources.remote import check_same
 from streamkm.sources.stored import RawFile, open_binary
 from streamkm.sources.svmlight.rows import RowBuilder, count_rows
 from streamkm.sources.svmlight.source import SvmlightSource
-from streamkm.sources.text_lines import Fill, line_number, part_and_byte
+from streamkm.sources.text_lines import NO_HINT, Fill, line_number, part_and_byte
 
 _SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 # a compressed block can hold 128 KiB in 4 bytes: so much at a time bounds what hostile data unpack to at once
@@ -126,10 +125,7 @@ def opened_text(path: str, offset: int = 0) -> Iterator[tuple[Fill, RawFile]]:
     truncated or corrupt; names the byte of the text. Raises MissingDependencyError: it needs zstandard.
     """
     position = offset
-    opened = open_binary(path)
-    if isinstance(opened, RemoteFile):
-        opened.expect([(offset, opened.size)])
-    with opened as raw:
+    with open_binary(path, offset, NO_HINT) as raw:
         kind = compression_of(path, raw)
         raw.seek(offset)
         text, failures = decompressor(path, kind, raw)
@@ -141,8 +137,7 @@ def opened_text(path: str, offset: int = 0) -> Iterator[tuple[Fill, RawFile]]:
             except SourceError:
                 raise
             except failures as error:
-                if isinstance(opened, RemoteFile):
-                    check_same(opened.address)
+                check_same(path)
                 raise SourceError(
                     f"{path}: truncated or corrupt {kind} file, behind byte {position:,} of its text: {error}"
                 ) from error

@@ -23,7 +23,7 @@ from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource, S
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.formats import COMPRESSED, data_name, signed
 from streamkm.sources.long_lines import LineRoom, LineWatch
-from streamkm.sources.remote.objects import Address, is_remote
+from streamkm.sources.remote import Address, is_remote
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.rows import (
     LARGEST_INT64,

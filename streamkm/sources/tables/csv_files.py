@@ -23,7 +23,7 @@ from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.remote.objects import Address, remote_library
+from streamkm.sources.remote import Address, remote_library
 from streamkm.sources.stored import name_of, open_binary, opened_path, read_fully
 from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text, read_text
 from streamkm.sources.tables.columns import (

@@ -24,7 +24,7 @@ from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows, row_
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
 from streamkm.sources.memory.frames import index_of
-from streamkm.sources.remote.objects import Address, remote_library
+from streamkm.sources.remote import Address, remote_library
 from streamkm.sources.stored import file_size, name_of, opened_path
 from streamkm.sources.tables.columns import (
     TableOptions,
