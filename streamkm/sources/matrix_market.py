@@ -15,13 +15,13 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.io import mminfo, mmread
 
-from streamkm.core.exceptions import InvalidInputError, SourceError
+from streamkm.core.exceptions import SourceError
 from streamkm.sources.base import ChunkedSource, Rows
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.local import unchanged
 from streamkm.sources.memory.arrays import ArraySource, SparseSource
-from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
+from streamkm.sources.stored import check_matrix, file_size, name_of, open_binary, opened_path
 from streamkm.sources.svmlight.compressed import compression_of, decompressor
 
 _ENTRY_BYTES = 64  # of an entry of a sparse matrix while rows are made of it; measured, mirrored too
@@ -37,6 +37,7 @@ class MatrixMarketSource(ChunkedSource):
 
     in_process = True
     decodes = True
+    dtype = np.dtype(np.float64)
     n_rows: int
     n_features: int
 
@@ -46,13 +47,9 @@ class MatrixMarketSource(ChunkedSource):
         with self._text() as text:
             n, d, self._n_entries, form, field, symmetry = mminfo(text)
             self.is_sparse, self.n_rows, self.n_features = form == "coordinate", n, d
-            if field == "complex":
-                raise ValueError("its entries are complex; rows must be real")
-            if symmetry != "general" and (n != d or not self.is_sparse):
-                raise ValueError(f"{n:,} x {d:,} and {symmetry}; only square matrices of coordinates can be")
-        if min(n, d) < 1:
-            raise InvalidInputError(f"{self._path} has {n:,} rows of {d:,} columns; needed: 1 of each")
-        self.dtype = np.dtype(np.float64)
+            if field == "complex" or (symmetry != "general" and (n != d or not self.is_sparse)):
+                raise ValueError(f"{field}, {n:,} x {d:,} and {symmetry}; rows must be real, symmetry of coordinates")
+        check_matrix((n, d), self.dtype, self.name)
         self.n_bytes = file_size(self._path)
         self._turn = threading.Lock()
         self.producer_bytes = _ENTRY_BYTES * self._n_entries if self.is_sparse else 24 * n * d
@@ -73,9 +70,7 @@ class MatrixMarketSource(ChunkedSource):
 
     def details(self) -> dict[str, str]:
         """Say what the file is; see `RowSource.details`."""
-        n_entries = f"{self._n_entries:,}, {self._n_entries / self.n_rows:,.1f} a row"
-        form = "coordinates" if self.is_sparse else "array"
-        return {"format": f"Matrix Market, {form}", "nnz": n_entries, "chunks": "none, read as a whole"}
+        return {"format": "Matrix Market", "entries": f"{self._n_entries:,}", "chunks": "none, read as a whole"}
 
     @cached_property
     def _matrix(self) -> ArraySource | SparseSource:

@@ -33,22 +33,22 @@ class Version(NamedTuple):
     """State of an object or a directory, to be compared with a later one."""
 
     n_bytes: int
-    tag: str  # etag, else time of change, else "": then the size is all there is; of a directory a hash of them
+    text: str  # bytes and etag, else time of change; of a directory bytes, number of objects and a hash of these texts
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Version | None:
         """State by what a file system says of an object; None for a directory, and where it does not know a size."""
-        tag = next((f"{key.lower()} {info[key]}" for key in _TAGS if info.get(key)), "")
-        return None if info["type"] == "directory" or info.get("size") is None else cls(info["size"], tag)
+        if info["type"] == "directory" or info.get("size") is None:
+            return None
+        tag = next((f", {key.lower()} {info[key]}" for key in _TAGS if info.get(key)), "")
+        return cls(info["size"], f"{info['size']:,} bytes{tag}")
 
     @classmethod
     def of_all(cls, objects: Mapping[str, Version]) -> Version:
         """State of a directory by its objects."""
+        n_bytes = sum(each.n_bytes for each in objects.values())
         digest = hashlib.blake2b(repr(sorted(objects.items())).encode(), digest_size=16).hexdigest()
-        return cls(sum(each.n_bytes for each in objects.values()), f"{len(objects):,} objects, hash of tags {digest}")
-
-    def __str__(self) -> str:
-        return f"{self.n_bytes:,} bytes, {self.tag}".removesuffix(", ")
+        return cls(n_bytes, f"{n_bytes:,} bytes, {len(objects):,} objects, hash {digest}")
 
 
 class Address(str):
@@ -86,19 +86,6 @@ class Address(str):
     def at(self, key: str) -> Address:
         """Address of what is below this one."""
         return Address(f"{self.url.rstrip('/')}/{key}", self.options) if key else self
-
-    def file_system(self) -> tuple[Any, str]:
-        """File system of fsspec, and the path there. Raises MissingDependencyError, SourceError."""
-        try:
-            from fsspec.core import url_to_fs
-
-            return url_to_fs(self.url, **self.options)
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"{self} cannot be read: {error}; pip install streamkm[remote], for S3 streamkm[s3]"
-            ) from error
-        except (TypeError, ValueError, OSError) as error:  # options of others, unknown protocols; some connect at once
-            raise SourceError(f"{self} cannot be opened: {without_secrets(str(error))}") from None
 
 
 class RemoteFile(io.RawIOBase):
@@ -159,7 +146,7 @@ def remote_library(*paths: str) -> tuple[str, ...]:
 
 def look(address: Address) -> Version | None:
     """State of an object now; None for a directory. One request. Raises SourceNotFoundError, SourceError."""
-    return Version.of(_ask(address, lambda fs, path: fs.info(path)))
+    return Version.of(ask(address, lambda fs, path: fs.info(path)))
 
 
 def opened(address: Address) -> Address:
@@ -174,11 +161,12 @@ def named(address: Address) -> list[Address]:
     """
     if "::" in address.url or not any(sign in address.url for sign in "*["):
         return [address]
-    found = _ask(address, lambda fs, path: fs.glob(path, detail=True))
+    found = ask(
+        address, lambda fs, path: {fs.unstrip_protocol(name): info for name, info in fs.glob(path, detail=True).items()}
+    )
     if not found:
         raise SourceNotFoundError(f"no object matches {address}")
-    url = address.file_system()[0].unstrip_protocol
-    return [Address(url(name), address.options, Version.of(found[name])) for name in sorted(found, key=natural)]
+    return [Address(url, address.options, Version.of(found[url])) for url in sorted(found, key=natural)]
 
 
 def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
@@ -199,7 +187,7 @@ def fetch(address: Address, start: int = 0, stop: int | None = None) -> bytes:
             raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes from byte {start:,} came")
         return data
 
-    return bytes(_ask(address, get))
+    return bytes(ask(address, get))
 
 
 def settle() -> None:
@@ -226,8 +214,8 @@ def check_same(file: str) -> None:
     """Refuse an object or directory that is no longer the one that was opened. Raises SourceError."""
     if isinstance(file, Address) and file.version is not None and (now := _state(file)) != file.version:
         raise SourceError(
-            f"{file} was changed while it was in use: it was {file.version} when it was opened and is {now} now; "
-            f"open the source again once it is complete"
+            f"{file} was changed while it was in use: it was {file.version.text} when it was opened and is {now.text} "
+            f"now; open the source again once it is complete"
         )
 
 
@@ -239,7 +227,7 @@ def listed(address: Address) -> dict[str, Version] | None:
     """Objects below a directory, by their keys there; None for web servers, which cannot list."""
     if address.is_http:
         return None
-    found = _ask(
+    found = ask(
         address, lambda fs, path: {name[len(path) :]: info for name, info in fs.find(path, detail=True).items()}
     )
     return {name.lstrip("/"): version for name, info in found.items() if (version := Version.of(info))}
@@ -248,20 +236,28 @@ def listed(address: Address) -> dict[str, Version] | None:
 def fingerprint(url: str) -> dict[str, Any]:
     """Description of an object, or of a directory with all that is in it: path without secrets, bytes and version."""
     address = url if isinstance(url, Address) else Address(url)
-    n_bytes, tag = address.version or _state(address)
-    return {"path": str(address), "bytes": n_bytes, "version": tag}
+    n_bytes, text = address.version or _state(address)
+    return {"path": str(address), "bytes": n_bytes, "version": text}
 
 
-def _ask(address: Address, request: Callable[[Any, str], Any]) -> Any:
-    """Result of a request, made again where it failed in a way that may pass. Raises SourceError."""
-    fs, path = address.file_system()
+def ask(address: Address, request: Callable[[Any, str], Any]) -> Any:
+    """Result of a request of a file system and a path, made again where it failed in a way that may pass.
+
+    Raises SourceNotFoundError, SourceError, MissingDependencyError, none with a cause: it may quote a URL's secrets.
+    """
     for pause in (*PAUSES_SECONDS, None):
-        fs.invalidate_cache()  # lists that it keeps would hide a change
         try:
+            from fsspec.core import url_to_fs
+
+            fs, path = url_to_fs(address.url, **address.options)
+            fs.invalidate_cache()  # lists that it keeps would hide a change
             return request(fs, path)
+        except ImportError as error:
+            install = "pip install streamkm[remote], for S3 streamkm[s3]"
+            raise MissingDependencyError(f"{address} cannot be read: {error}; {install}") from error
         except StreamkmError:
             raise
-        except Exception as error:  # noqa: BLE001 - raised again, without a cause, which may quote the secrets of a URL
+        except Exception as error:  # noqa: BLE001 - raised again
             cause = error.__cause__ or error  # fsspec calls all failures of HTTP a missing file
             may_pass = isinstance(cause, ConnectionError | TimeoutError) or type(cause).__module__.startswith("aiohttp")
             status = getattr(cause, "status", 503 if may_pass else 404 if isinstance(error, FileNotFoundError) else 400)

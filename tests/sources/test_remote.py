@@ -464,7 +464,7 @@ def test_hdf5_objects_in_cycles_never_stop_the_threads_that_fetch(web, folder, l
 
 def test_servers_that_refuse_to_be_opened_are_told():
     """FTP connects when its file system is made."""
-    with pytest.raises(SourceError, match=r"ftp://127\.0\.0\.1:9/x\.csv cannot be opened: .*refused"):
+    with pytest.raises(SourceError, match=r"ftp://127\.0\.0\.1:9/x\.csv cannot be read: .*refused"):
         open_source("ftp://127.0.0.1:9/x.csv")
 
 
@@ -586,7 +586,7 @@ def test_options_and_protocols_that_do_not_fit_are_refused(folder):
         open_source(rows(), storage_options={"anon": True})
     with pytest.raises(InvalidParameterError, match=r"storage_options must be a mapping of options, got str"):
         open_source("memory://x", storage_options="anon")
-    with pytest.raises(SourceError, match=r"what://x cannot be opened: Protocol not known: what"):
+    with pytest.raises(SourceError, match=r"what://x cannot be read: ValueError: Protocol not known: what"):
         open_source("what://x")
 
 

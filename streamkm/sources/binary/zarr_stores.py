@@ -16,7 +16,7 @@ from typing import Any
 from zarr.storage import FsspecStore
 
 from streamkm.core.exceptions import SourceError, SourceNotFoundError
-from streamkm.sources.remote import Address, fetch
+from streamkm.sources.remote import Address, ask, fetch
 from streamkm.sources.stored import chunks_text
 
 METADATA = ("zarr.json", ".zarray")
@@ -38,7 +38,7 @@ class RemoteStore(FsspecStore):
     @classmethod
     def at(cls, root: Address) -> RemoteStore:
         """Store of the objects below an address."""
-        root.file_system()  # names a package that is missing
+        ask(root, lambda *_: None)  # names a package that is missing
         store: Any = cls.from_url(root.url.rstrip("/"), root.options, read_only=True)
         store.root = root
         return store
