@@ -212,7 +212,7 @@ class DescribedKMeans(BaseKMeans):
         return summary.with_examples(row_ids(source, shown), rows_as_text(source, shown, names))
 
     def plot(self) -> Any:
-        """Draw the clusters: a map, their sizes, and their simplified silhouettes. Needs matplotlib.
+        """Draw a map of the clusters and their sizes. Needs matplotlib.
 
         On the map, rows of the sample that lie side by side are alike. The clusters' means are shown where they are
         more than 90, and of streams and loaded models, which have no sample of rows.
@@ -233,10 +233,7 @@ class DescribedKMeans(BaseKMeans):
         from streamkm.reports.figures import plot_clusters
 
         facts = summarize(self)
-        clusters = facts["clusters"] or []
-        told = {row["cluster"]: row["simplified_silhouette"] for row in clusters}
-        inner = {cluster: value for cluster, value in told.items() if value is not None}
-        return plot_clusters(self._places(), self.counts_, names_of(facts), inner, facts["result"]["ids"])
+        return plot_clusters(self._places(), self.counts_, names_of(facts), facts["result"]["ids"])
 
     def report(
         self, path: str | os.PathLike[str], *, rows: Any = None, image_shape: Sequence[int] | None = None

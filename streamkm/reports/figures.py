@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib import figure
+from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import PchipInterpolator
 
@@ -95,10 +96,17 @@ def plot_sizes(counts: ArrayLike, ids: Sequence[int] | None = None) -> Figure:
 
 
 def _draw_sizes(panel: Axes, sizes: NDArray[np.float64], ids: Sequence[int] | None = None) -> None:
-    """Bars of rows; the title says how they differ."""
+    """Bars of rows in the colours of the clusters, an outline where they are many; the title says how they differ."""
     order = np.argsort(-sizes, kind="stable").tolist()
-    ranked = sizes[order]
-    _draw_bars(panel, ranked, order if ids is None else [ids[cluster] for cluster in order])
+    ranked, positions, is_named = sizes[order], np.arange(1, len(sizes) + 1), len(sizes) <= _MOST_BARS
+    if is_named:
+        panel.bar(positions, ranked, color=cluster_colours(-positions), width=0.75)
+        size = 9 if len(ranked) <= 15 else 7 if len(ranked) <= 25 else 5.5
+        panel.set_xticks(positions, [str(each if ids is None else ids[each]) for each in order], fontsize=size)
+    else:
+        panel.stairs(ranked, np.arange(len(ranked) + 1) + 0.5, fill=True, color=COLOURS[0])
+    panel.set_xlabel(f"cluster{' label' if is_named else 's'}, largest first")
+    panel.set_xlim(0.4, len(ranked) + 0.6)
     positive = ranked[ranked > 0]
     is_wide = len(positive) and positive[0] > 50 * positive[-1]
     panel.set_ylim(bottom=0)
@@ -112,44 +120,21 @@ def _draw_sizes(panel: Axes, sizes: NDArray[np.float64], ids: Sequence[int] | No
     panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def _draw_bars(panel: Axes, values: ArrayLike, labels: Sequence[int]) -> None:
-    """Bars of clusters in their colours, the largest cluster first; an outline where they are many."""
-    heights = np.asarray(values)
-    if len(heights) <= _MOST_BARS:
-        positions = np.arange(1, len(heights) + 1)
-        panel.bar(positions, heights, color=cluster_colours(-positions), width=0.75)
-        size = 9 if len(heights) <= 15 else 7 if len(heights) <= 25 else 5.5
-        panel.set_xticks(positions, [str(label) for label in labels], fontsize=size)
-    else:
-        panel.stairs(heights, np.arange(len(heights) + 1) + 0.5, fill=True, color=COLOURS[0])
-    panel.set_xlabel(f"cluster{' label' if len(heights) <= _MOST_BARS else 's'}, largest first")
-    panel.set_xlim(0.4, len(heights) + 0.6)
-
-
 def plot_clusters(
-    places: ClusterMap,
-    sizes: ArrayLike,
-    names: Mapping[int, str],
-    silhouettes: Mapping[int, float],
-    ids: Sequence[int] | None = None,
+    places: ClusterMap, sizes: ArrayLike, names: Mapping[int, str], ids: Sequence[int] | None = None
 ) -> Figure:
-    """Draw what is known of clusters: the map, their sizes, and their silhouettes where they are known.
+    """Draw the map of the clusters beside their sizes.
 
-    `sizes`: array (k,). `names`: what clusters are called on the map; the others by their numbers. `silhouettes`:
-    mapping of int to float, of clusters; empty where nothing is known. `ids`: sequence of int, as of `plot_sizes`.
+    `sizes`: array (k,). `names`: what clusters are called on the map; the others by their numbers. `ids`: sequence of
+    int, as of `plot_sizes`.
     """
-    figure, (left, top, *others) = new_figure("AB;AC" if silhouettes else "AB", 12.0, 5.6, width_ratios=(3, 2))
+    figure, (left, right) = new_figure("AB", 12.0, 5.6, width_ratios=(3, 2))
     rows = np.asarray(sizes, np.float64)
     draw_map(left, places, rows, names)
     what = "sampled rows" if places.of_rows else "means of clusters"
     how = ": nearby points are similar" if places.by_neighbours else ", along directions that separate clusters most"
     left.set_title(f"{len(places.points):,} {what}{how}", **TITLE)
-    _draw_sizes(top, rows, ids)
-    for bottom in others:
-        order = np.argsort(-rows, kind="stable").tolist()
-        _draw_bars(bottom, [silhouettes.get(cluster, np.nan) for cluster in order], order)
-        bottom.set_ylim(min(0.0, *silhouettes.values()), 1)
-        bottom.set_title("simplified silhouettes: 1 far from other clusters, 0 on a border", **TITLE)
+    _draw_sizes(right, rows, ids)
     return figure
 
 
@@ -225,11 +210,16 @@ def plot_river(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> Figur
     colours = [GREY if id_ == REST else COLOURS[place % len(COLOURS)] for place, id_ in enumerate(ids)]
     bands = PchipInterpolator(numbers, shares, axis=1)(x)
     panel.stackplot(x, bands, baseline="sym", colors=colours, alpha=0.85, edgecolor="#ffffff", linewidth=1.5)
+    outline = [withStroke(linewidth=2, foreground=INK)]  # ids are read on every colour
     middle = shares.cumsum(axis=0) - shares / 2 - shares.sum(axis=0) / 2
     for place, id_ in enumerate(ids):
         widest = int(shares[place].argmax())
         if shares[place, widest] >= _LABELLED:
-            _write(panel, numbers[widest], middle[place, widest], "others" if id_ == REST else str(id_))
+            side = "left" if widest == 0 else "right" if widest == len(numbers) - 1 else "center"
+            panel.text(
+                numbers[widest], middle[place, widest], " others " if id_ == REST else f" {id_} ", ha=side, va="center",
+                fontsize=9, color="#ffffff", fontweight="bold", path_effects=outline,
+            )  # fmt: skip
     _mark_events(panel, ids, numbers, middle, lineage)
     panel.set_xlim(numbers[0], numbers[-1])
     panel.set_xticks(numbers[:: max(1, len(numbers) // 12)])
@@ -255,19 +245,6 @@ def plot_shares(drift: Drift) -> Figure:
     panel.set_title(f"Share of rows{more}", **TITLE)
     panel.legend(frameon=False, labelcolor=INK)
     return figure
-
-
-def _write(panel: Axes, x: float, y: float, text: str) -> None:
-    """Write the id on a band, with a dark line around its letters, which are then read on every colour."""
-    from matplotlib.patheffects import withStroke
-
-    first, last = panel.dataLim.x0, panel.dataLim.x1
-    outline = [withStroke(linewidth=2, foreground=INK)]
-    side = "left" if x <= first else "right" if x >= last else "center"
-    panel.annotate(
-        text, (x, y), xytext=({"left": 6, "right": -6, "center": 0}[side], 0), textcoords="offset points", ha=side,
-        va="center", fontsize=9, color="#ffffff", fontweight="bold", path_effects=outline,
-    )  # fmt: skip
 
 
 def _mark_events(

@@ -42,13 +42,8 @@ Card = tuple[str, str, str, str]  # head, value, text, and the definition
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill in a template of `streamkm.reports`; a KeyError names a value that it lacks."""
-    from jinja2 import UndefinedError
-
-    try:
-        return _environment().get_template(template).render(values)
-    except UndefinedError as error:
-        raise KeyError(str(error)) from error
+    """Fill in a template of `streamkm.reports`; jinja2's UndefinedError names a value that it lacks."""
+    return _environment().get_template(template).render(values)
 
 
 @cache
@@ -71,7 +66,7 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
 
     `facts`: of `streamkm.estimators.fit_summary.summarize`. `figures`: "map" and "Sizes", above the table.
     `next_steps`: commands or lines of Python that go on from here. Returns str: HTML that needs no other file. Raises
-    KeyError, TypeError: if something is missing.
+    KeyError, UndefinedError: if something is missing.
     """
     by_words, result = bool(facts.get("by_words")), facts["result"]
     counts, n_iter = result["counts"], result["n_iter"]
@@ -115,7 +110,7 @@ def _lead(facts: Mapping[str, Any]) -> str:
     passes = [] if result["n_passes"] is None else [f"{result['n_passes']:,} passes over the data"]
     seconds = [] if facts["seconds"] is None else [f"{facts['seconds']:.2f} s"]
     taken = f"; {', '.join([*passes, *seconds])}" if passes or seconds else ""
-    n_blank = data.get("n_blank", 0)  # results of earlier versions do not say
+    n_blank = data.get("n_blank")
     blank = f" ({blank_text(n_blank, by_words=bool(facts.get('by_words')))})" if n_blank else ""
     missing = f"; {data['missing']}" if data.get("missing") else ""
     space = "" if result["assign_space"] == "original" else f", assigned in a sketch of {result['n_components']:,}"

@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 LITTLE_EXPLAINED, FEW_ROWS, MUCH_OBJECTIVE = 0.1, 0.001, 0.1  # shares from which a result is poor
 MANY_DEVIATIONS = 10  # of a few rows from the mean of all, which is poor too
-MOST_ERRORS = 3  # between the objective and what the sample predicted
 FEWEST_COUNTED = 200  # sampled rows by which a feature is known as a counter
 LONGEST_NAME = 16
 _HEAD = 1 << 10  # characters that a page is known by
@@ -46,22 +45,19 @@ def check_page_place(path: str | os.PathLike[str]) -> None:
 
     Raises OutputError.
     """
-    if not os.path.lexists(path):
-        return
-    check_new(path, overwrite=True)
-    found = ""
-    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
-        found = file.read(_HEAD)
-    if TITLE not in found:
+    if os.path.lexists(path):
+        check_new(path, overwrite=True)
+        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+            if TITLE in file.read(_HEAD):
+                return
         raise OutputError(f"{os.fspath(path)} exists and is no report that streamkm wrote; choose another name")
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> None:
-    """Write a page; readers see the old one or the whole new one, and nothing else is replaced.
+    """Write a page where `check_page_place` lets it; readers see the old one or the whole new one.
 
-    Raises DiskFullError, OutputError: as `check_page_place`, or it cannot be written; what was there is as it was.
+    Raises DiskFullError, OutputError: it cannot be written; what was there is as it was.
     """
-    check_page_place(path)
     page = displayed(text).encode()
     replace_file(path, lambda file: file.write(page), len(page))
 
@@ -70,7 +66,7 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
     """Make the page of a report; without matplotlib it has no figures, which is logged.
 
     `facts`: of `streamkm.estimators.fit_summary.summarize`. `next_steps`: commands or lines of Python that go on from
-    here. Raises KeyError, TypeError: if something is missing in `facts`.
+    here. Raises KeyError, UndefinedError: if something is missing in `facts`.
     """
     counts = facts["result"]["counts"]
     if not has_matplotlib():
@@ -88,30 +84,29 @@ def report_page(facts: Mapping[str, Any], places: ClusterMap, next_steps: str) -
 
 def update_page(brought: Update | Drift) -> str:
     """Render the page, HTML that needs no other file; without matplotlib it has no pictures, which is logged."""
-    update = brought if isinstance(brought, Update) else None
-    drift = brought.drift if isinstance(brought, Update) else brought
-    figures = {}
-    if drift is not None and not has_matplotlib():
-        logger.warning("the page has no pictures: matplotlib is missing; pip install 'streamkm[plot]'")
-    elif drift is not None:
-        from streamkm.reports.figures import plot_shares, svg
+    drift = brought if isinstance(brought, Drift) else brought.drift
+    update = None if isinstance(brought, Drift) else brought
+    figures, verdict, sentence = {}, "These are the first rows", ""
+    if drift is not None:
+        verdict = _FOLLOWED if update and update.has_followed else _VERDICTS[drift.verdict]
+        sentence = f"{update.sentence()} {update.advice}" if update else drift.sentence()
+        if has_matplotlib():
+            from streamkm.reports.figures import plot_shares, svg
 
-        figures["Shares of clusters"] = svg(plot_shares(drift))
-    texts = update or drift
-    lines = [] if texts is None else [pair for pair in texts.lines() if pair[0] not in ("drift", "events", "")]
-    follows = update is not None and update.has_followed
-    sentence = "" if update is None or drift is None else f"{update.sentence()} {update.advice}"
+            figures["Shares of clusters"] = svg(plot_shares(drift))
+        else:
+            logger.warning("the page has no pictures: matplotlib is missing; pip install 'streamkm[plot]'")
     return render(
         "update.html.jinja",
-        title="Drift" if update is None else "Update",
-        verdict="These are the first rows" if drift is None else _FOLLOWED if follows else _VERDICTS[drift.verdict],
+        title="Update" if update else "Drift",
+        verdict=verdict,
         is_fine=drift is None or drift.verdict in ("stable", "too few updates"),
-        sentence=drift.sentence() if update is None and drift is not None else sentence,
-        lines=lines,
-        events=None if update is None else [update.event_text(event) for event in update.events],
+        sentence=sentence,
+        lines=[pair for pair in brought.lines() if pair[0] not in ("drift", "events", "")],
+        events=[update.event_text(event) for event in update.events] if update else None,
         figures=figures,
         head=HEAD,
-        rows=[] if drift is None else [cells_of(each) for each in drift.clusters],
+        rows=[cells_of(each) for each in drift.clusters] if drift else [],
     )
 
 
@@ -159,12 +154,10 @@ def check_image_shape(shape: Any, n_features: int) -> tuple[int, ...]:
     """
     given = tuple(shape) if isinstance(shape, Sequence) else ()
     whole = all(isinstance(size, int | np.integer) and size > 0 for size in given)
-    if len(given) < 2 or given[2:] not in ((), (3,)) or not whole:
-        raise InvalidParameterError(f"image_shape={shape!r}; needed: (height, width) or (height, width, 3)")
-    if int(np.prod(given)) != n_features:
+    if not whole or len(given) < 2 or given[2:] not in ((), (3,)) or int(np.prod(given)) != n_features:
         raise InvalidParameterError(
-            f"pictures of {' x '.join(map(str, given))} have {int(np.prod(given)):,} values, and rows have "
-            f"{n_features:,} features; give another image_shape"
+            f"rows of {n_features:,} features are no pictures of {shape!r}; give another image_shape, (height, width) or "
+            f"(height, width, 3)"
         )
     return tuple(map(int, given))
 
@@ -209,7 +202,7 @@ def _picture(values: NDArray[Any], shape: tuple[int, ...], low: float, high: flo
 def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[str]:
     """Sentences that warn of a poor result.
 
-    `result`: ``objective``, and where known ``explained``, ``expected_inertia`` and ``expected_inertia_error``.
+    `result`: ``objective``, and where known ``explained``.
     """
     objective, explained = result["objective"], result.get("explained")
     if explained is not None and explained < LITTLE_EXPLAINED:
@@ -225,12 +218,6 @@ def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[
                 f"{row.size:,.6g} rows of {n_rows:,.9g} lie far away, cluster {row.cluster} with {share:.0%} of the "
                 f"objective{look}"
             )
-    expected, error = result.get("expected_inertia"), result.get("expected_inertia_error")
-    if expected is not None and error and abs(objective - expected) > MOST_ERRORS * error:
-        yield (
-            f"the sample predicted an objective of {expected:,.6g} +- {error:,.2g}, and all rows give {objective:,.6g}"
-            '; it misses rows that matter: pass coreset="sensitivity", or raise memory_limit'
-        )
 
 
 def counter_cautions(rows: NDArray[np.float64], n_rows: int, name: Callable[[int], str]) -> Iterator[str]:
