@@ -156,8 +156,7 @@ def check_image_shape(shape: Any, n_features: int) -> tuple[int, ...]:
     whole = all(isinstance(size, int | np.integer) and size > 0 for size in given)
     if not whole or len(given) < 2 or given[2:] not in ((), (3,)) or int(np.prod(given)) != n_features:
         raise InvalidParameterError(
-            f"rows of {n_features:,} features are no pictures of {shape!r}; give another image_shape, (height, width) or "
-            f"(height, width, 3)"
+            f"rows of {n_features} features are no pictures of {shape!r}; give another image_shape: height, width[, 3]"
         )
     return tuple(map(int, given))
 
