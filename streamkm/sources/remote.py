@@ -78,11 +78,6 @@ class Address(str):
         """Whether it is a web server's, which lists nothing and may know no ranges."""
         return self.url.startswith(("http://", "https://"))
 
-    @property
-    def in_process(self) -> bool:
-        """Whether only this process sees it."""
-        return self.url.startswith("memory:")
-
     def at(self, key: str) -> Address:
         """Address of what is below this one."""
         return Address(f"{self.url.rstrip('/')}/{key}", self.options) if key else self

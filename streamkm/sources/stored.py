@@ -88,7 +88,6 @@ class FileArray(StoredArray):
         self.format = format
         self._path = path = opened_path(path)
         self.files = (path,)
-        self.in_process = isinstance(path, Address) and path.in_process
         self.decodes = is_remote(path)
         self.libraries = remote_library(path)
         self._offset = offset

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -178,12 +178,6 @@ def text_size(path: str) -> int:
 def part_and_byte(place: int) -> tuple[int, int]:
     """The number of a place's file, and the byte in its text."""
     return place >> PLACE_BITS, place & ((1 << PLACE_BITS) - 1)
-
-
-def describe_byte(paths: Sequence[str], place: int) -> str:
-    """Say where a row is where nobody can count lines: ``x.svm, byte 512``."""
-    part, byte = part_and_byte(place)
-    return f"{paths[part]}, byte {byte:,}"
 
 
 def line_number(fill: Fill, offset: int) -> int:

@@ -210,13 +210,6 @@ def test_a_cluster_gives_the_fit_of_local_files(client, s3, local, path):
     assert_same_fit(fit({"path": f"s3://{BUCKET}/{path}", "storage_options": s3}, client), local(path))
 
 
-@pytest.mark.parametrize("path", slow_but(["x.svm"], ["x.svm", "x.zarr"]))
-def test_what_only_this_process_sees_is_sent_to_workers(client, memory, local, path):
-    source = open_source(f"memory://data/{path}")
-    assert source.in_process
-    assert_same_fit(fit(source, client), local(path))
-
-
 class TestSvmlight(SourceContract):
     @pytest.fixture
     def opened(self, web, tmp_path):

@@ -51,7 +51,7 @@ class Hdf5Array(StoredArray):
         self.unit_rows = dataset.chunks[0] if dataset.chunks else 1
         self.unit_bytes = math.prod(dataset.chunks) * self.dtype.itemsize if dataset.chunks else 0
         self.n_bytes = dataset.id.get_storage_size()
-        self.in_process = handle or (isinstance(path, Address) and path.in_process)
+        self.in_process = handle
         self.libraries = ("h5py", *remote_library(path))
         self._details = _describe_storage(dataset)
         self._codes = tuple(code for code, *_ in _filters(dataset))

@@ -286,11 +286,9 @@ def _stored(array: Any) -> dict[str, Any] | None:
 
 def _is_shared(store: Any) -> bool:
     """Whether other processes see what a store holds; for kinds that are not known, no."""
-    if isinstance(store, RemoteStore):
-        return not store.root.in_process
-    if isinstance(store, FsspecStore):
-        return "memory" not in getattr(store.fs, "protocol", ())
-    return isinstance(store, LocalStore | ZipStore)
+    if isinstance(store, FsspecStore) and "memory" in getattr(store.fs, "protocol", ()):
+        return False
+    return isinstance(store, LocalStore | ZipStore | FsspecStore)
 
 
 def _codec_name(codec: Any) -> str:

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource, SentRows
+from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.formats import COMPRESSED, data_name, signed
 from streamkm.sources.long_lines import LineRoom, LineWatch
-from streamkm.sources.remote import Address, is_remote
+from streamkm.sources.remote import is_remote
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.rows import (
     LARGEST_INT64,
@@ -42,7 +42,6 @@ from streamkm.sources.text_lines import (
     Fill,
     LineReader,
     LongLineError,
-    describe_byte,
     line_number,
     opened_bytes,
     part_and_byte,
@@ -96,7 +95,6 @@ class SvmlightSource(ChunkedSource):
         if len(self.paths) > 1 << (63 - PLACE_BITS):
             raise InvalidParameterError(f"paths must name at most {1 << (63 - PLACE_BITS):,} files")
         self.files = self.paths
-        self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
         if any(map(is_remote, self.paths)):
             self.read_factor, self.libraries = REMOTE_READ_FACTOR, ("fsspec",)
         self.n_features = None if n_features is None else int(n_features)
@@ -291,6 +289,3 @@ class SvmlightSource(ChunkedSource):
         """Say where a row is: ``x.svm, line 7 (byte 512)``. Lines are counted from 1, blank and comment lines too."""
         part, offset = part_and_byte(place)
         return f"{self.paths[part]}, line {self._line_number(part, offset):,} (byte {offset:,})"
-
-    def stand_in(self) -> RowSource:
-        return SentRows(self, partial(describe_byte, self.paths)) if self.in_process else self

@@ -9,7 +9,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,9 +20,9 @@ from streamkm.core.progress import Stage
 from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.words import WINDOW
 from streamkm.sources.arrow import WORKING_BYTES, pyarrow
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows
+from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.remote import Address, remote_library
+from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import name_of, open_binary, opened_path, read_fully
 from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text, read_text
 from streamkm.sources.tables.columns import (
@@ -48,7 +47,7 @@ from streamkm.sources.tables.csv_format import (
     with_nulls,
 )
 from streamkm.sources.tables.row_groups import columns_text, described_table, gather_values, take_layout
-from streamkm.sources.text_lines import MAX_LINE_BYTES, PLACE_BITS, describe_byte, text_size
+from streamkm.sources.text_lines import MAX_LINE_BYTES, PLACE_BITS, text_size
 
 _HEAD_BYTES = 1 << 20  # that a header is read from, and types of columns are inferred from
 _IDS_BYTES = 1 << 24  # of text, of which one column is read
@@ -71,7 +70,6 @@ class CsvFiles(RowSource, ABC):
         pyarrow(f"CSV ({paths[0]})")
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = name_of(self.paths)
-        self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))
         self.sizes = tuple(text_size(path) for path in self.paths)
         self.n_bytes: int = sum(self.sizes)
@@ -236,10 +234,6 @@ class CsvFiles(RowSource, ABC):
             **columns_text(self._layout),
             "compression": " and ".join(sorted({compression(path).replace("plain", "none") for path in self.paths})),
         }
-
-    def stand_in(self) -> RowSource:
-        """Give what calls on a cluster need; see `RowSource.stand_in`."""
-        return SentRows(self, partial(describe_byte, self.paths)) if self.in_process else self
 
 
 class CsvTable(CsvFiles, ChunkedSource):

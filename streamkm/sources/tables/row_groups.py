@@ -15,16 +15,15 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
 from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, pyarrow
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, SentRows, row_places
+from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
 from streamkm.sources.memory.frames import index_of
-from streamkm.sources.remote import Address, remote_library
+from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import file_size, name_of, opened_path
 from streamkm.sources.tables.columns import (
     TableOptions,
@@ -118,7 +117,6 @@ class RowGroupTable(BatchTable, ChunkedSource):
     def __init__(self, paths: Sequence[str], options: TableOptions) -> None:
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = name_of(self.paths)
-        self.in_process = any(isinstance(path, Address) and path.in_process for path in self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))
         found = [self._look(path) for path in self.paths]
         self._names = [file.names for file in found]
@@ -235,24 +233,13 @@ class RowGroupTable(BatchTable, ChunkedSource):
 
     def describe(self, place: int) -> str:
         """Say where a row is: ``row 7 of x.parquet``, by its number in the file."""
-        return _describe_row(self._file_begins(), self.paths, place)
-
-    def _file_begins(self) -> NDArray[np.int64]:
-        return self._begins[np.searchsorted(self._parts, np.arange(len(self.paths)))]
+        begins = self._begins[np.searchsorted(self._parts, np.arange(len(self.paths)))]
+        part = int(np.searchsorted(begins, place, side="right")) - 1
+        return f"row {place - int(begins[part]):,} of {self.paths[part]}"
 
     def details(self) -> dict[str, str]:
         """Say how the rows are stored; see `RowSource.details`."""
         return {**self._stored, **columns_text(self._layout)}
-
-    def stand_in(self) -> RowSource:
-        """Give what calls on a cluster need; see `RowSource.stand_in`."""
-        return SentRows(self, partial(_describe_row, self._file_begins(), self.paths)) if self.in_process else self
-
-
-def _describe_row(begins: NDArray[np.int64], paths: Sequence[str], place: int) -> str:
-    """A row by its number in its file."""
-    part = int(np.searchsorted(begins, place, side="right")) - 1
-    return f"row {place - int(begins[part]):,} of {paths[part]}"
 
 
 def sliced(batches: Iterable[Any], skip: int, n_rows: int) -> Iterator[Any]:
