@@ -22,9 +22,9 @@ from streamkm.sources.local import natural
 
 logger = logging.getLogger(__name__)
 
-READ_AHEAD_BYTES, LEAST_BYTES = 8 << 20, 1 << 12  # of a request, at most and at least
+READ_AHEAD_BYTES, LEAST_BYTES = 8 << 20, 1 << 11  # of a request, at most and at least
 PAUSES_SECONDS = (0.1, 0.5, 2.0, 8.0)  # between tries, where the file system does not try again itself
-_WINDOWS = 1024  # small ones that a file keeps
+_WINDOWS = 2048  # small ones that a file keeps
 _REQUESTS_AT_ONCE = 16
 _TAGS = ("ETag", "etag", "md5Hash", "LastModified", "Last-Modified", "last_modified", "mtime", "updated", "created")
 
@@ -123,8 +123,11 @@ class RemoteFile(io.RawIOBase):
         for start, data in self._windows:
             if start <= at < start + len(data):
                 return start, data
-        ahead = min(last, at + READ_AHEAD_BYTES) if first <= at < last else at + LEAST_BYTES
-        window = at, fetch(self.address, at, min(max(at + n_bytes, ahead), self.size))
+        stop = max(at + n_bytes, at + LEAST_BYTES)
+        if first <= at < min(last, first + LEAST_BYTES):  # not what lies between, which others may read before
+            stop = max(at + n_bytes, min(last, at + READ_AHEAD_BYTES))
+            self.expected = stop, last
+        window = at, fetch(self.address, at, min(stop, self.size))
         self._windows = [window, *[each for each in self._windows if len(each[1]) <= LEAST_BYTES][:_WINDOWS]]
         return window
 

@@ -301,8 +301,8 @@ def test_every_byte_is_fetched_once_a_pass(web, path, executor, request):
     web.log.clear()
     StreamKMeans(4, random_state=0, n_init=1, max_iter=2, chunk_bytes=CHUNK_BYTES * 4, executor=where).fit(source)
     asked = [(key, span or (0, len(web.objects[key]) - 1)) for method, key, span in web.log if method == "GET"]
-    # what lies between near chunks comes along; where the library decodes chunks, each worker reads its index
-    most = 1.3 if executor == "dask" and path in ("lzf", "checked") else 1.04
+    # each worker reads the index, which is large where chunks are small
+    most = 1.3 if executor == "dask" and path in SMALL else 1.04
     assert sum(last - first + 1 for _, (first, last) in asked) <= 2 * most * stored
     # at the end of a pass, whether it is the same object still; of Zarr, nothing is listed
     assert web.count("HEAD") == (0 if path == "x.zarr" else 2)
@@ -379,8 +379,8 @@ def test_places_that_are_read_by_turns_are_fetched_once(web):
     web.log.clear()
     for step in range(40):
         for start in (0, 5 * LEAST_BYTES, 10 * LEAST_BYTES):
-            file.seek(at := start + 100 * step)
-            assert file.read(100) == data[at : at + 100]
+            file.seek(at := start + 50 * step)
+            assert file.read(50) == data[at : at + 50]
     fetched = [span for method, _, span in web.log if method == "GET"]
     assert fetched == [(start, start + LEAST_BYTES - 1) for start in (0, 5 * LEAST_BYTES, 10 * LEAST_BYTES)]
 
