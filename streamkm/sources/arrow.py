@@ -153,7 +153,7 @@ def _per_day(kind: Any) -> int:
 
 
 def fill_vectors(out: NDArray[Any], values: Any, name: str, describe: Describe, first: int) -> None:
-    """Write the lists of an Arrow array; see `TableSchema.fill`."""
+    """Write the lists of an Arrow array; see `TableSchema.matrix`."""
     import pyarrow as pa
 
     width = out.shape[1]
@@ -183,7 +183,7 @@ def fill_vectors(out: NDArray[Any], values: Any, name: str, describe: Describe, 
 def fill_one_hot(
     out: NDArray[Any], column: Column, values: Any, describe: Describe, first: int, unseen: Unseen
 ) -> None:
-    """Write the features of an Arrow array of text; see `TableSchema.fill`."""
+    """Write the features of an Arrow array of text; see `TableSchema.matrix`."""
     codes, distinct = encoded(values)
     known = {value: number for number, value in enumerate(column.values or ())}
     places = np.array([known.get(value, -1) for value in distinct] + [-2])  # the last is that of nulls
@@ -212,20 +212,22 @@ def encoded(values: Any) -> tuple[NDArray[np.int64], list[str]]:
     return codes, [str(value) for value in values.dictionary.to_pylist()]
 
 
-def hash_entries(column: str, values: Any, n_features: int) -> NDArray[np.int32]:
-    """Row and feature of each value of an Arrow array of text but nulls, by the BLAKE2b of ``column=value``."""
+def hash_entries(column: str, values: Any, n_features: int, first: int) -> NDArray[np.int32]:
+    """Row, from `first`, and feature of each value of an Arrow array but nulls, by the BLAKE2b of ``column=value``."""
     codes, distinct = encoded(values)
     hashes = [hashlib.blake2b(f"{column}={value}".encode(), digest_size=8).digest() for value in distinct]
     features = np.array([int.from_bytes(each, "little") % n_features for each in hashes], np.int32)
     rows = np.flatnonzero(codes >= 0)
-    return np.stack([rows.astype(np.int32), features[codes[rows]]])
+    return np.stack([(rows + first).astype(np.int32), features[codes[rows]]])
 
 
 def number_values(values: Any) -> NDArray[Any]:
-    """Values of an Arrow array as NumPy's; NaN where they are null."""
+    """Values of an Arrow array as NumPy's, dates and times as days; NaN where they are null."""
     from pyarrow import types
 
     values = _decoded(values)
+    if types.is_temporal(values.type):
+        return day_numbers(values)
     if types.is_boolean(values.type):
         values = values.cast("uint8")
     elif types.is_null(values.type):

@@ -5,11 +5,9 @@ Knows Arrow's types and no file. A layout is a small picklable value.
 
 from __future__ import annotations
 
-import re
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -25,27 +23,19 @@ from streamkm.sources.arrow import (
     Column,
     Describe,
     Unseen,
-    day_numbers,
     fill_one_hot,
     fill_vectors,
     hash_entries,
     is_category,
     is_date,
-    joined,
     number_values,
     one_chunk,
     value_dtype,
 )
 from streamkm.sources.memory.frames import check_same_columns, index_of
+from streamkm.sources.tables.csv_format import is_number
 
 _SHOWN_COLUMNS = 12
-_HINTS = {  # of what a text that should be a number may be
-    re.compile(
-        r"[-+]?\d+,\d+$"
-    ): '. For decimal commas, read it as pandas.read_csv(path, decimal=",") and pass the frame',
-    re.compile(r"[-.\d]+[;|\t ][-.\d]"): '. For another delimiter in CSV, pass it, as in delimiter=";"',
-    re.compile(r"\d{4}-\d\d-\d\d\b"): ". For dates, convert the column first, as with pandas.to_datetime",
-}
 _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
 
 
@@ -133,48 +123,44 @@ class TableSchema:
         entries = sum(column.width or 1 for column in self.columns)
         return entries * (self.dtype.itemsize + 4) + 12
 
-    def empty(self, n_rows: int) -> NDArray[Any]:
-        """Make room for the dense features of rows."""
-        return np.empty((n_rows, self.n_features - self.n_hashed), self.dtype)
+    def matrix(self, batches: Iterable[Any], n_rows: int, describe: Describe) -> Matrix:
+        """The rows of record batches or tables, which are `n_rows` together; `describe` names one for messages.
 
-    def fill(self, out: NDArray[Any], batch: Any, describe: Describe, first: int = 0) -> None:
-        """Write the dense features of a record batch.
-
-        `out`: ndarray (rows, dense features), mutated. `describe`: of a row, for messages; `first` is the number of the
-        batch's first. Raises InvalidInputError: a vector of another length, a category that is not known; names the
-        row.
+        Raises InvalidInputError: a vector of another length, a category that is not known; names the row.
         """
-        numbers: list[tuple[int, NDArray[Any]]] = []
-        at = 0
-        for column in self.columns:
-            values = one_chunk(batch.column(column.name))
-            if column.kind == "number":
-                numbers.append((at, number_values(values)))
-            elif column.kind == "date":
-                numbers.append((at, day_numbers(values) if is_date(values.type) else number_values(values)))
-            elif column.kind == "vector":
-                fill_vectors(out[:, at : at + column.width], values, column.name, describe, first)
-            elif column.width:
-                fill_one_hot(out[:, at : at + column.width], column, values, describe, first, self.unseen)
-            at += column.width
-        # a row's features lie together: a block of rows stays in the cache while its columns are filled
-        rows = max(64, _BLOCK_BYTES // max(1, out.strides[0] if len(out) else 1))
-        for start in range(0, len(out), rows):
-            block = out[start : start + rows]
-            for position, held in numbers:
-                block[:, position] = held[start : start + rows]
-
-    def finish(self, dense: NDArray[Any], batches: Sequence[Any]) -> Matrix:
-        """Add the hashed categories of some batches, if there are any, to their dense features."""
+        dense, first = np.empty((n_rows, self.n_features - self.n_hashed), self.dtype), 0
+        hashed = [np.empty((2, 0), np.int32)]  # row and feature of each hashed category
+        for batch in batches:
+            out = dense[first : first + batch.num_rows]
+            numbers: list[tuple[int, NDArray[Any]]] = []
+            at = 0
+            for column in self.columns:
+                values = one_chunk(batch.column(column.name))
+                if column.kind == "vector":
+                    fill_vectors(out[:, at : at + column.width], values, column.name, describe, first)
+                elif column.kind != "category":
+                    numbers.append((at, number_values(values)))
+                elif column.values is None:
+                    hashed.append(hash_entries(column.name, values, self.n_hashed, first))
+                else:
+                    fill_one_hot(out[:, at : at + column.width], column, values, describe, first, self.unseen)
+                at += column.width
+            # a row's features lie together: a block of rows stays in the cache while its columns are filled
+            rows = max(64, _BLOCK_BYTES // max(1, dense.strides[0]))
+            for start in range(0, len(out), rows):
+                for position, held in numbers:
+                    out[start : start + rows, position] = held[start : start + rows]
+            first += batch.num_rows
         if not self.is_sparse:
             return dense
-        texts = [column.name for column in self.columns if column.kind == "category" and column.values is None]
-        pieces = {name: joined([one_chunk(batch.column(name)) for batch in batches]) for name in texts}
-        at = np.concatenate([hash_entries(name, values, self.n_hashed) for name, values in pieces.items()], axis=1)
-        entries = sp.coo_array((np.ones(at.shape[1], self.dtype), at), shape=(len(dense), self.n_hashed))
-        X = sp.hstack([sp.csr_array(dense), entries.tocsr()], format="csr")
+        entries = np.concatenate(hashed, axis=1)
+        ones = sp.coo_array((np.ones(entries.shape[1], self.dtype), entries), shape=(n_rows, self.n_hashed))
+        X = sp.hstack([sp.csr_array(dense), ones.tocsr()], format="csr")
         X.sort_indices()
         return X
+
+
+_WORDS = {"dtype": ("float32", "float64"), "categories_unseen": get_args(Unseen), "dates": ("days",)}
 
 
 def read_options(options: Mapping[str, Any]) -> TableOptions:
@@ -189,30 +175,30 @@ def read_options(options: Mapping[str, Any]) -> TableOptions:
         raise InvalidParameterError(
             f'categories={categories!r}; needed: "onehot", "hash", or a mapping of columns to these or to their values'
         )
-    dtype = options.get("dtype")
-    if dtype is not None:
-        dtype = np.dtype(dtype)
-        if dtype not in (np.float32, np.float64):
-            raise InvalidParameterError(f"dtype={dtype}; needed for tables: float32 or float64")
-    columns = _names(options.get("columns"), "columns")
-    exclude = _names(options.get("exclude"), "exclude") or ()
-    id_column = options.get("id_column")
-    if id_column is not None and not isinstance(id_column, str):
-        raise InvalidParameterError(f"id_column={id_column!r}; needed: the name of a column")
+    for name, known in _WORDS.items():
+        value = options.get(name)
+        if value is not None and (str(np.dtype(value)) if name == "dtype" else value) not in known:
+            needed = " or ".join(f'"{word}"' for word in known)
+            raise InvalidParameterError(f"{name}={value!r}; needed: {needed}")
+    columns, exclude, ids = (_names(options.get(name), name) for name in ("columns", "exclude", "id_column"))
+    if columns == () or (ids is not None and len(ids) != 1):
+        raise InvalidParameterError("columns= and id_column= name at least one column, and id_column= no more")
     n_hashed = options.get("n_features", 1024)
     if "n_features" in options and "hash" not in hows:
         raise InvalidParameterError('n_features= of a table is for categories="hash"; leave it out')
     if isinstance(n_hashed, bool) or not isinstance(n_hashed, int) or not 1 <= n_hashed < 2**31:
         raise InvalidParameterError(f"n_features={n_hashed!r}; needed: a whole number from 1")
-    if columns is not None and not columns:
-        raise InvalidParameterError("columns= names none; name one, or leave it out")
-    unseen = options.get("categories_unseen", "raise")
-    if unseen not in get_args(Unseen):
-        raise InvalidParameterError(f'categories_unseen={unseen!r}; needed: "raise" or "ignore"')
-    if options.get("dates", "days") != "days":
-        raise InvalidParameterError(f'dates={options["dates"]!r}; needed: "days", or leave it out')
-    known, keys = (columns, exclude, id_column, categories, dtype, n_hashed, unseen), tuple(options.get("keys", ()))
-    return TableOptions(*known, has_days="dates" in options, keys=keys)
+    return TableOptions(
+        columns,
+        exclude or (),
+        ids and ids[0],
+        categories,
+        None if options.get("dtype") is None else np.dtype(options["dtype"]),
+        n_hashed,
+        options.get("categories_unseen", "raise"),
+        has_days="dates" in options,
+        keys=tuple(options.get("keys", ())),
+    )
 
 
 def choose(known: Sequence[str], options: TableOptions, name: str) -> list[str]:
@@ -353,27 +339,16 @@ def unknown_categories(layout: TableSchema, options: TableOptions) -> list[str]:
 
 def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> str:
     values = [value.as_py() for value in one_chunk(head([column]).column(column))]
-    held = [row for row, value in enumerate(values) if value is not None]
-    row = next((row for row in held if not _is_number(values[row])), held[0] if held else None)
+    held, is_text = [row for row, value in enumerate(values) if value is not None], is_category(kind)
+    row = next((row for row in held if not (is_text and is_number(values[row]))), held[0] if held else None)
     shown = "" if row is None else f" ({reprlib.repr(values[row])} in row {row:,})"
     remedy = f'Leave it out with exclude="{column}"'
-    if is_category(kind):
-        text = "" if row is None else values[row].strip()
-        hint = next((hint for form, hint in _HINTS.items() if form.match(text)), "")
-        if not hint and 1 < len(held) == len({values[row] for row in held}):
-            remedy = f'If it identifies rows, pass id_column="{column}". {remedy}'
-        what, remedy = "contains text", f'{remedy}, or pass categories="onehot" or categories="hash"{hint}'
-    else:
-        what = f"has type {kind}"
-        remedy += ', or pass dates="days" to read days since 1970' if is_date(kind) else ""
+    if is_text:
+        remedy += f', pass id_column="{column}" if it identifies rows, or pass categories="onehot" or categories="hash"'
+    elif is_date(kind):
+        remedy += ', or pass dates="days" to read days since 1970'
+    what = "contains text" if is_text else f"has type {kind}"
     return f"{name}: column {column!r} {what}{shown}; features must be numbers. {remedy}"
-
-
-def _is_number(value: Any) -> bool:
-    with suppress(TypeError, ValueError):
-        float(value)
-        return True
-    return False
 
 
 def _vector_width(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> int:

@@ -186,9 +186,7 @@ class CsvFiles(RowSource, ABC):
             if at == end:
                 return Rows(np.ascontiguousarray(out[:n_rows], layout.dtype), places[:n_rows] + first)
         table, places = self._table(part, text[:end], base, layout.names, self._types)
-        out = layout.empty(len(places))
-        layout.fill(out, table, lambda row: self.describe(int(places[row])))
-        return Rows(layout.finish(out, [table]), places)
+        return Rows(layout.matrix([table], len(places), lambda row: self.describe(int(places[row]))), places)
 
     def _located(self, part: int, byte: int, problem: str) -> InvalidInputError:
         return InvalidInputError(f"{self.describe(part << PLACE_BITS | byte)}: {problem}")

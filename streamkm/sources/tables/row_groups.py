@@ -62,14 +62,8 @@ class BatchTable(RowSource):
 
     def _filled(self, batches: Iterable[Any], start: int, stop: int) -> Rows:
         """Rows start..stop-1, of batches that hold these alone."""
-        layout, at = self._layout, start
-        out, kept = layout.empty(stop - start), []
-        for batch in batches:
-            layout.fill(out[at - start : at - start + batch.num_rows], batch, self.describe, at)
-            at += batch.num_rows
-            if layout.is_sparse:
-                kept.append(batch)
-        return Rows(layout.finish(out, kept), row_places(start, stop))
+        X = self._layout.matrix(batches, stop - start, lambda row: self.describe(start + row))
+        return Rows(X, row_places(start, stop))
 
     def ids(self) -> Iterator[Any]:
         """Yield what names rows; see `RowSource.ids`."""
