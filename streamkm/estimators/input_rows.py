@@ -19,8 +19,7 @@ from streamkm.sources.base import RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.documents.hashed import HashedText, TfIdfRows, weight_rows
 from streamkm.sources.fitted_tables import options_for, table_options
-from streamkm.sources.memory.arrays import open_array
-from streamkm.sources.memory.frames import (
+from streamkm.sources.frames import (
     check_names_once,
     check_same_columns,
     column_names,
@@ -29,6 +28,7 @@ from streamkm.sources.memory.frames import (
     order_of,
     without_index,
 )
+from streamkm.sources.memory.arrays import open_array
 from streamkm.sources.memory.iterables import IterableSource
 from streamkm.sources.open import store_of
 

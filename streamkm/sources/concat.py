@@ -18,7 +18,7 @@ from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.csr_rows import make_csr
-from streamkm.sources.memory.frames import check_same_columns, order_of
+from streamkm.sources.frames import check_same_columns, order_of
 
 
 class PartsSource(ChunkedSource):

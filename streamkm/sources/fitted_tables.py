@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamkm.sources.formats import GENES, TABLES, is_folder, suffix_format
-from streamkm.sources.memory.frames import column_names, is_frame, is_stream
+from streamkm.sources.frames import column_names, is_frame, is_stream
 from streamkm.sources.paths import folder_files
 
 CSV_KEYS = ("delimiter", "header", "newlines_in_values", "null_values")

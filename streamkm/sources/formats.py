@@ -67,11 +67,11 @@ FORMATS = {
     "store": Reader("a sketch store", ".sketch_store:StoreSource"),
     "npy": Reader(".npy", ".binary.numpy_files:open_npy", ("dtype",), suffixes=(".npy",), signature=b"\x93NUMPY"),
     "npz": Reader(".npz", ".binary.numpy_files:open_npz", ("key",), suffixes=(".npz",)),
-    "csv": Reader("CSV", ".tables.open:open_csv", _CSV, suffixes=(".csv", ".tsv", ".tab")),
+    "csv": Reader("CSV", ".tables.csv_files:open_csv", _CSV, suffixes=(".csv", ".tsv", ".tab")),
     "parquet": Reader(
-        "Parquet", ".tables.open:open_parquet", COLUMNS, True, suffixes=(".parquet", ".pq"), signature=b"PAR1"
+        "Parquet", ".tables.files:ParquetTable", COLUMNS, True, suffixes=(".parquet", ".pq"), signature=b"PAR1"
     ),
-    "arrow": Reader("Arrow IPC", ".tables.open:open_arrow", COLUMNS, True, (".arrow", ".feather", ".ipc"), b"ARROW1"),
+    "arrow": Reader("Arrow IPC", ".tables.files:ArrowTable", COLUMNS, True, (".arrow", ".feather", ".ipc"), b"ARROW1"),
     "mtx": Reader("Matrix Market", ".matrix_market:MatrixMarketSource", (), False, (".mtx",), b"%%MatrixMarket"),
 }
 """By name, as ``format=`` takes it and `file_format` tells it; "compressed" is told only."""

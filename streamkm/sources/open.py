@@ -19,7 +19,7 @@ from streamkm.sources.base import RowSource, WrappedSource
 from streamkm.sources.binary.column_names import name_genes
 from streamkm.sources.chosen_columns import by_names, named
 from streamkm.sources.formats import COLUMNS, FORMATS, GENES, STORED, Reader
-from streamkm.sources.memory.frames import is_frame, is_stream
+from streamkm.sources.frames import is_frame, is_stream
 from streamkm.sources.paths import join, near, open_paths
 
 if TYPE_CHECKING:
@@ -203,8 +203,8 @@ _OBJECTS: tuple[tuple[Callable[[Any], bool], Reader], ...] = (
     (lambda X: is_package(X, "xarray"), Reader("an xarray object", ".dask.labelled:open_xarray")),
     (is_collection, Reader("a Dask collection", ".dask.labelled:open_collection", COLUMNS)),
     (is_sparse, Reader("a sparse matrix", ".memory.arrays:SparseSource")),
-    (is_stream, Reader("a stream of record batches", ".tables.open:open_stream", COLUMNS)),
-    (is_frame, Reader("a frame", ".tables.open:open_frame", COLUMNS)),
+    (is_stream, Reader("a stream of record batches", ".memory.tables:open_stream", COLUMNS)),
+    (is_frame, Reader("a frame", ".memory.arrays:open_frame", COLUMNS)),
     (
         lambda X: hasattr(X, "__array__") or isinstance(X, memoryview),
         Reader("an array", ".memory.arrays:open_array", ("dtype",)),

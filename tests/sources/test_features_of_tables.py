@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.memory.frames import index_of, without_index
+from streamkm.sources.frames import index_of, without_index
 from tests.contracts import assemble
 from tests.tables import cases, row
 

@@ -15,7 +15,7 @@ import pytest
 from streamkm import StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.arrow import validity
-from streamkm.sources.memory.frames import check_same_columns, column_names, is_frame
+from streamkm.sources.frames import check_same_columns, column_names, is_frame
 from tests.contracts import assemble
 from tests.tables import cases
 
@@ -235,5 +235,5 @@ def test_null_bits_of_any_slice(length):
 
 def test_numerals_are_text():
     """A column of text is refused by its first value, where all of them look like numbers."""
-    with pytest.raises(InvalidInputError, match=r"column 'b' of data frame contains text \('12' in row 1\)"):
+    with pytest.raises(InvalidInputError, match=r"data frame: column 'b' contains text \('12' in row 1\)"):
         open_source(pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [None, "12", "13"]}))

@@ -206,7 +206,7 @@ def test_relations_of_duckdb(tmp_path):
     database = duckdb.connect()  # is closed when nobody has it
     relation = database.sql(f"select a, b, c, d from '{tmp_path}/x.parquet'")
     source = open_source(relation)
-    assert source.details()["format"].endswith("a stream of batches")  # not all in memory
+    assert source.details()["format"].startswith("a stream of batches")  # not all in memory
     np.testing.assert_array_equal(whole(source), X)
     np.testing.assert_array_equal(whole(open_source(relation, columns="d")), X[:, 3:])
     with pytest.raises(InvalidInputError, match=r"column 'city' contains text \('.*' in row 0\)"):
@@ -215,7 +215,7 @@ def test_relations_of_duckdb(tmp_path):
 
 @cases("frame", [pl.DataFrame(FRAME), TABLE, FRAME])
 def test_text_in_frames_is_refused_with_its_place(frame):
-    with pytest.raises(InvalidInputError, match=r"'city' of.*'(Oslo|Rome|B, x)' in row 0.*open_source\(X, categories="):
+    with pytest.raises(InvalidInputError, match=r"'city' .*'(Oslo|Rome|B, x)' in row 0.* open_source"):
         StreamKMeans(2).fit(frame)
 
 
@@ -234,7 +234,7 @@ def test_a_reader_is_read_once():
     np.testing.assert_array_equal(whole(source), X)
     with pytest.raises(InvalidInputError, match="can be read once only"):
         whole(source)
-    with pytest.raises(InvalidInputError, match="looked for in a pass of their own"):
+    with pytest.raises(InvalidInputError, match="read once only; .* or give values of one-hot columns"):
         open_source(TABLE.to_reader(), **WITH_CITY, categories="onehot")
     rows = TABLE.select([*NAMES, "city"]).to_reader()
     source = open_source(rows, categories={"city": ["B, x", "Oslo", "Rome"]})

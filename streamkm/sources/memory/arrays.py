@@ -28,15 +28,18 @@ from streamkm.sources.dense import (
     word_dtype,
     words_of,
 )
-from streamkm.sources.memory.frames import (
+from streamkm.sources.frames import (
+    NO_NUMBERS,
     check_names_once,
     column_names,
-    frame_values,
+    frame_table,
+    has_columns_of,
     has_sparse_columns,
     is_frame,
     sparse_matrix,
     without_index,
 )
+from streamkm.sources.memory.tables import MemoryTable
 from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype
 
 logger = logging.getLogger(__name__)
@@ -231,15 +234,25 @@ def open_array(X: Any, *, name: str | None = None, dtype: str | None = None) -> 
         raise InvalidInputError(f"{name or 'array'} cannot be made an array of rows: {error}") from error
 
 
+def open_frame(X: Any, **options: Any) -> ChunkedSource:
+    """Open a frame in memory; see `open_source` for options, `MemoryTable` for errors."""
+    return MemoryTable(X, **options) if options else open_array(X)
+
+
 def _open_frame(X: Any, name: str) -> ChunkedSource:
-    """Open a frame: its values as one array, or as CSR where it has sparse columns."""
+    """Open a frame: its values as one array, CSR where it has sparse columns, else column by column as a table."""
     form = f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
-    if not has_sparse_columns(X):
-        return ArraySource(frame_values(X, name), name=name, form=form, feature_names=column_names(X))
+    X, names = X if hasattr(X, "__array__") else frame_table(X, name), column_names(X)
     check_names_once(X, name)
-    source = SparseSource(sparse_matrix(X, name), name=name, form=f"{form}, sparse columns")
-    source.feature_names = column_names(X)
-    return source
+    if has_sparse_columns(X):
+        source = SparseSource(sparse_matrix(X), name=name, form=f"{form}, sparse columns")
+        source.feature_names = names
+        return source
+    if not has_columns_of(X, *NO_NUMBERS):
+        values = np.asarray(X)
+        if values.dtype.kind in "buif":
+            return ArraySource(values, name=name, form=form, feature_names=names)
+    return MemoryTable(X, name)
 
 
 def _of_scipy(X: Any, name: str) -> Any:

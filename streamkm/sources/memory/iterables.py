@@ -6,7 +6,6 @@ import base, arrays, chosen_columns, csr_rows, frames and errors.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -15,49 +14,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.matrix import Matrix, is_sparse, raw
+from streamkm.core.matrix import Matrix, is_sparse
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.chosen_columns import columns_of
 from streamkm.sources.csr_rows import make_csr
+from streamkm.sources.frames import order_of
 from streamkm.sources.memory.arrays import SparseSource, open_array
-from streamkm.sources.memory.frames import order_of
+from streamkm.sources.memory.tables import PassHash
 
 MADE_COPIES = 3  # of a chunk, while a program makes it: itself, and values in float64 that it is made from
-
-
-class PassHash:
-    """A hash of the rows of the first whole pass, which all later ones are compared with.
-
-    Floats count to 16 digits of their bits: sums that a database adds up in another order differ in the last ones.
-    """
-
-    def __init__(self) -> None:
-        self._first: list[int] | None = None
-
-    def compared(self, rows: Iterator[Rows], name: str, remedy: str) -> Iterator[Rows]:
-        """Yield the rows of a pass. Raises InvalidInputError at its end, if they are others than those before."""
-        found = [0, 0, 0]
-        for each in rows:
-            X = each.X
-            parts = (X,) if isinstance(X, np.ndarray) else (X.data, X.indices.astype(np.int64), np.diff(X.indptr))
-            for i, array in enumerate(parts):
-                found[i] = zlib.crc32(raw(_rounded(array)), found[i])
-            del X, parts, array
-            yield each
-            del each
-        self._first = self._first or found
-        if found != self._first:
-            raise InvalidInputError(
-                f"{name} gave other rows in this pass than before, or the same in another order; {remedy}"
-            )
-
-
-def _rounded(values: NDArray[Any]) -> NDArray[Any]:
-    if values.dtype.kind != "f":
-        return values
-    with np.errstate(over="ignore", invalid="ignore"):
-        scaled = (values * 0.7390851332).astype(np.float32)  # no round number is halfway between two others then
-    return (scaled.view(np.uint32) + np.uint32(0x80)) >> np.uint32(8)
 
 
 class IterableSource(RowSource):

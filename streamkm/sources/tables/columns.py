@@ -32,7 +32,7 @@ from streamkm.sources.arrow import (
     one_chunk,
     value_dtype,
 )
-from streamkm.sources.memory.frames import check_same_columns, index_of
+from streamkm.sources.frames import check_same_columns, index_of
 from streamkm.sources.tables.csv_format import is_number
 
 _SHOWN_COLUMNS = 12
@@ -344,9 +344,9 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
     shown = "" if row is None else f" ({reprlib.repr(values[row])} in row {row:,})"
     remedy = f'Leave it out with exclude="{column}"'
     if is_text:
-        remedy += f', pass id_column="{column}" if it identifies rows, or pass categories="onehot" or categories="hash"'
+        remedy += f', or pass id_column="{column}", categories="onehot" or categories="hash" to open_source'
     elif is_date(kind):
-        remedy += ', or pass dates="days" to read days since 1970'
+        remedy += ', or pass dates="days" to open_source to read days since 1970'
     what = "contains text" if is_text else f"has type {kind}"
     return f"{name}: column {column!r} {what}{shown}; features must be numbers. {remedy}"
 

@@ -32,6 +32,7 @@ from streamkm.sources.tables.columns import (
     choose,
     lay_out,
     one_hot,
+    read_options,
     unknown_categories,
     with_keys,
     without,
@@ -41,6 +42,7 @@ from streamkm.sources.tables.csv_format import (
     CsvFormat,
     MalformedCsvError,
     Text,
+    check_format,
     is_number,
     joined_kind,
     kind_of,
@@ -303,3 +305,20 @@ class CsvStream(CsvFiles):
                     elif len(text) > MAX_LINE_BYTES:
                         raise self._too_long(part, base)
                     held, base = text[end:], base + end
+
+
+def open_csv(
+    paths: Sequence[str],
+    *,
+    delimiter: Any = None,
+    header: Any = None,
+    newlines_in_values: Any = None,
+    null_values: Any = None,
+    **options: Any,
+) -> RowSource:
+    """Open CSV files, plain or compressed; see `open_source` for options, `CsvFiles` for errors."""
+    name = paths[0].partition("?")[0].lower()
+    tabbed = ".tsv" in name[-8:] or name.endswith(".tab")
+    form = check_format(delimiter, header, newlines_in_values, null_values, tabbed=tabbed)
+    is_cut = not form.newlines_in_values and {compression(path) for path in paths} == {"plain"}
+    return (CsvTable if is_cut else CsvStream)(paths, read_options(options), form)

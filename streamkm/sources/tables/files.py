@@ -12,7 +12,6 @@ from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, SourceError
 from streamkm.sources.arrow import guarded, readable
-from streamkm.sources.tables.columns import TableOptions
 from streamkm.sources.tables.row_groups import RowGroupTable, Run, TableFile, sliced
 
 _BATCH_BYTES = 1 << 21  # decoded, of what pyarrow gives at once
@@ -33,9 +32,9 @@ class ParquetTable(RowGroupTable):
     read_factor = 2.5
     page_bytes = 9 << 18  # a page of a column, its dictionary, and what they are unpacked from
 
-    def __init__(self, paths: Sequence[str], options: TableOptions) -> None:
+    def __init__(self, paths: Sequence[str], **given: Any) -> None:
         self._open = OpenGroup()
-        super().__init__(paths, options)
+        super().__init__(paths, **given)
 
     def _look(self, path: str) -> TableFile:
         with _parquet(path) as file, guarded(path, "Parquet"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -22,7 +22,7 @@ from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
-from streamkm.sources.memory.frames import index_of
+from streamkm.sources.frames import index_of
 from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import file_size, name_of, opened_path
 from streamkm.sources.tables.columns import (
@@ -32,6 +32,7 @@ from streamkm.sources.tables.columns import (
     choose,
     lay_out,
     one_hot,
+    read_options,
     unknown_categories,
     with_keys,
     without,
@@ -45,10 +46,18 @@ class BatchTable(RowSource):
     """Rows of Arrow's record batches."""
 
     form: str  # what the table is, for people
+    _layout = TableSchema((), np.dtype(np.float64), 0)  # until it is known
 
     @abstractmethod
     def _columns(self, names: list[str]) -> Iterator[Any]:
         """Give the named columns of all rows, in order, as record batches or tables."""
+
+    def _take_schema(self, schema: Any, options: TableOptions, first: Callable[[list[str]], Iterator[Any]]) -> None:
+        """Lay out the columns of an Arrow schema; `first` gives the first batch, of some columns at least."""
+        options = replace(options, index=index_of(schema.names, schema))
+        fields = {column: schema.field(column).type for column in choose(schema.names, options, self.name)}
+        layout = lay_out(schema.names, fields, options, self.name, lambda names: head_of(first(names), names))
+        self._take(layout, options)
 
     def _take(self, layout: TableSchema, options: TableOptions) -> None:
         """Read rows as a layout says, after a pass for the values of columns of text where it needs one."""
@@ -108,7 +117,8 @@ class RowGroupTable(BatchTable, ChunkedSource):
     page_bytes: int  # held of a column while it is decoded, beside what goes with chunks
     decodes = True
 
-    def __init__(self, paths: Sequence[str], options: TableOptions) -> None:
+    def __init__(self, paths: Sequence[str], **given: Any) -> None:
+        options = read_options(given)
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = name_of(self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.sources.arrow import is_category, number_values, one_chunk, pyarrow, validity, value_dtype
+from streamkm.sources.arrow import pyarrow
 
+# how types of columns begin that NumPy would take wrongly, or not at all
+NO_NUMBERS = ("decimal", "null", "date", "time", "duration", "list", "array", "fixed_size_list", "large_list")
 _INDEX = re.compile(r"__index_level_\d+__")  # names that pandas gives to levels of an index without names
 
 
@@ -79,25 +81,6 @@ def without_index(X: Any, known: Any = None) -> Any:
     return X.select(kept) if hasattr(X, "select") else X[kept]
 
 
-def frame_values(X: Any, name: str) -> NDArray[Any]:
-    """Values of a frame (n, d), in a dtype that holds those of all columns; NaN where a value is missing.
-
-    Raises InvalidInputError: a column is not of numbers; names it. Raises MissingDependencyError: NumPy cannot read the
-    frame, and pyarrow is missing.
-    """
-    if not hasattr(X, "__array__"):
-        X = frame_table(X, name)
-    check_names_once(X, name)
-    if not has_columns_of(X, "decimal", "null", "date", "time", "duration"):
-        values = np.asarray(X)
-        if values.dtype.kind in "buif":
-            return values
-    table = frame_table(X, name)
-    return np.column_stack(
-        [_numbers(table.column(column), f"column {column!r} of {name}") for column in table.schema.names]
-    )
-
-
 def frame_table(X: Any, name: str) -> Any:
     """A frame as a pyarrow.Table. Raises InvalidInputError, MissingDependencyError."""
     pa = pyarrow(type(X).__name__)
@@ -120,20 +103,6 @@ def has_columns_of(X: Any, *words: str) -> bool:
     kinds: Any = getattr(X, "dtypes" if hasattr(X, "iloc") else "schema", None)
     found = kinds.values() if callable(getattr(kinds, "values", None)) else getattr(kinds, "types", kinds)
     return found is not None and any(str(kind).lower().startswith(words) for kind in found)
-
-
-def _numbers(column: Any, what: str) -> NDArray[Any]:
-    """Numbers of a column of an Arrow table."""
-    values = one_chunk(column)
-    dtype, is_vector = value_dtype(values.type)
-    if dtype is None or is_vector:
-        row = int(validity(values).argmax())
-        text = f"text ({values[row].as_py()!r} in row {row:,})" if is_category(values.type) else values.type
-        raise InvalidInputError(
-            f"{what} contains {text}; features must be numbers. Drop that column, or say what it becomes: "
-            'open_source(X, categories="onehot") for text, dates="days" for dates'
-        )
-    return number_values(values)
 
 
 def order_of(
@@ -180,13 +149,13 @@ def has_sparse_columns(X: Any) -> bool:
     return hasattr(X, "iloc") and any(map(_is_sparse, X.dtypes))
 
 
-def sparse_matrix(X: Any, name: str) -> Any:
+def sparse_matrix(X: Any) -> Any:
     """A frame with sparse columns, and maybe others, as a sparse matrix of SciPy."""
     import scipy.sparse as sp
 
     if all(_is_sparse(kind) and kind.fill_value == 0 for kind in X.dtypes):
         return X.sparse.to_coo()
-    return sp.hstack([sp.csc_array(frame_values(X[[column]], name)) for column in X.columns], format="csr")
+    return sp.hstack([sp.csc_array(np.asarray(X[[column]])) for column in X.columns], format="csr")
 
 
 def is_read_by_column(X: Any) -> bool:

@@ -1,0 +1,209 @@
+"""Tables that a program has or makes: frames in memory, streams of record batches, lazy frames, datasets, relations.
+
+What they are, the Arrow protocol tells and what they offer, not their class. Lazy frames of polars and datasets of
+pyarrow are asked in words of their own. Imports pyarrow alone.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.matrix import raw
+from streamkm.sources.arrow import WORKING_BYTES, guarded, pyarrow
+from streamkm.sources.base import ChunkedSource, Rows, RowSource
+from streamkm.sources.chunks import Chunk
+from streamkm.sources.dense import cut_rows
+from streamkm.sources.frames import frame_table
+from streamkm.sources.tables.columns import (
+    TableOptions,
+    read_options,
+)
+from streamkm.sources.tables.files import ParquetTable
+from streamkm.sources.tables.row_groups import BatchTable
+
+Batches = Callable[[list[str] | None], Iterator[Any]]
+"""Gives record batches, or tables, of some columns, None: of all; begins anew each time."""
+
+_BATCH_ROWS = 1 << 16
+_ONCE = 'write it to a file, pass what makes it, or give values of one-hot columns: categories={"column": [...]}'
+_KNOWN_STREAMS = "a pyarrow table, reader or dataset, a polars frame, a relation of DuckDB"
+
+
+class MemoryTable(BatchTable, ChunkedSource):
+    """Rows of a frame in memory, of which each chunk is converted when it is read. Pickles with all of its values.
+
+    `name`: what messages call it. Raises InvalidInputError: no table, no rows, columns that are no features.
+    """
+
+    in_process = True
+    read_factor = 2.0
+
+    def __init__(self, X: Any, name: str = "data frame", **options: Any) -> None:
+        self.name, self.form = name, f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
+        self._table = table = frame_table(X, name)
+        if not table.num_rows:
+            raise InvalidInputError(f"{name} has 0 rows; at least 1 is needed")
+        self.n_rows, self.n_bytes = table.num_rows, 0
+        self._take_schema(table.schema, read_options(options), self._columns)
+        self._table = table.select([*self._layout.names, *([] if self.id_column is None else [self.id_column])])
+        self.n_bytes = self.resident_bytes = max(1, self._table.select(self._layout.names).get_total_buffer_size())
+
+    def _columns(self, names: list[str]) -> Iterator[Any]:
+        yield self._table.select(names)
+
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut at rows; see `ChunkedSource.chunks`. O(1)."""
+        return cut_rows(self.n_rows or 0, self._layout.row_bytes, 1, target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        return self._filled([self._table.slice(chunk.start, chunk.stop - chunk.start)], chunk.start, chunk.stop)
+
+
+class PassHash:
+    """A hash of the rows of the first whole pass, which all later ones are compared with.
+
+    Floats count to 16 digits of their bits: sums that a database adds up in another order differ in the last ones.
+    """
+
+    def __init__(self) -> None:
+        self._first: list[int] | None = None
+
+    def compared(self, rows: Iterator[Rows], name: str, remedy: str) -> Iterator[Rows]:
+        """Yield the rows of a pass. Raises InvalidInputError at its end, if they are others than those before."""
+        found = [0, 0, 0]
+        for each in rows:
+            X = each.X
+            parts = (X,) if isinstance(X, np.ndarray) else (X.data, X.indices.astype(np.int64), np.diff(X.indptr))
+            for i, array in enumerate(parts):
+                found[i] = zlib.crc32(raw(_rounded(array)), found[i])
+            del X, parts, array
+            yield each
+            del each
+        self._first = self._first or found
+        if found != self._first:
+            raise InvalidInputError(
+                f"{name} gave other rows in this pass than before, or the same in another order; {remedy}"
+            )
+
+
+def _rounded(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype.kind != "f":
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = (values * 0.7390851332).astype(np.float32)  # no round number is halfway between two others then
+    return (scaled.view(np.uint32) + np.uint32(0x80)) >> np.uint32(8)
+
+
+class BatchStream(BatchTable):
+    """Rows of record batches that come in order.
+
+    `batches`: see `Batches`. `name`, `form`: what messages call it, and what it is, for people. `replayable`: whether
+    `batches` can begin anew. Raises InvalidInputError: columns that are no features; by `stream`: a second pass over
+    what can be read once, no rows.
+    """
+
+    in_process = True
+    n_rows = None
+    n_bytes = None
+    read_factor = 2.0
+    libraries = ("pyarrow",)
+
+    def __init__(
+        self, batches: Batches, schema: Any, options: TableOptions, *, name: str, form: str, replayable: bool
+    ) -> None:
+        self.name, self.form, self.replayable = name, form + ("" if replayable else ", read once only"), replayable
+        self._batches, self._passes = batches, PassHash()
+        self._once = None if replayable else batches(None)
+        self._take_schema(schema, options, self._first)
+        self.producer_bytes = WORKING_BYTES + 2 * _BATCH_ROWS * self._layout.row_bytes
+
+    def _first(self, names: list[str]) -> Iterator[Any]:
+        """The first batch; that of a stream that comes once is kept for its pass."""
+        if self.replayable:
+            return self._batches(names)
+        first = [*islice(self._once, 1)]
+        self._once = chain(first, self._once)
+        return iter(first)
+
+    def stream(self, target_bytes: int) -> Iterator[Rows]:
+        """Yield all rows in order, large batches cut; see `RowSource.stream`."""
+        remedy = "sort it, keep its order (polars: group_by(..., maintain_order=True)), or collect it into memory first"
+        return self._passes.compared(self._cut_batches(target_bytes), self.name, remedy)
+
+    def _cut_batches(self, target_bytes: int) -> Iterator[Rows]:
+        if target_bytes < 1:
+            raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
+        most, place = max(1, target_bytes // self._layout.row_bytes), 0
+        for batch in self._columns(self._layout.names):
+            for start in range(0, batch.num_rows, most):
+                piece = batch.slice(start, most)
+                yield self._filled([piece], place, place + piece.num_rows)
+                place += piece.num_rows
+        if place == 0:
+            raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
+
+    def _columns(self, names: list[str]) -> Iterator[Any]:
+        if self.replayable:
+            return self._batches(names)
+        if self._once is None or names != self._layout.names:
+            raise InvalidInputError(f"{self.name} can be read once only; {_ONCE}")
+        once, self._once = self._once, None
+        return once
+
+
+def open_stream(X: Any, **options: Any) -> RowSource:
+    """Open what gives record batches; see `open_source` for options.
+
+    Datasets of plain Parquet files are read by their row groups. Raises InvalidInputError, InvalidParameterError,
+    MissingDependencyError.
+    """
+    kind = f"{type(X).__module__.partition('.')[0].lstrip('_')} {type(X).__name__}"
+    pa = pyarrow(kind)
+    name, form = type(X).__name__, f"a stream of batches ({kind})"
+    if hasattr(X, "collect_schema"):
+        name, form, schema = "lazy frame", kind, X.head(0).collect().to_arrow().schema
+    elif hasattr(X, "get_fragments"):
+        if _has_row_groups(X):
+            return ParquetTable(X.files, **options)
+        name, form, schema = "dataset", kind, X.schema
+    else:
+        try:
+            readers = [pa.RecordBatchReader.from_stream(X)]
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise InvalidInputError(f"{kind} is no table: {error}; pass {_KNOWN_STREAMS}") from error
+        schema = readers[0].schema
+
+    def started(names: list[str] | None) -> Iterable[Any]:
+        if name == "lazy frame":
+            how = {"chunk_size": _BATCH_ROWS, "maintain_order": True, "engine": "streaming"}
+            return (piece.to_arrow() for piece in X.select(names).collect_batches(**how))
+        if name == "dataset":
+            how = {"batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
+            return iter(X.to_batches(columns=names, **how))
+        reader = readers.pop() if readers else pa.RecordBatchReader.from_stream(X)
+        return reader if names is None else (batch.select(names) for batch in reader)
+
+    def batches(names: list[str] | None) -> Iterator[Any]:
+        with guarded(name, form):
+            yield from (batch for batch in started(names) if batch.num_rows)
+
+    replayable = not (hasattr(X, "read_next_batch") or hasattr(X, "__next__"))
+    return BatchStream(batches, schema, read_options(options), name=name, form=form, replayable=replayable)
+
+
+def _has_row_groups(X: Any) -> bool:
+    """Whether a dataset is one of whole local Parquet files of the same columns."""
+    from pyarrow import fs
+
+    is_local = isinstance(getattr(X, "filesystem", None), fs.LocalFileSystem) and getattr(X, "files", None)
+    if not is_local or X.format.default_extname != "parquet" or getattr(X, "_scan_options", None):
+        return False
+    return all(set(X.schema.names) == set(each.physical_schema.names) for each in X.get_fragments())
