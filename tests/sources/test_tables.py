@@ -234,7 +234,7 @@ def test_a_reader_is_read_once():
     np.testing.assert_array_equal(whole(source), X)
     with pytest.raises(InvalidInputError, match="can be read once only"):
         whole(source)
-    with pytest.raises(InvalidInputError, match="read once only; .* or give values of one-hot columns"):
+    with pytest.raises(InvalidInputError, match=r"read once only; .* or give values of one-hot columns"):
         open_source(TABLE.to_reader(), **WITH_CITY, categories="onehot")
     rows = TABLE.select([*NAMES, "city"]).to_reader()
     source = open_source(rows, categories={"city": ["B, x", "Oslo", "Rome"]})

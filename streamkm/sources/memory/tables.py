@@ -56,7 +56,7 @@ class MemoryTable(BatchTable, ChunkedSource):
         self.n_bytes = self.resident_bytes = max(1, self._table.select(self._layout.names).get_total_buffer_size())
 
     def _columns(self, names: list[str]) -> Iterator[Any]:
-        yield self._table.select(names)
+        return iter(self._table.select(names).to_batches())
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut at rows; see `ChunkedSource.chunks`. O(1)."""

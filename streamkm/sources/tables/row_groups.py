@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.progress import Stage
-from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, pyarrow
+from streamkm.sources.arrow import MOST_VALUES, WORKING_BYTES, encoded, one_chunk, pyarrow
 from streamkm.sources.base import ChunkedSource, Rows, RowSource, row_places
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.dense import check_count
@@ -46,6 +47,7 @@ class BatchTable(RowSource):
     """Rows of Arrow's record batches."""
 
     form: str  # what the table is, for people
+    _stored: Mapping[str, str] = MappingProxyType({})  # details of its units
     _layout = TableSchema((), np.dtype(np.float64), 0)  # until it is known
 
     @abstractmethod
@@ -79,11 +81,12 @@ class BatchTable(RowSource):
         if self.id_column is None:
             yield from super().ids()
         else:
-            yield from (column_of(batch, self.id_column) for batch in self._columns([self.id_column]))
+            for batch in self._columns([self.id_column]):
+                yield pyarrow(self.name).chunked_array([one_chunk(batch.column(self.id_column))])
 
     def details(self) -> dict[str, str]:
         """Say what the table is; see `RowSource.details`."""
-        return {"format": self.form, **columns_text(self._layout)}
+        return {"format": self.form, **self._stored, **columns_text(self._layout)}
 
 
 class TableFile(NamedTuple):
@@ -141,8 +144,8 @@ class RowGroupTable(BatchTable, ChunkedSource):
         self.sequential = self.shared_bytes > 0
         # of a unit that ends and the one that begins
         self.producer_bytes = WORKING_BYTES + 2 * min(self.page_bytes * len(layout.columns), 2 * largest)
-        files = f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
-        self._stored = {"format": self.form + files, "chunks": f"{len(rows):,} {self.unit_name}"}
+        self.form += f" in {len(self.paths):,} files" if len(self.paths) > 1 else ""
+        self._stored = {"chunks": f"{len(rows):,} {self.unit_name}"}
 
     @abstractmethod
     def _look(self, path: str) -> TableFile:
@@ -241,10 +244,6 @@ class RowGroupTable(BatchTable, ChunkedSource):
         part = int(np.searchsorted(begins, place, side="right")) - 1
         return f"row {place - int(begins[part]):,} of {self.paths[part]}"
 
-    def details(self) -> dict[str, str]:
-        """Say how the rows are stored; see `RowSource.details`."""
-        return {**self._stored, **columns_text(self._layout)}
-
 
 def sliced(batches: Iterable[Any], skip: int, n_rows: int) -> Iterator[Any]:
     """Some rows of batches that follow each other."""
@@ -258,32 +257,18 @@ def sliced(batches: Iterable[Any], skip: int, n_rows: int) -> Iterator[Any]:
 
 
 def head_of(batches: Iterator[Any], names: list[str]) -> Any:
-    """The first batch's first rows, as a table of the named columns."""
+    """The first rows of the first batch, of the named columns; no rows where there is no batch."""
     import pyarrow as pa
 
     batch = next(batches, None)
-    if batch is None:
-        return pa.table({name: pa.array([], pa.null()) for name in names})
-    table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-    return table.select(names).slice(0, HEAD_ROWS)
-
-
-def column_of(batch: Any, name: str) -> Any:
-    """A column of a record batch or a table, as a chunked array."""
-    import pyarrow as pa
-
-    column = batch.column(name)
-    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+    return pa.table({name: pa.nulls(0) for name in names}) if batch is None else batch.select(names).slice(0, HEAD_ROWS)
 
 
 def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:
     """Add the values of a batch's columns of text to those that were found; whether more can be taken."""
     for name, values in found.items():
-        for piece in column_of(batch, name).chunks:
-            values.update(dict.fromkeys(encoded(piece)[1]))
-        if len(values) > MOST_VALUES:
-            return False
-    return True
+        values.update(dict.fromkeys(encoded(one_chunk(batch.column(name)))[1]))
+    return all(len(values) <= MOST_VALUES for values in found.values())
 
 
 def found_values(names: Sequence[str], batches: Iterable[Any]) -> tuple[dict[str, dict[str, None]], int]:
@@ -306,17 +291,16 @@ def take_layout(source: RowSource, layout: TableSchema) -> None:
 
 def described_table(layout: TableSchema) -> dict[str, Any]:
     """How rows are made of a table's columns, as JSON values: options that open other tables alike."""
-    made: dict[str, Any] = {"columns": layout.names}
-    if layout.dtype.kind == "f":
-        made["dtype"] = str(layout.dtype)
     values = {column.name: column.values for column in layout.columns if column.kind == "category"}
-    texts = {name: "hash" if found is None else list(found) for name, found in values.items()}
-    made |= {"categories": texts} if texts else {}
-    made |= {"n_features": layout.n_hashed} if layout.is_sparse else {}
-    made |= {"categories_unseen": layout.unseen} if any(values.values()) and layout.unseen != "raise" else {}
-    if any(column.kind == "date" for column in layout.columns):
-        made["dates"] = "days"
-    return {"table": made}
+    made = {
+        "columns": layout.names,
+        "dtype": str(layout.dtype) if layout.dtype.kind == "f" else None,
+        "categories": {name: "hash" if known is None else list(known) for name, known in values.items()},
+        "n_features": layout.n_hashed,
+        "categories_unseen": layout.unseen if any(values.values()) and layout.unseen != "raise" else None,
+        "dates": "days" if any(column.kind == "date" for column in layout.columns) else None,
+    }
+    return {"table": {name: value for name, value in made.items() if value}}
 
 
 def columns_text(layout: TableSchema) -> dict[str, str]:
