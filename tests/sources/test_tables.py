@@ -215,7 +215,7 @@ def test_relations_of_duckdb(tmp_path):
 
 @cases("frame", [pl.DataFrame(FRAME), TABLE, FRAME])
 def test_text_in_frames_is_refused_with_its_place(frame):
-    with pytest.raises(InvalidInputError, match=r"'city' .*'(Oslo|Rome|B, x)' in row 0.* open_source"):
+    with pytest.raises(InvalidInputError, match=r"'city' .*'(Oslo|Rome|B, x)' in row 0.*categories=\"onehot\""):
         StreamKMeans(2).fit(frame)
 
 

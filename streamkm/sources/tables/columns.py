@@ -344,9 +344,11 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
     shown = "" if row is None else f" ({reprlib.repr(values[row])} in row {row:,})"
     remedy = f'Leave it out with exclude="{column}"'
     if is_text:
-        remedy += f', or pass id_column="{column}", categories="onehot" or categories="hash" to open_source'
+        if 1 < len(held) == len({values[row] for row in held}):
+            remedy = f'If it identifies rows, pass id_column="{column}". {remedy}'
+        remedy += ', or pass categories="onehot" or categories="hash"'
     elif is_date(kind):
-        remedy += ', or pass dates="days" to open_source to read days since 1970'
+        remedy += ', or pass dates="days" to read days since 1970'
     what = "contains text" if is_text else f"has type {kind}"
     return f"{name}: column {column!r} {what}{shown}; features must be numbers. {remedy}"
 
