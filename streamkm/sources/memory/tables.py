@@ -121,7 +121,7 @@ class BatchStream(BatchTable):
     ) -> None:
         self.name, self.form, self.replayable = name, form + ("" if replayable else ", read once only"), replayable
         self._batches, self._passes = batches, PassHash()
-        self._once = None if replayable else batches(None)
+        self._once: Any = None if replayable else batches(None)
         self._take_schema(schema, options, self._first)
         self.producer_bytes = WORKING_BYTES + 2 * _BATCH_ROWS * self._layout.row_bytes
 
