@@ -1,7 +1,7 @@
 """Chunks that a program makes: iterables, generators, and callables that start them anew.
 
 Responsible for checking such chunks against each other and for bringing them to the size that was asked for. May
-import base, arrays, chosen_columns, csr_rows, frames and errors.
+import base, arrays, tables, chosen_columns, csr_rows, frames and errors.
 """
 
 from __future__ import annotations

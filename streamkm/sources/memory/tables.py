@@ -1,4 +1,4 @@
-"""Tables that a program has or makes: frames in memory, streams of record batches, lazy frames, datasets, relations.
+"""Tables of a program: frames in memory, and streams of record batches, from lazy frames, datasets and relations.
 
 What they are, the Arrow protocol tells and what they offer, not their class. Lazy frames of polars and datasets of
 pyarrow are asked in words of their own. Imports pyarrow alone.
