@@ -725,7 +725,6 @@ def test_remote_tables(tmp_path):
             file.write((tmp_path / f"x.{form}").read_bytes())
         source = open_source(f"memory://tables/x.{form}", **NUMBERS)
         np.testing.assert_array_equal(assemble(source.stream(1000), 4), X)
-        assert source.in_process
 
 
 MARKET = "%%MatrixMarket matrix coordinate real general\n1 1 1\n1 1 1\n"
