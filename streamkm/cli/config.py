@@ -10,6 +10,7 @@ import glob
 import inspect
 import os
 import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +21,7 @@ import yaml
 
 from streamkm.cli.data import TEXT, Opened, open_configured, read_table_settings, read_text_settings, usual_steps
 from streamkm.cli.options import COLUMN_FLAGS
-from streamkm.cli.schema import SECTIONS, Output, flat_parameters, shown, validate
+from streamkm.cli.schema import SECTIONS, Output, flat_parameters, validate
 from streamkm.cli.summary import FEATURES, columns_text, fit_command, fit_options, seen_columns, source_lines
 from streamkm.core.display import MASK, aligned, masked
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, StreamkmError
@@ -270,7 +271,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
     if values is None:
         raise ConfigError(f"{path} is empty; it needs at least data.path")
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}:1: needed: sections {', '.join(SECTIONS)} with keys, got {shown(values)}")
+        raise ConfigError(f"{path}:1: needed: sections {', '.join(SECTIONS)} with keys, got {reprlib.repr(values)}")
     origins: dict[tuple[str, ...], str] = {}
     for section, line, inner in _pairs(node, path):
         origins[section,] = f"{path}:{line}"

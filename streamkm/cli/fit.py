@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `fit` and `plan` are given."""
     help_of_k = "Number of clusters; needed without a configuration. With --incremental a range, too."
-    command = click.option("-k", "--n-clusters", callback=counts_of, metavar="K|FEWEST:MOST", help=help_of_k)(command)
+    command = click.option("-k", "--n-clusters", type=counts_of, metavar="K|FEWEST:MOST", help=help_of_k)(command)
     return click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA...")(run_options(command))
 
 

@@ -5,7 +5,6 @@ A flag that stands for a key of the configuration has the type of that key, whic
 
 from __future__ import annotations
 
-import functools
 import re
 import shlex
 from collections.abc import Callable
@@ -20,27 +19,18 @@ COMMANDS: dict[str, Any] = {}  # by name; `main` fills it
 _FITS = ("fit", "plan")
 # what Python calls some options
 _PARAMETERS = {"seed": "random_state", "threads": "executor", "output": "directory", "no_report": "report"}
-_SECTIONS = dict.fromkeys(_FITS, ("estimator", "kernel", "data", "text"))
-_ROWS = ("data", "text")  # sections that all other commands take
-_PHRASES = (
-    ("pass overwrite", "pass --overwrite"),
-    ("or start anew", "or begin anew with --restart"),
-)  # fmt: skip
-_YAML = {"None": "null", "True": "true", "False": "false"}
-_OF = {"FeatureHashing": "text", "SketchOptions": "estimator"}  # sections that stand for their arguments
-# a parameter with its value, which a message may leave to the reader
-_GIVEN = re.compile(
-    rf"""(?:({"|".join(_OF)})\()?(?<![\w./-])([a-z]\w*)=("[^"]*"|'[^']*'|\[[^\]]*\]|[\w.+-]*\w|)(?(1)\))"""
+# a parameter, alone or with its value, which a message may leave to the reader; or as the one argument of a class
+_NAMED = re.compile(
+    r"""([A-Z]\w+\()?(?<![\w./=-])([a-z]\w*)(=(?!\{)(?:"[^"]*"|'[^']*'|\[[^]]*\]|[\w.+-]*\w|))?(?![\w./(])(?(1)\))"""
 )
-_NAMED = re.compile(r"(?<![\w./=-])[a-z]+_[a-z_]+(?![\w./=(-])")
 
 
-def counts_of(_: click.Context, __: click.Parameter, value: str | None) -> int | tuple[int, int] | None:
+def counts_of(value: str) -> int | tuple[int, int]:
     """A number of clusters, or the fewest and the most."""
-    counts = [] if value is None else value.split(":")
+    counts = value.split(":")
     if len(counts) > 2 or not all(count.isdecimal() for count in counts):
         raise click.BadParameter(f"{value!r} is no number of clusters, like 20, nor fewest and most, like 10:40")
-    return None if value is None else int(value) if len(counts) == 1 else (int(counts[0]), int(counts[1]))
+    return int(value) if len(counts) == 1 else (int(counts[0]), int(counts[1]))
 
 
 def _steps(value: str) -> list[str] | dict[str, Any]:
@@ -49,40 +39,26 @@ def _steps(value: str) -> list[str] | dict[str, Any]:
         return [] if value == "none" else value.split(",")
     steps: dict[str, Any] = {}
     for part in value.split(","):
-        step, colon, columns = part.partition(":")
+        step, _, columns = part.partition(":")
         if step in steps:
-            parts = (each.partition(":") for each in value.split(","))
-            once = "+".join(names for name, _, names in parts if name == step and names)
-            raise click.BadParameter(f"the step {step!r} is there twice; name it once, as in {step}:{once}")
-        each = columns.split("+") if colon else None
-        steps[step] = dict(map(_weight, each)) if step == "weight" and each else each
-    return steps
-
-
-def _weight(text: str) -> tuple[str, float]:
-    column, _, weight = text.rpartition("=")
+            raise click.BadParameter(f"the step {step!r} is there twice; name it once, with all its columns: A+B")
+        steps[step] = columns.split("+") if columns else None
     try:
-        return column, float(weight)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no column with its weight, as in weight:age=2+income=0.5") from None
+        weights = [each.rpartition("=") for each in steps.get("weight") or ()]
+        return steps | ({"weight": {column: float(weight) for column, _, weight in weights}} if weights else {})
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; needed: columns with weights, as in weight:age=2+income=0.5") from None
 
 
-def _sizes(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    sizes = () if value is None else tuple(value.lower().split("x"))
-    if value is not None and not (len(sizes) in (2, 3) and all(size.isdecimal() for size in sizes)):
+def _sizes(value: str) -> tuple[int, ...]:
+    sizes = value.lower().split("x")
+    if len(sizes) not in (2, 3) or not all(size.isdecimal() for size in sizes):
         raise click.BadParameter(f"{value!r} is no shape of pictures like 28x28 or 32x32x3")
-    return None if value is None else tuple(map(int, sizes))
+    return tuple(map(int, sizes))
 
 
 def _names(value: str) -> list[str]:
     return value.split(",")
-
-
-def _number(value: str) -> float | str:
-    try:
-        return int(value) if value.removeprefix("-").isdecimal() else float(value)
-    except ValueError:  # the section says what is needed
-        return value
 
 
 _COLUMN_KEYS: dict[str, tuple[Any, ...]] = {
@@ -102,19 +78,19 @@ _STEPS_HELP = (
     "log1p:fare,standardize:age+income,weight:age=2.  [default: none; for tables with text table]"
 )
 _ESTIMATOR_KEYS: dict[str, tuple[Any, ...]] = {
-    "seed": (_number, "N", "Random seed; it determines the result."),
+    "seed": (int, "N", "Random seed; it determines the result."),
     "metric": (None, "NAME", "euclidean, cosine or spherical.  [default: euclidean]"),
     "preprocess": (_steps, "A,B", _STEPS_HELP),
     "memory_limit": (None, "SIZE", _MEMORY_HELP),
-    "refine": (_number, "N", "Further passes, each an exact step on all rows."),
+    "refine": (int, "N", "Further passes, each an exact step on all rows."),
     "invalid": (None, "raise|skip|mean", "NaN or infinity: skip labels rows -1.  [default: raise]"),
-    "threads": (_number, "N", _THREADS_HELP),
+    "threads": (int, "N", _THREADS_HELP),
 }
 _OUTPUT_KEYS: dict[str, tuple[Any, ...]] = {"output": (None, "PATH", "Results directory.  [default: streamkm-out]")}
 FIT_KEYS: dict[str, tuple[Any, ...]] = {
     "no_report": (None, None, "Make no report.html."),
     "incremental": (None, None, "Write incremental.npz too, which streamkm update goes on with."),
-    "half_life": (_number, "ROWS", "Later rows after which a row of incremental.npz counts half."),
+    "half_life": (float, "ROWS", "Later rows after which a row of incremental.npz counts half."),
     "overwrite": (None, None, "Replace files that have the names of results."),
 }
 """Keys of the section output that `fit` alone takes."""
@@ -122,19 +98,14 @@ set_option = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE
 threads_option = click.option(
     "--threads", "executor", type=click.IntRange(1), callback=lambda _, __, value: value or "auto", help=_THREADS_HELP
 )
-preprocess_option = click.option(
-    "--preprocess",
-    callback=lambda _, __, value: None if value is None else _steps(value),
-    metavar="A,B",
-    help=_STEPS_HELP,
-)
+preprocess_option = click.option("--preprocess", type=_steps, metavar="A,B", help=_STEPS_HELP)
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that have the names of results.")
 memory_option = click.option("--memory-limit", default="auto", metavar="SIZE", help=_MEMORY_HELP)
 labels_format_option = click.option(
     "--labels-format", type=_FORMATS, help="csv, parquet: with distances.  [default: npy]"
 )
 image_option = click.option(
-    "--image-shape", callback=_sizes, metavar="HxW", help="Show centers as pictures: 28x28, 32x32x3."
+    "--image-shape", type=_sizes, metavar="HxW", help="Show centers as pictures: 28x28, 32x32x3."
 )
 restart_option = click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")
 
@@ -165,16 +136,16 @@ def invalid_option(*choices: str, text: str) -> Callable[..., Any]:
 def keys_of(command: Callable[..., Any], section: str, keys: dict[str, tuple[Any, ...]]) -> Callable[..., Any]:
     """Give a command flags for keys of a section; what is given of them is in `GIVEN` of the context."""
 
-    def keep(read: Any, context: click.Context, option: click.Parameter, value: Any) -> None:
-        if value not in (None, False):
-            value = option.name != "no_report" if value is True else value if read is None else read(value)
+    def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
+        if value is not None and value is not False:
             key = f"{section}.{_PARAMETERS.get(str(option.name), option.name)}"
-            context.meta.setdefault(GIVEN, []).append((key, value, option.opts[0]))
+            given = option.name != "no_report" if value is True else value
+            context.meta.setdefault(GIVEN, []).append((key, given, option.opts[0]))
 
     for name, (read, metavar, text) in reversed(keys.items()):
         flags = ["-o", "--output"] if name == "output" else [f"--{name.replace('_', '-')}"]
-        kept, how = functools.partial(keep, read), {"metavar": metavar} if metavar else {"is_flag": True}
-        command = click.option(*flags, callback=kept, expose_value=False, help=text, **how)(command)
+        how = {"metavar": metavar, "type": read} if metavar else {"is_flag": True}
+        command = click.option(*flags, callback=keep, expose_value=False, help=text, **how)(command)
     return command
 
 
@@ -199,28 +170,24 @@ def in_words_of(command: str, text: str) -> str:
     """
     from streamkm.cli.schema import SECTIONS
 
-    options, sections = _options(command), reversed(_SECTIONS.get(command, _ROWS))  # of equal keys the first section's
+    known = [each for each in getattr(COMMANDS.get(command), "params", ()) if each.param_type_name == "option"]
+    options = {str(each.name): each.opts[0] for each in known if not each.is_flag}
+    options |= {python: options[name] for name, python in _PARAMETERS.items() if name in options}
+    sections = ("text", "data", "kernel", "estimator") if command in _FITS else ("text", "data")
     keys = {name: f"{section}.{name}" for section in sections for name in SECTIONS[section].model_fields}
-    keys |= {"fit_on": "kernel.fit_on"} if command in _FITS else {}  # a sketch's is in `_OF`
+    keys |= {"fit_on": "kernel.fit_on"} if command in _FITS else {}  # the only one that is advised
 
     def given(found: re.Match[str]) -> str:
         of, name, value = found.groups()
-        value = _YAML.get(value, value.strip("\"'"))
-        if name in options and not of:
-            value = re.sub("[]\\['\" ]", "", value) if value.startswith("[") else value  # a list of names
-            opens = found.string[found.end() :].startswith("{")  # steps with their columns
-            return f"{options[name]} {shlex.quote(value) if value else ''}" if value or opens else options[name]
-        value = f'"{value}"' if "\\" in value else value  # YAML reads it in double quotes alone
-        key = f"{_OF[of]}.{name}" if of else keys.get(name)
-        return found.group() if key is None else f"--set {shlex.quote(f'{key}={value}')}"
+        if value is None:
+            return options.get(name) or keys.get(name, name) if "_" in name and not of else found[0]
+        value = value[1:].strip("\"'")
+        if name in options:
+            value = re.sub("[]\\['\" ]", "", value) if value.startswith("[") else value
+            return f"{options[name]} {shlex.quote(value)}" if value else options[name]
+        # YAML reads \t in double quotes alone
+        value = "null" if value == "None" else f'"{value}"' if "\\" in value else value
+        return f"--set {shlex.quote(f'{keys[name]}={value}')}" if name in keys else found[0]
 
-    for python, words in _PHRASES:
-        text = text.replace(python, words)
-    return _NAMED.sub(lambda found: options.get(found[0]) or keys.get(found[0], found[0]), _GIVEN.sub(given, text))
-
-
-def _options(command: str) -> dict[str, str]:
-    """Options of a command that take a value, by the names of Python's parameters."""
-    known = [each for each in getattr(COMMANDS.get(command), "params", ()) if each.param_type_name == "option"]
-    found = {str(each.name): each.opts[0] for each in known if not getattr(each, "is_flag", False)}
-    return found | {python: found[name] for name, python in _PARAMETERS.items() if name in found}
+    text = text.replace("pass overwrite", "pass --overwrite").replace("or start anew", "or begin anew with --restart")
+    return _NAMED.sub(given, text)

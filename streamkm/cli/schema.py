@@ -10,26 +10,22 @@ import difflib
 import inspect
 import re
 import reprlib
-import types
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from streamkm.core.display import MASK
 from streamkm.core.exceptions import ConfigError
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import ALIASES, StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.estimators.validation import CHOICES
+from streamkm.estimators.validation import CHOICES, SKETCHES
 from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
 from streamkm.sketches import OPTIONS
 from streamkm.sketches.kernel_columns import KERNELS
-from streamkm.sketches.registry import sketch_names
 from streamkm.text import FeatureHashing
-
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 3, 60
 
 _COLUMNS = list[str | int] | dict[str | int, int | float] | None  # of a step; with weights; all
 
@@ -38,14 +34,14 @@ _TYPES: dict[Any, Any] = {
     int | str: int | Literal["auto"],
     bool | str: bool | Literal["auto"],
     **{name: Literal[choices] for name, choices in CHOICES.items()},
-    "sketch": Literal[("auto", *sketch_names())],
+    "sketch": Literal[SKETCHES],
     "init": str,
     "preprocess": list[Literal["standardize", "robust", "table", "log1p", "total", "unit"]]
     | dict[str, _COLUMNS]
     | None,
     "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],
     "executor": int | Literal["auto"],
-    "random_state": int | None,
+    "random_state": Annotated[int, Field(ge=0, lt=1 << 32)] | None,
     "kernel": Literal[(*KERNELS, *ALIASES)],
     "gamma": float | Literal["auto", "neighbors", "scale"] | None,
     "method": Literal[tuple(METHODS)],
@@ -158,26 +154,21 @@ def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], 
     def wrong(problem: str, *key: str) -> None:
         problems.append(f"{origins.get(key) or origins.get(key[:1]) or where}: {problem}")
 
-    for name in (name for name in values if name not in SECTIONS):
-        wrong(_unknown(name, None), name)
+    for name in values:
+        if name not in SECTIONS:
+            wrong(f"unknown section {name}{_known(name, SECTIONS)}", name)
     for name, section in SECTIONS.items():
         given = values.get(name)
         if given is None and name in OPTIONAL:
             continue
         given = {} if given is None else given  # a section without keys is YAML's null
-        if not isinstance(given, dict):
-            wrong(f"{name} must be a section with keys, got {shown(given)}", name)
-            continue
-        if name == "cluster":
+        if name == "cluster" and isinstance(given, dict):
             given = {key: value for key, value in given.items() if (key, value) not in STARTED.items()}
         try:
             sections[name] = section.model_validate(given)
-            if not 0 <= (seed := given.get("random_state") or 0) < 1 << 32:
-                wrong(f"{name}.random_state must be from 0 to 4,294,967,295, got {seed}", name, "random_state")
         except ValidationError as error:
-            found = {str(detail["loc"][0]): detail["type"] for detail in error.errors(include_url=False)}
-            for key, kind in found.items():
-                wrong(_explain(name, key, kind, given.get(key)), name, key)
+            for key, details in groupby(error.errors(include_url=False), lambda each: each["loc"][:1]):
+                wrong(_problem(name, *key, details=list(details)), name, *key)
     if "kernel" in sections and "estimator" in sections:
         of_no_use = _KMEANS.keys() - _KERNEL.keys() | _OWN.keys()
         for key, value in sections["estimator"].model_dump(exclude_defaults=True).items():
@@ -189,54 +180,23 @@ def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], 
     return sections
 
 
-def _explain(section: str, key: str, kind: str, given: Any) -> str:
-    if kind == "extra_forbidden":
-        return _unknown(key, section)
-    if kind == "missing":
+def _problem(section: str, key: str = "", *, details: Sequence[Any]) -> str:
+    """What is wrong with a key in the words of pydantic, those of the innermost values of all it may be."""
+    if not key:
+        return f"{section} must be a section with keys, got {details[0]['input']!r}"
+    if details[0]["type"] == "extra_forbidden":
+        return f"unknown key {section}.{key}{_known(key, SECTIONS[section].model_fields)}"
+    if details[0]["type"] == "missing":
         return f"{section}.{key} is missing; give the file or files to read"
-    needed = " or ".join(_words(SECTIONS[section].model_fields[key].annotation))
-    is_secret = key == "storage_options" and not isinstance(given, int)
-    words = given if isinstance(given, list | dict) else [given]
-    near = [each for word in words for each in difflib.get_close_matches(str(word), re.findall(r"\w+", needed), 1, 0.7)]
-    hint = f"; did you mean {near[0]}?" if near and near[0] not in words else ""
-    return f"{section}.{key} must be {needed}, got {MASK if is_secret else shown(given)}{'' if is_secret else hint}"
+    inner = [each for each in details if len(each["loc"]) == max(len(other["loc"]) for other in details)]
+    needed = " or ".join(dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in inner))
+    given = MASK if key == "storage_options" else reprlib.repr(inner[-1]["input"])
+    near = difflib.get_close_matches(given.strip("'"), re.findall(r"\w+", needed), 1, 0.7)
+    return f"{section}.{key} must be {needed}, got {given}{f'; did you mean {near[0]}?' if near else ''}"
 
 
-def _unknown(name: str, section: str | None) -> str:
-    if section == "cluster" and name in STARTED:
-        remedy = "by `dask scheduler` and `dask worker`, or by LocalCluster in Python, and give cluster.scheduler"
-        return f"cluster.{name} is of workers that streamkm starts, which it no longer does; start them {remedy}"
-    what = f"unknown key {section}.{name}" if section is not None else f"unknown section {name}"
-    known = list(SECTIONS[section].model_fields) if section is not None else list(SECTIONS)
+def _known(name: str, known: Iterable[str]) -> str:
+    """The known name that is meant, in this section or another; all of the section where none is near."""
     elsewhere = {inner: f"{outer}.{inner}" for outer in SECTIONS for inner in SECTIONS[outer].model_fields}
     near = [elsewhere[name]] if name in elsewhere else difflib.get_close_matches(name, known, n=1)
-    if not near:
-        near = [elsewhere[match] for match in difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.8)]
-    return f"{what}; did you mean {near[0]}?" if near else f"{what}; known: {', '.join(known)}"
-
-
-def _words(annotation: Any) -> Iterator[str]:
-    """An annotation for people: ``a whole number``, ``auto``."""
-    if get_origin(annotation) is dict:
-        yield "keys with values"
-        return
-    plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
-    if get_origin(annotation) in (Union, types.UnionType):
-        for member in get_args(annotation):
-            yield from _words(member)
-    elif get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-    elif get_origin(annotation) is list:
-        several, of = {int: "whole numbers", str: "texts"}, get_args(annotation)[0]
-        named = ", ".join(get_args(of)) if get_origin(of) is Literal else "texts or whole numbers"
-        yield f"a list of {several.get(of, named)}"
-    else:
-        yield plain[annotation]
-
-
-def shown(value: Any) -> str:
-    """A value and its kind for messages, never long."""
-    kinds = {str: "text", bool: "true or false", int: "a whole number", float: "a number", dict: "keys", list: "a list"}
-    if value is None:
-        return "null"
-    return f"{_SHORT.repr(value)} ({kinds.get(type(value), type(value).__name__)})"
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"

@@ -45,7 +45,7 @@ _VERDICTS = ("too few updates", "stable", "shifted", "fit again")
 @click.option("--fail-on", type=click.Choice(_VERDICTS[2:]), help="End with exit code 3 at this verdict, or a worse.")
 @click.option("--model-to", type=click.Path(), help="Write the model to this file, and leave MODEL as it is.")
 @click.option(
-    "-k", "--n-clusters", callback=counts_of, metavar="K|FEWEST:MOST",
+    "-k", "--n-clusters", type=counts_of, metavar="K|FEWEST:MOST",
     help="Clusters from now on; with a range, updates split and join them.  [default: as MODEL says]",
 )  # fmt: skip
 @click.option(

@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch):
         (["fit", "nan.npy", "-k", 3], "; pass --invalid skip to leave such rows out"),
         (["sketch", "nan.npy", "-o", "s.zarr"], "; pass --invalid skip to leave such rows out"),
         (["fit", "words.txt", "-k", 2, "--set", "data.format=lines"], "or pass --set text.decode_error=replace"),
-        (["fit", "zero.svm", "-k", 2, "--set", "data.zero_based=false"], "pass --set data.zero_based=true if column"),
+        (["fit", "zero.svm", "-k", 2, "--set", "data.zero_based=false"], "pass --set data.zero_based=True if column"),
         (["inspect", "two.npz"], "choose one with --set data.key="),
         (["fit", "x.npy", "-k", 0], "-k 0; needed: an integer from 1"),
         (["fit", "x.npy", "-k", 3, "--set", "estimator.memory_limit=1000"], "raise --memory-limit to"),
@@ -53,8 +53,11 @@ def folder(tmp_path, monkeypatch):
         (["sweep", "x.npy", "-k", "2:4", "--memory-limit", "1 KB"], "raise --memory-limit to"),
         (["fit", "x.npy", "-k", 3, "--preprocess", "standardise"], "; did you mean standardize?"),
         (["fit", "x.npy", "-k", 3, "--preprocess", "robust:a,standardise:b"], "(did you mean 'standardize'?)"),
-        (["fit", "x.npy", "-k", 3, "--preprocess", "weight:a=0.5,weight:b=0.5"], "as in weight:a=0.5+b=0.5"),
-        (["fit", "x.npy", "-k", 3, "--preprocess", "log1p:a,robust,log1p:b"], "as in log1p:a+b"),
+        (
+            ["fit", "x.npy", "-k", 3, "--preprocess", "weight:a=0.5,weight:b=0.5"],
+            "name it once, with all its columns: A+B",
+        ),
+        (["fit", "x.npy", "-k", 3, "--preprocess", "log1p:a,robust,log1p:b"], "the step 'log1p' is there twice"),
         (["fit", "x.npy", "-k", 3, "--set", "estimator.metric=cosin"], "; did you mean cosine?"),
         (["fit", "x.npy", "-k", 3, "--feature-names", "two.txt"], "2 names, and x.npy has 3 features: too few names"),
         (
@@ -153,7 +156,6 @@ def test_advice_is_known_to_the_command_line():
     [
         ('pass FeatureHashing(input="tokens")', "pass --set text.input=tokens"),
         ("pass FeatureHashing(norm=None)", "pass --set text.norm=null"),
-        ('pass SketchOptions(fit_on="sample")', "pass --set estimator.fit_on=sample"),
         ('SketchOptions(assign_space="sketch") if these', "--set estimator.assign_space=sketch if these"),
         ('a smaller rank, or fit_on="sample"', "a smaller rank, or --set kernel.fit_on=sample"),
         ("use fewer threads (executor=1), or raise memory_limit", None),

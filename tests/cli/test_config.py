@@ -109,7 +109,7 @@ def test_a_checkpoint_is_of_the_run_and_not_of_the_estimator(folder, kernel):
     assert "unknown key kernel.checkpoint; did you mean estimator.checkpoint?" in refused(
         folder, DATA, "kernel.checkpoint=kept"
     )
-    assert "estimator.checkpoint must be text or null, got 3" in refused(folder, DATA, "estimator.checkpoint=3")
+    assert "estimator.checkpoint must be a valid string, got 3" in refused(folder, DATA, "estimator.checkpoint=3")
 
 
 def test_every_option_of_sources_can_be_configured(folder):
@@ -228,52 +228,52 @@ def test_keys_of_the_sketch(folder, text, wanted):
         (DATA + "1: 5\n", "c.yaml:3: unknown section 1; known: data, text, estimator, kernel, output, cluster"),
         (
             DATA + "estimator:\n\n  # ten\n  n_clusters: ten\n",
-            "c.yaml:6: estimator.n_clusters must be a whole number, got 'ten' (text)",
+            "c.yaml:6: estimator.n_clusters must be a valid integer, got 'ten'",
         ),
         (
             DATA + "estimator:\n  n_clusters: 5.0\n",
-            "c.yaml:4: estimator.n_clusters must be a whole number, got 5.0 (a number)",
+            "c.yaml:4: estimator.n_clusters must be a valid integer, got 5.0",
         ),
         (
             DATA + "estimator:\n  n_clusters: true\n",
-            "c.yaml:4: estimator.n_clusters must be a whole number, got True (true or false)",
+            "c.yaml:4: estimator.n_clusters must be a valid integer, got True",
         ),
         (
             DATA + "estimator:\n  n_clusters: 010\n",
-            "c.yaml:4: estimator.n_clusters must be a whole number, got '010' (text)",
+            "c.yaml:4: estimator.n_clusters must be a valid integer, got '010'",
         ),
-        (DATA + "estimator:\n  n_clusters:\n", "c.yaml:4: estimator.n_clusters must be a whole number, got null"),
+        (DATA + "estimator:\n  n_clusters:\n", "c.yaml:4: estimator.n_clusters must be a valid integer, got None"),
         (
             DATA + "estimator:\n  n_init: often\n",
-            "c.yaml:4: estimator.n_init must be a whole number or auto, got 'often' (text)",
+            "c.yaml:4: estimator.n_init must be a valid integer or 'auto', got 'often'",
         ),
         (
             DATA + "estimator:\n  metric: cosin\n",
             (
-                "c.yaml:4: estimator.metric must be euclidean or cosine or spherical, got 'cosin' (text)"
+                "c.yaml:4: estimator.metric must be 'euclidean', 'cosine' or 'spherical', got 'cosin'"
                 "; did you mean cosine?"
             ),
         ),
-        (DATA + "estimator:\n  tol: small\n", "c.yaml:4: estimator.tol must be a number, got 'small' (text)"),
-        (DATA + "output:\n  report: on\n", "c.yaml:4: output.report must be true or false, got 'on' (text)"),
+        (DATA + "estimator:\n  tol: small\n", "c.yaml:4: estimator.tol must be a valid number, got 'small'"),
+        (DATA + "output:\n  report: on\n", "c.yaml:4: output.report must be a valid boolean, got 'on'"),
         (
             DATA + "output:\n  labels: txt\n",
-            "c.yaml:4: output.labels must be npy or zarr or csv or parquet, got 'txt' (text)",
+            "c.yaml:4: output.labels must be 'npy', 'zarr', 'csv' or 'parquet', got 'txt'",
         ),
         (
             DATA + "kernel:\n  kernel: rfb\n",
             (
-                "c.yaml:4: kernel.kernel must be rbf or laplacian or linear or polynomial or cosine or sigmoid or "
-                "chi2 or precomputed or poly, got 'rfb' (text)"
+                "c.yaml:4: kernel.kernel must be 'rbf', 'laplacian', 'linear', 'polynomial', 'cosine', 'sigmoid', "
+                "'chi2', 'precomputed' or 'poly', got 'rfb'"
             ),
         ),
         (
             DATA + "kernel: {}\nestimator:\n  n_components: 2\n",
             "c.yaml:5: estimator.n_components=2 does not apply to kernel k-means; leave out this key or kernel",
         ),
-        (DATA + "estimator: 5\n", "c.yaml:3: estimator must be a section with keys, got 5 (a whole number)"),
-        ("data:\n  path: 5\n", "c.yaml:2: data.path must be text or a list of texts, got 5 (a whole number)"),
-        ("data:\n  path: [a, 5]\n", "c.yaml:2: data.path must be text or a list of texts, got ['a', 5] (a list)"),
+        (DATA + "estimator: 5\n", "c.yaml:3: estimator must be a section with keys, got 5"),
+        ("data:\n  path: 5\n", "c.yaml:2: data.path must be a valid string or a valid list, got 5"),
+        ("data:\n  path: [a, 5]\n", "c.yaml:2: data.path must be a valid string, got 5"),
         ("data:\n  format: npy\n", "c.yaml:1: data.path is missing; give the file or files to read"),
         ("estimator:\n  n_clusters: 5\n", "c.yaml: data.path is missing; give the file or files to read"),
         (DATA + "data:\n  path: y.svm\n", "c.yaml:3: data is given twice, first in line 1; leave one"),
@@ -282,7 +282,7 @@ def test_keys_of_the_sketch(folder, text, wanted):
         ("# nothing\n", "c.yaml is empty; it needs at least data.path"),
         (
             "- a\n",
-            "c.yaml:1: needed: sections data, text, estimator, kernel, output, cluster with keys, got ['a'] (a list)",
+            "c.yaml:1: needed: sections data, text, estimator, kernel, output, cluster with keys, got ['a']",
         ),
     ],
 )
@@ -340,7 +340,7 @@ def test_nested_aliases_take_no_time(folder):
         ("estimators.n=5", "--set estimators.n=5: unknown section estimators; did you mean estimator?"),
         (
             "estimator.n_clusters=x",
-            "--set estimator.n_clusters=x: estimator.n_clusters must be a whole number, got 'x' (text)",
+            "--set estimator.n_clusters=x: estimator.n_clusters must be a valid integer, got 'x'",
         ),
         ("n_clusters=5", "--set n_clusters=5: write --set section.key=value, as in --set estimator.n_clusters=50"),
         ("n_clusters", "--set n_clusters: write --set section.key=value, as in --set estimator.n_clusters=50"),
@@ -365,7 +365,7 @@ def test_later_overrides_win_and_are_yaml(folder):
 
 def test_override_does_not_hide_a_wrong_section(folder):
     message = refused(folder, DATA + "estimator: 5\n", "estimator.n_clusters=5")
-    assert message == "c.yaml:3: estimator must be a section with keys, got 5 (a whole number)"
+    assert message == "c.yaml:3: estimator must be a section with keys, got 5"
 
 
 def test_without_a_file(folder):
@@ -420,10 +420,10 @@ CLUSTER = DATA + "cluster:\n  "
         (CLUSTER + "schedular: tcp://x:1\n", "c.yaml:4: unknown key cluster.schedular; did you mean scheduler?"),
         (DATA + "clusters:\n  scheduler: tcp://x:1\n", "c.yaml:3: unknown section clusters; did you mean cluster?"),
         (DATA + "tls_ca_file: a\n", "c.yaml:3: unknown section tls_ca_file; did you mean cluster.tls_ca_file?"),
-        (CLUSTER + "workers: 2\n", "c.yaml:4: cluster.workers is of workers that streamkm starts, which it no longer"),
-        (CLUSTER + "threads: 2\n", "c.yaml:4: cluster.threads is of workers that streamkm starts, which it no longer"),
-        (CLUSTER + "report: r.html\n", "c.yaml:4: cluster.report is of workers that streamkm starts, which it no"),
-        (CLUSTER + "scheduler: 7\n", "c.yaml:4: cluster.scheduler must be text or null, got 7"),
+        (CLUSTER + "workers: 2\n", "c.yaml:4: unknown key cluster.workers"),
+        (CLUSTER + "threads: 2\n", "c.yaml:4: unknown key cluster.threads"),
+        (CLUSTER + "report: r.html\n", "c.yaml:4: unknown key cluster.report"),
+        (CLUSTER + "scheduler: 7\n", "c.yaml:4: cluster.scheduler must be a valid string, got 7"),
         (
             CLUSTER + "scheduler: tcp://x:1\nestimator:\n  executor: 3\n",
             "c.yaml:3: cluster and estimator.executor=3 exclude each other; leave one out",
