@@ -97,8 +97,8 @@ class Talk:
         compiled = COMPILING.seconds - self._compiled
         rest = max(0.0, until - self._started - compiled - sum(stage["seconds"] for stage in stages))
         self._logger.info("%s: %.2f s", name, rest)
-        more = {name: rest, **({COMPILING.name: compiled} if compiled else {})}
-        stages += [{"name": each, "seconds": taken, "read_bytes": 0, "rows": 0} for each, taken in more.items()]
+        more = ((name, rest), *([(COMPILING.name, compiled)] if compiled else []))
+        stages += [{"name": each, "seconds": taken, "read_bytes": 0, "rows": 0} for each, taken in more]
         summary |= {"stages": stages, "seconds": sum(stage["seconds"] for stage in stages)}
 
     def time(self, stages: Iterable[Mapping[str, Any]] = ()) -> tuple[str, str]:
@@ -153,10 +153,8 @@ def _terminate(number: int, _: Any) -> None:
 @contextmanager
 def ended_in_order() -> Iterator[None]:
     """Have SIGTERM end a command as Ctrl-C does, unless the caller handles or ignores it."""
-    if (
-        signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-        or threading.current_thread() is not threading.main_thread()
-    ):
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     signal.signal(signal.SIGTERM, _terminate)

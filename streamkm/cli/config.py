@@ -39,7 +39,6 @@ FILES = {
     ("data", "path"), ("data", "feature_names"), ("text", "tfidf"), ("output", "directory"),
     *(("cluster", key) for key in ("tls_ca_file", "tls_cert", "tls_key")),
 }  # fmt: skip
-NO_CLUSTER = SECTIONS["cluster"]().model_dump()
 
 
 class Run(NamedTuple):
@@ -105,11 +104,10 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
     from_file = set(origins)
     for override in overrides:
         section, _, key = override.key.partition(".")
-        given = values.get(section)
-        if given is None:
-            given = values[section] = {}
-        if isinstance(given, dict):
-            given[key] = override.value
+        if values.get(section) is None:
+            values[section] = {}
+        if isinstance(values[section], dict):
+            values[section][key] = override.value
         origins[section, key] = override.origin
         origins.setdefault((section,), override.origin)
         from_file.discard((section, key))
@@ -127,8 +125,7 @@ def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] 
     )
     if settings is not None:  # workers may have other current directories
         paths = _below(Path.cwd(), paths)
-    usual = SECTIONS["text"]().model_dump()
-    opened = open_configured(paths, data, text, [name for name in text if text[name] != usual[name]])
+    opened = open_configured(paths, data, text, list(sections["text"].model_dump(exclude_defaults=True)))
     steps = usual_steps(opened.source, estimator["metric"])
     if steps and "preprocess" not in sections["estimator"].model_fields_set:
         sections["estimator"] = sections["estimator"].model_copy(update={"preprocess": steps})
@@ -157,7 +154,7 @@ def _with_options(values: dict[str, Any]) -> dict[str, Any]:
 
 def _cluster(given: dict[str, Any], origin: str, threads: int | str) -> ClusterSettings | None:
     """The cluster that a section describes; None where it says nothing."""
-    if given == NO_CLUSTER:
+    if not any(given.values()):
         return None
     if threads != "auto":
         raise ConfigError(f"{origin}: cluster and estimator.executor={threads} exclude each other; leave one out")
@@ -260,14 +257,9 @@ for _tag, _first, _pattern in (
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
     """Give the values of a file, and ``file:line`` of each section and key."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; name a configuration file or data") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start:,} is not UTF-8; save the file as UTF-8") from None
+        values, node = _load_yaml(path.read_bytes(), str(path))
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    values, node = _load_yaml(text, str(path))
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); name a configuration file or data") from None
     if values is None:
         raise ConfigError(f"{path} is empty; it needs at least data.path")
     if not isinstance(values, dict):
@@ -276,11 +268,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
     for section, line, inner in _pairs(node, path):
         origins[section,] = f"{path}:{line}"
         origins.update({(section, key): f"{path}:{inner_line}" for key, inner_line, _ in _pairs(inner, path)})
-    return {str(key): _text_keys(value) for key, value in values.items()}, origins
-
-
-def _text_keys(value: Any) -> Any:
-    return {str(key): inner for key, inner in value.items()} if isinstance(value, dict) else value
+    return {str(section): keys for section, keys in values.items()}, origins
 
 
 def _pairs(node: yaml.Node, path: Path) -> Iterator[tuple[str, int, yaml.Node]]:
@@ -294,17 +282,15 @@ def _pairs(node: yaml.Node, path: Path) -> Iterator[tuple[str, int, yaml.Node]]:
         yield name, line, value
 
 
-def _load_yaml(text: str, origin: str) -> tuple[Any, Any]:
+def _load_yaml(text: str | bytes, origin: str) -> tuple[Any, Any]:
     """Give the values of one document and its root node."""
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
         return (None if node is None else loader.construct_document(node)), node
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+    # a date or number that cannot be, brackets without end
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
         place = f"{origin}:{mark.line + 1}" if mark is not None and not origin.startswith("--") else origin
-        raise ConfigError(f"{place}: not YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from None
-    except (ValueError, RecursionError) as error:  # a date or number that cannot be, brackets without end
-        raise ConfigError(f"{origin}: not YAML that can be read: {error}") from None
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise ConfigError(f"{place}: not YAML: {problem}") from None

