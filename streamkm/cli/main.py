@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import click
@@ -39,6 +39,7 @@ from streamkm.core.display import aligned, without_secrets
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.progress import COMPILING
 
+_CLOSED_PIPE = 141  # as shells tell that the signal of a closed pipe ended a program
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
 
 
@@ -60,82 +61,60 @@ class _InputError(click.ClickException):
             click.echo(f"streamkm: error: {line}", err=True, file=file)
 
 
-class _OutputFullError(_InputError):
-    """There is no space for what is printed."""
-
-    exit_code = 1
-
-
 def _show_failure(*failure: Any) -> None:
     """Print a traceback as Python does, but without secrets of URLs: it is made to be sent to others."""
     click.echo(without_secrets("".join(traceback.format_exception(*failure))), err=True, nl=False)
 
 
-_CLOSED_PIPE = 141  # as shells tell that the signal of a closed pipe ended a program
-
-
 @contextmanager
-def _output_may_be_closed() -> Iterator[None]:
-    """End quietly where the reader of the output has gone; another broken pipe is an error like any."""
-    try:
-        yield
-    except BrokenPipeError as error:
-        if not _leave(_is_closed, sys.stdout, sys.stderr):
-            raise ConnectionError(f"a connection was closed: {error}") from error
-        raise click.exceptions.Exit(_CLOSED_PIPE) from None
-    except OSError as error:
-        if isinstance(error, StreamkmError) or not (is_full(error) and _leave(_is_full, sys.stdout)):
-            raise
-        raise _OutputFullError(
-            f"standard output: no space ({error.strerror}); what is printed is cut short, results in files are complete"
-        ) from None
-
-
-@contextmanager
-def _codes_are_kept() -> Iterator[None]:
-    """Take secrets out of an error; discard one without a reader: that it cannot be written must keep the exit code."""
+def _told_in_order() -> Iterator[None]:
+    """Take secrets out of messages; end where what is printed is lost: its reader has gone, or there is no space."""
     try:
         yield
     except click.ClickException as error:
         error.message = without_secrets(error.message)  # type: ignore[misc] # of all kinds, as click prints it
-        if sys.platform != "win32":  # there is no way to ask there
-            _leave(_is_closed, sys.stdout, sys.stderr)
+        error.show = partial(_show_if_read, error.show)  # type: ignore[method-assign]
         raise
+    except OSError as error:
+        is_broken = isinstance(error, BrokenPipeError)
+        is_lost = (is_broken or is_full(error)) and any(map(_is_lost, (sys.stdout, sys.stderr)))
+        if is_broken and not is_lost:  # which click would take for a reader that has gone
+            raise ConnectionError(f"a connection was closed: {error}") from error
+        if is_broken:
+            _discard(sys.stdout, sys.stderr)
+            raise click.exceptions.Exit(_CLOSED_PIPE) from None
+        if not is_lost:
+            raise
+        _discard(sys.stdout)
+        failure = _InputError(f"standard output: no space ({error.strerror}); results in files are complete")
+        failure.exit_code = 1
+        raise failure from None
 
 
-def _leave(is_lost: Callable[[Any], bool], *streams: Any) -> bool:
-    """Discard what is still to be written where that is lost; whether it is, anywhere."""
-    lost = [stream for stream in streams if is_lost(stream)]
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in lost:
-        os.dup2(nowhere, stream.fileno())  # what is in buffers goes there at the end
-    os.close(nowhere)
-    return bool(lost)
+def _show_if_read(show: Callable[..., None], file: Any = None) -> None:
+    """Print a message; where nobody reads it, the exit code stays."""
+    try:
+        show(file)
+    except OSError:
+        _discard(sys.stdout, sys.stderr)
 
 
-def _is_full(stream: Any) -> bool:
-    """Whether there is no space for what is written; a line end is, as what could not be may be in no buffer."""
+def _is_lost(stream: Any) -> bool:
+    """Whether a line end cannot be written; what could not be written before it may be in no buffer."""
     try:
         stream.write("\n")
         stream.flush()
-    except OSError as error:
-        return is_full(error)
-    except ValueError:  # closed
-        pass
+    except OSError:
+        return True
     return False
 
 
-def _is_closed(stream: Any) -> bool:
-    """Whether the reader of what is written has gone."""
-    try:
-        handle = stream.fileno()
-    except (OSError, ValueError):  # no file of the system
-        return False
-    if sys.platform == "win32":
-        return True  # nothing tells there
-    poll = select.poll()
-    poll.register(handle, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))
+def _discard(*streams: Any) -> None:
+    """Send to nowhere what streams still hold, and will be given."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _complete_streams() -> None:
@@ -166,13 +145,13 @@ class _Commands(click.Group):
         return super().main(*args, **kwargs)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _codes_are_kept(), _output_may_be_closed():  # --help prints while arguments are read
+        with _told_in_order():  # --help prints while arguments are read
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _codes_are_kept():
+        with _told_in_order():
             try:
-                with _output_may_be_closed(), ended_in_order():
+                with ended_in_order():
                     return super().invoke(ctx)
             except ConfigError as error:  # in the words of the command line already
                 raise _InputError(str(error)) from None
