@@ -17,7 +17,7 @@ from streamkm.passes.reader import Invalid
 from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.chosen_columns import ChosenColumns
-from streamkm.sources.documents.hashed import HashedText, TfIdfRows, weight_rows
+from streamkm.sources.documents.hashed import HashedText, TfIdfRows
 from streamkm.sources.fitted_tables import options_for, table_options
 from streamkm.sources.frames import (
     check_names_once,
@@ -156,7 +156,7 @@ def _weighted_as_fit(estimator: Any, source: HashedText | TfIdfRows) -> RowSourc
             f"{source.name}: documents are not weighted by the frequencies of the fit, which the model does not keep; "
             "pass tfidf= those of the fit to open_documents"
         )
-    return weight_rows(rows, estimator.tfidf_)
+    return TfIdfRows(rows, estimator.tfidf_)
 
 
 def _options_of_fit(estimator: Any, X: Any, *, ids: bool) -> dict[str, Any]:

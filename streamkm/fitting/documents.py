@@ -16,13 +16,14 @@ from streamkm.core.progress import Progress, Stage
 from streamkm.engine import local_threads, open_executor, under_limit
 from streamkm.passes.context import PassContext
 from streamkm.passes.reader import RowReader
-from streamkm.passes.words import COUNTING_COPIES, Counted, CountFeatures
+from streamkm.passes.words import COUNTING_COPIES, CountFeatures
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_room
 from streamkm.sources.base import RowSource, default_chunk_bytes
-from streamkm.sources.documents.hashed import TfIdfRows, check_weights, hashed, hashed_text, weight_rows
+from streamkm.sources.documents.hashed import HashedText, TfIdfRows, check_weights
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.open import is_collection, open_source
-from streamkm.text import FeatureHashing, IdfFit, TfIdf, WordTable
+from streamkm.text import FeatureHashing, IdfFit, TfIdf
+from streamkm.text.tfidf import Frequencies
 
 PARTS = 2  # of the room that a limit leaves: for these rows, and for a long line that no plan knows of
 FEWEST_BYTES = 1 << 18  # of rows that are made of documents at a time
@@ -135,13 +136,13 @@ def open_documents(
         empty = hashing.apply([])
         source = open_source(array_of_parts(parts, (math.nan, hashing.n_features), empty.dtype, empty))
     else:
-        source = hashed(open_texts(X, field, hashing.input, given), hashing)
+        source = HashedText(open_texts(X, field, hashing.input, given), hashing)
     if tfidf is False:
         return source
     if tfidf is True:
         fit = IdfFit(sublinear_tf=sublinear_tf)
         return count_and_weight(source, executor=executor, fit=fit, memory_limit=memory_limit)
-    return weight_rows(source, tfidf)
+    return TfIdfRows(source, tfidf)
 
 
 def count_and_weight(
@@ -155,10 +156,8 @@ def count_and_weight(
             f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
             f"callable that returns a fresh iterator, or tfidf=False"
         )
-    (frequencies, counts), stage = _counted(source, executor, memory_limit)
-    text = hashed_text(source)
-    words = None if text is None else WordTable.of(counts, text.hashing)
-    rows = weight_rows(source, TfIdf(frequencies, words=words, **vars(fit)))
+    frequencies, stage = _counted(source, executor, memory_limit)
+    rows = TfIdfRows(source, TfIdf(frequencies, **vars(fit)))
     # a plan is the same before and after, so that what it refuses names a limit that will do
     rows.unloaded_bytes = max(0, held + COUNTED_BYTES - resident_bytes())
     rows.stages_before = (*source.stages_before, stage)
@@ -195,8 +194,8 @@ def fit_idf(
     return count_and_weight(source, executor=executor, fit=fit, memory_limit=memory_limit).tfidf
 
 
-def _counted(source: RowSource, executor: Any, memory_limit: Any) -> tuple[Counted, Stage]:
-    """Counts of features and words, and the pass that they take."""
+def _counted(source: RowSource, executor: Any, memory_limit: Any) -> tuple[Frequencies, Stage]:
+    """Counts of features, and the pass that they take."""
     target_bytes = default_chunk_bytes(source)
 
     def planned(below: Any) -> tuple[int, int]:
@@ -209,10 +208,10 @@ def _counted(source: RowSource, executor: Any, memory_limit: Any) -> tuple[Count
     if is_given(memory_limit):  # frequencies do not depend on the pieces
         target_bytes, peak = accepted(planned, memory_limit)
         source = with_line_room(source, memory_limit, peak, target_bytes, local_threads(executor))
-    reader = RowReader(source.counting_words(), target_bytes, "euclidean", "raise")
+    reader = RowReader(source, target_bytes, "euclidean", "raise")
     n_chunks = source.n_chunks(target_bytes)
     with under_limit(memory_limit), open_executor(executor) as workers, Progress().stage("idf", n_chunks) as stage:
         trim_heap(memory_limit_bytes(memory_limit))
         counted = PassContext(executor=workers, reader=reader).run(CountFeatures(), stage)
-        stage.rows, stage.read_bytes = counted[0].n_rows, source.n_bytes or 0
+        stage.rows, stage.read_bytes = counted.n_rows, source.n_bytes or 0
     return counted, stage

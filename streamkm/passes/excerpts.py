@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix
 from streamkm.sources.base import RowSource
-from streamkm.sources.documents.hashed import HashedText, TfIdfRows, hashed_text
+from streamkm.sources.documents.hashed import HashedText, hashed_text
 
 T = TypeVar("T")
 
@@ -21,8 +21,6 @@ READ_BYTES = 1 << 22  # at a time
 
 def rows_as_text(source: RowSource, wanted: Sequence[int], names: Sequence[str] | None) -> dict[int, str]:
     """Short text of wanted rows, numbers that ascend, in a walk up to the last; others are left out."""
-    while isinstance(source, TfIdfRows):
-        source = source.source
     text = hashed_text(source)
     return _found(_rows(source, names) if text is None else _documents(text), wanted)
 

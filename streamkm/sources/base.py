@@ -23,7 +23,6 @@ from streamkm.sources.chunks import Chunk, ChunkRuns, chunk_runs
 if TYPE_CHECKING:
     from streamkm.preparation import Preparation
     from streamkm.sources.long_lines import LineRoom
-    from streamkm.text.words import WordTable
 
 
 MIB = 1 << 20
@@ -45,13 +44,10 @@ class Rows:
     places : int64 ndarray of shape (n,)
         A distinct non-negative number for each row that depends on the source alone, not on how it was cut into
         chunks: the row's number, or for text the position of the line's first byte.
-    words : mapping of str to int, or None
-        Document frequency of each word in these rows, if they are hashed documents and the source counts words.
     """
 
     X: Matrix
     places: NDArray[np.int64]
-    words: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +133,6 @@ class RowSource(ABC):
         Column that identifies rows; `ids` yields its values.
     tfidf : TfIdf, or None
         The document frequencies that weight the rows.
-    words : WordTable, or None
-        The words behind the features of hashed documents, if they were counted.
 
     Notes
     -----
@@ -170,7 +164,6 @@ class RowSource(ABC):
     made_with: Mapping[str, Any] | None = None
     stages_before: tuple[Stage, ...] = ()
     feature_names: tuple[str, ...] | None = None
-    words: WordTable | None = None
     tfidf: Any = None
     id_column: str | None = None
 
@@ -242,10 +235,6 @@ class RowSource(ABC):
     def sums_bytes(self) -> int:
         """Bytes of the sums that each call of a preparation's pass holds."""
         return 0
-
-    def counting_words(self) -> RowSource:
-        """Return the same source; one of documents then counts words while it reads."""
-        return self
 
     def finished(self, X: Matrix) -> Matrix:
         """Give the rows that are meant, of what a graph of Dask tasks has made."""

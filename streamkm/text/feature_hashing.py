@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -138,23 +138,17 @@ class FeatureHashing:
         -----
         O(characters), in one thread: scikit-learn tokenizes in Python, which holds the interpreter's lock.
         """
-        return self.apply_and_count(documents, None)[0]
-
-    def apply_and_count(
-        self, documents: Sequence[Any], looked_at: NDArray[np.bool_] | None
-    ) -> tuple[sp.csr_array, dict[str, int]]:
-        """Rows as of `apply`, and in how many of the documents `looked_at` (documents,) each word or name occurs."""
         types, wanted = KINDS[self.input]
         for row, document in enumerate(documents):
             if not isinstance(document, types):
                 problem = f'{type(document).__name__} where input="{self.input}" needs {wanted}'
                 raise BadDocumentError(row, problem + kind_remedy(document, "leave such documents out"))
         try:
-            return self._hashed(documents, looked_at)
+            return self._hashed(documents)
         except (TypeError, ValueError, AttributeError):
             for row, document in enumerate(documents):
                 try:
-                    self._hashed([document], None)
+                    self._hashed([document])
                 except (TypeError, ValueError, AttributeError) as error:
                     raise BadDocumentError(row, f"it cannot be hashed: {error}") from None
             raise
@@ -166,23 +160,21 @@ class FeatureHashing:
         rows = self._hasher("string", False).transform((word,) for word in self._behind_seed(words))
         return np.asarray(rows.indices, np.int64)
 
-    def _hashed(
-        self, documents: Sequence[Any], looked_at: NDArray[np.bool_] | None
-    ) -> tuple[sp.csr_array, dict[str, int]]:
-        """Rows of documents, and counts of the words of those that are looked at."""
+    def count_words(self, documents: Iterable[Any]) -> Counter[str]:
+        """Documents in which each word, n-gram, token or name occurs."""
+        words_of = {"text": self._analyzer(), "tokens": tuple, "counts": _names}[self.input]
+        return Counter(chain.from_iterable(set(words_of(document)) for document in documents))
+
+    def _hashed(self, documents: Sequence[Any]) -> sp.csr_array:
         from sklearn.preprocessing import normalize
 
         if not len(documents):
-            return sp.csr_array((0, self.n_features), dtype=self.dtype), {}
-        counts: Counter[str] = Counter()
+            return sp.csr_array((0, self.n_features), dtype=self.dtype)
         words_of, is_map = self._analyzer() if self.input == "text" else None, self.input == "counts"
 
         def hashable() -> Iterator[Any]:
-            for document, counted in zip(documents, repeat(False) if looked_at is None else looked_at, strict=False):
-                given = document if words_of is None else words_of(document)
-                if counted:
-                    counts.update(set(_names(document) if is_map else given))
-                words = self._behind_seed(given)
+            for document in documents:
+                words = self._behind_seed(document if words_of is None else words_of(document))
                 yield dict(zip(words, document.values(), strict=True)) if is_map and self.seed else words
 
         X = self._hasher("dict" if is_map else "string", self.alternate_sign).transform(hashable())
@@ -190,7 +182,7 @@ class FeatureHashing:
             X.data.fill(1)
         if self.norm is not None:
             X = normalize(X, norm=self.norm, copy=False)
-        return sp.csr_array(X), dict(counts)
+        return sp.csr_array(X)
 
     def _behind_seed(self, words: Iterable[Any]) -> Iterable[Any]:
         """Words, texts or bytes, behind the seed's digits and a zero byte; as they are for 0."""

@@ -10,7 +10,7 @@ import hashlib
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import raw, working_dtype
-from streamkm.text.words import ARRAYS as WORD_ARRAYS
-from streamkm.text.words import WordTable
 
 Norm = Literal["l1", "l2"]
 _NORMS: tuple[Norm | None, ...] = (None, "l1", "l2")
@@ -80,12 +78,9 @@ class TfIdf(IdfFit):
         As in scikit-learn's `TfidfTransformer`.
     sublinear_tf : bool
         Put ``sign(x) * (1 + log|x|)`` in place of x; a stored 0 stays. For rows of counts, not of fractions.
-    words : WordTable, optional
-        The words behind the features, where the rows are documents; saved too.
     """
 
     frequencies: Frequencies
-    words: WordTable | None = field(default=None, kw_only=True)
 
     def idf(self, features: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Weights of features, O(log v) each.
@@ -144,7 +139,7 @@ class TfIdf(IdfFit):
         DiskFullError, OutputError
             It exists, or cannot be written; the old file is as it was.
         """
-        arrays = {**self.arrays(), **({} if self.words is None else self.words.arrays())}
+        arrays = self.arrays()
         n_bytes = sum(array.nbytes for array in arrays.values())
         replace_file(path, lambda file: np.savez(file, **arrays), n_bytes, overwrite=overwrite)  # type: ignore[arg-type]
 
@@ -156,7 +151,7 @@ class TfIdf(IdfFit):
         return found.hexdigest()
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
-        """The weights without the words, for files; `restored` makes them again."""
+        """The weights as plain arrays; `restored` makes them again."""
         known, options = self.frequencies, [self.smooth_idf, self.sublinear_tf, _NORMS.index(self.norm)]
         arrays = {"n_rows": np.array(known.n_rows, np.int64), "features": known.features, "counts": known.counts}
         return {**arrays, "options": np.array(options, np.int64)}
@@ -180,7 +175,7 @@ class TfIdf(IdfFit):
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> TfIdf:
-        """Make the weights of `arrays`, with words if these are there too; any values may stand there.
+        """Make the weights of `arrays`; any values may stand there.
 
         Raises ValueError, KeyError, TypeError, IndexError.
         """
@@ -190,5 +185,4 @@ class TfIdf(IdfFit):
         fits = features.ndim == 1 and features.shape == counts.shape and (np.diff(features, prepend=-1) > 0).all()
         if not fits or (counts < 1).any() or (counts > n_rows).any():
             raise ValueError("features must rise, with a count of 1 to n_rows each")
-        words = WordTable.from_arrays(arrays) if set(WORD_ARRAYS) <= set(arrays) else None
-        return cls(Frequencies(n_rows, features, counts), smooth_idf=smooth, sublinear_tf=logs, norm=norm, words=words)
+        return cls(Frequencies(n_rows, features, counts), smooth_idf=smooth, sublinear_tf=logs, norm=norm)

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk
-from streamkm.sources.documents.hashed import hashed_text
 from tests.tables import row
 
 TARGETS = ("part of a row", 1_000, 1 << 40)
@@ -123,8 +122,6 @@ class RowSourceContract:
         if source.prepared_by is None:
             assert source.original is source
             assert source.original_bytes(1000) == 1000
-        if hashed_text(source) is None:
-            assert source.counting_words() is source
 
     def check_attributes_are_true(self, opened: Opened) -> None:
         source = opened.source

@@ -31,7 +31,7 @@ from streamkm.core.exceptions import (
     OutputError,
 )
 from streamkm.passes.predict import nearest_labels
-from streamkm.sources.documents.hashed import weight_rows
+from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 from streamkm.text.tfidf import Frequencies
 from tests import naive
@@ -152,7 +152,7 @@ def test_seeds_are_hashes_of_their_own():
         ("counts", [dict(Counter(text.split()), color="red") for text in documents]),
     ):
         hashing = pickle.loads(pickle.dumps(FeatureHashing(n_features=M, input=kind, seed=3)))
-        X, words = hashing.apply_and_count(hashed, np.ones(len(hashed), bool))
+        X, words = hashing.apply(hashed), hashing.count_words(hashed)
         same(X, hashing.apply(hashed))
         assert set(hashing.features_of(list(words))) == set(X.indices)
         assert "3\0" not in "".join(words)
@@ -283,7 +283,7 @@ def test_same_as_sklearn(smooth_idf, norm, sublinear_tf, dtype):
     hashing = FeatureHashing(n_features=M, norm=None, alternate_sign=not sublinear_tf, dtype=dtype)
     base = open_documents(documents, hashing=hashing, tfidf=False)
     options = {"smooth_idf": smooth_idf, "norm": norm, "sublinear_tf": sublinear_tf}
-    source = weight_rows(base, fit_idf(base, fit=IdfFit(**options)))
+    source = TfIdfRows(base, fit_idf(base, fit=IdfFit(**options)))
     counted = HashingVectorizer(n_features=M, norm=None, alternate_sign=not sublinear_tf, dtype=dtype)
     X = counted.transform(documents)
     if smooth_idf:
@@ -373,7 +373,7 @@ def test_what_cannot_be_weighted(tmp_path):
         fit_idf(open_source(np.eye(3)))
     tfidf = open_documents(["a bc", "bc cd"]).tfidf
     with pytest.raises(InvalidInputError, match="array is dense"):
-        weight_rows(open_source(np.eye(3)), tfidf)
+        TfIdfRows(open_source(np.eye(3)), tfidf)
     base = open_documents(["aa bb"], tfidf=False)
     with pytest.raises(InvalidParameterError, match=r"sublinear_tf takes .*norm='l2'\).*norm=None"):
         fit_idf(base, fit=IdfFit(sublinear_tf=True))
@@ -399,7 +399,7 @@ class TestWeighted(SourceContract):
         else:
             X = sparse_matrix(dtype="f8")
             base = open_source(X)
-            source = weight_rows(base, fit_idf(base))
+            source = TfIdfRows(base, fit_idf(base))
         got = rows_of(source).toarray()
         np.testing.assert_allclose(got, TfidfTransformer().fit_transform(X).toarray(), rtol=4 * np.finfo(got.dtype).eps)
         return Opened(source, got)
@@ -474,7 +474,7 @@ def test_sublinear_counts_by_one_word():
     documents = topic_texts(80)[0]
     source = open_documents(documents, sublinear_tf=True)
     base = open_documents(documents, hashing=FeatureHashing(norm=None), tfidf=False)
-    wanted = weight_rows(base, fit_idf(base, fit=IdfFit(sublinear_tf=True)))
+    wanted = TfIdfRows(base, fit_idf(base, fit=IdfFit(sublinear_tf=True)))
     np.testing.assert_array_equal(rows_of(source, 2_000).data, rows_of(wanted, 2_000).data)
     with pytest.raises(InvalidParameterError, match="with tfidf=True only"):
         open_documents(documents, tfidf=False, sublinear_tf=True)

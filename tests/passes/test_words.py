@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkm import FeatureHashing, StreamKMeans, open_documents
-from streamkm.core.exceptions import ModelFileError
 from streamkm.core.progress import Progress
 from streamkm.passes import words as looking
 from streamkm.sources import open_source
-from streamkm.text import TfIdf, WordTable
+from streamkm.text import WordTable
 from streamkm.text import words as module
 from streamkm.text.words import joined_counts
 
@@ -56,11 +55,7 @@ def test_counts_of_frequent_words_are_never_lost(parts, most):
     ids=["n-grams", "tokens", "counts", "characters"],
 )
 def test_words_are_found_at_their_features(hashing, rows, words):
-    X, counts = hashing.apply_and_count(rows, np.ones(len(rows), bool))
-    plain = hashing.apply(rows)
-    assert (plain != X).nnz == 0
-    assert X.data.tobytes() == plain.data.tobytes()
-    table = WordTable.of(counts, hashing)
+    X, table = hashing.apply(rows), WordTable.of(hashing.count_words(rows), hashing)
     assert words <= set(table.words)
     assert "__\n" not in table.words
     stored = set(X.indices.tolist())
@@ -78,41 +73,19 @@ def test_a_feature_has_the_names_of_frequent_words_only():
     assert (len(table), table.name(0), table.name(1)) == (4, "|".join(groups[0][:2]), groups[1][0])
 
 
-def test_words_are_the_same_for_any_workers_and_saved(tmp_path):
-    path = tmp_path / "notes.txt"
-    path.write_text("\n".join(documents(3000)))
-    opened = [open_documents(path, executor=n) for n in (1, 2)]
-    one, two = (source.words.arrays() for source in opened)
-    assert all(one[name].tobytes() == two[name].tobytes() for name in one)
-    opened[0].tfidf.save(tmp_path / "idf.npz")
-    again = TfIdf.load(tmp_path / "idf.npz")
-    assert again.words.words == opened[0].words.words
-    assert again.digest() == opened[0].tfidf.digest()
-    assert open_documents(path, tfidf=again).words is again.words
-    assert open_documents(path, tfidf=False).words is None
-
-
-def test_of_many_documents_a_part_is_looked_at():
-    source = open_documents(documents(6000))
-    exact = Counter(word for text in documents(6000) for word in set(text.split()))
-    known = {table.words[i]: int(table.counts[i]) for table in [source.words] for i in range(len(table))}
-    for word, count in exact.items():
-        assert 0.09 * count < known[word] < 0.16 * count
-
-
-def test_words_are_looked_at_where_no_pass_counts_them(tmp_path, monkeypatch):
+def test_words_of_some_documents_are_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr(looking, "PIECE_BYTES", 800)
     text = "\n".join(sorted(documents(1200), key=lambda each: [each.split()[0] in words for words in TOPICS.values()]))
     (tmp_path / "x.txt").write_text(text)
     (tmp_path / "x.txt.gz").write_bytes(gzip.compress("\n".join(documents(1200)).encode()))  # its beginning is read
     for data in (tmp_path / "x.txt", text.splitlines(), tmp_path / "x.txt.gz"):
-        for steps in (None, ["unit"]):
-            source = open_documents(data, tfidf=False)
+        for steps, tfidf in ((None, False), (["unit"], False), (None, True)):
+            source = open_documents(data, tfidf=tfidf)
             model = StreamKMeans(3, preprocess=steps, random_state=0, progress=False).fit(source)
             found = {frozenset(trait.feature for trait in row.traits) for row in model.summary(4).rows}
             assert found == {frozenset(words.split()) for words in TOPICS.values()}
             (look,) = [stage for stage in model.stages_ if stage.name == "words"]  # beside the two passes, and told
-            assert model.n_passes_ == 2
+            assert model.n_passes_ == 2 + tfidf
             assert 0 < look.rows <= 1200
             assert 0 <= look.read_bytes <= len(text) + 1200
             assert (look.read_bytes > 0) == (not isinstance(data, list))
@@ -149,11 +122,3 @@ def test_damaged_tables_are_refused():
     for change in bad:
         with pytest.raises(ValueError, match=r"words|utf-8"):
             WordTable.from_arrays(good | change)
-
-
-def test_damaged_words_of_frequencies_name_the_file(tmp_path):
-    source = open_documents(documents(20))
-    arrays = source.tfidf.arrays() | source.words.arrays()
-    np.savez(tmp_path / "idf.npz", **arrays | {"word_lengths": arrays["word_lengths"] * 2})
-    with pytest.raises(ModelFileError, match=r"idf\.npz"):
-        TfIdf.load(tmp_path / "idf.npz")

@@ -13,7 +13,7 @@ from streamkm.preparation import Preparation
 from streamkm.preparation.preparation import Scaling
 from streamkm.sources import open_source
 from streamkm.sources.base import ChunkedSource
-from streamkm.sources.documents.hashed import hashed_text, weight_rows
+from streamkm.sources.documents.hashed import TfIdfRows, hashed_text
 from streamkm.sources.memory.arrays import ArraySource
 from streamkm.sources.prepared import PreparedRows, cached_rows
 from streamkm.text import TfIdf
@@ -105,7 +105,7 @@ def test_prepared_rows_tell_what_they_are_made_of():
     assert hashed_text(text) is text
     assert hashed_text(PreparedRows(text, preparation)) is text
     assert hashed_text(cached_rows(text, 1 << 20, 1 << 20)) is text
-    assert hashed_text(weight_rows(text, TfIdf(Frequencies(2, np.array([1]), np.array([2]))))) is None
+    assert hashed_text(TfIdfRows(text, TfIdf(Frequencies(2, np.array([1]), np.array([2]))))) is text
 
 
 def test_what_goes_to_a_cluster_carries_no_rows(tmp_path):

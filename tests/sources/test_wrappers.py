@@ -17,7 +17,7 @@ from streamkm.sources.chunks import Chunk
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.dense import Bfloat16Source
 from streamkm.sources.documents.base import Documents
-from streamkm.sources.documents.hashed import hashed, weight_rows
+from streamkm.sources.documents.hashed import HashedText, TfIdfRows
 from streamkm.sources.prepared import PreparedRows, cached_rows
 from streamkm.sources.sketch_store import StoreSource
 from streamkm.text import FeatureHashing, TfIdf
@@ -32,7 +32,7 @@ TOLD = {
     "libraries": ("h5py",), "shared_bytes": 99, "sequential": True, "stored_dtype": np.dtype(np.float16),
     "decodes": True, "in_process": True, "files": ("a.svm", "b.svm"), "made_with": {"hashing": 1},
     "stages_before": ("idf",), "feature_names": tuple("abcdefg"), "id_column": "name",
-    "words": "a table of words", "has_long_integers": True, "missing_chunks": "1 of 4 chunks", "tfidf": "weights",
+    "has_long_integers": True, "missing_chunks": "1 of 4 chunks", "tfidf": "weights",
 }  # fmt: skip
 
 
@@ -74,7 +74,7 @@ TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
 WRAPPERS = {
     "parts": (lambda source: PartsSource([source]), set()),
     "sent": (SentRows, {"resident_bytes", "unloaded_bytes", "producer_bytes"}),  # they are another process's
-    "weighted": (lambda source: weight_rows(source, TFIDF), {"dtype", "made_with", "words", "tfidf"}),
+    "weighted": (lambda source: TfIdfRows(source, TFIDF), {"dtype", "made_with", "tfidf"}),
     "prepared": (lambda source: PreparedRows(source, Preparation(("unit",))), {"made_with", "read_factor"}),
     "bfloat16": (Bfloat16Source, {"dtype", "stored_dtype", "read_factor", "is_sparse"}),
     "kept": (lambda source: cached_rows(source, 1 << 20, 1 << 20), set()),
@@ -106,7 +106,6 @@ def test_every_wrapper_is_among_them():
         StoreSource.__name__,
         "SentRows",
         "TfIdfRows",
-        "ChunkedTfIdfRows",
     }
     known |= {
         "WrappedSource",
@@ -123,7 +122,7 @@ def test_every_wrapper_is_among_them():
     readers = {
         "ChunkedSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
         "DaskSource", "DaskTable", "IterableSource",
-        "SvmlightSource", "CompressedSvmlightSource", "HashedText", "ChunkedHashedText",
+        "SvmlightSource", "CompressedSvmlightSource", "HashedText",
         "BatchTable", "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CsvStream",
         "MemoryTable", "BatchStream", "MatrixMarketSource", "_LoadedSource",
     }  # fmt: skip
@@ -142,7 +141,7 @@ def test_parts_say_the_most_of_any():
 
 
 def test_hashed_documents_say_what_documents_say():
-    rows = hashed(OddDocuments(), FeatureHashing(n_features=100))
+    rows = HashedText(OddDocuments(), FeatureHashing(n_features=100))
     for name in SHARED:
         assert getattr(rows, name) == TOLD[name], name
 

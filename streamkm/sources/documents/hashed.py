@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import asdict
 from functools import cached_property, partial
-from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import working_dtype
-from streamkm.sources.base import ChunkedSource, Rows, RowSource, WrappedSource
+from streamkm.sources.base import Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk, chunk_runs
 from streamkm.sources.documents.base import Batch, Documents, count_words
 from streamkm.sources.long_lines import LONG_BYTES, LineRoom
@@ -27,9 +26,7 @@ from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
 _TOKEN_BYTES = 72  # a token as a Python object in a list
 _READ_COPIES, _DECODED_COPIES = 4, 12  # copies of a text; the latter are three, with 4 bytes a character
-FEW_DOCUMENTS = 4096
 LONG_DENSITY = 1.0  # decoded bytes of a row for each byte of text, where documents are too long for a look at them
-SPREADING = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: multiples of it spread evenly
 
 
 def _features_of_more(X: sp.csr_array, times: float) -> int:
@@ -44,11 +41,10 @@ def _features_of_more(X: sp.csr_array, times: float) -> int:
 
 
 class HashedText(RowSource):
-    """Rows of hashed documents, in order only."""
+    """Rows of hashed documents: in any order where the documents can be read so."""
 
     is_sparse = True
     decodes = True
-    _every: int | None = None  # words of one document in so many are counted, 1 or 8; None: of no document
 
     def __init__(self, documents: Documents, hashing: FeatureHashing) -> None:
         self.documents = documents
@@ -67,7 +63,7 @@ class HashedText(RowSource):
         batch, text_bytes = self.documents.sample()
         if not batch.documents:  # long ones alone, of files
             return LONG_DENSITY, None if text_bytes is None else max(1, round(text_bytes / LONG_BYTES)), None
-        X, _ = self._hash(batch, None)
+        X = self._rows(batch).X
         seen = max(batch.n_bytes, 1)
         decoded = X.nnz * (self.dtype.itemsize + _VALUE_BYTES) + X.shape[0] * _ROW_BYTES
         density = max(decoded / seen, 0.01)
@@ -91,21 +87,25 @@ class HashedText(RowSource):
             raise InvalidParameterError(f"target_bytes must be positive, got {target_bytes}")
         return max(1, round(target_bytes / self._densities[0]))
 
+    @property
+    def streams(self) -> bool:
+        return not self.documents.chunked
+
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut where the documents can be cut; bytes are projected from a sample of them."""
+        if self.streams:
+            return ()
+        density = self._densities[0]
+        chunks = chunk_runs(self.documents.chunks(self.text_bytes(target_bytes)))
+        return chunks.resized(lambda n_bytes: np.rint(n_bytes * density) + 1)
+
+    def read(self, chunk: Chunk) -> Rows:
+        return super().read(chunk) if self.streams else self._rows(self.documents.read(chunk))
+
     def stream(self, target_bytes: int) -> Iterator[Rows]:
-        """Yield all rows in order; see `RowSource.stream`.
-
-        Raises InvalidInputError for a document that is none, or text that is malformed, with its place. Raises
-        SourceError if a file cannot be read, is damaged, or has changed.
-        """
-        for batch in self.documents.stream(self.text_bytes(target_bytes)):
-            yield self._rows(batch)
-
-    def counting_words(self) -> Self:
-        """The same rows, which come with counts of their documents' words: all of few documents, an eighth of many."""
-        source = copy(self)
-        rows = self.estimated_rows
-        source._every = 1 if rows is not None and rows <= FEW_DOCUMENTS else 8
-        return source
+        documents, text_bytes = self.documents, self.text_bytes(target_bytes)
+        in_order = documents.stream(text_bytes) if self.streams else map(documents.read, documents.chunks(text_bytes))
+        return map(self._rows, in_order)
 
     def with_line_room(self, room: LineRoom) -> RowSource:
         """Bound the lines that documents are; see `RowSource.with_line_room`."""
@@ -131,35 +131,11 @@ class HashedText(RowSource):
         return {**self.documents.details, "hashing": text}
 
     def _rows(self, batch: Batch) -> Rows:
-        looked_at = None
-        if self._every is not None:  # which are looked at depends on places alone, not on chunks
-            looked_at = (batch.places.astype(np.uint64) * SPREADING >> np.uint64(61)) % self._every == 0
-        X, words = self._hash(batch, looked_at)
-        return Rows(X, batch.places, words)
-
-    def _hash(self, batch: Batch, looked_at: NDArray[np.bool_] | None) -> tuple[sp.csr_array, dict[str, int]]:
-        """Rows, and counts of words; errors name the place."""
+        """Rows of documents; errors name the place."""
         try:
-            return self.hashing.apply_and_count(batch.documents, looked_at)
+            return Rows(self.hashing.apply(batch.documents), batch.places)
         except BadDocumentError as bad:
-            where = self.documents.describe(int(batch.places[bad.row]))
-            raise InvalidInputError(f"{where}: {bad.problem}") from None
-
-
-class ChunkedHashedText(ChunkedSource, HashedText):
-    """Rows of hashed documents whose pieces can be read in any order; see `HashedText`."""
-
-    stream = RowSource.stream
-
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut where the documents can be cut; bytes are projected from a sample of them."""
-        density = self._densities[0]
-        chunks = chunk_runs(self.documents.chunks(self.text_bytes(target_bytes)))
-        return chunks.resized(lambda n_bytes: np.rint(n_bytes * density) + 1)
-
-    def read(self, chunk: Chunk) -> Rows:
-        """Read and hash one chunk; see `HashedText.stream` for errors."""
-        return self._rows(self.documents.read(chunk))
+            raise InvalidInputError(f"{self.describe(int(batch.places[bad.row]))}: {bad.problem}") from None
 
 
 def _line_memory(text: NDArray[np.uint8], hashing: FeatureHashing) -> int:
@@ -175,15 +151,10 @@ def _line_memory(text: NDArray[np.uint8], hashing: FeatureHashing) -> int:
 
 
 def hashed_text(source: RowSource) -> HashedText | None:
-    """The documents that rows are hashed of; None for others, and for rows by tf-idf, which know their `words`."""
-    while isinstance(source, CachedRows | PreparedRows):
+    """The documents that rows are hashed of; None for others."""
+    while isinstance(source, CachedRows | PreparedRows | TfIdfRows):
         source = source.source
     return source if isinstance(source, HashedText) else None
-
-
-def hashed(documents: Documents, hashing: FeatureHashing) -> HashedText:
-    """Give rows of documents: in any order where the documents can be read so."""
-    return (ChunkedHashedText if documents.chunked else HashedText)(documents, hashing)
 
 
 class TfIdfRows(WrappedSource):
@@ -193,7 +164,10 @@ class TfIdfRows(WrappedSource):
         check_weights(source, tfidf)
         self.source = source
         made_with = {**(source.made_with or {}), "tfidf": tfidf.digest()}
-        self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with, words=tfidf.words, tfidf=tfidf)
+        self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with, tfidf=tfidf)
+
+    def read(self, chunk: Chunk) -> Rows:
+        return self._weighted(self.source.read(chunk))
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         return map(self._weighted, self.source.stream(target_bytes))
@@ -205,21 +179,6 @@ class TfIdfRows(WrappedSource):
 
     def _weighted(self, rows: Rows) -> Rows:
         return Rows(self.tfidf.apply(rows.X), rows.places)
-
-
-class ChunkedTfIdfRows(TfIdfRows, ChunkedSource):
-    """The same where the source's pieces can be read in any order."""
-
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        return self.source.chunks(target_bytes)
-
-    def read(self, chunk: Chunk) -> Rows:
-        return self._weighted(self.source.read(chunk))
-
-
-def weight_rows(source: RowSource, tfidf: TfIdf) -> TfIdfRows:
-    """Weight rows by frequencies that were counted before; see `check_weights` for errors."""
-    return (TfIdfRows if source.streams else ChunkedTfIdfRows)(source, tfidf)
 
 
 def check_weights(source: RowSource, fit: IdfFit) -> None:
