@@ -9,11 +9,10 @@ from itertools import islice
 import numpy as np
 import scipy.sparse as sp
 
-from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Progress
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Pass
-from streamkm.passes.reader import ReadItem, RowReader
+from streamkm.passes.reader import ValidRows
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.base import Batch, Documents
 from streamkm.sources.documents.hashed import hashed_text
@@ -37,14 +36,9 @@ class CountFeatures(Pass[Frequencies, None, Frequencies]):
         """A state without counts."""
         return Frequencies.of(sp.csr_array((0, 1)))
 
-    def read(self, reader: RowReader, item: ReadItem) -> Matrix:
-        """Read the valid rows of a chunk."""
-        rows = reader.rows(item[0])
-        return reader.checked(rows.X, rows.places).X
-
-    def step(self, state: Frequencies, X: Matrix) -> tuple[Frequencies, None]:
+    def step(self, state: Frequencies, rows: ValidRows) -> tuple[Frequencies, None]:
         """Count the rows of a chunk."""
-        return self.join(state, Frequencies.of(X)), None
+        return self.join(state, Frequencies.of(rows.X)), None
 
     def join(self, first: Frequencies, second: Frequencies) -> Frequencies:
         """Add the counts of two states."""

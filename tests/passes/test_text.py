@@ -443,12 +443,16 @@ class TestBag(SourceContract):
         return Opened(open_documents(bag, hashing=hashing, tfidf=weighted), wanted.toarray())
 
 
-def test_a_persisted_bag(client):
+def test_rows_of_a_bag_are_weighted_on_a_cluster(client):
     db = pytest.importorskip("dask.bag")
-    documents = topic_texts(20)[0]
-    bag = client.persist(db.from_sequence(documents, npartitions=2))
+    bag = db.from_sequence(topic_texts(60)[0], npartitions=2)
+    given = {"random_state": 0, "progress": False}
+    wanted = StreamKMeans(3, executor=1, **given).fit(open_documents(bag))
+    got = StreamKMeans(3, executor=client, **given).fit(open_documents(bag, executor=client))
+    np.testing.assert_array_equal(got.labels_, wanted.labels_)
+    assert got.inertia_ == wanted.inertia_
     with pytest.raises(InvalidInputError, match=r"persisted on a cluster.*tfidf=False"):
-        open_documents(bag)
+        open_documents(client.persist(bag))
 
 
 def test_what_is_no_bag():

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.core.matrix import working_dtype
+from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.sources.base import Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk, chunk_runs
 from streamkm.sources.documents.base import Batch, Documents, count_words
@@ -168,6 +168,9 @@ class TfIdfRows(WrappedSource):
 
     def read(self, chunk: Chunk) -> Rows:
         return self._weighted(self.source.read(chunk))
+
+    def finished(self, X: Matrix) -> Matrix:
+        return self.tfidf.apply(self.source.finished(X))
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         return map(self._weighted, self.source.stream(target_bytes))
