@@ -5,8 +5,9 @@ Counting knows nothing of features; `WordTable` finds them once, at the end. Ope
 
 from __future__ import annotations
 
+import json
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ WORDS_A_FEATURE = 2
 LONGEST_WORD = 64  # characters; longer ones name nothing,
 NO_LETTERS = string.punctuation + string.whitespace  # nor do those of nothing else
 BOTH_SHARE = 0.5  # of the first word's count that the second must have for a feature to be called by both
-ARRAYS = ("word_features", "word_counts", "word_lengths", "word_bytes")
+ARRAYS = ("word_features", "word_counts", "word_list")
 
 
 def joined_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
@@ -86,10 +87,8 @@ class WordTable:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """As plain arrays, named as `ARRAYS`."""
-        coded = [word.encode("utf-8", "surrogatepass") for word in self.words]
-        lengths = np.array([len(word) for word in coded], np.int64)
-        values = (self.features, self.counts, lengths, np.frombuffer(b"".join(coded), np.uint8))
-        return dict(zip(ARRAYS, values, strict=True))
+        text = np.frombuffer(json.dumps(self.words).encode(), np.uint8)
+        return dict(zip(ARRAYS, (self.features, self.counts, text), strict=True))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> WordTable:
@@ -100,17 +99,10 @@ class WordTable:
         ValueError, KeyError, TypeError
             For arrays that are none of a table.
         """
-        features, counts, lengths, coded = (arrays[name] for name in ARRAYS)
-        given: Sequence[NDArray[Any]] = (features, counts, lengths)
-        if any(each.dtype != np.int64 or each.ndim != 1 or len(each) != len(features) for each in given):
+        features, counts, text = (arrays[name] for name in ARRAYS)
+        words = tuple(map(str, json.loads(text.tobytes())))
+        if any(each.dtype != np.int64 or each.shape != (len(words),) for each in (features, counts)):
             raise ValueError("words: needed are int64 arrays of one length")
-        if coded.dtype != np.uint8 or coded.ndim != 1 or (lengths < 0).any() or lengths.sum() != len(coded):
-            raise ValueError("words: lengths and bytes do not fit")
         if len(features) and (features[0] < 0 or (np.diff(features) < 0).any()):
             raise ValueError("words: features must ascend")
-        ends = np.cumsum(lengths)
-        text = coded.tobytes()
-        words = (
-            text[end - length : end].decode("utf-8", "surrogatepass") for end, length in zip(ends, lengths, strict=True)
-        )
-        return cls(features, counts, tuple(words))
+        return cls(features, counts, words)

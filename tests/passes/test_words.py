@@ -115,10 +115,10 @@ def test_damaged_tables_are_refused():
     bad = [
         {"word_features": good["word_features"][::-1]},
         {"word_counts": good["word_counts"][:1]},
-        {"word_lengths": good["word_lengths"] + 1},
-        {"word_bytes": np.full(7, 0xFF, np.uint8)},
-        {"word_bytes": good["word_bytes"].astype(np.int64)},
+        {"word_list": good["word_list"][:-1]},
+        {"word_list": np.full(7, 0xFF, np.uint8)},
+        {"word_list": good["word_list"].astype(np.int64)},
     ]
     for change in bad:
-        with pytest.raises(ValueError, match=r"words|utf-8"):
+        with pytest.raises(ValueError, match=r"words|utf-8|Expecting|Invalid|Extra data"):
             WordTable.from_arrays(good | change)
