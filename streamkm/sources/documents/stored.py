@@ -25,7 +25,7 @@ from streamkm.sources.formats import is_folder
 from streamkm.sources.local import natural, opened
 from streamkm.sources.long_lines import LONG_BYTES, LineWatch
 from streamkm.sources.paths import visible_files
-from streamkm.sources.remote import is_remote, remote_library
+from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
 from streamkm.text.feature_hashing import Input
 
@@ -75,15 +75,20 @@ class ParquetDocuments(DocumentList):
                 if group.num_rows:
                     yield part, number, group.num_rows, *map(sum, zip(*leaves, strict=True))
 
+    def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """Runs of row groups, as runs of rows."""
+        for part, start, stop, n_bytes in super()._cuts(text_bytes):
+            yield part, *self._begins[[start, stop]].tolist(), n_bytes
+
     def read(self, chunk: Chunk) -> Batch:
         documents: list[Any] = []
-        here, begins = self._groups[chunk.start : chunk.stop], self._begins[[chunk.start, chunk.stop]].tolist()
+        here = self._groups[slice(*np.searchsorted(self._begins, [chunk.start, chunk.stop]))]
         for part in np.unique(here[:, 0]).tolist():
             with _parquet(self.paths[part]) as file:
                 numbers = here[here[:, 0] == part, 1].tolist()
                 table = file.read_row_groups(numbers, columns=list(self.fields), use_threads=False)
-            documents += self._of_rows(table, begins[0] + len(documents))
-        return Batch(documents, row_places(*begins), chunk.n_bytes)
+            documents += self._of_rows(table, chunk.start + len(documents))
+        return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
 
     def ids(self) -> Iterator[list[str | None]]:
         """See `Documents.ids`: one pass over that column."""
@@ -144,10 +149,9 @@ class WholeFiles(DocumentList):
     id_column = "file"
 
     def __init__(self, paths: Sequence[str], kind: Input, decode_error: DecodeError) -> None:
-        remote = next((path for path in paths if is_remote(path)), None)
-        if remote is not None:
-            raise SourceError(f"{remote} is a URL; files that are a document each are read from local disks only")
-        found = {file for path in paths for file in (_files_in(path) if is_folder(path) else [path])}
+        found = {file for path in paths for file in (visible_files(path) if is_folder(path) else [path])}
+        if not found:
+            raise SourceError(f"{paths[0]} is a directory without files (names that begin with . or _ are left out)")
         self.paths = tuple(opened(path) for path in sorted(found, key=natural))
         self.files = (str(paths[0]),) if len(paths) == 1 and is_folder(paths[0]) else self.paths
         self.name = name_of(self.files)
@@ -162,7 +166,9 @@ class WholeFiles(DocumentList):
             raise InvalidInputError(f"{self.name}: {self.n_rows:,} empty files; at least 1 with text is needed")
 
     def document(self, number: int) -> Any:
-        path, text = self.paths[number], self._text(number)
+        path = self.paths[number]
+        with open_binary(path) as file:
+            text = file.read()
         if self._line_bound is not None and len(text) >= LONG_BYTES:
             LineWatch(path, *self._line_bound, lambda _: 1)(np.frombuffer(text, np.uint8), 0, None)
         try:
@@ -170,10 +176,6 @@ class WholeFiles(DocumentList):
         except MalformedTextError as problem:
             raise InvalidInputError(f"{path} (byte {problem.byte:,}): {problem}") from None
         return document if self.kind == "text" else document.split()
-
-    def _text(self, number: int) -> bytes:
-        with open_binary(self.paths[number]) as file:
-            return file.read()
 
     def ids(self) -> Iterator[list[str | None]]:
         """Paths below the folder that was given, or below the one that all files are in."""
@@ -183,10 +185,3 @@ class WholeFiles(DocumentList):
 
     def describe(self, place: int) -> str:
         return str(self.paths[place])
-
-
-def _files_in(folder: str) -> list[str]:
-    found = visible_files(folder)
-    if not found:
-        raise SourceError(f"{folder} is a directory without files (names that begin with . or _ are left out)")
-    return found
