@@ -73,7 +73,7 @@ def open_configured(
         return Opened(open_source(paths, **data))
     options = {**data, **{name: text[name] for name in READING if text[name] is not None}, "format": form}
     # YAML and JSON have lists
-    hashing = {name: tuple(each) if isinstance(each := text[name], list) else each for name in HASHING}
+    hashing: dict[str, Any] = {name: tuple(each) if isinstance(each := text[name], list) else each for name in HASHING}
     tfidf, sublinear_tf = text["tfidf"], text["sublinear_tf"]
     if sublinear_tf and tfidf is not True:
         raise ConfigError("text.sublinear_tf is of use with text.tfidf: true only; leave one of them out")

@@ -21,10 +21,11 @@ from streamkm.core.exceptions import ConfigError
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import ALIASES, StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
-from streamkm.estimators.validation import CHOICES, SKETCHES
+from streamkm.estimators.validation import CHOICES
 from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
 from streamkm.sketches import OPTIONS
 from streamkm.sketches.kernel_columns import KERNELS
+from streamkm.sketches.registry import sketch_names
 from streamkm.text import FeatureHashing
 
 _COLUMNS = list[str | int] | dict[str | int, int | float] | None  # of a step; with weights; all
@@ -34,7 +35,7 @@ _TYPES: dict[Any, Any] = {
     int | str: int | Literal["auto"],
     bool | str: bool | Literal["auto"],
     **{name: Literal[choices] for name, choices in CHOICES.items()},
-    "sketch": Literal[SKETCHES],
+    "sketch": Literal[("auto", *sketch_names())],
     "init": str,
     "preprocess": list[Literal["standardize", "robust", "table", "log1p", "total", "unit"]]
     | dict[str, _COLUMNS]

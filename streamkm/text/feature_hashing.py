@@ -162,7 +162,7 @@ class FeatureHashing:
 
     def count_words(self, documents: Iterable[Any]) -> Counter[str]:
         """Documents in which each word, n-gram, token or name occurs."""
-        words_of = {"text": self._analyzer(), "tokens": tuple, "counts": _names}[self.input]
+        words_of: Any = {"text": self._analyzer(), "tokens": tuple, "counts": _names}[self.input]
         return Counter(chain.from_iterable(set(words_of(document)) for document in documents))
 
     def _hashed(self, documents: Sequence[Any]) -> sp.csr_array:

@@ -23,6 +23,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from streamkm import StreamKMeans, open_documents
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, SourceError, SourceNotFoundError
 from streamkm.sources.chunks import Chunk
+from streamkm.sources.documents import files as text_files
 from streamkm.sources.documents.files import TextFiles, TextFormat
 from streamkm.text import FeatureHashing
 from tests.contracts import OnePassContract, Opened, RowSourceContract, SourceContract
@@ -100,6 +101,12 @@ def same(got, wanted) -> None:
         np.testing.assert_array_equal(getattr(got, name), getattr(wanted, name))
 
 
+@pytest.fixture
+def small_steps(monkeypatch):
+    """Let small CSV files be cut."""
+    monkeypatch.setattr(text_files, "STEP_BYTES", 16)
+
+
 # ---- the contract of all sources
 
 
@@ -131,7 +138,8 @@ class TestJsonLines(SourceContract):
         return Opened(open_documents(path, field="body", hashing=hashing, tfidf=False), wanted.toarray())
 
 
-class TestCsv(RowSourceContract):
+@pytest.mark.usefixtures("small_steps")
+class TestCsv(SourceContract):
     @pytest.fixture(params=["text", "tsv", "number", "no header", "counts", "all quoted"])
     def opened(self, request, tmp_path):
         documents = texts()
@@ -267,8 +275,10 @@ def test_any_documents_in_any_cut(tmp_path_factory, documents, target_bytes, for
     else:
         write_csv(path, enumerate(documents), quoting=csv.QUOTE_ALL if quote_all else csv.QUOTE_MINIMAL)
     hashing = FeatureHashing(n_features=M, analyzer="char", ngram_range=(1, 2))
-    source = open_documents(path, field=None if form == "txt" else "text", hashing=hashing, tfidf=False)
-    X, places = whole(source, target_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_files, "STEP_BYTES", 5)
+        source = open_documents(path, field=None if form == "txt" else "text", hashing=hashing, tfidf=False)
+        X, places = whole(source, target_bytes)
     same(X, vectorized(documents, analyzer="char", ngram_range=(1, 2)))
     data = path.read_bytes()
     assert all(place == 0 or data[place - 1 : place] == b"\n" for place in places)
@@ -294,7 +304,7 @@ def test_every_cut_of_a_small_file(tmp_path, mark):
         assert [*left.places, *right.places][2] == data.index(b"zwei")
 
 
-def test_a_quoted_line_feed_is_never_cut(tmp_path):
+def test_a_quoted_line_feed_is_never_cut(tmp_path, small_steps):
     """Stray quotes, doubled quotes and text that looks like other records."""
     cells = ['5" pipe', 'a\n1,"b\n2,c', '""\n""', 'x,y\r\nz,"', "", '"', "plain", '6" pipe']
     file = io.StringIO(newline="")
@@ -304,6 +314,7 @@ def test_a_quoted_line_feed_is_never_cut(tmp_path):
     path.write_bytes(text.encode())
     source = open_documents(path, field="text", hashing=FeatureHashing(n_features=M, analyzer="char"), tfidf=False)
     wanted = vectorized([*cells, '5" pipe', '7" x 8"', "tail"], analyzer="char")
+    assert len(source.chunks(1)) > 4
     for target_bytes in (1, 40, 200, 1 << 20):
         same(whole(source, target_bytes)[0], wanted)
 
@@ -396,7 +407,7 @@ def test_fields_of_several_columns(tmp_path):
         ("x.csv", b"id,text\n1,a\n2,\xe9\n", r"x.csv, line 3 \(byte 14\): byte 0xe9 is not UTF-8"),
     ],
 )  # fmt: skip
-def test_malformed_text_is_named(tmp_path, name, text, message, target_bytes):
+def test_malformed_text_is_named(tmp_path, small_steps, name, text, message, target_bytes):
     for path, data in ((tmp_path / name, text), (tmp_path / "packed" / f"{name}.gz", gzip.compress(text))):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
@@ -417,6 +428,15 @@ def test_documents_of_long_lines_are_sampled_where_there_are_no_others(tmp_path)
     (tmp_path / "x.txt").write_text(("w12 " * 400_000 + "\n") * 3)
     source = open_documents(tmp_path / "x.txt", tfidf=False)
     assert 3 <= source.estimated_rows <= 5
+
+
+@cases("n_rows", [4001, 4004, 4008])
+def test_plain_lines_are_sampled_at_eight_places(tmp_path, n_rows):
+    path = tmp_path / "x.txt"
+    path.write_text("red fish, blue fish, and a hundred other words of the sea\n" * n_rows)
+    batch, n_bytes = TextFiles([path], TextFormat("lines", "text", "strict")).sample()
+    assert n_bytes == path.stat().st_size
+    assert {*(8 * batch.places // path.stat().st_size).tolist()} == {*range(8)}
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
