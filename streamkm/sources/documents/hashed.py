@@ -63,7 +63,7 @@ class HashedText(RowSource):
         batch, text_bytes = self.documents.sample()
         if not batch.documents:  # long ones alone, of files
             return LONG_DENSITY, None if text_bytes is None else max(1, round(text_bytes / LONG_BYTES)), None
-        X: Any = self._rows(batch).X
+        X: sp.csr_array = self._rows(batch).X
         seen = max(batch.n_bytes, 1)
         decoded = X.nnz * (self.dtype.itemsize + _VALUE_BYTES) + X.shape[0] * _ROW_BYTES
         density = max(decoded / seen, 0.01)

@@ -5,6 +5,7 @@ Knows Arrow's types and no file. A layout is a small picklable value.
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
 from collections import Counter
@@ -37,10 +38,7 @@ from streamkm.sources.frames import check_same_columns, index_of
 from streamkm.sources.tables.csv_format import is_number
 
 _SHOWN_COLUMNS = 12
-_HINTS = {  # of what a text that should be a number may be
-    re.compile(r"[-+]?\d+,\d+$"): ', or for decimal commas pass a frame by pandas.read_csv(path, decimal=",")',
-    re.compile(r"[-.\d]+[;|\t ][-.\d]"): ', or for another delimiter in CSV pass it, as in delimiter=";"',
-}
+_COMMA, _DELIMITED = re.compile(r"[-+]?\d+,\d+$"), re.compile(r"[-.\d]+([;|\t ])[-.\d]")  # numbers in text
 _BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
 
 
@@ -353,7 +351,9 @@ def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]
             remedy = f'If it identifies rows, pass id_column="{column}". {remedy}'
         remedy += ', or pass categories="onehot" or categories="hash"'
         text = "" if row is None else values[row].strip()
-        remedy += next((hint for form, hint in _HINTS.items() if form.match(text)), "")
+        remedy += '. Decimal commas? Pass pandas.read_csv(path, decimal=",")' if _COMMA.match(text) else ""
+        found = _DELIMITED.match(text)
+        remedy += f". It seems to be another delimiter; pass delimiter={json.dumps(found[1])}" if found else ""
     elif is_date(kind):
         remedy += ', or pass dates="days" to read days since 1970'
     what = "contains text" if is_text else f"has type {kind}"
