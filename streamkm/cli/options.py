@@ -21,7 +21,7 @@ _FITS = ("fit", "plan")
 _PARAMETERS = {"seed": "random_state", "threads": "executor", "output": "directory", "no_report": "report"}
 # a parameter, alone or with its value, which a message may leave to the reader; or as the one argument of a class
 _NAMED = re.compile(
-    r"""([A-Z]\w+\()?(?<![\w./=-])([a-z]\w*)(=(?!\{)(?:"[^"]*"|'[^']*'|\[[^]]*\]|[\w.+-]*\w|))?(?![\w./(])(?(1)\))"""
+    r"""([A-Z]\w+\()?(?<![\w./=-])([a-z]\w*)(=(?!\{)(?:"[^"]*"|'[^']*'|\[[^]]*\]|[\w.+-]*\w|))?(?![\w("']|[./]\w)(?(1)\))"""
 )
 
 
@@ -82,7 +82,11 @@ _ESTIMATOR_KEYS: dict[str, tuple[Any, ...]] = {
     "metric": (None, "NAME", "euclidean, cosine or spherical.  [default: euclidean]"),
     "preprocess": (_steps, "A,B", _STEPS_HELP),
     "memory_limit": (None, "SIZE", _MEMORY_HELP),
-    "refine": (int, "N", "Further passes, each an exact step on all rows."),
+    "refine": (
+        lambda value: value if value == "auto" else int(value),
+        "N",
+        "Further passes, each an exact step on all rows.",
+    ),
     "invalid": (None, "raise|skip|mean", "NaN or infinity: skip labels rows -1.  [default: raise]"),
     "threads": (int, "N", _THREADS_HELP),
 }

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 LITTLE_EXPLAINED, FEW_ROWS, MUCH_OBJECTIVE = 0.1, 0.001, 0.1  # shares from which a result is poor
 MANY_DEVIATIONS = 10  # of a few rows from the mean of all, which is poor too
+MOST_ERRORS = 3  # between the objective and what the sample predicted
 FEWEST_COUNTED = 200  # sampled rows by which a feature is known as a counter
 LONGEST_NAME = 16
 _HEAD = 1 << 10  # characters that a page is known by
@@ -201,7 +202,7 @@ def _picture(values: NDArray[Any], shape: tuple[int, ...], low: float, high: flo
 def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[str]:
     """Sentences that warn of a poor result.
 
-    `result`: ``objective``, and where known ``explained``.
+    `result`: ``objective``, and where known ``explained``, ``expected_inertia`` and its error.
     """
     objective, explained = result["objective"], result.get("explained")
     if explained is not None and explained < LITTLE_EXPLAINED:
@@ -217,6 +218,12 @@ def cautions(rows: Sequence[ClusterRow], result: Mapping[str, Any]) -> Iterator[
                 f"{row.size:,.6g} rows of {n_rows:,.9g} lie far away, cluster {row.cluster} with {share:.0%} of the "
                 f"objective{look}"
             )
+    expected, error = result.get("expected_inertia"), result.get("expected_inertia_error")
+    if expected is not None and error and abs(objective - expected) > MOST_ERRORS * error:
+        yield (
+            f"the sample predicted an objective of {expected:,.6g} +- {error:,.2g}, and all rows give {objective:,.6g}"
+            '; it misses rows that matter: pass coreset="sensitivity", or raise memory_limit'
+        )
 
 
 def counter_cautions(rows: NDArray[np.float64], n_rows: int, name: Callable[[int], str]) -> Iterator[str]:

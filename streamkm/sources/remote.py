@@ -204,8 +204,10 @@ def unchanged(files: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-            list(threads.map(check_same, files))
+        objects = [file for file in files if isinstance(file, Address)]
+        if objects:
+            with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
+                list(threads.map(check_same, objects))
 
 
 def check_same(file: str) -> None:

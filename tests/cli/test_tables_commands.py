@@ -137,7 +137,7 @@ def test_what_is_refused(trips):
     assert "NaN in column 'fare', trips.csv, line 9" in said
     assert "--invalid skip" in said
     Path("semi.csv").write_text("a;b\n1;2\n3;4\n")
-    assert "delimiter in CSV, pass it, as in --set 'data.delimiter=;'" in run("fit", "semi.csv", "-k", 2, code=2)
+    assert "another delimiter; pass --set 'data.delimiter=;'" in run("fit", "semi.csv", "-k", 2, code=2)
     assert "rows       2" in run("fit", "semi.csv", "-k", 2, "--no-report", "--set", "data.delimiter=;")
     Path("late.csv").write_text("a,b\n" + 50 * "1,2\n" + "3,oops\n")
     assert "column 'b' contains text ('oops' in row 50)" in run("fit", "late.csv", "-k", 2, code=2)

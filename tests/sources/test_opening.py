@@ -147,7 +147,7 @@ class TestObjects:
     def test_what_numpy_makes_an_array_of(self):
         pd = pytest.importorskip("pandas")
         np.testing.assert_array_equal(all_rows(open_source(pd.DataFrame(X))), X)
-        with pytest.raises(InvalidInputError, match=r"column 'b' of data frame contains text \('x' in row 0\)"):
+        with pytest.raises(InvalidInputError, match=r"data frame: column 'b' contains text \('x' in row 0\)"):
             open_source(pd.DataFrame({"a": [1.0, 2.0], "b": ["x", "y"]}))
         with pytest.raises(InvalidInputError, match=r"data frame cannot be made an Arrow table.*column b"):
             open_source(pd.DataFrame({"a": [1.0, 2.0], "b": [{}, []]}))

@@ -645,5 +645,5 @@ def test_configurations_and_commands_take_urls(s3, tmp_path, local):
     written = "".join(path.read_text() for path in (tmp_path / "out").glob("*.json"))
     assert f"s3://{BUCKET}/x.svm" in written
     assert "secret" not in written
-    with pytest.raises(ConfigError, match=r"data.storage_options must be keys with values or null, got 3"):
+    with pytest.raises(ConfigError, match=r"data.storage_options must be a valid dictionary, got "):
         load_run(config, [Override("data.storage_options", 3, "--set")])
