@@ -152,7 +152,7 @@ def test_the_command_line_and_configurations(tmp_path, monkeypatch):
         for arguments in (["fit", "x.csv", *common, "--preprocess", text, "-o", "one"], ["fit", "c.yaml", "-q"]):
             result = run.invoke(main, arguments)
             assert result.exit_code == 0, result.output
-        for wrong, message in (("weight:age", "no column with its weight"), ("log1p:a,log1p:b", "there twice")):
+        for wrong, message in (("weight:age", "needed: columns with weigh"), ("log1p:a,log1p:b", "there twice")):
             result = run.invoke(main, ["fit", "x.csv", *common, "--preprocess", wrong, "-o", "three"])
             assert result.exit_code == 2
             assert message in result.output

@@ -275,7 +275,7 @@ def test_configurations_have_them(tmp_path):
     given = [parse_set(f"data.path={tmp_path / 'x.npy'}"), parse_set("estimator.preprocess=[total, log1p]")]
     run = load_run(None, given)
     assert run.estimator.preprocess == ["total", "log1p"]
-    with pytest.raises(ConfigError, match=r"estimator.preprocess must be a list of standardize, robust, .* or null"):
+    with pytest.raises(ConfigError, match=r"estimator.preprocess must be 'standardize', 'robust', .* or 'unit'"):
         load_run(None, [*given[:1], parse_set("estimator.preprocess=[scale]")])
 
 
