@@ -57,6 +57,10 @@ def _sizes(value: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
+def _count(value: str) -> int | str:
+    return value if value == "auto" else int(value)
+
+
 def _names(value: str) -> list[str]:
     return value.split(",")
 
@@ -82,13 +86,9 @@ _ESTIMATOR_KEYS: dict[str, tuple[Any, ...]] = {
     "metric": (None, "NAME", "euclidean, cosine or spherical.  [default: euclidean]"),
     "preprocess": (_steps, "A,B", _STEPS_HELP),
     "memory_limit": (None, "SIZE", _MEMORY_HELP),
-    "refine": (
-        lambda value: value if value == "auto" else int(value),
-        "N",
-        "Further passes, each an exact step on all rows.",
-    ),
+    "refine": (_count, "N", "Further passes, each an exact step on all rows."),
     "invalid": (None, "raise|skip|mean", "NaN or infinity: skip labels rows -1.  [default: raise]"),
-    "threads": (int, "N", _THREADS_HELP),
+    "threads": (_count, "N", _THREADS_HELP),
 }
 _OUTPUT_KEYS: dict[str, tuple[Any, ...]] = {"output": (None, "PATH", "Results directory.  [default: streamkm-out]")}
 FIT_KEYS: dict[str, tuple[Any, ...]] = {

@@ -90,7 +90,8 @@ def fates_of_columns(source: RowSource) -> list[tuple[str, str]]:
 
     X = next(source.stream(_HEAD_BYTES)).X
     X, names = X[np.isfinite(X).all(axis=1)], source.feature_names or ()
-    told = table_columns(X, np.arange(len(X)), names).told(lambda number: names[number]) if len(X) > 1 else ()
+    name = names.__getitem__ if names else "x{}".format
+    told = table_columns(X, np.arange(len(X)), names).told(name) if len(X) > 1 else ()
     return [(f"by {len(X):,} rows", line) for line in told]
 
 

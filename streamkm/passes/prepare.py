@@ -5,6 +5,7 @@ Knows nothing of estimators.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,8 @@ from streamkm.preparation.scaling import Scaling
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import PreparedRows
+
+logger = logging.getLogger(__name__)
 
 SAMPLE_SEED = 0  # of the rows that quartiles are found on: the same whatever a fit draws
 
@@ -127,7 +130,10 @@ def _found(context: PassContext, step: str, record: str, sample_rows: int, progr
             rule = SampleRule.of(sample_rows, SAMPLE_SEED, source.estimated_rows, NO_WEIGHTS)
             sample = sketch_pass(context, Gathered(rule), stage).sample
             if step == "table":
-                found = table_columns(sample.X, sample.rows, source.feature_names or ())
+                names = source.feature_names or ()
+                found = table_columns(sample.X, sample.rows, names)
+                for line in found.told(names.__getitem__ if names else "x{}".format):
+                    logger.info("table: %s", line)
             else:
                 found = quartile_scaling(sample.X)
         else:

@@ -5,15 +5,12 @@ Knows nothing of files and estimators.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.preparation.scaling import Table, rounding_of
-
-logger = logging.getLogger(__name__)
 
 SKEWED = 0.35  # of the distance of the outer quantiles, the difference of their distances from the median
 EVENER = 0.75  # as much of it a logarithm may leave
@@ -31,10 +28,7 @@ def table_columns(X: NDArray[np.generic], rows: NDArray[np.int64], names: Sequen
     for number in range(X.shape[1]):
         name = names[number] if names else ""
         found[:, number] = _column(X[:, number].astype(np.float64), rows, name, rounding_of(X.dtype))
-    table = Table(*found)
-    for line in table.told(lambda number: names[number] if names else f"x{number}"):
-        logger.info("table: %s", line)
-    return table
+    return Table(*found)
 
 
 def _column(values: NDArray[np.float64], rows: NDArray[np.int64], name: str, rounding: float) -> tuple[float, ...]:

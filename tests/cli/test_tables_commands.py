@@ -271,6 +271,10 @@ def test_plan_says_what_becomes_of_columns_of_a_table(baskets):
     assert re.search(r"^by 120 rows +line is left out: it is a counter$", said, re.M)
     assert re.search(r"^by 120 rows +same is left out: it is constant$", said, re.M)
     assert "by 120 rows" not in run("plan", *given, "--preprocess", "none")
+    np.save("x.npy", np.column_stack([rng.normal(size=120), rng.lognormal(0, 2, 120)]))
+    assert re.search(
+        r"^by 120 rows +logarithms are taken of x1$", run("plan", "x.npy", "-k", 2, "--preprocess", "table"), re.M
+    )
     columns = run("sweep", *given[:1], "-k", "2:3", *given[3:], "--preprocess", "none", "-q", "-o", "none")
     assert not columns
     values = json.loads(Path("none/sweep.json").read_text()), json.loads(_swept(given[3:]).read_text())

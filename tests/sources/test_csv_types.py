@@ -91,10 +91,14 @@ def test_later_files_have_the_types_of_the_fit(tmp_path):
     np.testing.assert_array_equal(model.predict(tmp_path / "y.csv"), model.labels_[:2])
 
 
-def test_a_first_column_without_a_name_is_an_index(tmp_path):
+@pytest.mark.parametrize(("first", "told"), [((0, 1, 2), False), ((0.5, 0.7, 0.1), True), ((1, 1, 2), True)])
+def test_a_first_column_without_a_name_is_an_index_and_is_told_where_it_is_none(tmp_path, recwarn, first, told):
     path = tmp_path / "x.csv"
-    for values in ("0 1 2", "3 3 4"):
-        path.write_text(",a\n" + "".join(f"{value},1\n" for value in values.split()))
-        assert open_source(path).feature_names == ("a",)
-        assert open_source(path).details()["left out"] == "'' (index)"
-        assert open_source(path, columns="").feature_names == ("",)
+    path.write_text(",a,b\n" + "".join(f"{value},{row},{row**2}\n" for row, value in enumerate(first)))
+    np.testing.assert_array_equal(assemble(open_source(path).stream(1000), 2), [[0, 0], [1, 1], [2, 4]])
+    assert any("its first column has no name and is left out" in str(each.message) for each in recwarn) is told
+    assert open_source(path).details()["left out"] == "'' (index)"
+    n_warned = len(recwarn)
+    assert assemble(open_source(path, columns=["", "a"]).stream(1000), 2)[:, 0].tolist() == list(first)
+    assert list(open_source(path, exclude="").feature_names) == ["a", "b"]
+    assert len(recwarn) == n_warned

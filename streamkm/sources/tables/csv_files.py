@@ -6,6 +6,7 @@ A chunk owns the records that start in its bytes, so nothing is scanned beforeha
 from __future__ import annotations
 
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
+from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, StreamkmWarning
 from streamkm.core.progress import Stage
 from streamkm.kernels.text.csv_numbers import parse_numbers
 from streamkm.kernels.text.words import WINDOW
@@ -113,7 +114,12 @@ class CsvFiles(RowSource, ABC):
             if self._columns[number]:
                 check_file(names, first, options, self.paths[number], path)
         texts = dict.fromkeys(options.categories if isinstance(options.categories, dict) else (), pa.string())
-        table, _ = self._table(part, head, base, chosen, texts)
+        unnamed = [name for name in first[:1] if not name and name not in (*chosen, *options.exclude)]
+        table, _ = self._table(part, head, base, [*chosen, *unnamed], texts)
+        for column in map(table.column, unnamed):
+            if pa.types.is_floating(column.type) or len(column.unique()) < len(column):
+                taken = 'columns= with "" among the names takes it, exclude="" leaves it out without this warning'
+                warnings.warn(f"{path}: its first column has no name and is left out; {taken}", StreamkmWarning, 2)
         self._rows_a_byte = table.num_rows / len(head)
         self._counts = any(pa.types.is_integer(table.column(name).type) for name in chosen)
         kinds = {name: kind_of(table.column(name), has_days=options.has_days) for name in chosen if name not in texts}
@@ -155,12 +161,7 @@ class CsvFiles(RowSource, ABC):
         return found
 
     def _table(
-        self,
-        part: int,
-        text: Text,
-        base: int,
-        names: Sequence[str],
-        types: Mapping[str, Any],
+        self, part: int, text: Text, base: int, names: Sequence[str], types: Mapping[str, Any]
     ) -> tuple[Any, NDArray[np.int64]]:
         """Columns of a text as a pyarrow.Table, and the place of each row; types that are not given are inferred."""
         keys, columns = self._options.keys_of(part), self._columns[part]
