@@ -11,7 +11,7 @@ import click
 
 from streamkm.cli.common import Talk, work
 from streamkm.cli.options import data_options, invalid_option, preprocess_option, restart_option
-from streamkm.core.atomic_io import check_new, replace_file, writing
+from streamkm.core.atomic_io import check_new
 from streamkm.core.exceptions import InvalidParameterError, OutputError
 
 SWEEP_CSV, SWEEP_JSON, SWEEP_SVG = "sweep.csv", "sweep.json", "sweep.svg"
@@ -96,7 +96,7 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
     """
     with Talk(**options) as talk:
         from streamkm.cli.data import usual_steps
-        from streamkm.cli.results import check_target, json_text, write_texts
+        from streamkm.cli.results import check_target, json_text, stage_texts, staged
         from streamkm.model_selection.sweep import sweep as run_sweep
         from streamkm.reports.report import has_matplotlib
 
@@ -112,7 +112,8 @@ def sweep(paths: Sequence[str], n_clusters: str, output: str, settings: Sequence
             from streamkm.reports.figures import svg_file
 
             texts[SWEEP_SVG] = svg_file(result.plot())
-        write_texts(output, texts, SWEEP_RESULTS, overwrite=options["overwrite"])
+        with staged(Path(output), SWEEP_RESULTS, overwrite=options["overwrite"]) as stage:
+            stage_texts(stage, texts)
         talk.say([*result.lines(), ("results", output)])
 
 
@@ -153,8 +154,7 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
     compared; the summary says how many these are, about. A run that was interrupted goes on where it was.
     """
     with Talk(**options) as talk:
-        import numpy as np
-
+        from streamkm.cli.results import write_npy
         from streamkm.deduplication import dedupe as find_duplicates
         from streamkm.engine.checkpoint import KeptDirectory, forget, records
 
@@ -162,8 +162,6 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
         if place.suffix != ".npy":
             raise OutputError(f"row numbers are written as .npy, not as {place.name}; choose such a name with -o")
         check_new(place, overwrite=options["overwrite"])
-        with writing(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
         directory = KeptDirectory(f"{output}.checkpoint")
         records(directory)  # refuses a directory of other files before data are opened
         if options["restart"]:
@@ -177,7 +175,6 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
                 random_state=options["seed"],
                 **{name: options[name] for name in ("threshold", "keep", "memory_limit", "executor", "invalid")},
             )
-        may, size = options["overwrite"], found.rows.nbytes
-        replace_file(output, lambda file: np.save(file, found.rows, allow_pickle=False), size, overwrite=may)
+        write_npy(output, found.rows, overwrite=options["overwrite"])
         forget(directory)
         talk.say([*found.lines()[:-1], talk.time(), ("numbers", output)])  # not that of the stages alone

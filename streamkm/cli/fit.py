@@ -26,6 +26,7 @@ from streamkm.core.exceptions import ConfigError, OutputError
 if TYPE_CHECKING:
     from streamkm.cli.config import Run
     from streamkm.planning.plan import Plan
+    from streamkm.sources.base import RowSource
 
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,121 +59,115 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
     files with a document each (other files with --set data.format=files). What the command line says wins over the
     configuration.
     """
-    config = _configuration(inputs, settings, options["n_clusters"])
     with Talk(**options) as talk:
-        image_shape, no_checkpoint, many = options["image_shape"], options["no_checkpoint"], options["n_clusters"]
-        run = _load(config, inputs, settings, options)
+        run, many = _load(inputs, settings, options), options["n_clusters"]
         from streamkm.cli import results
-        from streamkm.cli.results import (
-            INCREMENTAL,
-            REPORT,
-            RESULT_NAMES,
-            SUMMARY,
-            check_target,
-            json_text,
-            prepare_labels,
-            stage_texts,
-            staged,
-        )
         from streamkm.cli.summary import clusters_text, result_lines
         from streamkm.engine import open_cluster
         from streamkm.engine.checkpoint import RESULTS
         from streamkm.estimators.fit_summary import cluster_summary, shown_clusters, summarize
         from streamkm.estimators.kmeans import StreamKMeans
 
-        estimator, place = talk.prepare(run.estimator), Path(run.output.directory)
-        directory = run.checkpoint or f"{place}.checkpoint"
-        made, may = _check_places(run, place, None if no_checkpoint else directory, many, options)
+        estimator, output, place = talk.prepare(run.estimator), run.output, Path(run.output.directory)
+        directory = None if options["no_checkpoint"] else run.checkpoint or f"{place}.checkpoint"
+        digest, may = _check_places(run, place, directory, many, options)
         with ExitStack() as stack:
             stack.enter_context(open_cluster(run.cluster))
             talk.plan(_planned(run))
             source = run.data.weighted(estimator.executor, estimator.memory_limit)
             _choose_number(estimator, source, many)
             saved = None
-            if not no_checkpoint:
+            if directory is not None:
                 saved = stack.enter_context(_checkpoint(run, source, directory, options["resume"], options["restart"]))
             spread = run.cluster is not None and isinstance(estimator, StreamKMeans)
-            kept = {"labels_to": prepare_labels(place, run.output.labels)} if spread else {}
+            kept = {"labels_to": results.prepare_labels(place, output.labels)} if spread else {}
             estimator.fit(source, checkpoint=saved, **kept)
             fitted_at, found = time.perf_counter(), cluster_summary(estimator)
-            summary = summarize(estimator, found) | {"run": made}
+            summary = summarize(estimator, found) | {results.RUN: {"digest": digest}}
             talk.book("start", summary, fitted_at)
             if source.id_column is not None and found is not None:
                 summary["clusters"] = shown_clusters(estimator, summary["clusters"], source, None)
-            with staged(place, RESULT_NAMES, overwrite=may) as stage:
-                fitted, form = (source, run.data.text), run.output.labels
-                further = _incremental(run, many) if run.output.incremental else None
-                results.write_results(stage, estimator, summary, labels_format=form, data=fitted, incremental=further)
+            with results.staged(place, results.RESULT_NAMES, overwrite=may) as stage:
+                _write(stage, run, estimator, summary, source, many)
+                if output.report:
+                    page = results.results_page(place, output.labels, summary, estimator, options["image_shape"])
+                    results.stage_texts(stage, {results.REPORT: page})
                 talk.book("writing", summary, time.perf_counter())
-                if run.output.report:
-                    page = results.results_page(place, form, summary, estimator, image_shape)
-                    stage_texts(stage, {REPORT: page})
-                    talk.book("report", summary, time.perf_counter())
-                stage_texts(stage, {SUMMARY: json_text(summary)})
+                results.stage_texts(stage, {results.SUMMARY: results.json_text(summary)})
                 if saved is not None:
-                    check_target(place, overwrite=may)
+                    results.check_target(place, overwrite=may)
                     saved.save(RESULTS, {}, {"place": os.path.abspath(place)})  # which it may replace when it goes on
             if saved is not None:
                 saved.discard()
-        told = [*result_lines(summary), talk.time(summary["stages"]), ("results", run.output.directory)]
-        told += [("go on with", f"{run.output.directory}/{INCREMENTAL}")] if run.output.incremental else []
-        talk.say(told, "" if found is None else clusters_text(found, summary["clusters"]), 1 + run.output.incremental)
+        told = [*result_lines(summary), talk.time(summary["stages"]), ("results", output.directory)]
+        told += [("go on with", f"{output.directory}/{results.INCREMENTAL}")] if output.incremental else []
+        talk.say(told, "" if found is None else clusters_text(found, summary["clusters"]), 1 + output.incremental)
+
+
+def _write(stage: Path, run: Run, estimator: Any, summary: dict[str, Any], source: RowSource, many: Any) -> None:
+    """Write labels, models and how documents were opened; a summary gets the pass that a table of labels takes."""
+    from streamkm.cli import results
+    from streamkm.cli.data import write_text_settings
+    from streamkm.estimators.fit_summary import add_pass
+
+    labelled = results.stage_labels(stage, estimator, run.output.labels, source)
+    if labelled is not None:
+        add_pass(summary, labelled)
+    estimator.save(stage / results.MODEL)
+    if run.output.incremental:
+        more = estimator.incremental(half_life=run.output.half_life)
+        more.set_params(n_clusters=many or more.n_clusters).save(stage / results.INCREMENTAL)
+    write_text_settings(stage, source, run.data.text)
 
 
 def _check_places(
     run: Run, place: Path, checkpoint: str | None, many: Any, options: dict[str, Any]
-) -> tuple[dict[str, str], bool]:
-    """Refuse a directory of other files, and pictures of another size, before a fit that may take hours.
+) -> tuple[str, bool]:
+    """What tells the run from others, and whether it may replace results; refuses a directory of other files.
 
-    Gives what tells the run from others, and whether it may replace results. Ends the command if it is to be resumed
-    and the directory has its results.
+    Ends the command if it is to be resumed and the directory has its results.
     """
-    from streamkm.cli.results import SUMMARY, check_target, data_digest, earlier_run, json_digest
+    from streamkm.cli.results import SUMMARY, check_target, earlier_run, json_digest
     from streamkm.engine.checkpoint import forget, has_placed, saved_stages
-    from streamkm.estimators.validation import OF_THIS_RUN, plain
+    from streamkm.estimators.validation import plain
     from streamkm.reports.report import check_image_shape
+    from streamkm.sources.fingerprints import fingerprint
 
-    of_no_matter = {*OF_THIS_RUN, "progress", "memory_limit"} - {"random_state"}
-    values = {name: plain(each) for name, each in run.estimator.get_params().items() if name not in of_no_matter}
+    values = run.estimator.get_params()
+    values = {name: plain(values[name]) for name in values.keys() - {"executor", "progress", "memory_limit"}}
     output, text = run.output.model_dump(exclude={"directory", "overwrite"}), (run.data.text, run.data.sublinear_tf)
-    made = {"data": data_digest(run.data.source), "settings": json_digest([values, output, text, many])}
+    digest = json_digest([fingerprint(run.data.source), values, output, text, many])
     stages = saved_stages(checkpoint) if checkpoint is not None else []
-    if options["resume"] and not (stages or run.output.overwrite) and earlier_run(place / SUMMARY) == made:
+    may = run.output.overwrite or (bool(stages) and has_placed(str(checkpoint), place))
+    if options["resume"] and not (stages or may) and earlier_run(place / SUMMARY).get("digest") == digest:
         forget(checkpoint or "")  # of a run that was killed when all was done
         click.echo(f"streamkm: {place} is complete: nothing to resume", err=True)
         click.get_current_context().exit()
-    may = run.output.overwrite or (bool(stages) and has_placed(str(checkpoint), place))
     check_target(place, overwrite=may)
     if options["image_shape"] is not None and run.data.source.n_features is not None:
         check_image_shape(options["image_shape"], run.data.source.n_features)
-    return made, may
+    return digest, may
 
 
 def _planned(run: Run) -> Plan:
     """What a fit will do; refused before it reads a row where a model that goes on is wanted and cannot be made."""
-    plan = run.plan()
-    if not run.output.incremental:
-        if run.output.half_life is not None:
-            raise ConfigError("--half-life is of use with --incremental only; pass both, or leave it out")
-        return plan
     from streamkm.estimators.incremental import unfitted_incremental
     from streamkm.estimators.kmeans import StreamKMeans
 
+    plan, half_life = run.plan(), run.output.half_life
+    if not run.output.incremental:
+        if half_life is not None:
+            raise ConfigError("--half-life is of use with --incremental only; pass both, or leave it out")
+        return plan
     if not isinstance(run.estimator, StreamKMeans):
         raise ConfigError("--incremental is for k-means alone; leave it out, or the section kernel")
-    unfitted_incremental(run.estimator, half_life=run.output.half_life)
+    unfitted_incremental(run.estimator, half_life=half_life)
     if plan.expected_space == "sketch":
         raise ConfigError(
             "--incremental needs clusters in the original space, and this fit will have them in the sketch alone; "
             "raise --memory-limit, pass --set estimator.assign_space=original, or leave --incremental out"
         )
     return plan
-
-
-def _incremental(run: Run, many: Any) -> Any:
-    """The model that goes on from a fit, with the range of clusters if one was given."""
-    made: Any = run.estimator.incremental(half_life=run.output.half_life)
-    return made.set_params(n_clusters=many) if isinstance(many, tuple) else made
 
 
 def _choose_number(estimator: Any, source: Any, many: Any) -> None:
@@ -185,9 +180,6 @@ def _choose_number(estimator: Any, source: Any, many: Any) -> None:
     del more.stream_  # what the fit has found but for the preparation: the rows are taken anew
     more.update(source)
     estimator.set_params(n_clusters=len(more.cluster_ids_), random_state=seed)
-
-
-_PASSES = {"sketch": "the first pass", "sketch-all": "the second pass", "features": "the pass that maps rows"}
 
 
 @contextmanager
@@ -207,27 +199,14 @@ def _checkpoint(run: Run, source: Any, directory: str, resume: bool, restart: bo
                 "or begin anew with --restart"
             )
         if resume:
-            click.echo(f"streamkm: {directory} {_place_of(Path(directory), stages, source)}", err=True)
+            at = f"goes on behind {', '.join(stages)}" if stages else "holds nothing to resume: this run begins anew"
+            click.echo(f"streamkm: {directory} {at}", err=True)
         try:
             yield saved
         except KeyboardInterrupt:
             if saved_stages(directory):
                 click.echo(f"streamkm: what was done is kept in {directory}; go on with --resume", err=True)
             raise
-
-
-def _place_of(directory: Path, stages: Sequence[str], source: Any) -> str:
-    """Where a run goes on: at a row of a pass over all rows that was interrupted, or behind its last record."""
-    from streamkm.engine.checkpoint import load_record
-
-    if not stages:
-        return "holds nothing to resume: this run begins anew"
-    saved = load_record(directory, stages[-1]) if stages[-1] in _PASSES else None
-    if saved is None:
-        return f"goes on behind its last record (it has {', '.join(stages)})"
-    n_done = int(saved[0]["value.n_read"].sum())
-    of = f"{source.n_rows:,}" if source.n_rows is not None else f"about {max(n_done, source.estimated_rows or 0):,}"
-    return f"goes on in {_PASSES[stages[-1]]} at row {n_done:,} of {of}; {n_done:,} rows are not read again"
 
 
 @click.command()
@@ -240,9 +219,8 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
     --categories onehot, and for any --categories of CSV files. Then it says what --preprocess table makes of each
     column by the first rows; the fit decides by rows drawn from all.
     """
-    config = _configuration(inputs, settings, options["n_clusters"])
     with Talk(**options):
-        run = _load(config, inputs, settings, options)
+        run = _load(inputs, settings, options)
         from streamkm.cli.summary import fates_of_columns
 
         planned = run.plan()
@@ -258,29 +236,25 @@ def plan(inputs: Sequence[str], settings: Sequence[str], as_json: bool, **option
             click.echo(aligned([*lines, *fates, *lacking, *counted, ("results", run.output.directory)]))
 
 
-def _configuration(inputs: Sequence[str], settings: Sequence[str], n_clusters: Any) -> str | None:
-    """The configuration that is given, if any; what is wrong by itself is refused before anything is imported."""
-    configs = [path for path in inputs if path.lower().endswith((".yaml", ".yml"))]
-    if configs and len(inputs) > 1:
-        raise click.UsageError(f"give one configuration ({configs[0]}) or data, not both")
-    if not configs and n_clusters is None and not any("estimator.n_clusters" in each for each in settings):
-        raise click.UsageError("say how many clusters: -k 10")
-    return configs[0] if configs else None
-
-
-def _load(config: str | None, inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:
-    """A run from the arguments of `fit` and `plan`; values on the command line win over those of the file."""
+def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any]) -> Run:
+    """A run from the arguments of `fit` and `plan`; values on the command line win over those of a file."""
     from streamkm.cli.config import Override, load_run
 
-    many = options["n_clusters"]
+    many, config = (
+        options["n_clusters"],
+        next((each for each in inputs if each.lower().endswith((".yaml", ".yml"))), None),
+    )
+    if config and len(inputs) > 1:
+        raise click.UsageError(f"give one configuration ({config}) or data, not both")
+    if not config and many is None and not any("estimator.n_clusters" in each for each in settings):
+        raise click.UsageError("say how many clusters: -k 10")
     data = None if config else inputs[0] if len(inputs) == 1 else list(inputs)
     given = (
         ("data.path", data, "DATA"),
         ("estimator.n_clusters", many[1] if isinstance(many, tuple) else many, "-k"),
         ("output.labels", options.get("labels_format"), "--labels-format"),
     )
-    overrides = [*parsed(settings), *(Override(*entry) for entry in given if entry[1] is not None)]
-    run = load_run(config, overrides)
+    run = load_run(config, [*parsed(settings), *(Override(*entry) for entry in given if entry[1] is not None)])
     if isinstance(many, tuple) and not run.output.incremental:
         raise click.UsageError(f"-k {many[0]}:{many[1]} is for fit --incremental; give one number, as -k 10")
     return run

@@ -204,7 +204,7 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
     are hashed and weighted like those of the fit, by text.json and tfidf.npz beside MODEL.
     """
     with Talk(**options) as talk:
-        from streamkm.cli.results import check_labels_target, write_labels
+        from streamkm.cli.results import check_labels_target, write_npy
         from streamkm.cli.summary import rows_text
         from streamkm.estimators.files import load_estimator
         from streamkm.passes.label_tables import Written
@@ -218,7 +218,7 @@ def assign(model: str, paths: Sequence[str], output: str, settings: Sequence[str
         with work(paths, settings, options, model) as source:
             if output.endswith(".npy"):
                 labels = estimator.predict(source)
-                write_labels(output, labels, overwrite=options["overwrite"])
+                write_npy(output, labels, overwrite=options["overwrite"])
             else:
                 labels = estimator.predict_to(source, output, overwrite=options["overwrite"])
         told = labels if isinstance(labels, Written) else Written(labels.shape[0], count_skipped(labels))

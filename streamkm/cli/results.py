@@ -14,12 +14,12 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cli.data import TEXT, TFIDF, write_text_settings
+from streamkm.cli.data import TEXT, TFIDF
 from streamkm.core.atomic_io import (
     check_local,
     check_new,
@@ -33,17 +33,13 @@ from streamkm.core.atomic_io import (
 )
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
-from streamkm.passes.label_tables import SUFFIXES, check_table_place
-from streamkm.passes.labels import OF_LABELS, SKIPPED, check_labels_place
+from streamkm.estimators.labelling import label_places
+from streamkm.passes.label_tables import SUFFIXES
+from streamkm.passes.labels import OF_LABELS, SKIPPED, count_skipped
 from streamkm.reports.maps import cluster_map
-from streamkm.sources.fingerprints import fingerprint
 
 if TYPE_CHECKING:
     from streamkm.core.progress import Stage
-    from streamkm.estimators.incremental import IncrementalKMeans
-    from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
-    from streamkm.estimators.kmeans import StreamKMeans
-    from streamkm.passes.label_tables import Written
     from streamkm.sources.base import RowSource
 
 MODEL, INCREMENTAL, SUMMARY = "model.npz", "incremental.npz", "streamkm.json"
@@ -54,12 +50,11 @@ RESULT_NAMES = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, REPORT, SUMMARY)
 RUN = "run"  # in a summary: what tells whether a call is one that was made before
 _LABELS_PER_CHUNK = 1 << 20
 _LOADING = {
-    ".npy": 'np.load("{}")',
-    ".zarr": 'zarr.open_array("{}")[:]',
-    ".csv": 'pd.read_csv("{}")',
-    ".parquet": 'pd.read_parquet("{}")',
+    ".npy": ("numpy as np", 'np.load("{}")'),
+    ".zarr": ("zarr", 'zarr.open_array("{}")[:]'),
+    ".csv": ("pandas as pd", 'pd.read_csv("{}")'),
+    ".parquet": ("pandas as pd", 'pd.read_parquet("{}")'),
 }
-_MODULES = {".npy": "numpy as np", ".zarr": "zarr", ".csv": "pandas as pd", ".parquet": "pandas as pd"}
 
 
 def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = RESULT_NAMES) -> None:
@@ -86,20 +81,16 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
     _check_writable(directory)
 
 
-def check_labels_target(target: str | os.PathLike[str], *, overwrite: bool) -> None:
+def check_labels_target(target: str, *, overwrite: bool) -> None:
     """As `check_target`, for labels in one file or Zarr array. Raises OutputError, for another suffix too."""
-    path = Path(target)
-    if os.fspath(target).endswith(SUFFIXES):
-        check_table_place(target, overwrite=overwrite)
-    elif path.suffix == ".zarr":
-        check_labels_place(target, overwrite=overwrite)
-    elif path.suffix == ".npy":
+    if target.endswith(".npy"):
         check_new(target, overwrite=overwrite)
+    elif target.endswith((".zarr", *SUFFIXES)):
+        label_places(target, overwrite=overwrite)
     else:
-        raise OutputError(
-            f"labels are written as .npy, .zarr, .csv or .parquet, not as {path.name}; choose such a name with -o"
-        )
-    _check_writable(path.parent)
+        named = f"labels are written as .npy, .zarr, .csv or .parquet, not as {Path(target).name}"
+        raise OutputError(f"{named}; choose such a name with -o")
+    _check_writable(Path(target).parent)
 
 
 def _check_writable(directory: Path) -> None:
@@ -111,12 +102,11 @@ def _check_writable(directory: Path) -> None:
         raise OutputError(f"no permission to write in {nearest}; choose another directory with -o")
 
 
-def write_labels(path: str | os.PathLike[str], labels: NDArray[np.int32], *, overwrite: bool = False) -> None:
-    """Write labels (n,) as one .npy file; readers see the old file or the whole new one."""
-    target = Path(path)
-    with writing(target, labels.nbytes):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(target, lambda file: np.save(file, labels, allow_pickle=False), labels.nbytes, overwrite=overwrite)
+def write_npy(path: str | os.PathLike[str], values: NDArray[Any], *, overwrite: bool = False) -> None:
+    """Write one .npy file; readers see the old file or the whole new one."""
+    with writing(path, values.nbytes):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, lambda file: np.save(file, values, allow_pickle=False), values.nbytes, overwrite=overwrite)
 
 
 def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Path | None:
@@ -136,31 +126,6 @@ def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Pat
     return place
 
 
-def write_results(
-    stage: Path,
-    estimator: StreamKMeans | StreamKernelKMeans,
-    summary: dict[str, Any],
-    *,
-    labels_format: str,
-    data: tuple[RowSource, dict[str, Any]],
-    incremental: IncrementalKMeans | None = None,
-) -> None:
-    """Write all results of a fit but its summary, which gets the pass that a table of labels takes, and its report.
-
-    `data`: what was fitted, and how documents are to be opened to be assigned later. `incremental`: what goes on from
-    the fit.
-    """
-    labelled = stage_labels(stage, estimator, labels_format, data[0])
-    if labelled is not None:
-        from streamkm.estimators.fit_summary import add_pass
-
-        add_pass(summary, labelled)
-    estimator.save(stage / MODEL)
-    if incremental is not None:
-        incremental.save(stage / INCREMENTAL)
-    write_text_settings(stage, *data)
-
-
 def results_page(
     place: Path, labels_format: str, summary: dict[str, Any], estimator: Any, image_shape: Sequence[int] | None
 ) -> str:
@@ -176,12 +141,11 @@ def results_page(
 
 def _next_steps(folder: Path, name: str, result: Mapping[str, Any]) -> str:
     """Commands and lines of Python that take up the results in a directory, whose labels have a name."""
-    labels, suffix = folder / name, Path(name).suffix
+    module, loading = _LOADING[Path(name).suffix]
     kind, last = ("StreamKernelKMeans", "predict(X)") if "trace_residual" in result else ("StreamKMeans", "summary()")
     return (
         f"# label more rows of this kind\nstreamkm assign {folder / MODEL} MORE_DATA -o more-{name}\n\n"
-        f"# in Python\nimport {_MODULES[suffix]}\nfrom streamkm import {kind}\n"
-        f"labels = {_LOADING[suffix].format(labels)}\n"
+        f"# in Python\nimport {module}\nfrom streamkm import {kind}\nlabels = {loading.format(folder / name)}\n"
         f'kmeans = {kind}.load("{folder / MODEL}")\nprint(kmeans.{last})'
     )
 
@@ -190,29 +154,20 @@ def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSou
     """Write the labels of a fit or an update among what takes its place later; give the pass that a table takes."""
     labels = stage / f"labels.{labels_format}"
     if labels.suffix in SUFFIXES:
-        written: Written = estimator.predict_to(source, labels)
-        return written.stage
+        return cast("Stage", estimator.predict_to(source, labels).stage)
     found = estimator.labels_
     with writing(labels, 4 * found.shape[0]):
         if not isinstance(found, np.ndarray):  # workers have written them to a Zarr array
             os.replace(found.store.root, labels)
         elif labels.suffix == ".npy":
-            replace_file(labels, lambda file: np.save(file, found, allow_pickle=False), found.nbytes)
+            write_npy(labels, found)
         else:
             import zarr
 
-            chunks = (min(_LABELS_PER_CHUNK, max(1, len(found))),)
-            skipped: dict[str, Any] = {SKIPPED: int(np.count_nonzero(found < 0))}
+            skipped: dict[str, Any] = {SKIPPED: count_skipped(found)}
+            chunks = (min(_LABELS_PER_CHUNK, len(found)),)
             zarr.create_array(str(labels), data=found, chunks=chunks, attributes=skipped)
     return None
-
-
-def write_texts(
-    directory: str | os.PathLike[str], texts: Mapping[str, str], replaced: Sequence[str], *, overwrite: bool
-) -> None:
-    """Write text files of results by name, as `staged` does."""
-    with staged(Path(directory), replaced, overwrite=overwrite) as stage:
-        stage_texts(stage, texts)
 
 
 def stage_texts(stage: Path, texts: Mapping[str, str]) -> None:
@@ -253,17 +208,11 @@ def staged(directory: Path, replaced: Sequence[str], *, overwrite: bool) -> Iter
 
 
 def earlier_run(path: Path) -> dict[str, str]:
-    """What an update that has written its results says of itself; nothing where there is none."""
+    """What a run that has written its results says of itself; nothing where there is none."""
     try:
-        run = json.loads(path.read_text("utf-8"))[RUN]
+        return dict(json.loads(path.read_text("utf-8"))[RUN])
     except (OSError, ValueError, KeyError, TypeError):  # not written, or by something else: `check_target` judges
         return {}
-    return run if isinstance(run, dict) else {}
-
-
-def data_digest(source: RowSource) -> str:
-    """What tells data from others, without their names."""
-    return json_digest(fingerprint(source))
 
 
 def json_digest(values: Any) -> str:
