@@ -22,8 +22,8 @@ import yaml
 from streamkm.cli.data import TEXT, Opened, open_configured, read_table_settings, read_text_settings, usual_steps
 from streamkm.cli.options import COLUMN_FLAGS
 from streamkm.cli.schema import SECTIONS, Output, flat_parameters, validate
-from streamkm.cli.summary import FEATURES, columns_text, fit_command, fit_options, seen_columns, source_lines
-from streamkm.core.display import MASK, aligned, masked
+from streamkm.cli.summary import source_lines, table_text
+from streamkm.core.display import MASK, aligned
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, StreamkmError
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
@@ -165,26 +165,14 @@ def _cluster(given: dict[str, Any], origin: str, threads: int | str) -> ClusterS
 
 
 def inspected(path: str, overrides: Sequence[Override]) -> str:
-    """Text on a source; on a table also a line for each column, and the command that fits it."""
-    given = {each.key.removeprefix("data."): each.value for each in overrides if each.key.startswith("data.")}
-    given |= {key: [given[key]] for key in ("columns", "exclude") if isinstance(given.get(key), str)}
-    form = {key: value for key, value in given.items() if key not in COLUMN_FLAGS}
+    """Text on a source; on a table of which nothing is said also each column, and the command that fits it."""
+    form = {each.key.removeprefix("data."): each.value for each in overrides if each.key.startswith("data.")}
     try:
-        if len(given) == len(overrides):  # no documents
+        if len(form) == len(overrides) and not form.keys() & set(COLUMN_FLAGS):  # no documents
             with suppress(StreamkmError, TypeError):  # what is wrong is said where the source is opened
                 open_source(path, **form, categories=HeadRead)
     except HeadRead as read:
-        known, head = read.args
-        columns, n_rows = seen_columns(known, head, given), head.num_rows
-        options = fit_options(columns, given)
-        texts = {each.name: "hash" for each in columns if each.use in ("one-hot", "hashed")}
-        hashed = {"categories": texts} if isinstance(options.get("categories"), str) else {}  # reads no rows
-        has_features = any(each.use in FEATURES for each in columns)
-        lines = source_lines(open_source(path, **{**options, **hashed})) if has_features else [("data", masked(path))]
-        kept = [line for line in lines if line[0] not in ("features", "values", "left out")]
-        last = fit_command(masked(path), columns, options, n_rows) if has_features else "no column can be a feature"
-        told = f"By the first {n_rows:,} rows. To fit (choose -k by streamkm sweep):"
-        return f"{aligned(kept)}\n\n{columns_text(columns)}\n\n{told}\n  {last}"
+        return table_text(path, *read.args, form)
     return aligned(source_lines(open_work([path], overrides, sections=("data", "text")).data.source))
 
 

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streamkm.cli.options import COLUMN_FLAGS
+from streamkm.core.display import aligned, masked
 from streamkm.metrics.cluster_summary import ClusterSummary, blank_text
-from streamkm.sources.arrow import MOST_VALUES, is_category, is_date, value_dtype
+from streamkm.preparation.scaling import FATES
+from streamkm.sources import open_source
+from streamkm.sources.arrow import is_category, is_date, value_dtype
 
 if TYPE_CHECKING:
     from streamkm.sources.base import RowSource
 
 MOST_SHOWN = 20  # clusters of a table
 _HEAD_BYTES = 1 << 20
-_FEW, _COUNTED = 50, 10  # values of a column whose values become features; rows that tell a counter
-_MANY = "left out: text of many values"
-_ID = re.compile(r"(?i:(^|_|\W)(id|key|uuid|index|nr))$|[a-z]I[Dd]$")
-FEATURES = ("feature", "date", "one-hot", "hashed", "vector")
+_FEW, _JUDGED = 50, 10  # values of a column of text that become features; numbers that are judged
+_FEATURES = ("feature", "one-hot", "vector")
 
 
 def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
@@ -100,108 +100,74 @@ class Seen(NamedTuple):
 
     name: str
     type: str
-    missing: int
-    distinct: int
+    missing: str
+    distinct: str
+    span: str  # the smallest and the largest number
     use: str
-    span: str = ""  # the smallest and the largest number
 
 
-def seen_columns(known: Sequence[str], head: Any, given: Mapping[str, Any]) -> list[Seen]:
-    """All columns of a table with the use of each in a fit; `given`: keys of the section data that the user set."""
-    found = [
-        _seen(name, head.column(name), given) if name in head.column_names else Seen(name, "", 0, 0, "left out: index")
-        for name in known
-    ]
-    ids = sorted((each.name for each in found if each.use == "id"), key=lambda name: not _ID.search(name))
-    chosen = given.get("id_column", next(iter(ids), None))
-    vector = next((each.name for each in found if each.use == "vector"), None)
-    beside = {use: f"left out: beside the vectors of {vector}" for use in FEATURES if vector is not None}
-    uses = {"id": "left out: names rows"} | beside
-    return [
-        each if each.name in (chosen, vector) else each._replace(use=uses.get(each.use, each.use)) for each in found
-    ]
+def table_text(path: str, known: Sequence[str], head: Any, form: Mapping[str, Any]) -> str:
+    """What is known of a table, a line for each column by its first rows, and the command that fits it.
 
-
-def _seen(name: str, values: Any, given: Mapping[str, Any]) -> Seen:
-    from pyarrow import compute, types
-
-    kind, n_rows = values.type, len(values)
-    values = values.cast(kind.value_type) if types.is_dictionary(kind) else values
-    n_nan = compute.sum(compute.is_nan(values)).as_py() or 0 if types.is_floating(kind) else 0
-    missing = values.null_count + n_nan
-    distinct = 1 if types.is_nested(kind) else len(values.unique()) - (values.null_count > 0) - (n_nan > 0)
-    text, (dtype, is_vector) = is_category(kind), value_dtype(kind)
-    categories, named = given.get("categories"), _ID.search(name) is not None and name not in given.get("columns", ())
-    is_unique = distinct == n_rows > 1
-    if name == given.get("id_column"):
-        use = "id"
-    elif name in given.get("exclude", ()) or name not in given.get("columns", (name,)):
-        use = "left out: as you say"
-    elif missing == n_rows:
-        use = "left out: no values"
-    elif dtype is not None:
-        whole = dtype.kind in "iu" and not is_vector
-        counts = whole and is_unique and len({step > 0 for step in np.diff(values.to_pylist())}) == 1
-        is_id = whole and is_unique and (named or (n_rows >= _COUNTED and counts))
-        use = "vector" if is_vector else "id" if is_id else "feature"
-        use = "left out: looks like an id" if whole and named and not is_id and distinct > _FEW else use
-    elif is_date(kind):
-        asked = given.get("dates") or name in given.get("columns", ())
-        use = "date" if asked else "left out: date: --dates days makes it a feature"
-    elif not text:
-        use = "left out: no numbers"
-    elif categories == "hash":
-        use = "hashed"
-    else:
-        is_known = isinstance(categories, dict) and name in categories
-        use = "one-hot" if is_known or (not is_unique and distinct <= _FEW) else "id" if is_unique else _MANY
-    if dtype is None or is_vector or missing == n_rows:
-        return Seen(name, "text" if text else str(kind), missing, distinct, use)
-    held = np.asarray(values.drop_null().to_pylist(), np.float64)
-    held = held[~np.isnan(held)]
-    return Seen(name, str(kind), missing, distinct, use, f"{held.min():.6g} to {held.max():.6g}")
-
-
-def fit_options(columns: Sequence[Seen], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of the section data that open a table with these uses of its columns."""
-    of = {use: [each.name for each in columns if each.use == use] for use in (*FEATURES, "id")}
-    n_values = sum(each.distinct for each in columns if each.use == "one-hot")
-    usual = {
+    `form`: keys of the section data by which it is opened.
+    """
+    vector = next((name for name in head.column_names if value_dtype(head.column(name).type)[1]), None)
+    columns = [_seen(name, head.column(name), vector) for name in known if name in head.column_names]
+    of = {use: [each.name for each in columns if each.use == use] for use in (*_FEATURES, "id")}
+    columns = [each._replace(use="left out: names rows") if each.name in of["id"][1:] else each for each in columns]
+    options: dict[str, Any] = {
         "columns": of["vector"],
-        "id_column": next(iter(of["id"]), None),
-        "categories": ("onehot" if n_values <= MOST_VALUES // 2 else "hash") if n_values else None,
-        "dates": "days" if of["date"] else None,
+        "id_column": of["id"][:1],
+        "categories": ["onehot"] if of["one-hot"] else [],
+        "exclude": [] if vector else [each.name for each in columns if each.use.startswith("left out")],
     }
-    found = usual | dict(given)
-    left_out = [each.name for each in columns if each.use.startswith("left out") and each.type]
-    more = [name for name in left_out if name in (found["columns"] or left_out)]
-    found["exclude"] = list(dict.fromkeys([*given.get("exclude", ()), *more]))
-    return {key: value for key, value in found.items() if value}
-
-
-def fit_command(path: str, columns: Sequence[Seen], options: Mapping[str, Any], n_rows: int) -> str:
-    """The command that fits a table so."""
-    numbers = [each for each in columns if each.use in ("feature", "date")]
-    words = ["streamkm", "fit", path, "-k", str(min(10, n_rows))]
-    for key, value in options.items():
-        names = [value] if isinstance(value, str) else value
-        if key in COLUMN_FLAGS and isinstance(names, list) and not any("," in name for name in names):
+    words = ["streamkm", "fit", masked(path), "-k", str(min(10, head.num_rows))]
+    for key, names in options.items():
+        if any("," in name for name in names):
+            words += ["--set", f"data.{key}={json.dumps(names)}"]
+        elif names:
             words += [f"--{key.replace('_', '-')}", ",".join(names)]
-        else:
-            words += ["--set", f"data.{key}={json.dumps(value)}"]
-    words += ["--invalid", "mean"] if any(each.missing for each in numbers) else []
-    names = [each.name for each in numbers]
-    texts = [each for each in columns if each.use in ("one-hot", "hashed")]  # features that keep their 0 and 1
-    if options.get("categories") != "hash":
-        words += ["--preprocess", "table"] if texts or len(names) > 1 else []
-    elif names:
-        words += ["--set", f"estimator.preprocess={json.dumps({'standardize': names})}"]
-    return shlex.join(words)
+    words += [word for key, value in form.items() for word in ("--set", f"data.{key}={json.dumps(value)}")]
+    words += ["--invalid", "mean"] if any(each.use == "feature" and each.missing != "0" for each in columns) else []
+    words += ["--preprocess", "table"] if len(of["feature"] + of["one-hot"]) > 1 else []
+    lines, last = [("data", masked(path))], "no column can be a feature"
+    if any(of[use] for use in _FEATURES):
+        opened = {key: names for key, names in options.items() if names}
+        opened |= {"id_column": of["id"][0]} if of["id"] else {}
+        opened |= {"categories": "hash"} if of["one-hot"] else {}  # reads no rows
+        lines, last = source_lines(open_source(path, **form, **opened)), shlex.join(words)
+    kept = aligned(line for line in lines if line[0] not in ("features", "values", "left out"))
+    cells = [("column", "type", "missing", "distinct", "smallest to largest", "in a fit"), *columns]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    table = "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+    return f"{kept}\n\n{table}\n\nBy the first {head.num_rows:,} rows. To fit (choose -k by streamkm sweep):\n  {last}"
 
 
-def columns_text(columns: Sequence[Seen]) -> str:
-    """A line for each column, the cells of all below each other."""
-    cells = [(*each[:2], f"{each.missing:,}", f"{each.distinct:,}", each.span, each.use) for each in columns]
-    lines = [("column", "type", "missing", "distinct", "smallest to largest", "in a fit"), *cells]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+def _seen(name: str, values: Any, vector: str | None) -> Seen:
+    kind, held = values.type, values.drop_null().to_pylist()
+    (dtype, is_vector), is_text, span = value_dtype(kind), is_category(kind), ""
+    if dtype is not None and not is_vector:
+        numbers = np.array(held, np.float64)
+        held = numbers[~np.isnan(numbers)].tolist()
+        span = f"{min(held):.6g} to {max(held):.6g}" if held else ""
+    distinct = len(set(map(str, held)))
+    is_unique = distinct == len(values) > 1
+    if not held:
+        use = "left out: no values"
+    elif is_text:
+        use = "id" if is_unique else "one-hot" if distinct <= _FEW else "left out: text of many values"
+    elif dtype is None:
+        use = "left out: date: --dates days makes it a feature" if is_date(kind) else "left out: no numbers"
+    else:
+        use = "vector" if is_vector else _use_of_numbers(np.array(held), names_rows=is_unique and dtype.kind in "iu")
+    if vector not in (None, name) and use in _FEATURES:
+        use = f"left out: beside the vectors of {vector}"
+    return Seen(name, "text" if is_text else str(kind), f"{len(values) - len(held):,}", f"{distinct:,}", span, use)
+
+
+def _use_of_numbers(values: NDArray[np.float64], *, names_rows: bool) -> str:
+    """The use of a column, by what the step "table" would do with it."""
+    from streamkm.passes.table import table_columns
+
+    fate = int(table_columns(values[:, None], np.arange(len(values)), ()).fate[0]) if len(values) >= _JUDGED else 0
+    return "feature" if fate < 3 else "id" if fate > 3 and names_rows else f"left out: it is {FATES[fate]}"

@@ -238,8 +238,6 @@ def test_inspect_lists_every_column_and_ends_with_a_fit_that_runs(baskets, suffi
     typed = _typed(output)
     assert typed["data"]["n_features"] == 4 + (suffix == "folder")
     assert typed["parameters"]["preprocess"] == ["table"]
-    dated = _typed(run("inspect", path, "--dates", "days"))
-    assert dated["data"]["n_features"] == 5 + (suffix == "folder")
 
 
 def test_inspect_shows_broken_values_and_takes_logarithms_of_skewed_ones(baskets):
@@ -253,13 +251,6 @@ def test_inspect_shows_broken_values_and_takes_logarithms_of_skewed_ones(baskets
     fitted = _typed(output)
     assert any("logarithms are taken of amount" in each for each in fitted["cautions"])
     assert any("discount has" in each and "--exclude discount" in each for each in fitted["cautions"])
-    hashed = run(
-        "inspect", "b.csv", "--categories", "hash", "--id-column", "basket_id", "--exclude", "day,nothing,note"
-    )
-    assert '{"standardize": ["amount", "items", "down", "even", "discount"]}' in hashed
-    assert _typed(hashed)["parameters"]["preprocess"] == {
-        "standardize": ["amount", "items", "down", "even", "discount"]
-    }
 
 
 def test_plan_says_what_becomes_of_columns_of_a_table(baskets):
@@ -286,15 +277,14 @@ def _swept(flags):
     return Path("table/sweep.json")
 
 
-def test_inspect_takes_what_is_said_of_columns(baskets):
+def test_inspect_opens_a_table_as_it_is_told(baskets):
     baskets.rename(columns={"note": "a,b", "items": "--x"}).to_csv("b.csv", index=False, sep=";")
-    output = run("inspect", "b.csv", "--set", "data.delimiter=;", "--id-column", "line", "--exclude", "day")
-    assert "basket_id" in output
+    output = run("inspect", "b.csv", "--set", "data.delimiter=;")
     assert _typed(output)["data"]["n_features"] == 4
     baskets.to_parquet("b.parquet")
-    output = run("inspect", "b.parquet", "--columns", "amount,pay", "--categories", "onehot")
-    assert "--columns amount,pay" in output
-    assert _typed(output)["data"]["n_features"] == 3
+    told = run("inspect", "b.parquet", "--columns", "amount,pay", "--categories", "onehot")
+    assert re.search("^features +3$", told, re.M)
+    assert "streamkm fit" not in told
 
 
 def test_inspect_keeps_vectors_apart(tmp_path, monkeypatch):
