@@ -123,14 +123,15 @@ def clusters_of(text: str) -> list[int]:
     Raises InvalidParameterError for anything else, or no number.
     """
     found: list[int] = []
-    for part in map(str.strip, text.split(",")):
-        bounds, needed = [bound.strip() for bound in part.split(":")], "needed: a number (50) or a range (2:200:1)"
-        if len(bounds) > 3 or not all(bound.isdecimal() for bound in bounds) or bounds[2:] == ["0"]:
-            raise InvalidParameterError(f"clusters {part!r}; {needed}")
-        first, last, step = (*map(int, bounds), *(int(bounds[0]), 1)[len(bounds) - 1 :])
-        if last < first:
-            raise InvalidParameterError(f"the range {part!r} is empty; {needed}")
-        found.extend(range(first, last + 1, step))
+    for part in text.split(","):
+        try:
+            first, last, *step = map(int, part.split(":") if ":" in part else (part, part))
+            numbers = range(first, last + 1, *step)
+        except (ValueError, TypeError):
+            first = 0
+        if first < 1 or not numbers:
+            raise InvalidParameterError(f"clusters {part!r}; needed: a number (50) or a range (2:200:1)")
+        found.extend(numbers)
     return found
 
 
@@ -154,18 +155,15 @@ def dedupe(paths: Sequence[str], output: str, settings: Sequence[str], **options
     compared; the summary says how many these are, about. A run that was interrupted goes on where it was.
     """
     with Talk(**options) as talk:
-        from streamkm.cli.results import write_npy
+        from streamkm.cli.results import kept_directory, write_npy
         from streamkm.deduplication import dedupe as find_duplicates
-        from streamkm.engine.checkpoint import KeptDirectory, forget, records
+        from streamkm.engine.checkpoint import forget
 
         place = Path(output)
         if place.suffix != ".npy":
             raise OutputError(f"row numbers are written as .npy, not as {place.name}; choose such a name with -o")
         check_new(place, overwrite=options["overwrite"])
-        directory = KeptDirectory(f"{output}.checkpoint")
-        records(directory)  # refuses a directory of other files before data are opened
-        if options["restart"]:
-            forget(directory)
+        directory = kept_directory(output, restart=options["restart"])
         with work(paths, settings, options) as source:
             found = find_duplicates(
                 source,

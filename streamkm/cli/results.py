@@ -33,6 +33,7 @@ from streamkm.core.atomic_io import (
 )
 from streamkm.core.display import displayed
 from streamkm.core.exceptions import OutputError
+from streamkm.engine.checkpoint import KeptDirectory, forget, records
 from streamkm.estimators.labelling import label_places
 from streamkm.passes.label_tables import SUFFIXES
 from streamkm.passes.labels import OF_LABELS, SKIPPED, count_skipped
@@ -65,8 +66,6 @@ def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Se
     """
     check_local(target)
     directory = Path(target)
-    if directory.exists() and not directory.is_dir():
-        raise OutputError(f"{directory} is a file; results need a directory: choose another with -o")
     present = [name for name in results if os.path.lexists(directory / name)]
     if present and not overwrite:
         raise OutputError(
@@ -97,9 +96,18 @@ def _check_writable(directory: Path) -> None:
     """Whether `directory` can be written or made."""
     nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not nearest.is_dir():
-        raise OutputError(f"{directory} cannot be made: {nearest} is a file")
+        raise OutputError(f"{directory} cannot be made: {nearest} is a file; choose another directory with -o")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise OutputError(f"no permission to write in {nearest}; choose another directory with -o")
+
+
+def kept_directory(output: str, *, restart: bool) -> KeptDirectory:
+    """The checkpoint beside results, emptied where a run begins anew; refuses a directory of other files."""
+    directory = KeptDirectory(f"{output}.checkpoint")
+    records(directory)
+    if restart:
+        forget(directory)
+    return directory
 
 
 def write_npy(path: str | os.PathLike[str], values: NDArray[Any], *, overwrite: bool = False) -> None:

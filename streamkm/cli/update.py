@@ -36,7 +36,7 @@ _VERDICTS = ("too few updates", "stable", "shifted", "fit again")
 
 
 @click.command()
-@click.argument("model", type=click.Path())
+@click.argument("model", type=click.Path(exists=True, dir_okay=False))
 @data_options
 @click.option(
     "-o", "--output", type=click.Path(), default="streamkm-update", show_default=True, help="Results directory."
@@ -65,25 +65,16 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
     updates".
     """
     with Talk(**options) as talk:
-        from streamkm.cli.results import (
-            RUN,
-            check_target,
-            data_digest,
-            earlier_run,
-            json_text,
-            prepare_labels,
-            stage_labels,
-            stage_texts,
-            staged,
-        )
+        from streamkm.cli import results
         from streamkm.cli.summary import rows_text
         from streamkm.engine import is_on_cluster
-        from streamkm.engine.checkpoint import KeptDirectory, forget, records
+        from streamkm.engine.checkpoint import forget
         from streamkm.metrics.cluster_summary import plain
         from streamkm.passes.labels import count_skipped
         from streamkm.reports.report import update_page
+        from streamkm.sources.fingerprints import fingerprint
 
-        executor, version = options["executor"], _file_version(model)
+        executor, version = options["executor"], os.stat(model)
         estimator = _load_incremental(model)
         kept = {name: getattr(estimator, name) for name in ("memory_limit", "progress")}
         talk.prepare(estimator, executor=executor, memory_limit=options["memory_limit"])
@@ -96,47 +87,35 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
             estimator.set_params(n_clusters=options["n_clusters"])
         target = options["model_to"] or model
         _check_model_place(model, target, overwrite=options["overwrite"])
-        directory = KeptDirectory(f"{output}.checkpoint")
-        records(directory)  # refuses a directory of other files before data are opened
-        if options["restart"]:
-            forget(directory)
+        directory = results.kept_directory(output, restart=options["restart"])
         with work(paths, settings, options, model) as source:
-            run = {"data": data_digest(source), "before": _state_digest(estimator)}
-            earlier = earlier_run(Path(output) / UPDATE)
+            run = {"data": results.json_digest(fingerprint(source)), "before": _state_digest(estimator)}
+            earlier = results.earlier_run(Path(output) / UPDATE)
             if earlier.get("after") == run["before"]:
                 forget(directory)  # of that update, whose command was killed at its end
                 if earlier.get("data") == run["data"]:
                     known = f"counted already: {output} has their update; choose another -o to count them again"
                     return talk.say([("rows", known)])
             may = options["overwrite"] or run.items() <= earlier.items()  # an interrupted call has written those
-            check_target(output, overwrite=may, results=RESULTS)
-            form = options["labels_format"] or "npy"
-            done = estimator.update(
-                source,
-                checkpoint=directory,
-                relabel_above=options["relabel_above"],
-                labels_to=prepare_labels(output, form) if is_on_cluster(executor) else None,
-            )
+            results.check_target(output, overwrite=may, results=RESULTS)
+            form, share = options["labels_format"] or "npy", options["relabel_above"]
+            labels_to = results.prepare_labels(output, form) if is_on_cluster(executor) else None
+            done = estimator.update(source, checkpoint=directory, relabel_above=share, labels_to=labels_to)
             n_skipped = count_skipped(estimator.labels_)
             run["after"] = _state_digest(estimator)
-            told = done.to_dict() | {"lineage": [plain(asdict(event)) for event in estimator.lineage_], RUN: run}
-            texts = {UPDATE: json_text(told), UPDATE_PAGE: update_page(done)}
-            if _file_version(model) != version:
+            lineage = [plain(asdict(event)) for event in estimator.lineage_]
+            told = results.json_text(done.to_dict() | {"lineage": lineage, results.RUN: run})
+            now = os.stat(model)
+            if (now.st_ino, now.st_mtime_ns) != (version.st_ino, version.st_mtime_ns):
                 raise OutputError(f"{model} was changed while this update ran; nothing was written: call it again")
-            with staged(Path(output), RESULTS, overwrite=may) as stage:
-                stage_labels(stage, estimator, form, source)
-                stage_texts(stage, texts)
+            with results.staged(Path(output), RESULTS, overwrite=may) as stage:
+                results.stage_labels(stage, estimator, form, source)
+                results.stage_texts(stage, {UPDATE: told, UPDATE_PAGE: update_page(done)})
         estimator.set_params(**kept).save(target, overwrite=True)
         forget(directory)
         talk.show(f"{done}\n")
-        talk.say(
-            [
-                ("rows", rows_text(done.n_rows + n_skipped, n_skipped)),
-                talk.time(),
-                ("model", target),
-                ("results", output),
-            ]
-        )
+        rows = rows_text(done.n_rows + n_skipped, n_skipped)
+        talk.say([("rows", rows), talk.time(), ("model", target), ("results", output)])
         return _judge(done.drift, options["fail_on"])
 
 
@@ -148,23 +127,16 @@ def _judge(drift: Any, fail_on: str | None) -> None:
 
 def _load_incremental(path: str) -> IncrementalKMeans:
     """The model that a command goes on with; an error says how one is made."""
-    begin = (
-        "streamkm fit DATA -k {} --incremental -o out leaves such a model, out/incremental.npz; in Python "
-        "StreamKMeans.incremental() makes one, and save() writes it"
-    )
-    from streamkm.cli.results import INCREMENTAL
     from streamkm.estimators.files import load_estimator
     from streamkm.estimators.incremental import IncrementalKMeans
 
-    if not os.path.isfile(path):
-        raise ModelFileError(f"{path} is no file; updates go on with a model of IncrementalKMeans: {begin.format(10)}")
     estimator = load_estimator(path)
-    if isinstance(estimator, IncrementalKMeans):
-        return estimator
-    begin = begin.format(len(estimator.model_.centers))
-    beside = Path(path).with_name(INCREMENTAL)
-    there = f"{beside} can; give it" if beside.is_file() else begin
-    raise ModelFileError(f"{path} is a model of {type(estimator).__name__}, which cannot go on with more rows: {there}")
+    if not isinstance(estimator, IncrementalKMeans):
+        raise ModelFileError(
+            f"{path} is a model of {type(estimator).__name__}, which cannot go on with more rows; give the "
+            f"incremental.npz that streamkm fit --incremental leaves, or save() of StreamKMeans.incremental()"
+        )
+    return estimator
 
 
 def _check_model_place(model: str, target: str, *, overwrite: bool) -> None:
@@ -172,13 +144,10 @@ def _check_model_place(model: str, target: str, *, overwrite: bool) -> None:
     from streamkm.cli.data import TEXT
     from streamkm.core.atomic_io import check_new
 
-    is_same = os.path.realpath(model) == os.path.realpath(target)
-    check_new(target, overwrite=overwrite or is_same)
-    there = Path(model).parent
-    if not is_same and Path(target).parent.resolve() != there.resolve() and (there / TEXT).exists():
-        raise OutputError(
-            f"{there} says how later data of {model} are opened ({TEXT}); choose a name there with --model-to"
-        )
+    settings = Path(model).with_name(TEXT)
+    check_new(target, overwrite=overwrite or target == model)
+    if Path(target).parent.resolve() != settings.parent.resolve() and settings.exists():
+        raise OutputError(f"{settings} says how later data are opened; choose a name beside it with --model-to")
 
 
 def _state_digest(estimator: IncrementalKMeans) -> str:
@@ -190,12 +159,3 @@ def _state_digest(estimator: IncrementalKMeans) -> str:
         for array in (clusters.ids, clusters.centers, clusters.counts):
             state.update(array.tobytes())
     return state.hexdigest()
-
-
-def _file_version(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file is replaced; None where there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns

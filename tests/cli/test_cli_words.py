@@ -66,7 +66,7 @@ def folder(tmp_path, monkeypatch):
         ),
         (
             ["sweep", "x.npy", "-k", "5:2"],
-            "the range '5:2' is empty; needed: a number (50) or a range (2:200:1)",
+            "clusters '5:2'; needed: a number (50) or a range (2:200:1)",
         ),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
