@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,14 +37,10 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("inputs", nargs=-1, required=True, metavar="CONFIG.yaml | DATA...")(run_options(command))
 
 
-def _fit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return keys_of(command, "output", FIT_KEYS)
-
-
 @click.command()
 @_run_options
 @labels_format_option
-@_fit_options
+@partial(keys_of, section="output", keys=FIT_KEYS)
 @image_option
 @click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
 @click.option("--restart", is_flag=True, help="Forget the run that was interrupted.")
@@ -79,8 +76,8 @@ def fit(inputs: Sequence[str], settings: Sequence[str], **options: Any) -> None:
             saved = None
             if directory is not None:
                 saved = stack.enter_context(_checkpoint(run, source, directory, options["resume"], options["restart"]))
-            spread = run.cluster is not None and isinstance(estimator, StreamKMeans)
-            kept = {"labels_to": results.prepare_labels(place, output.labels)} if spread else {}
+            spread = run.cluster is not None and output.labels == "zarr" and isinstance(estimator, StreamKMeans)
+            kept = {"labels_to": results.prepare_labels(place)} if spread else {}
             estimator.fit(source, checkpoint=saved, **kept)
             fitted_at, found = time.perf_counter(), cluster_summary(estimator)
             summary = summarize(estimator, found) | {results.RUN: {"digest": digest}}
@@ -240,10 +237,8 @@ def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any
     """A run from the arguments of `fit` and `plan`; values on the command line win over those of a file."""
     from streamkm.cli.config import Override, load_run
 
-    many, config = (
-        options["n_clusters"],
-        next((each for each in inputs if each.lower().endswith((".yaml", ".yml"))), None),
-    )
+    many = options["n_clusters"]
+    config = next((path for path in inputs if path.lower().endswith((".yaml", ".yml"))), None)
     if config and len(inputs) > 1:
         raise click.UsageError(f"give one configuration ({config}) or data, not both")
     if not config and many is None and not any("estimator.n_clusters" in each for each in settings):

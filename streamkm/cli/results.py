@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -50,12 +50,6 @@ LABELS = ("labels.npy", "labels.zarr", "labels.csv", "labels.parquet")
 RESULT_NAMES = (*LABELS, MODEL, INCREMENTAL, TEXT, TFIDF, REPORT, SUMMARY)
 RUN = "run"  # in a summary: what tells whether a call is one that was made before
 _LABELS_PER_CHUNK = 1 << 20
-_LOADING = {
-    ".npy": ("numpy as np", 'np.load("{}")'),
-    ".zarr": ("zarr", 'zarr.open_array("{}")[:]'),
-    ".csv": ("pandas as pd", 'pd.read_csv("{}")'),
-    ".parquet": ("pandas as pd", 'pd.read_parquet("{}")'),
-}
 
 
 def check_target(target: str | os.PathLike[str], *, overwrite: bool, results: Sequence[str] = RESULT_NAMES) -> None:
@@ -117,20 +111,14 @@ def write_npy(path: str | os.PathLike[str], values: NDArray[Any], *, overwrite: 
     replace_file(path, lambda file: np.save(file, values, allow_pickle=False), values.nbytes, overwrite=overwrite)
 
 
-def prepare_labels(directory: str | os.PathLike[str], labels_format: str) -> Path | None:
-    """The place where workers may write labels that `write_results` takes; None: they are gathered.
-
-    `labels_format`: workers write Zarr arrays.
-    """
-    if labels_format != "zarr":
-        return None
+def prepare_labels(directory: str | os.PathLike[str]) -> Path:
+    """The place where workers may write a Zarr array of labels that `stage_labels` takes."""
     target = Path(directory)
     place = target / ".labels.zarr" if target.exists() else target.with_name(f".{target.name}.labels.zarr")
     with writing(directory):
         place.parent.mkdir(parents=True, exist_ok=True)
     check_new_directory(place, OF_LABELS, overwrite=True)
-    with writing(place), suppress(FileNotFoundError):
-        shutil.rmtree(place)  # of a run that was killed
+    shutil.rmtree(place, ignore_errors=True)  # of a run that was killed
     return place
 
 
@@ -144,18 +132,12 @@ def results_page(
     if image_shape is not None and summary["clusters"]:
         summary = summary | {"clusters": shown_clusters(estimator, summary["clusters"], None, image_shape)}
     places = cluster_map(estimator.sketch_sample_, estimator.sample_labels_, estimator.counts_)
-    return report_page(summary, places, _next_steps(place, f"labels.{labels_format}", summary["result"]))
-
-
-def _next_steps(folder: Path, name: str, result: Mapping[str, Any]) -> str:
-    """Commands and lines of Python that take up the results in a directory, whose labels have a name."""
-    module, loading = _LOADING[Path(name).suffix]
-    kind, last = ("StreamKernelKMeans", "predict(X)") if "trace_residual" in result else ("StreamKMeans", "summary()")
-    return (
-        f"# label more rows of this kind\nstreamkm assign {folder / MODEL} MORE_DATA -o more-{name}\n\n"
-        f"# in Python\nimport {module}\nfrom streamkm import {kind}\nlabels = {loading.format(folder / name)}\n"
-        f'kmeans = {kind}.load("{folder / MODEL}")\nprint(kmeans.{last})'
+    kind, model = type(estimator).__name__, place / MODEL
+    steps = (
+        f"# label more rows of this kind\nstreamkm assign {model} MORE_DATA -o more-labels.{labels_format}\n\n"
+        f'# in Python\nfrom streamkm import {kind}\nkmeans = {kind}.load("{model}")\nlabels = kmeans.predict(X)'
     )
+    return report_page(summary, places, steps)
 
 
 def stage_labels(stage: Path, estimator: Any, labels_format: str, source: RowSource) -> Stage | None:

@@ -29,14 +29,15 @@ _FEATURES = ("feature", "one-hot", "vector")
 def result_lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Label and text, for people: what came out."""
     data, result = summary["data"], summary["result"]
-    n_blank = data["n_blank"]
+    space = "features of the kernel" if "trace_residual" in result else f"{result['assign_space']} space"
     return [
         ("rows", rows_text(data["n_samples"], data["n_skipped"])),
-        *([("blank", blank_text(n_blank, by_words=summary["by_words"]))] if n_blank else []),
+        *([("blank", blank_text(data["n_blank"], by_words=summary["by_words"]))] if data["n_blank"] else []),
         *([("missing", data["missing"])] if data.get("missing") else []),
         ("features", f"{data['n_features']:,}"),
         ("clusters", f"{result['n_clusters']:,}"),
-        ("objective", _objective_text(result)),
+        ("objective", f"{result['objective']:,.6g} (sum of squared distances to the nearest center, in the {space})"),
+        ("per row", f"{result['objective_per_row']:,.6g}"),
         ("passes", f"{result['n_passes']:,}"),
         *(("caution", caution) for caution in summary.get("cautions", ())),
     ]
@@ -49,15 +50,6 @@ def clusters_text(found: ClusterSummary, clusters: Sequence[Mapping[str, Any]]) 
     more = len(found) - MOST_SHOWN
     table = str(replace(shown, rows=shown.rows[:MOST_SHOWN]))
     return table + (f"\nand {more:,} smaller clusters: report.html and streamkm.json have them" if more > 0 else "")
-
-
-def _objective_text(result: dict[str, Any]) -> str:
-    """The objective, what it is, and its space unless that is the original one."""
-    space = " among the kernel's features"
-    if "trace_residual" not in result:
-        space = "" if result["assign_space"] == "original" else f" in the {result['assign_space']} space"
-    per_row = f"{result['objective_per_row']:,.6g} per row"
-    return f"{result['objective']:,.6g} (sum of squared distances to the nearest center{space}; {per_row})"
 
 
 def rows_text(n_rows: int, n_skipped: int) -> str:

@@ -42,7 +42,7 @@ def test_fit_writes_everything_and_assign_reads_it(rings):
     assert result["gamma"] == 4
     report = html.unescape(Path("out/report.html").read_text())
     assert "assigned in a sketch of" in report
-    steps = report[report.index("# in Python") :].partition("</")[0].replace("(X)", "(np.load('x.npy'))")
+    steps = report[report.index("# in Python") :].partition("</")[0].replace("(X)", "('x.npy')")
     assert "summary()" not in steps
     exec(steps, found := {})  # what the report says to type runs
     assert isinstance(found["kmeans"], StreamKernelKMeans)

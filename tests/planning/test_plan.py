@@ -435,7 +435,7 @@ def test_labels_of_the_sketch_for_want_of_memory_are_warned_of(tmp_path):
         fitted = estimator.fit(X)
     assert fitted.assign_space_ == "sketch"
     told = dict(result_lines(summarize(fitted)))
-    assert "to the nearest center in the sketch space; " in told["objective"]
+    assert "to the nearest center, in the sketch space" in told["objective"]
     asked = StreamKMeans(
         30, sketch=SketchOptions(n_components=64, assign_space="sketch"), random_state=0, progress=False
     ).fit(X)
