@@ -172,7 +172,8 @@ def inspected(path: str, overrides: Sequence[Override]) -> str:
             with suppress(StreamkmError, TypeError):  # what is wrong is said where the source is opened
                 open_source(path, **form, categories=HeadRead)
     except HeadRead as read:
-        return table_text(path, *read.args, form)
+        known, head = read.args
+        return table_text(path, known, head, form)
     return aligned(source_lines(open_work([path], overrides, sections=("data", "text")).data.source))
 
 

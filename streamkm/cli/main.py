@@ -61,6 +61,12 @@ class _InputError(click.ClickException):
             click.echo(f"streamkm: error: {line}", err=True, file=file)
 
 
+class _OutputFullError(_InputError):
+    """There is no space for what is printed."""
+
+    exit_code = 1
+
+
 def _show_failure(*failure: Any) -> None:
     """Print a traceback as Python does, but without secrets of URLs: it is made to be sent to others."""
     click.echo(without_secrets("".join(traceback.format_exception(*failure))), err=True, nl=False)
@@ -86,9 +92,8 @@ def _told_in_order() -> Iterator[None]:
         if not is_lost:
             raise
         _discard(sys.stdout)
-        failure = _InputError(f"standard output: no space ({error.strerror}); results in files are complete")
-        failure.exit_code = 1  # type: ignore[misc] # of this one
-        raise failure from None
+        failure = f"standard output: no space ({error.strerror}); results in files are complete"
+        raise _OutputFullError(failure) from None
 
 
 def _show_if_read(show: Callable[..., None], file: Any = None) -> None:
