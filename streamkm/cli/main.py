@@ -188,6 +188,7 @@ def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
     """Say what is in files, and for tables the fit to type.
 
     Reads the first rows of tables and no rows of other files, so some numbers are estimates ("about").
+    With flags for columns it says how a table is read with these instead.
     """
     from streamkm.cli.config import inspected
 
