@@ -310,7 +310,7 @@ def test_commands_write_them(tmp_path, monkeypatch):
     table = read(tmp_path / "out" / f"labels.{suffix}")
     assert len(table) == 500
     page = html.unescape((tmp_path / "out" / "report.html").read_text())
-    assert f'pd.read_{suffix}("out/labels.{suffix}")' in page
+    assert f"more-labels.{suffix}" in page
     summary = json.loads((tmp_path / "out" / "streamkm.json").read_text())
     assert summary["result"]["n_passes"] == 3
     assert "predict" in [stage["name"] for stage in summary["stages"]]
