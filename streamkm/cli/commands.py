@@ -40,8 +40,7 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
     if options["append"] is None and "output" not in given:
         raise click.UsageError("say where the store goes: -o STORE.zarr, or --append STORE.zarr")
     if options["append"] is not None and given:
-        flag = given[0].replace("_", "-")
-        raise click.UsageError(f"--append and --{flag} exclude each other: rows are sketched as the store was")
+        raise click.UsageError(f"--append and --{given[0].replace('_', '-')} exclude each other: sketched as the store")
     with Talk(**options) as talk, ExitStack() as stack:
         from streamkm.cli.data import write_frequencies
         from streamkm.engine import open_executor, under_limit
@@ -61,24 +60,23 @@ def sketch(paths: Sequence[str], settings: Sequence[str], **options: Any) -> Non
             check_new(weights, overwrite=options["overwrite"])
         stack.enter_context(under_limit(options["memory_limit"]))
         source = stack.enter_context(work(paths, settings, options))
-        if append is None:
-            # before the store: a kill leaves no store without what rows to be appended are weighted by
-            kept = write_frequencies(weights, source)
-        else:
-            kept, metric = None, StoreInfo.read(append).metric
+        if append is not None:
+            metric = StoreInfo.read(append).metric
             source = prepared_as(StoreSource(append), source)
-        steps = check_steps(options["preprocess"])
-        reader, n_threads = reader_for_store(source, metric, options["invalid"], sketch=how, preprocess=steps, **limits)
+        limits["preprocess"] = check_steps(options["preprocess"])
+        reader, n_threads = reader_for_store(source, metric, options["invalid"], sketch=how, **limits)
         workers = stack.enter_context(open_executor(executor, n_threads))
         reader, name = prepared_reader(reader, workers, talk.progress()), "sketch" if append is None else "append"
         stage = stack.enter_context(talk.progress().stage(name, reader.source.n_chunks(reader.target_bytes)))
         if append is None:
             found = choose_store_sketch(reader, how, options["seed"] or 0, workers, stage)
+            # before the store: a kill leaves no store without what rows to be appended are weighted by
+            kept = write_frequencies(weights, source)
             store = write_store(output, reader, found, workers, stage, overwrite=options["overwrite"])
         else:
-            store = append_rows(append, reader, workers, stage)
-    more = [("frequencies", kept)] if kept else []
-    talk.say([("rows", f"{store.n_rows:,}"), ("store", output or append), *store.details().items(), *more])
+            kept, store = None, append_rows(append, reader, workers, stage)
+    told = [("rows", f"{store.n_rows:,}"), ("store", output or append), *store.details().items()]
+    talk.say([*told, ("frequencies", kept)] if kept else told)
 
 
 @click.command()

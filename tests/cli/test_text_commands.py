@@ -202,6 +202,8 @@ def test_frequencies_come_before_the_store_and_replace_nothing_else(folder, monk
     assert "x.zarr.tfidf.npz exists; pass --overwrite" in said
     assert sorted(path.name for path in folder.iterdir()) == ["x.jsonl", "x.zarr.tfidf.npz"]
     Path("x.zarr.tfidf.npz").unlink()
+    run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", "--memory-limit", "1 MiB", code=2)
+    assert [path.name for path in folder.iterdir()] == ["x.jsonl"]  # a store that is refused leaves nothing
     with monkeypatch.context() as patched:
         patched.setattr("streamkm.stores.writer._publish", None)
         run("sketch", "x.jsonl", "-o", "x.zarr", "--set", "text.field=body", code=1)
