@@ -78,7 +78,7 @@ def source_lines(source: RowSource) -> list[tuple[str, str]]:
 
 def fates_of_columns(source: RowSource) -> list[tuple[str, str]]:
     """Label and text, for people: what the step "table" makes of columns, by the first rows without NaN."""
-    from streamkm.passes.table import table_columns
+    from streamkm.passes.prepare import table_columns
 
     X = next(source.stream(_HEAD_BYTES)).X
     X, names = X[np.isfinite(X).all(axis=1)], source.feature_names or ()
@@ -159,7 +159,7 @@ def _seen(name: str, values: Any, vector: str | None) -> Seen:
 
 def _use_of_numbers(values: NDArray[np.float64], *, names_rows: bool) -> str:
     """The use of a column, by what the step "table" would do with it."""
-    from streamkm.passes.table import table_columns
+    from streamkm.passes.prepare import table_columns
 
     fate = int(table_columns(values[:, None], np.arange(len(values)), ()).fate[0]) if len(values) >= _JUDGED else 0
     return "feature" if fate < 3 else "id" if fate > 3 and names_rows else f"left out: it is {FATES[fate]}"

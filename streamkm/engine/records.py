@@ -40,8 +40,8 @@ def pack(value: Any) -> Record:
 def unpack(kind: type[T], record: Record) -> T:
     """The inverse of `pack`.
 
-    `kind`: of the value that was packed, with its parameters if it is generic: ``Folded[Passed]``. Raises TypeError,
-    KeyError: if the record holds another kind of value.
+    `kind`: of the value that was packed, with its parameters if it is generic: ``Folded[AssignState]``. Raises
+    TypeError, KeyError: if the record holds another kind of value.
     """
     arrays, meta = record
     return typing.cast(T, _unpacked(meta["value"], kind, arrays))

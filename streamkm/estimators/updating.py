@@ -33,7 +33,7 @@ from streamkm.metrics.cluster_summary import Moved
 from streamkm.metrics.clusters import Wording, largest
 from streamkm.metrics.drift import compare
 from streamkm.metrics.drift_report import Drift, NewCluster
-from streamkm.passes.assign import Assign, Assigned, Decay, assign_pass
+from streamkm.passes.assign import Assign, AssignResult, Decay, assign_pass
 from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels, HeldLabels, check_seen, n_writes, write_labels
 from streamkm.passes.observe import Observe, Observed
@@ -238,7 +238,7 @@ def relabel_rows(
     return replace(followed, clusters=clusters, gone=0.0, labelled_by=clusters).named(None), labels
 
 
-def _with_rows(clusters: TrackedClusters, assigned: Assigned, factor: float) -> TrackedClusters:
+def _with_rows(clusters: TrackedClusters, assigned: AssignResult, factor: float) -> TrackedClusters:
     totals, profile = assigned.totals, assigned.profile
     distances = np.zeros(clusters.n_clusters) if profile is None else profile.sums[:, 0]
     return clusters.with_rows(factor * totals.counts, factor * totals.sums, factor * totals.d2, factor * distances)
@@ -254,7 +254,7 @@ def _label(
     *,
     labels_to: Path | None,
     stays: bool,
-) -> tuple[Assigned, NDArray[np.int32] | HeldLabels]:
+) -> tuple[AssignResult, NDArray[np.int32] | HeldLabels]:
     """Label rows by the centers of clusters, and gather exact sums of those that are not far from them and groups.
 
     `stays`: whether workers hold the labels.

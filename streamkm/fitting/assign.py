@@ -25,7 +25,7 @@ from streamkm.engine import Executor
 from streamkm.fitting.context import FitContext
 from streamkm.fitting.state import FitState, InertiaEstimate, SampleView
 from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.passes.assign import Assign, Assigned, assign_pass
+from streamkm.passes.assign import Assign, AssignResult, assign_pass
 from streamkm.passes.labels import HeldLabels, n_writes, open_labels, write_labels
 
 FEW_JUDGED_ROWS, JUDGED_ROWS = 2500, 10_000  # of the sample, that the objective is estimated by; more if unsure
@@ -70,7 +70,7 @@ def assign(context: FitContext, state: FitState, sample: Sample | None = None) -
         state.is_final = True
 
 
-def _assigned(context: FitContext, state: FitState, model: Model, sample: Sample | None) -> Assigned:
+def _assigned(context: FitContext, state: FitState, model: Model, sample: Sample | None) -> AssignResult:
     """One pass; labels that are to be written, or to stay on workers, stay where they were made."""
     index, rule, chunk_rows = state.index, state.rule, state.found.chunk_rows
     with context.progress.stage("assign" if index == 0 else f"refine-{index}", len(chunk_rows)) as stage:
@@ -87,7 +87,7 @@ def _assigned(context: FitContext, state: FitState, model: Model, sample: Sample
 
 def assign_sample(
     executor: Executor, sample: Sample, model: Model, n_rows: int, stage: Stage, rule: DrawRule | None = None
-) -> Assigned:
+) -> AssignResult:
     """As `assign.assign_pass`, from a row sample that holds all valid rows, unweighted, by threads of this process.
 
     `n_rows`: rows of the source, invalid ones included.
@@ -102,7 +102,7 @@ def assign_sample(
     stage.rows = n_rows
     profile = Profile.empty(table.n_clusters)
     profile.add(found, d2, gaps, kept=sample.rows, X=sample.X)
-    return Assigned(labels, totals, drawn, profile)
+    return AssignResult(totals, drawn, profile, labels=labels)
 
 
 def written_labels(context: FitContext, labels: Any) -> Any:

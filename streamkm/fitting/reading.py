@@ -19,8 +19,8 @@ from streamkm.core.progress import Stage
 from streamkm.engine.passes import Map, held_outputs
 from streamkm.fitting.context import FitContext, Settings, check_clusters
 from streamkm.passes.gathered import Gathered
-from streamkm.passes.pilot_rows import rows_ahead
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
+from streamkm.passes.sketch_rows import rows_ahead
 from streamkm.planning.memory import n_rows_ahead, pca_rows
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch, SketchFit

@@ -18,7 +18,7 @@ from streamkm.cluster.sampling.row_sample import Sample, first_rows
 from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.core.matrix import rows_between
 from streamkm.fitting.context import FitContext
-from streamkm.passes.assign import Assigned
+from streamkm.passes.assign import AssignResult
 from streamkm.sketches import Sketch
 
 FAR_ROWS = 100  # that tell whether centers are far
@@ -113,7 +113,7 @@ class FitState:
 
     found: Clustering = field(init=False)
     model: Model = field(init=False)  # its centers made the labels
-    assigned: Assigned = field(init=False)  # of the last pass
+    assigned: AssignResult = field(init=False)  # of the last pass
     rule: DrawRule | None = field(default=None, init=False)  # by which that pass drew rows
     # the sample's estimate for that pass; None where nothing was drawn, or too few rows decide it
     inertia_estimate: InertiaEstimate | None = field(default=None, init=False)

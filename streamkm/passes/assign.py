@@ -40,10 +40,9 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class AssignResult:
     """The result of an assign pass."""
 
-    labels: Any  # (n,) or HeldLabels, -1 for invalid rows
     # exact sums and counts of the clusters, and the exact sum of squared distances to the model's centers, all in the
     # model's space
     totals: Totals
@@ -51,6 +50,7 @@ class Assigned:
     # distances of the rows to the model's centers, by cluster; None for rows that can be read once only
     profile: Profile | None = None
     n_rows: NDArray[np.int64] | None = None  # of each cluster, where weights decay
+    labels: Any = None  # (n,) or HeldLabels, -1 for invalid rows; None if no sink took them
 
 
 class ScatteredLabels(UnsavedLabels):
@@ -75,7 +75,7 @@ class ScatteredLabels(UnsavedLabels):
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class AssignState:
     """The state of an assign pass."""
 
     totals: Totals | None  # None before the first row
@@ -100,20 +100,10 @@ class Decay:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """The result of an assign pass without labels; see `Assigned`."""
-
-    totals: Totals
-    drawn: Drawn | None
-    profile: Profile
-    n_rows: NDArray[np.int64] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
+class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
     """Label every row by its nearest center; gather exact sums, counts and the objective of the clusters."""
 
-    saved_as = Passed
+    saved_as = AssignState
 
     model: Model
     table: NearestCenters  # the model's
@@ -141,17 +131,19 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         """Bytes of the sums, the largest part of a state."""
         return 8 * self.model.centers.size
 
-    def start(self) -> Passed:
+    def start(self) -> AssignState:
         """A state without rows."""
         n_rows = None if self.decay is None else np.zeros(self.table.n_clusters, np.int64)
-        return Passed(None, Profile.empty(self.table.n_clusters), n_rows=n_rows)
+        return AssignState(None, Profile.empty(self.table.n_clusters), n_rows=n_rows)
 
-    def step(self, state: Passed, rows: ValidRows) -> tuple[Passed, NDArray[np.int32]]:
+    def step(self, state: AssignState, rows: ValidRows) -> tuple[AssignState, NDArray[np.int32]]:
         """Add the rows of a chunk; return its labels (n_read,), -1 for invalid rows."""
         state, labels, _ = self.measured(state, rows)
         return state, rows.spread(self.model.names(labels), -1)
 
-    def measured(self, state: Passed, rows: ValidRows) -> tuple[Passed, NDArray[np.int32], NDArray[np.float64]]:
+    def measured(
+        self, state: AssignState, rows: ValidRows
+    ) -> tuple[AssignState, NDArray[np.int32], NDArray[np.float64]]:
         """Add the rows of a chunk; return labels (v,) and squared distances (v,) of the valid ones."""
         model, table, weights = self.model, self.table, rows.weights
         if self.decay is not None:
@@ -178,22 +170,22 @@ class Assign(Pass[Passed, NDArray[np.int32], Gathered]):
         n_rows = state.n_rows
         if n_rows is not None:
             n_rows = n_rows + np.bincount(labels, minlength=len(n_rows))
-        return Passed(totals, state.profile, drawn, n_rows), labels, measured
+        return AssignState(totals, state.profile, drawn, n_rows), labels, measured
 
-    def join(self, first: Passed, second: Passed) -> Passed:
+    def join(self, first: AssignState, second: AssignState) -> AssignState:
         """Add the second state to the first, in its memory."""
         totals = second.totals
         if first.totals is not None:
             totals = first.totals if totals is None else absorb_totals(first.totals, totals)
         drawn = () if self.rule is None else self.rule.gather((*first.drawn, *second.drawn))
         n_rows = None if first.n_rows is None or second.n_rows is None else first.n_rows + second.n_rows
-        return Passed(totals, absorb_profile(first.profile, second.profile), drawn, n_rows)
+        return AssignState(totals, absorb_profile(first.profile, second.profile), drawn, n_rows)
 
-    def finish(self, state: Passed) -> Gathered:
+    def finish(self, state: AssignState) -> AssignResult:
         """Return sums, drawn rows and profile."""
         totals = Totals.zeros(*self.model.centers.shape) if state.totals is None else state.totals
         drawn = self.rule.join(state.drawn) if self.rule is not None and state.drawn else None
-        return Gathered(totals, drawn, state.profile, state.n_rows)
+        return AssignResult(totals, drawn, state.profile, state.n_rows)
 
 
 def assign_pass(
@@ -204,7 +196,7 @@ def assign_pass(
     *,
     sink: GatheredLabels | HeldLabels,
     record: str | None = None,
-) -> Assigned:
+) -> AssignResult:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.
 
     If centers are far from sparse rows, the objective is computed from squared norms and the clusters' sums. This saves
@@ -232,7 +224,7 @@ def assign_pass(
             )
             d2, profile = again.totals.d2, again.profile
         totals = replace(totals, d2=d2)
-    return Assigned(sink.labels, totals, found.drawn, profile, found.n_rows)
+    return replace(found, labels=sink.labels, totals=totals, profile=profile)
 
 
 class AssignBlock(BlockPass):
@@ -248,9 +240,9 @@ class AssignBlock(BlockPass):
         return Totals(totals.sums, totals.counts, totals.d2 + gathered), labels
 
 
-def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> Assigned:
+def assign_blocks(sketched: Sketched, blocks: Blocks, model: Model, stage: Stage) -> AssignResult:
     """Label held blocks of sketched rows, for sources that can be read once only."""
     sink = ScatteredLabels(sketched.chunk_rows, sketched.kept)
     table = NearestCenters.build(model.centers, blocks.dtype)
     totals = run(AssignBlock(table), HeldRows(blocks.handles), blocks.executor, stage, sink=sink)
-    return Assigned(sink.labels, totals)
+    return AssignResult(totals, labels=sink.labels)

@@ -12,7 +12,7 @@ from streamkm.cluster.profile import BINS, distance_histogram, profile_bytes
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.engine.memory import PassMemory, ReadingMemory
 from streamkm.engine.passes import Pass
-from streamkm.passes.assign import Assign, Gathered, Passed
+from streamkm.passes.assign import Assign, AssignResult, AssignState
 from streamkm.passes.reader import ValidRows
 
 HELD_CENTERS = 8  # of k clusters, beside states: as they were and as they are, with means, sums, and what kernels read
@@ -33,7 +33,7 @@ class UpdateSizes:
 class ObserveState:
     """The state of `Observe`; see `Observed`."""
 
-    passed: Passed
+    passed: AssignState
     novel: NDArray[np.float64]
     histogram: NDArray[np.float64]
     squares: float
@@ -45,7 +45,7 @@ class ObserveState:
 class Observed:
     """Rows as they lie about the present centers."""
 
-    gathered: Gathered  # exact sums, counts and objective of the clusters, and drawn rows
+    gathered: AssignResult  # exact sums, counts and objective of the clusters, and drawn rows
     novel: NDArray[np.float64]  # (k,): weight of the rows of each cluster that lie beyond its reach
     # (b,): weights of rows by distance over reach; see `cluster.profile.distance_histogram`
     histogram: NDArray[np.float64]

@@ -26,9 +26,8 @@ from streamkm.core.progress import Stage
 from streamkm.engine import Executor
 from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Map, Pass
-from streamkm.passes.chunk_counts import BlockTotals, ChunkCounts
 from streamkm.passes.context import PassContext
-from streamkm.passes.gathered import Gathered, SavedRows
+from streamkm.passes.gathered import BlockTotals, ChunkCounts, Gathered, SavedRows
 from streamkm.passes.reader import RowReader, ValidRows, missing_everywhere
 from streamkm.passes.sketch_rows import SketchRows
 from streamkm.sketches import Sketch, SketchFit

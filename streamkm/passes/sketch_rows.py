@@ -6,6 +6,7 @@ What is told of chunks is joined on the workers of a cluster, where its size is 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,21 +22,26 @@ from streamkm.cluster.sampling.row_sample import (
     SampleRule,
     as_block_matrix,
     sketched_d2norms,
+    stacked,
 )
+from streamkm.core.matrix import Matrix
+from streamkm.core.progress import Stage
+from streamkm.engine import Executor
 from streamkm.engine.memory import PassMemory
-from streamkm.engine.passes import HeldMap
-from streamkm.passes.chunk_counts import BlockTotals, ChunkCounts, counted
-from streamkm.passes.gathered import gathered_memory
-from streamkm.passes.reader import ReadItem, RowReader, ValidRows
+from streamkm.engine.passes import HeldMap, Map, outputs
+from streamkm.passes.context import PassContext
+from streamkm.passes.gathered import BlockTotals, ChunkCounts, counted, gathered_memory
+from streamkm.passes.reader import ReadItem, RowReader, SourceRows, ValidRows
 from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.sketches import Sketch
 from streamkm.sources.base import IndexedRows
+from streamkm.sources.chunks import Chunk
 
 MOST_INDEXED = 0.5  # share of rows that may be candidates, where rows are found first and then picked
 
 
 @dataclass(slots=True)
-class Told:
+class ChunkSummary:
     """The small result of consecutive sketched chunks: rows for sample and coreset, and the features that occur."""
 
     counts: ChunkCounts
@@ -46,7 +52,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class SketchRows(HeldMap[Told]):
+class SketchRows(HeldMap[ChunkSummary]):
     """Sketch the rows of each chunk, and gather its sample, coreset and features."""
 
     sketch: Sketch | None  # None: rows are sampled only
@@ -69,7 +75,7 @@ class SketchRows(HeldMap[Told]):
         indexed = reader.index_rows(item[0]) if few else None
         return reader.read(item) if indexed is None else indexed, reader, item[4]
 
-    def join(self, first: Told, second: Told) -> Told:
+    def join(self, first: ChunkSummary, second: ChunkSummary) -> ChunkSummary:
         """Join the small results of chunks; candidates that cannot come into the sample are dropped."""
         first.sample.absorb(second.sample, first.counts.n_rows)
         first.occurring.add(second.occurring.bits)
@@ -79,7 +85,7 @@ class SketchRows(HeldMap[Told]):
             first.tree.absorb(second.tree)
         return first
 
-    def output(self, rows: tuple[ValidRows | IndexedRows, RowReader, int]) -> tuple[Block | None, Told]:
+    def output(self, rows: tuple[ValidRows | IndexedRows, RowReader, int]) -> tuple[Block | None, ChunkSummary]:
         """The block of sketched rows, if it is held, and the small result of the chunk."""
         found, reader, index = rows
         if isinstance(found, IndexedRows):
@@ -88,7 +94,7 @@ class SketchRows(HeldMap[Told]):
         sample.add(self.rule.candidates(found.X, found.places, found.numbers, found.weights))
         n_features = reader.source.n_features
         bits = occurring_bits(found.X) if n_features is None or n_features >= FEWEST_FEATURES else None
-        told = Told(counted(found, reader.source), sample, Occurring(bits))
+        told = ChunkSummary(counted(found, reader.source), sample, Occurring(bits))
         if self.sketch is None:
             return None, told
         sketched = as_block_matrix(self.sketch.apply(found.X), sketched=not self.sketch.is_identity)
@@ -104,7 +110,7 @@ class SketchRows(HeldMap[Told]):
         return block, told
 
 
-def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> Told:
+def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> ChunkSummary:
     """Sample candidates of a chunk whose other rows stay unread; the assign pass reads and checks them."""
     n_rows = len(indexed.places)
     picked, keys = rule.picks(indexed.places, NO_WEIGHTS)
@@ -112,4 +118,71 @@ def _indexed(indexed: IndexedRows, reader: RowReader, rule: SampleRule) -> Told:
     counts = ChunkCounts(array("q", [n_rows]), {}, n_rows, n_rows, n_rows, indexed.n_features)
     sample = SampleCollector(rule.size)
     sample.add(Candidates(rows.X, keys, picked))
-    return Told(counts, sample, Occurring(None))
+    return ChunkSummary(counts, sample, Occurring(None))
+
+
+FEWEST_PLACES, MOST_PLACES = 16, 64
+MOST_SHARE = 0.05  # of the rows that are read for more places than rows are wanted from
+
+
+def rows_ahead(context: PassContext, n_wanted: int, row_bytes: int, stage: Stage) -> Matrix:
+    """Read about so many rows from evenly spread chunks, each as small as its storage allows.
+
+    `context`: its source has chunks, and knows its number of rows. `row_bytes`: bytes of a row as read. Returns ndarray
+    or csr_array (s, d): s is smaller if chunks are small and rows are invalid. Raises InvalidInputError: if one of
+    these rows is invalid.
+    """
+    reader = replace(context.reader, target_bytes=max(1, n_wanted // MOST_PLACES) * row_bytes)
+    chunks = reader.source.cut(reader.target_bytes)
+    places = _places(chunks, n_wanted)
+    items = enumerate(SourceRows(reader).items(context.executor))
+    rows = ChosenRows(reader, chosen=tuple(item for place, item in items if place in places))
+    parts = []
+    for X, n_read in outputs(Evenly(-(-n_wanted // rows.n_items)), rows, context.executor, stage):
+        parts.append(X)
+        stage.rows += n_read
+    return stacked(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRows(SourceRows):
+    """Rows of some chunks of a source."""
+
+    chosen: tuple[ReadItem, ...] = ()
+
+    @property
+    def n_items(self) -> int:
+        """Number of chosen chunks."""
+        return len(self.chosen)
+
+    def items(self, executor: Executor) -> Iterator[ReadItem]:  # noqa: ARG002 - they were made before
+        """The chosen chunks."""
+        return iter(self.chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Evenly(Map[tuple[Matrix, int]]):
+    """Evenly spread rows of each chunk, and the number of its rows."""
+
+    large = True
+
+    n_each: int
+
+    @staticmethod
+    def memory(n_wanted: int, row_bytes: int) -> PassMemory:
+        """Memory of the rows, as they were read and as one matrix."""
+        return PassMemory(kept=2 * n_wanted * row_bytes)
+
+    def output(self, rows: ValidRows) -> tuple[Matrix, int]:
+        """At most so many rows of a chunk."""
+        step = max(1, rows.X.shape[0] // self.n_each)
+        return rows.X[::step][: self.n_each], rows.n_read
+
+
+def _places(chunks: Sequence[Chunk], n_wanted: int) -> frozenset[int]:
+    """Chunks to read: enough for the rows, and more of them while they are a small part of all."""
+    lengths = np.fromiter((chunk.stop - chunk.start for chunk in chunks), np.int64, len(chunks))
+    enough = -(-n_wanted // max(1, int(np.median(lengths))))
+    spread = min(FEWEST_PLACES, int(MOST_SHARE * len(chunks)))
+    n_places = min(len(chunks), MOST_PLACES, max(enough, spread))
+    return frozenset(((np.arange(n_places) * len(chunks) + len(chunks) // 2) // n_places).tolist())

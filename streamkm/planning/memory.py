@@ -13,11 +13,10 @@ from streamkm.cluster.normalization import MOST_FEATURES
 from streamkm.engine.memory import MIB
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES, Assign
-from streamkm.passes.pilot_rows import Evenly
 from streamkm.passes.prepare import Sums
 from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.passes.sketch import FindSketch
-from streamkm.passes.sketch_rows import SketchRows
+from streamkm.passes.sketch_rows import Evenly, SketchRows
 from streamkm.sketches.subspace import subspace_bytes
 
 PCA_ROWS = 10_000  # of the sample, that directions are found on,

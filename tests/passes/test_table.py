@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from streamkm import IncrementalKMeans, StreamKMeans, open_source
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.passes.table import table_columns
+from streamkm.passes.prepare import table_columns
 from streamkm.preparation.scaling import FATES
 
 N = 6000
