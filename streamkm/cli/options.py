@@ -34,7 +34,7 @@ def counts_of(value: str) -> int | tuple[int, int]:
 
 
 def _steps(value: str) -> list[str] | dict[str, Any]:
-    """Steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income,weight:age=2``."""
+    """Steps by name, or by name and columns, as in ``log1p:fare,standardize:age+income``."""
     if ":" not in value:
         return [] if value == "none" else value.split(",")
     steps: dict[str, Any] = {}
@@ -43,11 +43,7 @@ def _steps(value: str) -> list[str] | dict[str, Any]:
         if step in steps:
             raise click.BadParameter(f"the step {step!r} is there twice; name it once, with all its columns: A+B")
         steps[step] = columns.split("+") if columns else None
-    try:
-        weights = [each.rpartition("=") for each in steps.get("weight") or ()]
-        return steps | ({"weight": {column: float(weight) for column, _, weight in weights}} if weights else {})
-    except ValueError as error:
-        raise click.BadParameter(f"{error}; needed: columns with weights, as in weight:age=2+income=0.5") from None
+    return steps
 
 
 def _sizes(value: str) -> tuple[int, ...]:
@@ -79,7 +75,7 @@ COLUMN_FLAGS = tuple(_COLUMN_KEYS)
 GIVEN = "streamkm.given"  # in `meta` of a context: keys with their values and flags
 _STEPS_HELP = (
     "Done to rows as they are read: table, standardize, robust, log1p, total, unit. Steps of some columns: "
-    "log1p:fare,standardize:age+income,weight:age=2.  [default: none; for tables with text table]"
+    "log1p:fare,standardize:age+income.  [default: none; for tables with text table]"
 )
 _ESTIMATOR_KEYS: dict[str, tuple[Any, ...]] = {
     "seed": (int, "N", "Random seed; it determines the result."),

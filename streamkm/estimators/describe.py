@@ -92,7 +92,7 @@ class DescribedKMeans(BaseKMeans):
         if self.assign_space_ != "original" or not is_invertible(preparation):
             raise InvalidInputError(
                 "original_centers() is for centers of features, and for steps that have an inverse: standardize, "
-                "robust, log1p and weight. Other means by cluster are those of the rows with each label of labels_"
+                "robust and log1p. Other means by cluster are those of the rows with each label of labels_"
             )
         centers = current_model(self).wide_centers()
         return centers.copy() if preparation is None else preparation.undone(centers)

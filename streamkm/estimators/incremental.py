@@ -76,7 +76,7 @@ class IncrementalKMeans(DescribedKMeans):
         How centers are found in the coreset; as for `StreamKMeans`.
     metric : {"euclidean", "cosine"}, default="euclidean"
         "cosine": rows are scaled to unit length as they are read; centers are their means.
-    preprocess : list of {"log1p", "total", "unit"}, or mapping of these and "weight" to columns, optional
+    preprocess : list of {"log1p", "total", "unit"}, or mapping of these to columns, optional
         Steps that prepare rows, as for `StreamKMeans`. "standardize" and "robust" need statistics of all rows first:
         fit some rows with them, and continue with `StreamKMeans.incremental`.
     half_life : float, optional

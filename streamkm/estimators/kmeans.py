@@ -118,8 +118,7 @@ class StreamKMeans(DescribedKMeans):
         `inertia_` and distances are in prepared units; `original_centers` gives centers in the units of the data.
 
         A mapping names the columns of each step, by name or number, or None for all; its order is that of the steps:
-        ``{"log1p": ["fare"], "standardize": ["fare", "age"], "weight": {"age": 2.0}}``. The name of a category stands
-        for all of its features. "weight" multiplies the squared differences of a column by a positive number.
+        ``{"log1p": ["fare"], "standardize": ["fare", "age"]}``. The name of a category stands for all of its features.
     refine : int or "auto", default="auto"
         Further passes, each an exact Lloyd step on all original rows. "auto" adds passes only if rows that the last
         pass drew show that more than 1 % of the objective can be gained. Then clusters are searched on these rows too,

@@ -13,9 +13,8 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.estimators.labelling import current_model
 from streamkm.estimators.validation import check_choice
 from streamkm.preparation import Preparation
-from streamkm.preparation.columns import WEIGHT
 from streamkm.preparation.preparation import FILL, FOUND, TOTAL
-from streamkm.preparation.scaling import Scaling, Table, lengthened, weighting
+from streamkm.preparation.scaling import Scaling, Table, lengthened
 
 LONGEST = 1_000_000  # characters of a statement
 _LARGEST = "1.7976931348623157e+308"
@@ -152,9 +151,7 @@ def _add_steps(query: _Query, preparation: Preparation, n_features: int) -> None
         chosen = range(n_features) if columns is None else sorted(columns.numbers)
         if step == FILL:
             continue
-        if step == WEIGHT and columns is not None:
-            query.add(_scaled(weighting(columns), n_features))
-        elif step in FOUND:
+        if step in FOUND:
             scaling = next(scalings)
             if isinstance(scaling, Table):
                 query.add(_clipped(scaling))

@@ -25,11 +25,9 @@ from streamkm.passes.reader import Invalid, ValidRows
 from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import sketch_pass
 from streamkm.preparation import Preparation
-from streamkm.preparation.fill import Fill
-from streamkm.preparation.moments import SUM_BYTES, FillFit, MomentsFit
+from streamkm.preparation.moments import SUM_BYTES, FillFit, MomentsFit, quartile_scaling
 from streamkm.preparation.preparation import FILL, FOUND, kind_of
-from streamkm.preparation.quartiles import quartile_scaling
-from streamkm.preparation.scaling import Scaling, Table, rounding_of
+from streamkm.preparation.scaling import Fill, Scaling, Table, rounding_of
 from streamkm.sources.base import RowSource
 from streamkm.sources.open import store_of
 from streamkm.sources.prepared import PreparedRows

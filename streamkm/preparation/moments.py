@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.preparation import moments as kernels
-from streamkm.preparation.fill import Fill
-from streamkm.preparation.scaling import Scaling, rounding_of
+from streamkm.preparation.scaling import Fill, Scaling, rounding_of
 
 SUM_BYTES = 24
 """Of the sums of a feature."""
@@ -70,12 +70,6 @@ class MomentsFit:
         varies = variances > lost * variances + np.square(rounding)
         factor = 1.0 / np.sqrt(np.where(varies, variances, 1.0))
         return Scaling(state[1, 1:].copy() if self.centers else np.empty(0), factor)
-
-
-def sample_moments(state: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means of all values of a state of `MomentsFit`, stored or not, and variances with n - 1 below the line."""
-    n_rows, counts, means = state[0, 0], state[0, 1:], state[1, 1:]
-    return means * (counts / n_rows), _variances(state) * (n_rows / max(1.0, n_rows - 1))
 
 
 def _variances(state: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -140,3 +134,45 @@ def _widened(state: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     wider = np.zeros((3, width))
     wider[:, : state.shape[1]] = state
     return wider
+
+
+QUARTILES = (25, 50, 75)
+_PIECE_BYTES = 1 << 22  # of columns at a time
+
+
+def quartile_scaling(X: Matrix) -> Scaling:
+    """Medians, and one over the distance between the quartiles; 1 where it is rounding. O(s log s * d).
+
+    Parameters
+    ----------
+    X : ndarray (s, d) or csr_array (s, d)
+        Sampled rows, at least one. Zeros that are not stored count; of sparse rows, medians are not taken off.
+    """
+    if sp.issparse(X):
+        return Scaling(np.empty(0), _sparse_factor(X))
+    n_rows, n_features = X.shape
+    medians, factor = np.empty(n_features), np.empty(n_features)
+    width = max(1, _PIECE_BYTES // (8 * n_rows))
+    for start in range(0, n_features, width):
+        part = slice(start, start + width)
+        low, medians[part], high = np.percentile(X[:, part].astype(np.float64), QUARTILES, axis=0)
+        factor[part] = _factor(low, high, X.dtype)
+    return Scaling(medians, factor)
+
+
+def _sparse_factor(X: Any) -> NDArray[np.float64]:
+    """Factors of sparse features; 1 where less than a quarter of the rows store a value."""
+    n_rows, columns = X.shape[0], X.tocsc()
+    stored, factor = np.diff(columns.indptr), np.ones(X.shape[1])
+    for j in np.flatnonzero(stored > (n_rows - 1) // 4):
+        values = np.zeros(n_rows)
+        values[: stored[j]] = columns.data[columns.indptr[j] : columns.indptr[j + 1]]
+        low, high = np.percentile(values, (QUARTILES[0], QUARTILES[2]))
+        factor[j] = _factor(low, high, X.dtype)
+    return factor
+
+
+def _factor(low: Any, high: Any, dtype: Any) -> Any:
+    """One over the distances of quartiles; 1 where these are equal but for rounding."""
+    varies = high - low > rounding_of(dtype) * np.maximum(np.abs(low), np.abs(high))
+    return 1.0 / np.where(varies, high - low, 1.0)

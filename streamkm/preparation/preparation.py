@@ -14,15 +14,8 @@ from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import Matrix, as_working
 from streamkm.kernels.preparation import rows as kernels
-from streamkm.preparation.columns import (
-    WEIGHT,
-    StepColumns,
-    check_column_steps,
-    chosen_columns,
-    restored_columns,
-)
-from streamkm.preparation.fill import Fill
-from streamkm.preparation.scaling import Scaling, Table, lengthened, weighting
+from streamkm.preparation.columns import StepColumns, check_column_steps, chosen_columns, restored_columns
+from streamkm.preparation.scaling import Fill, Scaling, Table, lengthened
 
 TOTAL = 10_000.0
 """What the values of a row add up to after the step "total"."""
@@ -46,7 +39,7 @@ STEPS = ("standardize", "robust", "table", *_BY_ROW)
 """Names of the steps of `preprocess`."""
 
 
-def check_steps(steps: Any, among: Sequence[str] = STEPS) -> tuple[str, ...]:
+def check_steps(steps: Any) -> tuple[str, ...]:
     """The names of steps; none for None.
 
     Raises
@@ -56,13 +49,13 @@ def check_steps(steps: Any, among: Sequence[str] = STEPS) -> tuple[str, ...]:
     """
     if steps is None:
         return ()
-    known = ", ".join(map(repr, among))
+    known = ", ".join(map(repr, STEPS))
     steps = ["table"] if steps == "table" else steps
     if isinstance(steps, str) or not isinstance(steps, Sequence):
         raise InvalidParameterError(f'preprocess={steps!r}; needed: a list of names, of {known}, "table", or None')
     for step in steps:
-        if step not in among:
-            raise InvalidParameterError(f"there is no step {step!r}{near_hint(step, among)}; needed: names of {known}")
+        if step not in STEPS:
+            raise InvalidParameterError(f"there is no step {step!r}{near_hint(step, STEPS)}; needed: names of {known}")
     return tuple(steps)
 
 
@@ -81,7 +74,7 @@ class Preparation:
     Attributes
     ----------
     steps : tuple of str
-        Of `STEPS` and `WEIGHT`, after `FILL` or not.
+        Of `STEPS`, after `FILL` or not.
     found : tuple of Scaling or Fill
         Of the first so many steps that must know all rows.
     columns : tuple of StepColumns or None
@@ -185,8 +178,8 @@ class Preparation:
             if step == FILL and self.fill is not None:
                 self.fill.check_width(rows)
                 self.fill.apply(rows, out)
-            elif step in FOUND or step == WEIGHT:
-                scaling = next(scalings) if columns is None or step in FOUND else weighting(columns)
+            elif step in FOUND:
+                scaling = next(scalings)
                 scaling.check_width(rows, step)
                 if len(scaling.shift) and not isinstance(rows, np.ndarray):
                     rows = out = _dense(rows, len(scaling.shift))
@@ -221,7 +214,7 @@ class Preparation:
                 chosen = slice(None) if columns is None else columns.member(X.shape[1])
                 X[:, chosen] = np.expm1(X[:, chosen])
                 continue
-            X = (weighting(columns) if step == WEIGHT and columns is not None else next(scalings)).undone(X)
+            X = next(scalings).undone(X)
         return X
 
     def widened(self, n_features: int) -> Preparation:
@@ -251,8 +244,7 @@ class Preparation:
             read = [restored_columns(step, n_features) for step in steps]
             names, columns = [step for step, _ in read], tuple(each for _, each in read)
             filled = names[:1] == [FILL]
-            known = (*STEPS, *([WEIGHT] if any(columns) else []))
-            bare = cls((*names[:filled], *check_steps(names[filled:], known)))
+            bare = cls((*names[:filled], *check_steps(names[filled:])))
             kinds = [kind_of(step) for step in bare.finding]
             found = tuple(kind(*(arrays[f"{f.name}{at}"] for f in fields(kind))) for at, kind in enumerate(kinds))
         except (KeyError, TypeError, InvalidParameterError) as error:

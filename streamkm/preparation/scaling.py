@@ -112,11 +112,43 @@ def rounding_of(dtype: Any) -> float:
     return 128 * float(np.finfo(working_dtype(np.dtype(dtype))).eps)
 
 
-def weighting(columns: StepColumns) -> Scaling:
-    """What weights do to columns."""
-    return Scaling(np.empty(0), columns.factor())
-
-
 def lengthened(values: NDArray[np.float64], length: int, fill: float) -> NDArray[np.float64]:
     """Values with others behind them, where there are fewer than `length`."""
     return np.append(values, np.full(max(0, length - len(values)), fill))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fill:
+    """The values that stand for NaN, and how often it was there.
+
+    Attributes
+    ----------
+    means : float64 (d,)
+        Of the values that a feature has, zeros of sparse rows included; 0 for a feature without any.
+    missing : float64 (d,)
+        Share of the rows that lack the feature.
+    """
+
+    means: NDArray[np.float64]
+    missing: NDArray[np.float64]
+
+    def check_width(self, X: Matrix) -> None:
+        """Refuse rows with other features, but sparse ones with fewer: kernels trust widths.
+
+        Raises
+        ------
+        InvalidInputError
+        """
+        found, given = len(self.means), X.shape[1]
+        if given > found or (given < found and isinstance(X, np.ndarray)):
+            raise InvalidInputError(
+                f'rows have {given:,} features; the means of invalid="mean" are those of {found:,}: '
+                "pass rows with the same features"
+            )
+
+    def apply(self, X: Matrix, out: NDArray[Any]) -> None:
+        """Write the values of rows that `check_width` has passed, means in place of NaN."""
+        if isinstance(X, np.ndarray):
+            kernels.fill_dense(X, self.means, out)
+        else:
+            out[:] = np.where(np.isnan(X.data), self.means[X.indices], X.data)

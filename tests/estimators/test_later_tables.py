@@ -187,14 +187,12 @@ def test_the_command_line_ignores_categories_if_it_is_told_to(tmp_path):
     assert pd.read_csv(tmp_path / "l.csv")["label"].min() >= 0
 
 
-STEPS = {"standardize": ["age", "income"], "weight": {"kind": 0.5}}
+STEPS = {"standardize": ["age", "income"]}
 STREAMS = {
     "of a fit": lambda rows: fitted(rows).incremental(),
     "of steps of columns": lambda rows: fitted(rows, preprocess=STEPS).incremental(),
     "partial_fit": lambda rows: IncrementalKMeans(3, random_state=0, progress=False).partial_fit(rows),
-    "fit": lambda rows: IncrementalKMeans(3, random_state=0, progress=False, preprocess={"weight": {"kind": 0.5}}).fit(
-        rows
-    ),
+    "fit": lambda rows: IncrementalKMeans(3, random_state=0, progress=False, preprocess={"log1p": ["kind"]}).fit(rows),
 }
 
 

@@ -48,7 +48,7 @@ def fitted(X, n_clusters=7, **given):
         {"preprocess": ["standardize"]},
         {"preprocess": ["robust"], "metric": "cosine"},
         {"preprocess": ["unit"]},
-        {"preprocess": {"log1p": ["fare"], "standardize": None, "weight": {"order": 2.5}}},
+        {"preprocess": {"log1p": ["fare"], "standardize": None}},
         {"preprocess": {"total": ["fare", "Miles driven"], "unit": ["order", "fare"]}},
         {"n_clusters": 1},
         {"n_clusters": 40},
@@ -76,7 +76,7 @@ def test_a_plain_frame_with_other_names_in_the_table():
 def test_categories_with_quotes_and_without_values():
     frame = trips()
     source = open_source(frame, id_column=ID, categories="onehot")
-    model = fitted(source, preprocess={"standardize": NUMBERS, "weight": {"kind": 0.5}})
+    model = fitted(source, preprocess={"standardize": NUMBERS})
     np.testing.assert_array_equal(labels_in_duckdb(model, frame)["cluster"], model.labels_)
     strange = frame.copy()
     strange.loc[3, "kind"] = "other"
@@ -160,7 +160,7 @@ def test_a_model_that_goes_on_writes_the_statement_of_the_fit():
     """With its categories, ids and steps, also from a file; dates are refused alike."""
     frame = trips(600)
     given = {"categories": "onehot", "id_column": ID, "categories_unseen": "ignore"}
-    model = fitted(open_source(frame, **given), preprocess={"standardize": NUMBERS, "weight": {"kind": 0.5}})
+    model = fitted(open_source(frame, **given), preprocess={"standardize": NUMBERS})
     stream = model.incremental()
     assert stream.to_sql(table="t") == model.to_sql(table="t")
     found = labels_in_duckdb(stream, frame)

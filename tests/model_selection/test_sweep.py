@@ -184,10 +184,10 @@ def test_steps_of_some_columns_are_done_before(tmp_path):
         }
     )
     frame.to_csv(tmp_path / "x.csv", index=False)
-    steps = {"log1p": ["fare"], "standardize": ["fare", "age"], "weight": {"plan": 0.25}}
+    steps = {"log1p": ["fare"], "standardize": ["fare", "age"]}
     found = sweep({"path": tmp_path / "x.csv", "categories": "onehot"}, 3, preprocess=steps, **QUIET)
     numbers = StandardScaler().fit_transform(np.column_stack([np.log1p(frame["fare"]), frame["age"]]))
-    wanted = sweep(np.column_stack([numbers, 0.5 * pd.get_dummies(frame["plan"])]), 3, **QUIET)
+    wanted = sweep(np.column_stack([numbers, pd.get_dummies(frame["plan"])]), 3, **QUIET)
     assert found.rows[0].inertia == pytest.approx(wanted.rows[0].inertia, rel=1e-9)
     with pytest.raises(InvalidInputError, match=r"column 'fares', which is missing \(did you mean 'fare'\?\)"):
         sweep(frame[["fare", "age"]], 2, preprocess={"log1p": ["fares"]}, **QUIET)

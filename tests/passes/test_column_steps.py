@@ -1,4 +1,4 @@
-"""Steps of chosen columns, and weights, against plain NumPy."""
+"""Steps of chosen columns, against plain NumPy."""
 
 import json
 import warnings
@@ -22,7 +22,7 @@ X = np.column_stack(
     [np.exp(RNG.normal(4, 1, 600)), RNG.normal(40, 9, 600), RNG.normal(size=600) + 5 * (np.arange(600) % 3)]
 )
 FRAME = pd.DataFrame(X, columns=["fare", "age", "score"])
-STEPS = {"log1p": ["fare"], "standardize": ["fare", "age"], "weight": {"age": 2.0, "score": 0.5}}
+STEPS = {"log1p": ["fare"], "standardize": ["fare", "age"]}
 
 
 def by_hand(rows=X):
@@ -30,7 +30,7 @@ def by_hand(rows=X):
     known = np.column_stack([np.log1p(X[:, 0]), X[:, 1:]])
     made = np.column_stack([np.log1p(rows[:, 0]), rows[:, 1:]])
     made[:, :2] = (made[:, :2] - known[:, :2].mean(axis=0)) / known[:, :2].std(axis=0)
-    return made * np.sqrt([1, 2, 0.5])
+    return made
 
 
 def fitted(data, steps=STEPS, **given):
@@ -53,7 +53,7 @@ def test_a_fit_is_that_of_rows_that_were_prepared_by_hand(tmp_path):
 @pytest.mark.parametrize("data", ["array", "csv"])
 def test_columns_by_number_and_by_name(data, tmp_path):
     FRAME.to_csv(tmp_path / "x.csv", index=False)
-    numbered = {"log1p": [0], "standardize": [0, 1], "weight": {1: 2.0, 2: 0.5}}
+    numbered = {"log1p": [0], "standardize": [0, 1]}
     given = {"array": (X, numbered), "csv": (tmp_path / "x.csv", STEPS)}[data]
     model, wanted = fitted(*given), fitted(FRAME)
     np.testing.assert_allclose(model.inertia_, wanted.inertia_)
@@ -63,7 +63,7 @@ def test_columns_by_number_and_by_name(data, tmp_path):
 
 
 def test_centers_come_back_in_original_units():
-    model = fitted(FRAME, {"weight": {"fare": 9.0}, "standardize": None, "robust": ["age"]})
+    model = fitted(FRAME, {"standardize": None, "robust": ["age"]})
     means = np.array([X[model.labels_ == label].mean(axis=0) for label in range(3)])
     np.testing.assert_allclose(model.original_centers(), means, rtol=1e-9)
 
@@ -71,21 +71,21 @@ def test_centers_come_back_in_original_units():
 @pytest.mark.parametrize("step", ["log1p", "total", "unit"])
 def test_sparse_rows_are_prepared_as_dense_ones(step):
     rows = np.abs(X) * (RNG.random(X.shape) < 0.6)  # a total takes no negative values
-    made = Preparation.of({step: [0, 2], "weight": {1: 3.0}}, None, 3, "X")
+    made = Preparation.of({step: [0, 2]}, None, 3, "X")
     alone = Preparation.of([step], None, 2, "X").apply(np.ascontiguousarray(rows[:, [0, 2]]))
-    wanted = np.column_stack([alone[:, 0], rows[:, 1] * np.sqrt(3), alone[:, 1]])
+    wanted = np.column_stack([alone[:, 0], rows[:, 1], alone[:, 1]])
     np.testing.assert_allclose(made.apply(rows), wanted, rtol=1e-14)
     np.testing.assert_allclose(made.apply(sp.csr_array(rows)).toarray(), wanted, rtol=1e-14)
-    given = fitted(sp.csr_array(rows), {step: [0, 2], "standardize": [0], "weight": {1: 3.0}})
+    given = fitted(sp.csr_array(rows), {step: [0, 2], "standardize": [0]})
     np.testing.assert_array_equal(given.predict(sp.csr_array(rows)), given.labels_)
 
 
-def test_a_category_is_weighted_by_its_column():
+def test_a_step_of_a_category_is_for_its_cells():
     frame = FRAME.assign(kind=np.array(["a", "b", "c"])[np.arange(600) % 3])
-    steps = {"standardize": ["fare", "age", "score"], "weight": {"kind": 0.5}}
-    model = fitted(open_source(frame, categories="onehot"), steps)
-    cells = model.preparation_.apply(np.eye(6)[3:])[:, 3:]
-    np.testing.assert_allclose(np.sum((cells[0] - cells[1]) ** 2), 1)  # as far as one standard deviation
+    model = fitted(open_source(frame, categories="onehot"), {"standardize": ["fare", "kind"]})
+    made = model.preparation_.apply(np.column_stack([X, np.eye(3)[np.arange(600) % 3]]))
+    np.testing.assert_allclose(made[:, [0, 3, 4, 5]].std(axis=0), 1)
+    np.testing.assert_array_equal(made[:, 1:3], X[:, 1:])
     np.testing.assert_array_equal(model.predict(frame), model.labels_)
 
 
@@ -95,14 +95,10 @@ def test_a_category_is_weighted_by_its_column():
         ({"log1p": ["fair"]}, InvalidInputError, r"'fair', which is missing .did you mean 'fare'.*there are fare, age"),
         ({"log1p": [3]}, InvalidInputError, "column 3; there are columns 0 to 2"),
         ({"log1p": ["fare", 0]}, InvalidInputError, "column 0 twice"),
-        ({"log": ["fare"]}, InvalidParameterError, "no step 'log'.*'weight'"),
+        ({"log": ["fare"]}, InvalidParameterError, "no step 'log'.*'unit'"),
         ({"log1p": "fare"}, InvalidParameterError, "needed: a list of columns"),
         ({"log1p": []}, InvalidParameterError, "needed: a list of columns"),
-        ({"weight": ["fare"]}, InvalidParameterError, "needed: a mapping of columns"),
-        ({"weight": {"fare": 0}}, InvalidParameterError, "weight 0; needed: a positive"),
-        ({"weight": {"fare": float("inf")}}, InvalidParameterError, "needed: a positive"),
         ({}, InvalidParameterError, "names no step"),
-        (["weight"], InvalidParameterError, "no step 'weight'"),
     ],
 )
 def test_what_is_refused(steps, error, message):
@@ -118,9 +114,7 @@ def test_names_of_rows_without_names_are_refused():
 @pytest.mark.parametrize(
     "step",
     [
-        {"step": "weight", "columns": [7], "weights": [1.0]},
-        {"step": "weight", "columns": [1], "weights": [-1.0]},
-        {"step": "weight", "columns": [1]},
+        {"step": "log1p", "columns": [7]},
         {"step": "log1p", "columns": [1, 1]},
         {"step": "log1p", "columns": []},
         {"columns": [1]},
@@ -141,20 +135,19 @@ def test_the_command_line_and_configurations(tmp_path, monkeypatch):
     FRAME.to_csv("x.csv", index=False)
     run = CliRunner()
     common = ["-q", "--no-report", "--seed", "0", "-k", "3"]
-    text = "log1p:fare,standardize:fare+age,weight:age=2+score=0.5"
+    text = "log1p:fare,standardize:fare+age"
     with open("c.yaml", "w") as file:
         file.write(
             "data: {path: x.csv}\nestimator: {n_clusters: 3, random_state: 0, preprocess: {log1p: [fare], "
-            "standardize: [fare, age], weight: {age: 2.0, score: 0.5}}}\noutput: {directory: two, report: false}\n"
+            "standardize: [fare, age]}}\noutput: {directory: two, report: false}\n"
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for arguments in (["fit", "x.csv", *common, "--preprocess", text, "-o", "one"], ["fit", "c.yaml", "-q"]):
             result = run.invoke(main, arguments)
             assert result.exit_code == 0, result.output
-        for wrong, message in (("weight:age", "needed: columns with weigh"), ("log1p:a,log1p:b", "there twice")):
-            result = run.invoke(main, ["fit", "x.csv", *common, "--preprocess", wrong, "-o", "three"])
-            assert result.exit_code == 2
-            assert message in result.output
+        result = run.invoke(main, ["fit", "x.csv", *common, "--preprocess", "log1p:a,log1p:b", "-o", "three"])
+        assert result.exit_code == 2
+        assert "there twice" in result.output
     for name in ("one", "two"):
         np.testing.assert_array_equal(np.load(f"{name}/labels.npy"), fitted("x.csv").labels_)

@@ -6,8 +6,7 @@ import scipy.sparse as sp
 from sklearn.preprocessing import StandardScaler
 
 from streamkm import StreamKMeans
-from streamkm.preparation.moments import MomentsFit
-from streamkm.preparation.quartiles import quartile_scaling
+from streamkm.preparation.moments import MomentsFit, quartile_scaling
 
 
 def totals(n_rows, kind):

@@ -18,8 +18,8 @@ from sklearn.preprocessing import StandardScaler
 from streamkm import IncrementalKMeans, StreamKMeans
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.preparation import Preparation
-from streamkm.preparation.fill import Fill
 from streamkm.preparation.moments import FillFit
+from streamkm.preparation.scaling import Fill
 from tests.dask_processes import assert_same_bits
 from tests.naive import folded
 

@@ -23,8 +23,7 @@ from streamkm.cli.config import load_run, parse_set
 from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, ModelFileError
 from streamkm.kernels.preparation import rows as kernels
 from streamkm.preparation import Preparation, check_steps
-from streamkm.preparation.moments import MomentsFit
-from streamkm.preparation.quartiles import quartile_scaling
+from streamkm.preparation.moments import MomentsFit, quartile_scaling
 from streamkm.sources.dense import DenseSource
 from streamkm.sources.prepared import PreparedRows
 from tests import children
@@ -126,7 +125,7 @@ def test_centers_come_back_in_original_units():
     deviations[7] = 1  # constant
     np.testing.assert_allclose(sparse.original_centers(), sparse.cluster_centers_ * deviations, atol=1e-9)
     for step in ("unit", "total"):
-        with pytest.raises(InvalidInputError, match="standardize, robust, log1p and weight"):
+        with pytest.raises(InvalidInputError, match="standardize, robust and log1p"):
             StreamKMeans(4, preprocess=[step], **COMMON).fit(abs(X)).original_centers()
 
 
@@ -134,7 +133,7 @@ def test_logarithms_are_taken_back():
     """Centers, and means in summaries, become geometric means of 1 + x, less 1; of sparse rows, too."""
     X = np.abs(groups())
     frame = pd.DataFrame(X, columns=list("abcdef"))
-    steps = {"log1p": ["a", "c"], "standardize": None, "weight": {"c": 2.0}}
+    steps = {"log1p": ["a", "c"], "standardize": None}
     kmeans = StreamKMeans(4, preprocess=steps, tol=0, **COMMON).fit(frame)
     centers = kmeans.original_centers()
     for label in range(4):
