@@ -56,7 +56,10 @@ def check_column_steps(steps: Mapping[Any, Any], known: Sequence[str]) -> None:
         if step not in known:
             shown = ", ".join(map(repr, known))
             raise InvalidParameterError(f"there is no step {step!r}{near_hint(step, known)}; needed: names of {shown}")
-        if columns is not None and not _are_columns(columns):
+        listed = isinstance(columns, Sequence) and not isinstance(columns, str) and len(columns) > 0
+        if columns is not None and not (
+            listed and all(isinstance(each, str | Integral) and not isinstance(each, bool) for each in columns)
+        ):
             raise InvalidParameterError(
                 f"preprocess: the step {step!r} has {columns!r}; needed: a list of columns, or None for all"
             )
@@ -91,13 +94,6 @@ def restored_columns(described: Any, n_features: int) -> tuple[str, StepColumns 
     if not isinstance(step, str) or not known or not numbers or len(set(numbers)) < len(numbers):
         raise ModelFileError(f"a step is {described!r}; needed: its name and columns of {n_features:,}")
     return step, StepColumns(tuple(numbers))
-
-
-def _are_columns(columns: Any) -> bool:
-    """Whether this is a list of names and numbers of columns."""
-    if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
-        return False
-    return all(isinstance(each, str | Integral) and not isinstance(each, bool) for each in columns)
 
 
 def _numbers(column: Any, names: Sequence[str] | None, n_features: int | None, what: str) -> list[int]:

@@ -148,31 +148,16 @@ def quartile_scaling(X: Matrix) -> Scaling:
     X : ndarray (s, d) or csr_array (s, d)
         Sampled rows, at least one. Zeros that are not stored count; of sparse rows, medians are not taken off.
     """
-    if sp.issparse(X):
-        return Scaling(np.empty(0), _sparse_factor(X))
     n_rows, n_features = X.shape
-    medians, factor = np.empty(n_features), np.empty(n_features)
+    is_sparse, columns = sp.issparse(X), X.tocsc() if sp.issparse(X) else X
+    # of sparse features, those that a quarter of the rows store
+    often = np.flatnonzero(np.diff(columns.indptr) > (n_rows - 1) // 4) if is_sparse else np.arange(n_features)
+    medians, factor = np.empty(n_features), np.ones(n_features)
     width = max(1, _PIECE_BYTES // (8 * n_rows))
-    for start in range(0, n_features, width):
-        part = slice(start, start + width)
-        low, medians[part], high = np.percentile(X[:, part].astype(np.float64), QUARTILES, axis=0)
-        factor[part] = _factor(low, high, X.dtype)
-    return Scaling(medians, factor)
-
-
-def _sparse_factor(X: Any) -> NDArray[np.float64]:
-    """Factors of sparse features; 1 where less than a quarter of the rows store a value."""
-    n_rows, columns = X.shape[0], X.tocsc()
-    stored, factor = np.diff(columns.indptr), np.ones(X.shape[1])
-    for j in np.flatnonzero(stored > (n_rows - 1) // 4):
-        values = np.zeros(n_rows)
-        values[: stored[j]] = columns.data[columns.indptr[j] : columns.indptr[j + 1]]
-        low, high = np.percentile(values, (QUARTILES[0], QUARTILES[2]))
-        factor[j] = _factor(low, high, X.dtype)
-    return factor
-
-
-def _factor(low: Any, high: Any, dtype: Any) -> Any:
-    """One over the distances of quartiles; 1 where these are equal but for rounding."""
-    varies = high - low > rounding_of(dtype) * np.maximum(np.abs(low), np.abs(high))
-    return 1.0 / np.where(varies, high - low, 1.0)
+    for start in range(0, len(often), width):
+        part = often[start : start + width]
+        values = columns[:, part].toarray() if is_sparse else columns[:, part]
+        low, medians[part], high = np.percentile(values.astype(np.float64), QUARTILES, axis=0)
+        varies = high - low > rounding_of(X.dtype) * np.maximum(np.abs(low), np.abs(high))
+        factor[part] = 1.0 / np.where(varies, high - low, 1.0)
+    return Scaling(np.empty(0) if is_sparse else medians, factor)
