@@ -68,6 +68,7 @@ def drift_of(estimator: Any, stream: Stream, observed: Observed) -> Drift:
     """Compare new rows with those of before, which the kept rows stand for, about the centers of before."""
     followed, gathered = stream.followed, observed.gathered
     assert followed is not None
+    assert gathered.profile is not None
     known, preparation = followed.clusters.widened(gathered.totals.sums.shape[1]), estimator.preparation_
     now = ClusterState.of(known, gathered.totals, gathered.profile.sums[:, 0], observed.histogram, observed.squares)
     before, wording = followed.state(stream.rule), Wording(feature_namer(estimator), N_TRAITS)

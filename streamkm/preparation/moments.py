@@ -149,7 +149,8 @@ def quartile_scaling(X: Matrix) -> Scaling:
         Sampled rows, at least one. Zeros that are not stored count; of sparse rows, medians are not taken off.
     """
     n_rows, n_features = X.shape
-    is_sparse, columns = sp.issparse(X), X.tocsc() if sp.issparse(X) else X
+    is_sparse = not isinstance(X, np.ndarray)
+    columns: Any = sp.csc_array(X) if is_sparse else X
     # of sparse features, those that a quarter of the rows store
     often = np.flatnonzero(np.diff(columns.indptr) > (n_rows - 1) // 4) if is_sparse else np.arange(n_features)
     medians, factor = np.empty(n_features), np.ones(n_features)
