@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -15,11 +15,11 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.rows import Block
+from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.core.atomic_io import writing
 from streamkm.core.exceptions import CheckpointError
 from streamkm.core.locks import TemporaryFolder
-from streamkm.core.matrix import matrix_bytes, pack_matrix, unpack_matrix
+from streamkm.core.matrix import as_working, matrix_bytes, pack_matrix, unpack_matrix
 from streamkm.engine import Executor, Large
 from streamkm.engine.checkpoint import Checkpoint
 from streamkm.engine.passes import Readable
@@ -41,12 +41,25 @@ class SpilledBlock:
             return _read(file)
 
 
-Held: TypeAlias = Block | SpilledBlock
+@dataclass(frozen=True, slots=True)
+class SourceBlock:
+    """A block of dense rows that lie in their source as they are: they are read again, not copied."""
+
+    read: Callable[[], Any]  # gives the rows
+    weights: NDArray[np.float64]
+
+    def load(self) -> Block:
+        """Read it."""
+        X = as_working(self.read())
+        return Block(X, row_d2norms(X), self.weights)
+
+
+Held: TypeAlias = Block | SpilledBlock | SourceBlock
 
 
 def loaded(held: Held) -> Block:
     """The block, from wherever it is."""
-    return held.load() if isinstance(held, SpilledBlock) else held
+    return held if isinstance(held, Block) else held.load()
 
 
 class Spill:
@@ -95,12 +108,14 @@ class Spill:
         if self.file is not None:
             self.file.truncate()
 
-    def keep(self, block: Block) -> Held:
-        """The block, or where it was written.
+    def keep(self, block: Block, again: Callable[[], Any] | None = None) -> Held:
+        """The block; where memory has no room for it, `again` reads its rows, or it was written.
 
         Raises DiskFullError, OutputError: it cannot be written.
         """
         if not self._fits(block):
+            if again is not None:
+                return SourceBlock(again, block.weights)
             self._write_behind()
             return self._write(block)
         if self._unwritten is not None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.held_rows import HeldBlock, HeldRows
+from streamkm.cluster.held_rows import HeldBlock, HeldRows, SourceBlock
 from streamkm.cluster.normalization import WHOLE, Normalization
 from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule, sketched_d2norms
-from streamkm.core.matrix import Matrix, added_in_order, rows_between
+from streamkm.core.matrix import Matrix, added_in_order, as_working, rows_between
 from streamkm.core.memory import trim_heap
 from streamkm.core.progress import Stage
 from streamkm.engine.passes import Map, held_outputs
@@ -76,11 +79,19 @@ class NormalizeBlocks(Map[tuple[Block, tuple[float, float]]]):
         return block, (block.total_d2norm(), block.largest_d2norm())
 
 
+def _normalized_again(read: Callable[[], Any], normalization: Normalization) -> Matrix:
+    """Rows that lie in their source, normalized."""
+    return normalization.rows(as_working(read()))
+
+
 def normalized_blocks(context: FitContext, blocks: Blocks, normalization: Normalization) -> Blocks:
     """Normalize sketched rows that are held."""
-    handles, norms, spill, held = [], [], context.spill, HeldRows(blocks.handles)
+    handles: list[Any] = []
+    norms, spill, held = [], context.spill, HeldRows(blocks.handles)
     for handle, found in held_outputs(NormalizeBlocks(normalization), held, context.executor, Stage("normalize")):
-        handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
+        before = blocks.handles[len(handles)]
+        again = partial(_normalized_again, before.read, normalization) if isinstance(before, SourceBlock) else None
+        handles.append(spill.keep(handle, again) if spill and isinstance(handle, Block) else handle)
         norms.append(found)
     totals, largest = zip(*norms, strict=True)
     return replace(blocks, handles=tuple(handles), total_d2norm=added_in_order(totals), largest_d2norm=max(largest))

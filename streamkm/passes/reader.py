@@ -101,6 +101,10 @@ class RowReader:
         rows = self.rows(item)
         return self.checked(rows.X, rows.places)
 
+    def rows_again(self, chunk: Chunk) -> Matrix:
+        """The valid rows of a chunk that was read before."""
+        return self.read_rows(chunk).X
+
     def checked(self, X: Matrix, places: NDArray[np.int64]) -> ValidRows:
         """Take out invalid rows; see `read`."""
         n_read = X.shape[0]

@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Mapping, MutableSequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,12 +93,15 @@ def sketch_pass(
         check_weights(reader, weights, reader.source.n_rows)
     n_before = len(gathered.counts)
     map_ = SketchRows(sketch, gathered.rule, gathered.coreset_rule)
+    again = reader.source.lies_as_read and sketch is not None and sketch.is_identity and writer.checkpoint is None
+    chunks = reader.source.chunks(reader.target_bytes) if again else ()
     stage.advance(n_before)
     # the nodes of several calls would need too much memory on one worker, and progress is saved as calls are told
     once = gathered.tree is None and (record is None or writer.checkpoint is None)
     for handle, told in context.held_outputs(map_, stage, chunk_rows, n_before, once=once):
         if holds:
-            handles.append(spill.keep(handle) if spill and isinstance(handle, Block) else handle)
+            read = partial(reader.rows_again, chunks[len(handles)]) if chunks else None
+            handles.append(spill.keep(handle, read) if spill and isinstance(handle, Block) else handle)
         if told is None:  # a later chunk of the same call tells
             continue
         if gathered.tree is not None and told.tree is not None:

@@ -224,6 +224,7 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
         assign_space=chosen.space if source.n_features is not None or not several else None,
         chooses_space=several,
         block_room=chosen.room if cluster_on == "spilled" else None,
+        rereads=asked.rereads,
         passes=len(before) + len(steps) + (1 if asked.once else passes),
         passes_before=before,
         finding_steps=steps,

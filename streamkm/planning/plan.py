@@ -191,6 +191,8 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
         block_room = self.block_room
         if block_room is None:
             return "none"
+        if self.rereads:
+            return f"none; rows beyond {human_bytes(block_room)} are read again in every step, from where they lie"
         room = f"sketched rows beyond {human_bytes(block_room)}"
         if self.n_rows is None or self.memory_model is None:
             return room

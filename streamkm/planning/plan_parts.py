@@ -114,6 +114,7 @@ class PlannedClustering:
     chooses_space: bool = False
     # bytes of sketched rows that are kept in memory where they are spilled; None where they are not
     block_room: int | None = None
+    rereads: bool = False  # whether those beyond it are read again from the source, not from a copy
     # of moving averages, between steps of Lloyd's algorithm; None where there are none
     epochs: PlannedEpochs | None = None
     room: EpochRoom | None = None  # for epochs of a kernel fit, where workers hold the features of all rows

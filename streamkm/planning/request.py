@@ -105,6 +105,11 @@ class FitRequest:
         return sketch_class(self.sketching.sketch) if isinstance(given, str) else given
 
     @property
+    def rereads(self) -> bool:
+        """Whether rows that memory does not hold are read from the source in every step, not from a copy."""
+        return self.sketch_answers.is_identity and self.source.lies_as_read
+
+    @property
     def found(self) -> bool:
         """Whether the sketch is found on rows."""
         return self.sketching.sketch in DATA_DEPENDENT and isinstance(self.options.sketch, str)
@@ -261,7 +266,7 @@ def regimes(request: FitRequest, sample_rows: int, *, on_cluster: bool = False) 
         found["coreset"] = FEW_ON_WORKERS if on_cluster else FEW_IN_MEMORY
     if on_cluster:  # workers hold the rows, and nothing of them is written here
         return {"blocks": why, **found}
-    spilled = f"{why}{'; a coreset would not fit in memory' if found else ''}{SPILLED}"
+    spilled = f"{why}{'; a coreset would not fit in memory' if found else ''}{'' if request.rereads else SPILLED}"
     if request.source.estimated_rows is None:  # whether memory holds rows that are not counted is not known
         return {"spilled": spilled, **found}
     return {"blocks": why, **found, "spilled": spilled}

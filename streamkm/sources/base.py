@@ -193,6 +193,12 @@ class RowSource(ABC):
         return True
 
     @property
+    def lies_as_read(self) -> bool:
+        """Whether dense rows lie in local files as they are read: reading them again takes no longer than a copy."""
+        there = self.files and not (self.is_sparse or self.decodes or self.in_process or self.streams)
+        return bool(there) and self.prepared_by is None and self.computed is None
+
+    @property
     def computed(self) -> Any:
         """The Dask source whose tasks make the rows: a cluster gets the graph of each chunk, not the source."""
         return None

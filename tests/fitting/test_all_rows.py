@@ -153,6 +153,26 @@ def test_rows_that_memory_does_not_hold_are_spilled(small_sample, tmp_path, monk
     assert list((tmp_path / "spill").iterdir()) == []
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_rows_that_lie_as_they_are_read_are_not_copied(small_sample, written, tmp_path, offset, metric):
+    """Those of an uncompressed file, far from the origin too, are read again in every step."""
+    X = (np.random.default_rng(0).normal(size=(200_000, 60)) + offset).astype(np.float32)
+    X[7, 7] = np.nan
+    path = tmp_path / "x.npy"
+    np.save(path, X)
+    roomy = kmeans(coreset=None, max_iter=3, n_init=1, chunk_bytes=1 << 20, invalid="skip", metric=metric)
+    tight = clone(roomy).set_params(memory_limit=limited(roomy.plan(str(path)).peak_bytes - (30 << 20), AUTO_BYTES))
+    planned = tight.plan(str(path))
+    assert (planned.cluster_on, planned.rereads) == ("spilled", True)
+    assert "read again in every step" in dict(planned.lines())["bytes written"]
+    np.testing.assert_array_equal(tight.fit(str(path)).labels_, roomy.fit(str(path)).labels_)
+    assert (roomy.plan_.cluster_on, tight.inertia_) == ("blocks", roomy.inertia_)
+    assert sum(written) <= (X.nbytes / 4 if offset else 0)  # blocks in memory are written as they are moved
+    tight.fit(str(path), checkpoint=tmp_path / "state")  # which holds what it needs to go on
+    np.testing.assert_array_equal(tight.labels_, roomy.labels_)
+
+
 @pytest.fixture
 def written(monkeypatch):
     """Bytes of each block that goes to disk."""
