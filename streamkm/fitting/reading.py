@@ -26,7 +26,7 @@ from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.passes.sketch_rows import rows_ahead
 from streamkm.planning.memory import n_rows_ahead, pca_rows
 from streamkm.planning.plan import Plan
-from streamkm.sketches import Sketch, SketchFit
+from streamkm.sketches import Sketch
 from streamkm.sketches.registry import DATA_DEPENDENT, find_sketch, first_round, make_sketch, sketch_class
 
 MORE_LOST, LOST_ANYWAY = 1.15, 0.005  # how much more directions may leave out of all rows than of those read ahead
@@ -243,7 +243,7 @@ def _sketched(
 
 
 def _sketch(context: FitContext, sketched: Sketched) -> Sketch:
-    """What a plan names, or what is found: on the row sample, or on all rows, in a pass for each round."""
+    """What a plan names, or what is found: on the row sample, or on all rows in a pass of its own."""
     plan, settings, writer = context.plan, context.settings, context.writer
     if not plan.fit_passes:
         return sketch_of(context, sketched.sample)
@@ -251,11 +251,8 @@ def _sketch(context: FitContext, sketched: Sketched) -> Sketch:
     if begun is not None:
         return begun.sketch
     seed = settings.seed64("sketch")
-    found: Sketch | SketchFit = first_round(
-        plan.sketch, plan.n_components, seed, sketched.sample.X, settings.n_clusters
-    )
-    while not isinstance(found, Sketch):
-        with context.progress.stage("directions", len(sketched.chunk_rows)) as stage:
-            found = context.run(FindSketch(found), stage, sketched.chunk_rows)
+    sums = first_round(plan.sketch, plan.n_components, seed, sketched.sample.X, settings.n_clusters)
+    with context.progress.stage("directions", len(sketched.chunk_rows)) as stage:
+        found = context.run(FindSketch(sums), stage, sketched.chunk_rows)
     writer.save("directions", Directions(found))
     return found

@@ -190,14 +190,14 @@ def count_pass(context: PassContext, stage: Stage) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True)
-class FindSketch(Pass[Any, None, Sketch | SketchFit]):
-    """One round of finding a sketch: sums over all rows."""
+class FindSketch(Pass[Any, None, Sketch]):
+    """The pass that finds a sketch: sums over all rows."""
 
     fit: SketchFit
 
     @staticmethod
     def memory(fit: SketchFitBytes, kept: int, *, reads: bool = True) -> PassMemory:
-        """Memory of the round, beside `kept` bytes of other data."""
+        """Memory of the sums, beside `kept` bytes of other data."""
         return PassMemory(kept=kept, state=fit.state, call=fit.call, end=fit.end, reads=reads)
 
     @property
@@ -213,8 +213,8 @@ class FindSketch(Pass[Any, None, Sketch | SketchFit]):
         """Add sums up."""
         return self.fit.join([first, second])
 
-    def finish(self, state: Any) -> Sketch | SketchFit:
-        """Make the sketch, or the next round."""
+    def finish(self, state: Any) -> Sketch:
+        """Make the sketch."""
         return self.fit.finish(state)
 
 

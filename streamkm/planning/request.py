@@ -25,7 +25,6 @@ from streamkm.planning.memory_budget import FEWEST_DRAWN, reading_of
 from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.sketches import Sketch, SketchAnswers, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, n_directions, sketch_class
-from streamkm.sketches.subspace import subspace_passes
 from streamkm.sources.base import RowSource
 
 STORED_ENTRY_BYTES = 8  # of a sketched sparse row: a value and its index
@@ -122,7 +121,7 @@ class FitRequest:
     @property
     def fit_passes(self) -> int:
         """Passes that find the sketch."""
-        return subspace_passes(self._n_features) if self.streamed else 0
+        return int(self.streamed)
 
     @property
     def wanted_sample(self) -> int:

@@ -211,7 +211,7 @@ def check_width(X: Matrix, n_features: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SketchFitBytes:
-    """Memory of a round of finding a sketch, about, in bytes."""
+    """Memory of a pass that finds a sketch, about, in bytes."""
 
     state: int  # of the sums
     call: int  # of a call that adds rows to sums, beside these
@@ -219,10 +219,7 @@ class SketchFitBytes:
 
 
 class SketchFit(Protocol):
-    """One round of finding a sketch that depends on the data: sums over all rows, gathered in one pass.
-
-    A small picklable value. Rounds follow each other until `finish` gives a sketch.
-    """
+    """Sums over all rows, gathered in one pass, that a sketch is made of; a small picklable value."""
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Any:
         """Add rows to the sums, in float64.
@@ -239,5 +236,5 @@ class SketchFit(Protocol):
     def join(self, states: Sequence[Any]) -> Any:
         """Add up the sums of several runs of rows, in order."""
 
-    def finish(self, state: Any) -> Sketch | SketchFit:
-        """Make the sketch of the sums, or the next round."""
+    def finish(self, state: Any) -> Sketch:
+        """Make the sketch of the sums."""

@@ -7,7 +7,7 @@ made of the subspace - directions to project on, leverage scores - is the caller
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,8 +22,6 @@ from streamkm.kernels.sketch import subspace as kernels
 from streamkm.sketches.base import Sketch, SketchFit, SketchFitBytes
 
 GRAM_FEATURES = 2048  # up to 32 MiB of sums; above, an n x d x d product costs more than the range finder's passes
-# on 20,000 x 47,236 topics and m = 20 to 200, what the directions leave is 1-3 % above the least; 0.1-1 % with one step
-POWER_STEPS = 0
 OVERSAMPLING = 0.5  # further columns of the test matrix for each direction wanted,
 LEAST_OVERSAMPLING = 10
 BATCH_ENTRIES = 1 << 20  # of dense rows that are converted to float64 at once
@@ -80,7 +78,7 @@ def join_sums(states: Sequence[Sums]) -> Sums:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GramFit:
-    """One round: the Gram matrix ``X.T @ W @ X`` (d, d), then its leading eigenvectors, exact up to rounding.
+    """The Gram matrix ``X.T @ W @ X`` (d, d), then its leading eigenvectors, exact up to rounding.
 
     O(n * d^2) for dense rows, O(sum of nnz(row)^2) for sparse ones; 16 * d^2 bytes of sums and product a worker.
     """
@@ -108,7 +106,7 @@ class GramFit:
     def join(self, states: Sequence[Any]) -> Sums:
         return join_sums(states)
 
-    def finish(self, state: Any) -> Sketch | SketchFit:
+    def finish(self, state: Any) -> Sketch:
         from scipy.linalg import eigh
 
         gram, mean = state.product, None
@@ -125,34 +123,27 @@ class GramFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RangeFit:
-    """Rounds of a randomized range finder: each gathers ``Y = X.T @ W @ X @ T`` (d, l) for a test matrix T.
+    """A randomized range finder in one pass: ``Y = X.T @ W @ X @ T`` (d, l) for a Gaussian test matrix T.
 
-    The first T is Gaussian, a function of (seed, feature), so that d need not be known; every power step starts from
-    an orthonormal basis of the last Y. The last round ends with Nystroem's approximation of A = X.T @ W @ X,
-    ``Y (T.T Y)^-1 Y.T``, by a shift and a Cholesky factor. That equals ``X.T P X`` with P the projection on the range
-    of X T: what the textbook's range finder learns with one more pass over the rows. q power steps cost q + 1 passes
-    in all; O(nnz * l) each, and 8 * d * l bytes of sums, as many again for the test matrix.
+    T is a function of (seed, feature), so that d need not be known. Nystroem's approximation of A = X.T @ W @ X,
+    ``Y (T.T Y)^-1 Y.T``, by a shift and a Cholesky factor, equals ``X.T P X`` with P the projection on the range of
+    X T: what the textbook's range finder learns with one more pass. O(nnz * l); 8 * d * l bytes of sums, as many again
+    for the test matrix. On 20,000 x 47,236 topics and m = 20 to 200, it leaves 1-3 % more than the best directions.
 
     References: Tropp, Yurtsever, Udell and Cevher, "Fixed-rank approximation of a positive-semidefinite matrix from
     streaming data", NIPS 2017, algorithm 3; Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM
-    Review 53 (2011), theorem 10.5: without power steps the squared error is expected to be at most 1 + m / (l - m - 1)
-    times the best of rank m.
+    Review 53 (2011), theorem 10.5: the squared error is expected to be at most 1 + m / (l - m - 1) times the best of
+    rank m.
     """
 
     n_components: int  # m
     n_columns: int  # l, a multiple of `lanes.LANES`
     seed: int  # from 0 to 2^64 - 1
-    power_steps: int  # rounds after this one
     make: Make  # what is made of the `Subspace`; picklable
     shift: NDArray[np.float64] | None = None  # (d,): as for `GramFit`
-    basis: NDArray[np.float64] | None = None  # (d, l): the test matrix; None: Gaussian
 
     def step(self, state: Any, X: Matrix, weights: NDArray[np.float64]) -> Sums:
         d = X.shape[1]
-        if self.basis is not None and d > len(self.basis):
-            raise InvalidInputError(
-                f"rows have {d:,} features, {len(self.basis):,} in the pass before: the source changed meanwhile"
-            )
         shape = (d, self.n_columns)
         sums = (Sums(np.zeros(shape), np.zeros(d)) if state is None else state).widened(shape)
         sums.double |= working_dtype(X.dtype) == np.float64
@@ -181,18 +172,13 @@ class RangeFit:
     def join(self, states: Sequence[Any]) -> Sums:
         return join_sums(states)
 
-    def finish(self, state: Any) -> Sketch | SketchFit:
+    def finish(self, state: Any) -> Sketch:
         d = len(state.product)
         sums, basis, mean = state.product, self._test_rows(np.arange(d)), None
         if self.shift is not None:
             offset = state.total / state.weight
             sums = sums - state.weight * np.outer(offset, offset @ basis)
             mean = self.shift + offset
-        if self.power_steps:
-            # as many columns as before, whatever d and the rank: orthonormal in any case
-            orthonormal = np.zeros_like(sums)
-            orthonormal[:, : min(sums.shape)] = np.linalg.qr(sums)[0]
-            return replace(self, power_steps=self.power_steps - 1, basis=orthonormal)
         columns = min(sums.shape)
         vectors, values = nystroem(sums[:, :columns], basis[:, :columns])
         m = min(self.n_components, d)
@@ -200,8 +186,6 @@ class RangeFit:
 
     def _test_rows(self, features: NDArray[np.int64]) -> NDArray[np.float64]:
         """Rows of the test matrix."""
-        if self.basis is not None:
-            return self.basis[features]
         out = np.empty((len(features), self.n_columns))
         kernels.fill_gaussians(np.uint64(self.seed), features, out)
         return out
@@ -213,22 +197,19 @@ def subspace_fit(
     *,
     n_features: int,
     seed: int,
-    power_steps: int = POWER_STEPS,
     shift: NDArray[np.float64] | None = None,
 ) -> GramFit | RangeFit:
-    """The first round of finding the leading m-dimensional subspace.
+    """The sums that find the leading m-dimensional subspace in one pass.
 
     `n_components`: m, from 1. `make`: makes a sketch of the `Subspace`; picklable. `n_features`: d, or what is known of
-    it: it decides between the two ways, no more. `seed`: of the range finder. `power_steps`: further passes of the
-    range finder, from 0. `shift`: float64 (d,), near the mean of dense rows; the exact mean is then taken out of them.
+    it: it decides between the two ways, no more. `seed`: of the range finder. `shift`: float64 (d,), near the mean of
+    dense rows; the exact mean is then taken out of them.
     """
     if n_components < 1:
         raise InvalidParameterError(f"n_components={n_components}; needed: an integer from 1")
-    if power_steps < 0:
-        raise InvalidParameterError(f"power_steps={power_steps}; needed: an integer from 0")
     if n_features <= GRAM_FEATURES:
         return GramFit(n_components, make, shift)
-    return RangeFit(n_components, range_columns(n_components), seed, power_steps, make, shift)
+    return RangeFit(n_components, range_columns(n_components), seed, make, shift)
 
 
 def range_columns(n_components: int) -> int:
@@ -237,13 +218,8 @@ def range_columns(n_components: int) -> int:
     return -(-wanted // LANES) * LANES
 
 
-def subspace_passes(n_features: int, power_steps: int = POWER_STEPS) -> int:
-    """Passes over all rows that `subspace_fit` takes."""
-    return 1 if n_features <= GRAM_FEATURES else 1 + power_steps
-
-
 def subspace_bytes(n_components: int, n_features: int) -> SketchFitBytes:
-    """Memory of a round."""
+    """Memory of the sums."""
     if n_features <= GRAM_FEATURES:
         gram = 8 * n_features**2
         return SketchFitBytes(gram, gram + 8 * BATCH_ENTRIES, 4 * gram)
@@ -252,15 +228,8 @@ def subspace_bytes(n_components: int, n_features: int) -> SketchFitBytes:
 
 
 def fit_rows(fit: SketchFit, X: Matrix, weights: NDArray[np.float64]) -> Sketch:
-    """Run all rounds on rows in memory.
-
-    `X`: ndarray or csr_array (n, d). `weights`: float64 (n,) or (0,).
-    """
-    while True:
-        found = fit.finish(fit.step(None, X, weights))
-        if isinstance(found, Sketch):
-            return found
-        fit = found
+    """Find a sketch on rows in memory: ndarray or csr_array (n, d), with weights, float64 (n,) or (0,)."""
+    return fit.finish(fit.step(None, X, weights))
 
 
 def nystroem(sums: NDArray[np.float64], basis: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

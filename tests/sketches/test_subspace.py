@@ -53,10 +53,10 @@ def falling(n=300, d=N_FEATURES, dtype=np.float64, offset=0.0):
     return (rng.normal(size=(n, d)) * 2.0 ** -np.arange(d) @ turn + offset).astype(dtype)
 
 
-def first_round(way, m, *, power_steps=0, shift=None, seed=1, make=keep_subspace):
+def first_round(way, m, *, n_columns=None, shift=None, seed=1, make=keep_subspace):
     if way == "gram":
         return GramFit(m, make, shift)
-    return RangeFit(m, subspaces.range_columns(m), seed, power_steps, make, shift)
+    return RangeFit(m, n_columns or subspaces.range_columns(m), seed, make, shift)
 
 
 def found(way, X, m, weights=NO_WEIGHTS, **options):
@@ -129,7 +129,7 @@ def test_directions_are_singular_vectors(way, sparse, weighted):
     weights = np.random.default_rng(2).uniform(0, 3, 300) if weighted else NO_WEIGHTS
     scaled = X * np.sqrt(weights)[:, None] if weighted else X
     _, singular, vectors = np.linalg.svd(scaled)
-    got = found(way, sp.csr_array(X) if sparse else X, 4, weights, power_steps=8)
+    got = found(way, sp.csr_array(X) if sparse else X, 4, weights, n_columns=N_FEATURES)
     np.testing.assert_allclose(got.values, singular[:4] ** 2, rtol=1e-8)
     np.testing.assert_allclose(np.abs(got.vectors.T @ vectors[:4].T), np.eye(4), atol=1e-3)
     np.testing.assert_allclose(got.vectors.T @ got.vectors, np.eye(4), atol=1e-12)
@@ -155,14 +155,12 @@ def test_one_round_is_the_two_pass_range_finder():
     assert subspace_angles(got.vectors, vectors[:3].T).max() < 1e-6
 
 
-def test_power_steps_near_the_best_directions(small_topics):
+def test_one_pass_comes_near_the_best_directions(small_topics):
     X = small_topics.X.astype(np.float64)
     best = (randomized_svd(X, 20, n_iter=12, random_state=0)[1] ** 2).sum()
     total = float((X.data**2).sum())
-    left = [total - ((X @ found("range", X, 20, power_steps=steps).vectors) ** 2).sum() for steps in (0, 1, 3)]
-    assert left[0] > left[1] > left[2] > (1 - 1e-9) * (total - best)
-    assert left[0] < 1.05 * (total - best)
-    assert left[2] < 1.005 * (total - best)
+    left = total - ((X @ found("range", X, 20).vectors) ** 2).sum()
+    assert (1 - 1e-9) * (total - best) < left < 1.05 * (total - best)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -214,7 +212,7 @@ def test_mixed_dense_and_sparse_chunks(way):
 def test_rows_of_low_rank(way, rank):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, rank)) @ rng.normal(size=(rank, 120))
-    got = found(way, X, 6, power_steps=1)
+    got = found(way, X, 6)
     np.testing.assert_allclose(got.vectors.T @ got.vectors, np.eye(6), atol=1e-10)
     np.testing.assert_allclose(got.values[:rank], np.linalg.svd(X)[1][:rank] ** 2, rtol=1e-9)
     assert (got.values[rank:] <= 1e-9 * max(1.0, got.values[0])).all()
@@ -225,7 +223,7 @@ def test_rows_of_low_rank(way, rank):
 @cases("d", [1, 3])
 def test_no_more_directions_than_features(way, d):
     X = np.random.default_rng(0).normal(size=(30, d))
-    got = found(way, X, 6, power_steps=1)
+    got = found(way, X, 6)
     assert got.vectors.shape == (d, d)
     np.testing.assert_allclose(got.values, np.linalg.svd(X)[1] ** 2, rtol=1e-6)
 
@@ -246,12 +244,11 @@ def test_sums_too_large_are_refused():
 
 @cases("way", WAYS)
 @cases("weighted", [False, True])
-@cases("power_steps", [0, 2])
-def test_streamed_pca_is_scikit_learns(way, weighted, power_steps):
+def test_streamed_pca_is_scikit_learns(way, weighted):
     X = falling(offset=1e6)  # sums of squares alone would leave no digit
     weights = np.random.default_rng(0).integers(1, 4, len(X)).astype(float) if weighted else NO_WEIGHTS
     repeated = np.repeat(X, weights.astype(int), axis=0) if weighted else X
-    fit = first_round(way, 5, power_steps=power_steps, shift=X[:20].mean(axis=0), make=PCASketch.of_subspace)
+    fit = first_round(way, 5, shift=X[:20].mean(axis=0), make=PCASketch.of_subspace)
     sketch = fit_rows(fit, X, weights)
     np.testing.assert_allclose(sketch.mean, repeated.mean(axis=0), rtol=1e-12)
     wanted = PCA(5, svd_solver="full").fit(repeated).components_
@@ -267,45 +264,33 @@ def test_streamed_pca_knows_its_way():
 
 def test_wide_rows_are_not_squared():
     assert isinstance(subspace_fit(3, keep_subspace, n_features=subspaces.GRAM_FEATURES, seed=0), GramFit)
-    fit = subspace_fit(3, keep_subspace, n_features=subspaces.GRAM_FEATURES + 1, seed=0, power_steps=2)
+    fit = subspace_fit(3, keep_subspace, n_features=subspaces.GRAM_FEATURES + 1, seed=0)
     assert isinstance(fit, RangeFit)
-    assert subspaces.subspace_passes(10**6, 2) == 3
-    assert subspaces.subspace_passes(100, 2) == 1
     state = fit.step(None, sp.csr_array(np.eye(4, 3000)), NO_WEIGHTS)
     assert subspaces.subspace_bytes(3, 3000).state == state.product.nbytes
     state = GramFit(3, keep_subspace).step(None, np.eye(4, 300), NO_WEIGHTS)
     assert subspaces.subspace_bytes(3, 300).state == state.product.nbytes
 
 
-@pytest.mark.parametrize(("options", "message"), [({"n_components": 0}, "n_comp"), ({"power_steps": -1}, "power_st")])
-def test_refuses_parameters(options, message):
-    with pytest.raises(InvalidParameterError, match=message):
-        subspace_fit(**{"n_components": 2, "make": keep_subspace, "n_features": 9, "seed": 0, **options})
+def test_refuses_no_components():
+    with pytest.raises(InvalidParameterError, match="n_comp"):
+        subspace_fit(0, keep_subspace, n_features=9, seed=0)
 
 
-def test_a_later_pass_must_not_be_wider():
-    fit = first_round("range", 2, power_steps=1)
-    fit = fit.finish(fit.step(None, falling(), NO_WEIGHTS))
-    with pytest.raises(InvalidInputError, match=r"41 features, 40 in the pass before"):
-        fit.step(None, np.zeros((1, 41)), NO_WEIGHTS)
-
-
-@pytest.mark.parametrize("power_steps", [0, 2])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_rounds_of_passes(small_topics, power_steps, sparse):
+def test_one_pass_over_the_rows(small_topics, sparse):
     X = small_topics.X[:600] if sparse else small_topics.X[:600].toarray()
     source = CountingSource(X, n_chunks=9)
     reader = RowReader(source, 1000, "euclidean", "raise")
     sketches = []
     for n_threads in (1, 3):
-        found_ = subspace_fit(6, TruncatedSVDSketch.of_subspace, n_features=3000, seed=4, power_steps=power_steps)
+        found_ = subspace_fit(6, TruncatedSVDSketch.of_subspace, n_features=3000, seed=4)
         source.read_rows.clear()
         with open_executor(n_threads) as executor:
             context = PassContext(executor=executor, reader=reader)
-            while not isinstance(found_, TruncatedSVDSketch):
-                rows = np.diff(np.unique(np.linspace(0, 600, 10).astype(int)))
-                found_ = context.run(FindSketch(pickle.loads(pickle.dumps(found_))), Stage("fit"), rows)
-        assert set(source.read_rows.values()) == {1 + power_steps}
+            rows = np.diff(np.unique(np.linspace(0, 600, 10).astype(int)))
+            found_ = context.run(FindSketch(pickle.loads(pickle.dumps(found_))), Stage("fit"), rows)
+        assert set(source.read_rows.values()) == {1}
         sketches.append(found_)
     np.testing.assert_array_equal(sketches[0].directions, sketches[1].directions)
     assert sketches[0].directions.dtype == np.float32
@@ -324,14 +309,13 @@ def test_processes_give_the_same_bits(small_topics, client, way):
     weights = np.random.default_rng(0).random(400)
     sketches = []
     for where in (2, client):
-        sketch = first_round(way, 4, power_steps=1, make=TruncatedSVDSketch.of_subspace)
+        sketch = first_round(way, 4, make=TruncatedSVDSketch.of_subspace)
         with open_executor(where) as executor:
             context = PassContext(executor=executor, reader=reader, weights=weights)
-            while not isinstance(sketch, TruncatedSVDSketch):
-                sketch = context.run(FindSketch(sketch), Stage("fit"), rows)
+            sketch = context.run(FindSketch(sketch), Stage("fit"), rows)
         sketches.append(sketch)
     np.testing.assert_array_equal(sketches[0].directions, sketches[1].directions)
-    whole = fit_rows(first_round(way, 4, power_steps=1, make=TruncatedSVDSketch.of_subspace), X, weights)
+    whole = fit_rows(first_round(way, 4, make=TruncatedSVDSketch.of_subspace), X, weights)
     np.testing.assert_allclose(sketches[0].directions, whole.directions, atol=1e-5)
 
 
@@ -343,7 +327,7 @@ class TestTruncatedSVD(SketchContract):
         return fit_rows(TruncatedSVDSketch.first_round(6, n_features=N_FEATURES, seed=0), falling(), NO_WEIGHTS)
 
     def test_needs_no_pass_to_fit(self, sketch):
-        assert sketch.passes_to_fit == subspaces.subspace_passes(10**6)
+        assert sketch.passes_to_fit == 1
 
 
 class TestSingleDirections(TestTruncatedSVD):

@@ -152,7 +152,7 @@ def _map(context: KernelContext, sample: Sample, chunk_rows: NDArray[np.int64]) 
     found = mapping.found
     with progress.stage("gram", len(chunk_rows) if settings.all_rows else None) as stage:
         if isinstance(found, GramFit) and settings.all_rows:
-            found = context.run(FindSketch(found), stage, chunk_rows, record="gram")  # type: ignore[assignment]
+            found = context.run(FindSketch(found), stage, chunk_rows, record="gram")
         elif isinstance(found, GramFit):
             found = fit_on_sample(context.here, sample, found)
     mapping = Mapping.of(settings.kernel.with_gamma(mapping.gamma), found)

@@ -168,7 +168,7 @@ def fit_on_sample(here: Executor, sample: Sample, round_: GramFit) -> Sketch:
     n_rows = min(len(sample.rows), max(GRAM_ROWS, GRAM_ROWS_PER_COLUMN * round_.map.n_columns))
     found = run(FindSketch(round_), SampledRows(sample, n_rows), here, Stage("gram"))
     assert not isinstance(found, GramFit)  # one round is all there is
-    return found  # type: ignore[return-value]
+    return found
 
 
 def neighbor_mapping(sample: Sample, rule: KernelRule, n_landmarks: int, rank: int) -> Mapping:
