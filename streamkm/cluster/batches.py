@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.held_rows import HeldBlock
 from streamkm.cluster.rows import Block, add_rows, batch_rows
 from streamkm.cluster.totals import Totals
-from streamkm.engine.passes import Map, Pass
+from streamkm.engine.passes import Pass
 from streamkm.kernels.cluster.totals import weighted_sum
 
 GOLDEN = 0.618033988749895  # about which share of a block two rows that follow each other in an epoch lie apart
@@ -61,17 +60,6 @@ def rows_of(block: Block, rows: NDArray[np.int64]) -> Block:
 
 
 @dataclass(frozen=True, slots=True)
-class PickedRows(Map[Block]):
-    """The rows of each block that belong to a batch."""
-
-    batch: Batch
-
-    def output(self, rows: HeldBlock) -> Block:
-        """Copy those of one block."""
-        return rows_of(rows.block, self.batch.rows(rows.place, rows.block.n_rows))
-
-
-@dataclass(frozen=True, slots=True)
 class EvenRows(Pass[int, Block, int]):
     """Rows drawn evenly from each block, about one of `n_parts`; the result is their number."""
 
@@ -85,20 +73,12 @@ class EvenRows(Pass[int, Block, int]):
     def step(self, state: int, rows: HeldBlock) -> tuple[int, Block]:
         """Copy those of one block: one of its `n_parts` batches, drawn, so that small blocks are not left out."""
         number = int(np.random.default_rng([self.seed, rows.place]).integers(self.n_parts))
-        drawn = PickedRows(Batch(number, self.n_parts, 0, self.seed)).output(rows)
+        drawn = rows_of(rows.block, Batch(number, self.n_parts, 0, self.seed).rows(rows.place, rows.block.n_rows))
         return state + drawn.n_rows, drawn
 
     def join(self, first: int, second: int) -> int:
         """Add up."""
         return first + second
-
-
-def joined(parts: Sequence[Block]) -> Block:
-    """Rows that were picked of all blocks, one block after the other."""
-    d2norms, weights = (
-        np.concatenate(arrays) for arrays in zip(*((each.d2norms, each.weights) for each in parts), strict=True)
-    )
-    return Block(sp.vstack([part.X for part in parts], format="csr"), d2norms, weights)
 
 
 def add_batch(state: Totals | None, held: HeldBlock, table: NearestCenters, batch: Batch) -> Totals:

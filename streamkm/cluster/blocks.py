@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.batches import Batch, PickedRows, add_batch, joined
+from streamkm.cluster.batches import Batch, add_batch
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters, step_labels
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
-from streamkm.cluster.rows import Block, add_rows
+from streamkm.cluster.rows import add_rows
 from streamkm.cluster.totals import Totals, absorb_totals
 from streamkm.core.matrix import Matrix
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor, Folded, Large
-from streamkm.engine.passes import Pass, outputs, run
+from streamkm.engine.passes import Pass, run
 from streamkm.kernels.cluster.rows import add_csr_rows
 
 MOST_LABEL_STEPS = 8
@@ -98,11 +98,6 @@ class Blocks:
         large: Large = "state" if 8 * table.centers.size * batch.n_batches > self._block_bytes else None
         rows = self.placed(None if likely is None else likely.handles, large)
         return run(BatchStep(table, batch), rows, self.executor, Stage(stage))
-
-    def batch_block(self, batch: Batch, stage: str) -> tuple[Block, NDArray[np.int64]]:
-        """A block of CSR rows in this process, and which of them are those of a batch."""
-        block = joined(list(outputs(PickedRows(batch), self.placed(), self.executor, Stage(stage))))
-        return block, np.arange(block.n_rows)
 
     def placed(self, labels: Sequence[NDArray[Any] | None] | None = None, takes_memory: Large = None) -> HeldRows:
         """Blocks, each with the place of its first row: for draws by places, and for sums over blocks.

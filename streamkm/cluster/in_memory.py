@@ -71,10 +71,6 @@ class LocalBlocks(Blocks):
         totals = member_sums(self.executor, whole.X, whole.weights, (rows[order], starts), stage)
         return replace(totals, d2=d2norm_of(whole, rows))
 
-    def batch_block(self, batch: Batch, stage: str) -> tuple[Block, NDArray[np.int64]]:  # noqa: ARG002 - no calls
-        """As `Blocks.batch_block`, without a copy."""
-        return self.whole, batch.rows(0, self.n_rows)
-
     def step(
         self, centers: NDArray[np.float64], likely: BlockLabels | None, stage: str
     ) -> tuple[Totals, BlockLabels | None]:

@@ -20,13 +20,8 @@ from streamkm.cluster.blocks import BlockLabels, Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS as MANY_CENTERS
 from streamkm.cluster.centers.index import is_worth
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.centers.scaled import ScaledCenters
-from streamkm.cluster.in_memory import cluster_cuts, d2norm_of, row_pieces
 from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.rows import Block, rows_by_label
 from streamkm.cluster.totals import inertia_of
-from streamkm.core.matrix import added_in_order
-from streamkm.engine import Executor
 from streamkm.kernels.cluster import totals as kernels
 
 FEWEST_CENTERS = 64  # with fewer, starts that are recombined end lower in the same time
@@ -34,7 +29,7 @@ EPOCHS, MORE_EPOCHS, FEW_ROWS = 4, 8, 128  # more epochs where a cluster has few
 BATCH_ROWS, SMALL_BATCH_ROWS, VERY_FEW_ROWS = 8, 4, 64  # for each center; small: of many clusters with very few rows
 FEWER_EPOCHS, LARGE_BATCH_ROWS, MANY_ROWS = 2, 16, 1024  # where clusters have many rows, as centers move often enough
 FEWEST_BATCHES = 4  # of an epoch: with fewer, batches are hardly smaller than a step
-MOST_BATCHES = 1024  # of an epoch over dense rows: each is a pass over all blocks; 512 end up to 0.07 % higher
+MOST_BATCHES = 1024  # of an epoch: each is a pass over all blocks; 512 end up to 0.07 % higher
 LEAST_STORED = 1 / 8  # of sparse rows' entries: means of a few rows with fewer, as of text, tell little of centers
 FEWEST_STEPS = 5  # that `max_iter` allows: who asks for fewer expects Lloyd's algorithm
 STEPS_BEFORE, STEPS_BEHIND, MANY_STEPS_BEHIND = 1, 12, 4  # of Lloyd's algorithm; the last: of many clusters
@@ -61,7 +56,6 @@ class Schedule:
     n_epochs: int
     n_batches: int  # of an epoch
     n_steps: int  # steps of Lloyd's algorithm behind the epochs, at most
-    sparse: bool = False  # whether all rows are CSR rows
     rate: float = RATE  # of the first batch: the share of the way to the mean of its rows that a center moves
     n_drawn: int | None = None  # rows that epochs look at, about, which are drawn evenly from all; None: all
     # where epochs run on rows that workers hold: "worker": in one of them; "client": in this process. "": where all
@@ -79,10 +73,10 @@ class Schedule:
 
         Notes
         -----
-        An epoch over dense rows has at most 1,024 batches. Where this makes batches larger, the rate grows with them,
+        An epoch has at most 1,024 batches. Where this makes batches larger, the rate grows with them,
         as in the linear scaling rule of stochastic gradient descent: centers move about as far in an epoch. On 1e6 to
         4e6 rows with 64 and 100 clusters, this ended within 0.03 % of batches of 16 rows a center, in half the time
-        where these were 3,900. The number of batches of CSR rows is not bounded: their rows come to the centers.
+        where these were 3,900.
         Epochs on 1,024 rows a center and five steps on all rows ended 0.06 to 0.5 % above epochs on all rows.
         """
         n_rows = n_rows if n_drawn is None else n_drawn
@@ -96,11 +90,11 @@ class Schedule:
             n_epochs, batch_rows = FEWER_EPOCHS, LARGE_BATCH_ROWS
         n_epochs, n_batches = min(n_epochs, max_iter - STEPS_BEFORE - 1), n_rows // (batch_rows * n_clusters)
         rate = RATE
-        if stored is None and n_batches > MOST_BATCHES:
+        if n_batches > MOST_BATCHES:
             n_batches, rate = MOST_BATCHES, min(HIGHEST_RATE, RATE * n_batches / MOST_BATCHES)
         n_steps = STEPS_BEHIND if n_clusters < MANY_CENTERS or n_drawn is not None else MANY_STEPS_BEHIND
         n_steps = min(n_steps, max_iter - STEPS_BEFORE - n_epochs)
-        return cls(n_epochs, n_batches, n_steps, stored is not None, rate, n_drawn)
+        return cls(n_epochs, n_batches, n_steps, rate, n_drawn)
 
     @staticmethod
     def fewest_rows(n_clusters: int) -> int:
@@ -130,7 +124,7 @@ def moving_averages(
 
     `centers`: float64 (k, m), where to start. `seed`: of the order of rows; below 2^64. `likely`: labels that are
     likely right, as a step with many centers leaves them: written, to save time. `on_batch`: gets where the algorithm
-    is after every batch of dense rows, and after every epoch; the next batch overwrites the centers. `begun`: where to
+    is after every batch, and after every epoch; the next batch overwrites the centers. `begun`: where to
     go on, in place of `centers`. Returns EpochsResult: `history` is the inertia of each epoch: of every batch about the
     centers that it met.
 
@@ -140,10 +134,7 @@ def moving_averages(
     state = EpochsResult(centers, float("nan"), 0, False, ()) if begun is None else begun
     moved = state.centers.copy()
     for epoch in range(state.n_iter, schedule.n_epochs):
-        if schedule.sparse:
-            moved, inertia = _sparse_epoch(blocks, moved, schedule, epoch, seed)
-        else:
-            inertia = _epoch(blocks, moved, schedule, state, seed, likely, on_batch)
+        inertia = _epoch(blocks, moved, schedule, state, seed, likely, on_batch)
         state = EpochsResult(moved, inertia, epoch + 1, False, (*state.history, inertia))
         logger.debug("epoch %d: %d batches, inertia %.6g", epoch + 1, schedule.n_batches, inertia)
         if on_batch is not None:
@@ -187,48 +178,6 @@ def _epoch(
         if on_batch is not None and number + 1 < schedule.n_batches:
             on_batch(replace(state, centers=moved, n_batches=number + 1, partial=inertia))
     return inertia
-
-
-def _sparse_epoch(
-    blocks: Blocks, centers: NDArray[np.float64], schedule: Schedule, epoch: int, seed: int
-) -> tuple[NDArray[np.float64], float]:
-    """Centers moved by the batches of an epoch over CSR rows, at the features of the rows alone; and the inertia.
-
-    The rows of a batch come to the centers, as they are fewer numbers.
-    """
-    moved, inertia = ScaledCenters.of(centers), 0.0
-    for number in range(schedule.n_batches):
-        batch = Batch(number, schedule.n_batches, epoch, seed)
-        block, rows = blocks.batch_block(batch, _stage(epoch))
-        inertia += _move_scaled(blocks.executor, block, rows, moved, schedule.rate_of(epoch, number), _stage(epoch))
-    return moved.centers(), inertia
-
-
-def _move_scaled(
-    executor: Executor, block: Block, rows: NDArray[np.int64], centers: ScaledCenters, rate: float, stage: str
-) -> float:
-    """Move centers towards the means of some CSR rows of a block, in O(nnz * k); give their inertia before."""
-    tasks = row_pieces(executor, block, rows)
-    found = executor.each(stage, _scaled_labels, tasks, block, centers)
-    order, starts = rows_by_label(np.concatenate(found), centers.n_clusters)
-    members, crossed = (rows[order], starts), np.zeros(centers.n_clusters)
-    executor.each(stage, _move, cluster_cuts(starts, len(tasks)), block, centers, members, rate, crossed)
-    return max(0.0, d2norm_of(block, rows) + added_in_order(crossed.tolist()))
-
-
-def _scaled_labels(rows: NDArray[np.int64], whole: Block, centers: ScaledCenters) -> NDArray[np.int32]:
-    return centers.labels(whole.X, rows)
-
-
-def _move(
-    clusters: tuple[int, int],
-    whole: Block,
-    centers: ScaledCenters,
-    members: tuple[NDArray[np.int64], NDArray[np.int64]],
-    rate: float,
-    crossed: NDArray[np.float64],
-) -> None:
-    centers.move(whole.X, whole.weights, members, clusters, rate, crossed)
 
 
 def _stage(epoch: int) -> str:

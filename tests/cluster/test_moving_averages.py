@@ -8,14 +8,12 @@ import scipy.sparse as sp
 
 from streamkm import StreamKMeans
 from streamkm.cluster.batches import Batch, EvenRows
-from streamkm.cluster.centers.scaled import ScaledCenters
 from streamkm.cluster.held_rows import HeldBlock
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.moving_averages import EPOCHS, MORE_EPOCHS, Schedule, moving_averages
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.engine import open_executor
 from streamkm.engine.dask import DaskCluster
-from streamkm.kernels.centers.scaled import LEAST_SCALE
 from streamkm.planning.plan_parts import EpochRoom
 from streamkm.planning.process import PlannedWorkers
 from tests import naive
@@ -73,11 +71,11 @@ def made_sparse(n_rows=3000, n_features=90, dtype=np.float32):
 )
 def test_sparse_epochs_are_those_of_a_naive_loop(monkeypatch, weighted, dtype, offset, tiled):
     """Also where a table lies in tiles, and where rows lie far from the origin, as all do in one feature."""
-    monkeypatch.setattr("streamkm.cluster.centers.scaled.TILED_BYTES", tiled)
+    monkeypatch.setattr("streamkm.cluster.centers.packed.TILED_BYTES", tiled)
     rows, weights = made_sparse(dtype=dtype)
     X = rows.toarray()
     X[:, 7] += offset
-    rows, start, schedule = sp.csr_array(X), X[:K].astype(float), Schedule(3, 6, 4, sparse=True)
+    rows, start, schedule = sp.csr_array(X), X[:K].astype(float), Schedule(3, 6, 4)
     block = Block(rows, row_d2norms(rows), weights if weighted else np.empty(0))
     with open_executor(2) as executor:
         found = moving_averages(LocalBlocks.of(executor, block), start, schedule, seed=5)
@@ -87,27 +85,12 @@ def test_sparse_epochs_are_those_of_a_naive_loop(monkeypatch, weighted, dtype, o
 
 def test_the_inertia_of_a_sparse_epoch_is_that_of_the_centers_it_meets():
     rows, weights = made_sparse(500)
-    start, schedule = rows[:K].toarray().astype(float), Schedule(1, 1, 4, sparse=True)
+    start, schedule = rows[:K].toarray().astype(float), Schedule(1, 1, 4)
     with open_executor(2) as executor:
         blocks = LocalBlocks.of(executor, Block(rows, row_d2norms(rows), weights))
         found = moving_averages(blocks, start, schedule, seed=5)
     _, d2 = naive.nearest(rows.toarray(), start)
     assert found.inertia == pytest.approx(weights @ d2, rel=1e-12)
-
-
-@pytest.mark.parametrize("rate", [0.9, 1.0, 2.5])
-def test_scales_that_grow_small_or_large_are_multiplied_into_their_vectors(rate):
-    rows, weights = made_sparse(300)
-    start = rows[:3].toarray().astype(float)
-    centers, wanted = ScaledCenters.of(start), start.copy()
-    members = np.arange(200), np.array([0, 150, 200, 200])
-    means = [np.average(rows[part].toarray(), axis=0, weights=weights[part]) for part in (slice(150), slice(150, 200))]
-    for _ in range(90):
-        centers.move(rows, weights, members, (0, 3), rate, np.empty(3))
-        wanted[:2] += rate * (means - wanted[:2])
-        assert ((np.abs(centers.scales) >= LEAST_SCALE) & (np.abs(centers.scales) <= 1 / LEAST_SCALE)).all()
-    np.testing.assert_allclose(centers.d2norms, (centers.vectors**2).sum(axis=1), rtol=1e-9)
-    np.testing.assert_allclose(centers.centers(), wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_rows_are_drawn_evenly_from_blocks_of_any_size():
@@ -141,8 +124,6 @@ def test_more_rows_make_larger_batches_but_no_more_than_1024(n_clusters):
     assert [schedule.n_batches for schedule in (at, beyond, twice, many)] == [1024] * 4
     assert [schedule.rate for schedule in (at, twice, many)] == [0.4, 0.8, 0.9]  # grows with the batches
     assert 0.4 < beyond.rate < 0.401
-    sparse = Schedule.of(2048 * smallest, n_clusters, 100, stored=0.5)  # a batch of CSR rows comes to the centers
-    assert (sparse.n_batches, sparse.rate) == (2048, 0.4)
 
 
 def test_the_schedule_goes_by_rows_of_a_cluster():
