@@ -148,7 +148,7 @@ def _planned(
         keeps_sample=chosen.keeps_sample,
         cluster_on="blocks" if all_rows else "sample",
         why_regime="on the features of all rows" if all_rows else "on the features of the row sample",
-        coreset="uniform",
+        coreset="sensitivity",
         assign_space="sketch",
         room=room,
         passes=len(before) + 2 + more + counts_first,

@@ -21,7 +21,7 @@ from streamkm.kernels.seeding.draws import balance
 from tests import naive
 from tests.tables import cases
 
-METHODS = ("sensitivity", "lightweight", "uniform")
+METHODS = ("sensitivity", "lightweight")
 
 
 def rng(seed=0):
@@ -189,7 +189,7 @@ def estimates(method, weights, many_centers, runs, X, size=60):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_objective_of_any_centers_is_unbiased(method, weighted):
-    """Within four standard errors; uniform drawing by weights is normalised, which may cost 1 / size besides."""
+    """Within four standard errors."""
     X = rows(600)
     weights = rng(9).exponential(1, 600) if weighted else np.ones(600)
     runs = 150
@@ -198,8 +198,6 @@ def test_the_objective_of_any_centers_is_unbiased(method, weighted):
     for centers, found in zip(many_centers, objectives.T, strict=True):
         truth = float(weights @ naive.nearest(X, centers)[1])
         allowed = 4 * found.std() / np.sqrt(runs)
-        if method == "uniform" and weighted:
-            allowed += truth / 60
         assert abs(found.mean() - truth) <= allowed
         assert found.std() < 0.5 * truth
 
@@ -214,26 +212,6 @@ def test_parts_may_come_in_any_order(method, order, seed):
     bounds = [0, 50, 60, 150, 151, 290, 300, 400]
     wanted = rule.finish(tree_of(rule, X, bounds).part())
     assert_same(rule.finish(tree_of(rule, X, bounds, order=order).part()), wanted)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@given(cuts=st.lists(st.integers(1, 399), max_size=8, unique=True))
-def test_uniform_is_the_same_however_rows_are_cut(weighted, cuts):
-    X, rule = rows(400), CoresetRule(40, 4, 3, "uniform")
-    weights = rng(1).random(400) if weighted else NO_WEIGHTS
-    whole = rule.finish(rule.part(X, np.arange(400), weights))
-    got = rule.finish(tree_of(rule, X, [0, *sorted(cuts), 400], weights).part())
-    np.testing.assert_array_equal(got.places, whole.places)
-    np.testing.assert_allclose(got.weights, whole.weights, rtol=1e-12)
-
-
-def test_uniform_keeps_the_lowest_keys():
-    X, rule = rows(300), CoresetRule(30, 4, 5, "uniform")
-    coreset = rule.finish(rule.part(X, np.arange(300), NO_WEIGHTS))
-    word = int(np.random.SeedSequence([5, 0]).generate_state(1, np.uint64)[0])
-    order = sorted(range(300), key=lambda place: naive.splitmix64(word, place))
-    assert set(coreset.places) == set(order[:30])
-    np.testing.assert_array_equal(coreset.weights, np.full(30, 10.0))
 
 
 # ---- weights that decay
@@ -294,7 +272,6 @@ def test_only_sensitivity_finds_tiny_clusters_near_big_ones():
     X, y = far_groups()
     best = naive.within(X, y)
     assert excess("sensitivity", X, 8, 400, best) <= 1.05
-    assert excess("uniform", X, 8, 400, best) > 10
     assert excess("lightweight", X, 8, 400, best) > 10
 
 

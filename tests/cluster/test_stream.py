@@ -22,7 +22,7 @@ from streamkm.sources import open_source
 from tests import naive
 from tests.tables import cases
 
-METHODS = ("sensitivity", "lightweight", "uniform")
+METHODS = ("sensitivity", "lightweight")
 
 
 def rng(seed=0):
@@ -231,11 +231,10 @@ def test_sources_are_fed_chunk_by_chunk(sparse, tmp_path):
         lambda arrays, header: arrays.pop(node(arrays, "places")),
         lambda arrays, header: arrays.update({node(arrays, "X.indices"): arrays[node(arrays, "X.indices")] + 1000}),
         lambda arrays, header: arrays.update({node(arrays, "weights"): arrays[node(arrays, "weights")][:-1]}),
-        lambda arrays, header: arrays.update({node(arrays, "keys"): arrays[node(arrays, "weights")][:-1]}),
     ],
 )
 def test_damaged_states_are_refused(harm):
-    arrays, header = fed(Stream(rule(40, method="uniform")), sp.csr_array(data(500))).state()
+    arrays, header = fed(Stream(rule(40)), sp.csr_array(data(500))).state()
     harm(arrays, header)
     with pytest.raises(ModelFileError, match="no stream that this release reads"):
         Stream.restored(arrays, header)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,12 @@ from streamkm.core.matrix import Matrix, added_in_order, matrix_bytes
 from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.kernels.seeding.draws import balance
 
-Method = Literal["sensitivity", "lightweight", "uniform"]
+Method = Literal["sensitivity", "lightweight"]
 
 SIZE_PER_CLUSTER = 500
 SMALLEST_SIZE = 10_000
 NEGLIGIBLE = 1e-30  # share of the whole weight at which a row may go for nothing
-NO_KEYS = np.empty(0, np.float64)
-KEY_STREAM, ORDER_STREAM, SKETCH_STREAM = 0, 1, 2  # of hashes; reductions and their rounds take those from 3 on
+ORDER_STREAM, SKETCH_STREAM = 1, 2  # of hashes; reductions and their rounds take those from 3 on
 FIRST_STREAM = 3
 
 
@@ -41,11 +40,8 @@ class Part:
     """Rows on their way into a coreset."""
 
     X: Matrix  # ndarray or csr_array (s, m), in the dtype that they came in
-    # (s,): "uniform": as given. Other methods: what each row stands for, as of `last_place` where weights decay
-    weights: NDArray[np.float64]
+    weights: NDArray[np.float64]  # (s,): what each row stands for, as of `last_place` where weights decay
     places: NDArray[np.int64]  # (s,)
-    keys: NDArray[np.float64]  # (s,) or (0,), "uniform": base-2 logarithms of the rows' keys
-    limit: float  # "uniform": the lowest key, so far, of a row that was left out
     depth: int  # how often rows were left out on the way
     last_place: int  # the highest place of all rows that the part stands for
     n_rows: int  # their number, those without weight included
@@ -54,26 +50,17 @@ class Part:
     @property
     def n_bytes(self) -> int:
         """Bytes in memory."""
-        return matrix_bytes(self.X) + self.weights.nbytes + self.places.nbytes + self.keys.nbytes
+        return matrix_bytes(self.X) + self.weights.nbytes + self.places.nbytes
 
     def only(self, kept: NDArray[np.bool_]) -> Part:
         """The same without the other rows and their weight."""
         X, weights, places = self.X[np.flatnonzero(kept)], self.weights[kept], self.places[kept]
-        keys, total = self.keys[kept] if len(self.keys) else self.keys, self.total_weight - self.weights[~kept].sum()
-        return replace(self, X=X, weights=weights, places=places, keys=keys, total_weight=max(0.0, float(total)))
+        total = max(0.0, float(self.total_weight - self.weights[~kept].sum()))
+        return replace(self, X=X, weights=weights, places=places, total_weight=total)
 
     def faded(self, factor: float) -> Part:
         """The same with all weights times a factor."""
-        if factor == 1:
-            return self
-        lower = float(np.log2(factor)) if len(self.keys) else 0.0
-        return replace(
-            self,
-            weights=factor * self.weights,
-            keys=self.keys - lower,
-            limit=self.limit - lower,
-            total_weight=factor * self.total_weight,
-        )
+        return replace(self, weights=factor * self.weights, total_weight=factor * self.total_weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +79,20 @@ class Coreset:
 class CoresetRule:
     """The choice of the rows of a coreset, and their weights.
 
-    "sensitivity" and "lightweight" draw rows by importance (see `sensitivity`), certain ones always, and let those that
-    stay take the weight of those that go: each weight keeps its expectation, so the objective of any centers is
-    unbiased, and the weights' sum is kept exactly. "uniform" keeps the rows of the lowest keys, as the row sample does;
-    it is the same however the rows are cut into parts. Its weights are made to sum up to that of all rows:
-    unbiased where all weigh 1, else but for a share of about 1 / size.
+    Rows are drawn by importance (see `sensitivity`), certain ones always, and those that stay take the weight of those
+    that go: each weight keeps its expectation, so the objective of any centers is unbiased, and the weights' sum is
+    kept exactly.
 
-    References: Feldman and Langberg, "A unified framework for approximating and clustering data", STOC 2011; Cohen and
-    Kaplan, "Summarizing data using bottom-k sketches", PODC 2007 (weights of "uniform": probabilities given the lowest
-    key left out); Cormode, Shkapenyuk, Srivastava and Xu, "Forward decay", ICDE 2009.
+    References: Feldman and Langberg, "A unified framework for approximating and clustering data", STOC 2011; Cormode,
+    Shkapenyuk, Srivastava and Xu, "Forward decay", ICDE 2009.
     """
 
     size: int  # rows at most, from 4
     n_clusters: int  # k, for "sensitivity"
     seed: int  # of the hashes of places; below 2^64
-    method: Method = "sensitivity"  # "sensitivity", "lightweight" or "uniform"
+    method: Method = "sensitivity"
     # places back at which a row weighs half as much; infinite: weights do not decay. Weights are relative to the newest
-    # row and keys are logarithms, so that nothing overflows, however long a stream is
+    # row, so that nothing overflows, however long a stream is
     half_life: float = np.inf
 
     def __post_init__(self) -> None:
@@ -118,8 +102,8 @@ class CoresetRule:
                 f"size={self.size}, n_clusters={self.n_clusters}, half_life={self.half_life}; needed: at least 4, at "
                 "least 1, and a positive number of rows"
             )
-        if self.method not in ("sensitivity", "lightweight", "uniform"):
-            raise InvalidParameterError(f'method={self.method!r}; needed: "sensitivity", "lightweight" or "uniform"')
+        if self.method not in get_args(Method):
+            raise InvalidParameterError(f'method={self.method!r}; needed: "sensitivity" or "lightweight"')
 
     def fade(self, last_place: int, now: int) -> float:
         """The factor by which weights as of a place fall until a later one."""
@@ -137,33 +121,21 @@ class CoresetRule:
         total = float(decayed.sum())
         kept = decayed > 0
         if not kept.all():
-            X, places, weights, decayed = X[kept], places[kept], weights[kept], decayed[kept]
-        if self.method != "uniform":
-            part = Part(X, decayed, places, NO_KEYS, np.inf, 0, last_place, n_rows, total)
-            return self._drawn(part)
-        u = self._draws(KEY_STREAM, places)
-        keys = np.log2(-np.log1p(-u) / weights) - places / self.half_life
-        return self._lowest(Part(X, weights, places, keys, np.inf, 0, last_place, n_rows, total))
+            X, places, decayed = X[kept], places[kept], decayed[kept]
+        return self.reduced(Part(X, decayed, places, 0, last_place, n_rows, total))
 
     def join(self, parts: Sequence[Part]) -> Part:
         """Make one part of several, at most `size` rows of them; none is changed."""
         return parts[0] if len(parts) == 1 else self.reduced(self.together(parts))
 
-    def reduced(self, part: Part) -> Part:
-        """Keep at most `size` rows of a part."""
-        return self._lowest(part) if self.method == "uniform" else self._drawn(part)
-
     def together(self, parts: Sequence[Part]) -> Part:
         """All rows of several parts, with the weights that they have as of the newest one."""
         last_place = max(part.last_place for part in parts)
         fades = [float(self._decayed(np.ones(1), np.array([part.last_place - last_place]))[0]) for part in parts]
-        scale = [1.0] * len(parts) if self.method == "uniform" else fades
         return Part(
             stacked([part.X for part in parts]),
-            np.concatenate([fade * part.weights for part, fade in zip(parts, scale, strict=True)]),
+            np.concatenate([fade * part.weights for part, fade in zip(parts, fades, strict=True)]),
             np.concatenate([part.places for part in parts]),
-            np.concatenate([part.keys for part in parts]),
-            min(part.limit for part in parts),
             max(part.depth for part in parts),
             last_place,
             sum(part.n_rows for part in parts),
@@ -171,23 +143,16 @@ class CoresetRule:
         )
 
     def finish(self, part: Part) -> Coreset:
-        """Put the rows in random order and settle their weights."""
-        complete = part.depth == 0
-        weights = part.weights
-        if self.method == "uniform":
-            weights = self._decayed(weights, part.places - part.last_place)
-            if not complete:
-                weights = self._by_keys(part)
-                weights = weights * (part.total_weight / weights.sum())
-        order = self.order(part)
-        return Coreset(part.X[order], weights[order], part.places[order], part.n_rows, part.total_weight, complete)
+        """Put the rows in random order."""
+        order, given = self.order(part), (part.n_rows, part.total_weight, part.depth == 0)
+        return Coreset(part.X[order], part.weights[order], part.places[order], *given)
 
     def order(self, part: Part) -> NDArray[np.intp]:
         """The order (s,) in which `finish` puts the rows of a part."""
         return np.lexsort((part.places, self._draws(ORDER_STREAM, part.places)))
 
-    def _drawn(self, part: Part) -> Part:
-        """Draw rows by importance where there are too many."""
+    def reduced(self, part: Part) -> Part:
+        """Draw at most `size` rows of a part by importance, where there are more."""
         if len(part.places) <= self.size:
             return part
         heavy = part.weights > NEGLIGIBLE * part.total_weight
@@ -212,29 +177,6 @@ class CoresetRule:
         weights = np.empty(len(order))
         weights[order] = drawn
         return replace(part, X=part.X[kept], weights=weights[kept], places=part.places[kept], depth=depth)
-
-    def _lowest(self, part: Part) -> Part:
-        """Keep the rows of the lowest keys."""
-        if len(part.places) <= self.size and not np.isfinite(part.limit):
-            return part
-        order = np.lexsort((part.places, part.keys))
-        order = order[part.keys[order] < part.limit]
-        limit = float(part.keys[order[self.size]]) if len(order) > self.size else part.limit
-        kept = np.sort(order[: self.size])
-        X, weights, places = part.X[kept], part.weights[kept], part.places[kept]
-        return replace(part, X=X, weights=weights, places=places, keys=part.keys[kept], limit=limit, depth=1)
-
-    def _by_keys(self, part: Part) -> NDArray[np.float64]:
-        """Weights over the probabilities of keys below the limit, up to a common factor.
-
-        With ``x = w 2^(place / half_life + limit)`` that probability is ``1 - exp(-x)``, so the row weighs
-        ``x / (1 - exp(-x))`` times what is common.
-        """
-        exponents = np.log2(part.weights) + (part.places / self.half_life + part.limit)
-        top = max(0.0, float(exponents.max()) - 1000)  # beyond which 2^exponent would overflow
-        x = np.exp2(np.minimum(exponents, 50.0))
-        small = x / -np.expm1(-x)
-        return np.where(exponents < 50.0, np.exp2(np.log2(small) - top), np.exp2(exponents - top))
 
     def _decayed(self, weights: NDArray[np.float64], ages: NDArray[np.int64]) -> NDArray[np.float64]:
         """Weights of rows whose places are `ages` (at most 0) from now."""

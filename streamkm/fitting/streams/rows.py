@@ -39,10 +39,9 @@ def together(pieces: list[Piece]) -> Piece:
 
 def check_rows(part: Part | Piece, n_features: int) -> None:
     """Refuse rows of a file, where any bytes may stand, that kernels do not take. Raises ValueError."""
-    X, n_rows, keys = part.X, len(part.places), part.keys if isinstance(part, Part) else np.empty(0)
-    arrays = {"places": (part.places, np.int64), "weights": (part.weights, np.float64), "keys": (keys, np.float64)}
-    for name, (array, dtype) in arrays.items():
-        if array.dtype != dtype or (array.shape != (n_rows,) and (name != "keys" or array.shape != (0,))):
+    X, n_rows = part.X, len(part.places)
+    for name, array, dtype in (("places", part.places, np.int64), ("weights", part.weights, np.float64)):
+        if array.dtype != dtype or array.shape != (n_rows,):
             raise ValueError(f"{name} of {array.dtype} {array.shape}; needed: {np.dtype(dtype)} ({n_rows},)")
     least = n_features if isinstance(X, np.ndarray) else 0
     is_wide = X.ndim == 2 and least <= X.shape[1] <= n_features
