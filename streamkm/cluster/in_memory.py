@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.batches import Batch, labelled
-from streamkm.cluster.blocks import BlockLabels, Blocks
+from streamkm.cluster.blocks import Batch, BlockLabels, Blocks, labelled
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters, step_labels
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.held_rows import HeldRows
-from streamkm.cluster.rows import NO_NORMS, Block, batch_rows, row_d2, rows_by_label
-from streamkm.cluster.totals import Totals
+from streamkm.cluster.rows import NO_NORMS, Block, Totals, batch_rows, row_d2, rows_by_label
 from streamkm.core.matrix import Matrix, as_working, rows_between, working_dtype
 from streamkm.engine import Executor, Large
 from streamkm.engine.reduction import RUNS

@@ -1,4 +1,4 @@
-"""Lloyd's algorithm on blocks: the loop, its stopping rule and its acceleration. Never sees a source or a file."""
+"""Lloyd's algorithm on blocks: the loop, its stopping rule and its acceleration; and its steps on sampled rows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import BlockLabels, Blocks, densified, merged
+from streamkm.cluster.blocks import BlockLabels, Blocks
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
-from streamkm.cluster.rows import row_d2
-from streamkm.cluster.totals import inertia_of
+from streamkm.cluster.in_memory import LocalBlocks, label_sums
+from streamkm.cluster.rows import Block, densified, inertia_of, merged, row_d2
+from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.progress import Stage
+from streamkm.engine import Executor
 from streamkm.engine.passes import Map, outputs
 from streamkm.kernels.cluster import totals as kernels
 
@@ -45,9 +47,6 @@ MOST_MOMENTUM = 0.8
 MOST_WAITING = 4
 """Rows that are looked at together for each cluster that lost its own, where blocks have more."""
 
-LOOK_AGAIN = 8
-"""Times as many rows that are looked at, where too few of the farthest are distinct."""
-
 WINDOW = 2
 """Steps that an accelerated run must lower the inertia in by more than `tol`: single ones may be short."""
 
@@ -60,37 +59,35 @@ def lloyd(
     tol: float,
     on_step: Callable[[LloydResult], None] | None = None,
     begun: LloydResult | None = None,
-    accelerated: bool = False,
+    placed: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
 ) -> LloydResult:
     """Run Lloyd's algorithm.
 
     O(n * m * k) a step for dense blocks, O(nnz * k) for sparse ones. A cluster that loses all its rows is moved to
     the row farthest from its center.
 
-    An accelerated run carries every mean on by a growing share of its last way (Nesterov's sequence, up to
-    `MOST_MOMENTUM`), and begins anew at the best means whenever a step did not lower the inertia. Its fixed points are
-    those of Lloyd's algorithm. It is where Lloyd's ends after about half the steps, and goes on to lower inertias. It
-    holds two more arrays of centers.
+    `centers`: float64 (k, m), where to start. `max_iter`: steps at most. `tol`: stop when a step lowers the inertia by
+    no more than this share of it. 0: stop at the fixed point. `on_step`: gets where the algorithm is after every step.
+    `begun`: where to go on, in place of `centers`. `placed`: moves centers (k, m) to where they may be before rows are
+    assigned, as spherical k-means moves them to their directions; a center that no row is nearest to then stays where
+    it was. Returns LloydResult: `centers` may have fewer than k rows if the data have fewer distinct rows.
 
-    `centers`: float64 (k, m), where to start. `max_iter`: steps at most. `tol`: stop when a step (of an accelerated
-    run: `WINDOW` steps) lowers the inertia by no more than this share of it. 0: stop at the fixed point. `on_step`:
-    gets where the algorithm is after every step. `begun`: where to go on, in place of `centers`. Returns LloydResult:
-    `centers` may have fewer than k rows if the data have fewer distinct rows.
-
-    References: Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982). O'Donoghue and Candès,
-    "Adaptive restart for accelerated gradient schemes", Found. Comput. Math. 15 (2015), section 3.2.
+    References: Lloyd, "Least squares quantization in PCM", IEEE Trans. Inf. Theory 28 (1982).
+    Dhillon and Modha, "Concept decompositions for large sparse text data using clustering", Mach. Learn. 42 (2001),
+    section 3 (spherical k-means).
     """
-    if accelerated:
-        return _accelerated(blocks, centers, max_iter, tol, on_step, begun)
     history: list[float] = []
     converged = False
     if begun is not None:
         centers, history, converged = begun.centers, list(begun.history), begun.converged
+    elif placed is not None:
+        centers = placed(centers)
     while len(history) < max_iter and not converged:
-        totals = blocks.totals(centers, f"lloyd-{len(history) + 1}")
+        totals = blocks.totals(centers, f"{'lloyd' if placed is None else 'sphere'}-{len(history) + 1}")
         inertia = inertia_of(totals, centers, blocks.total_d2norm)
-        updated = totals.to_means(fallback=centers)
-        empty = np.flatnonzero(totals.counts == 0)
+        updated, empty = totals.to_means(fallback=centers), np.flatnonzero(totals.counts == 0)
+        if placed is not None:
+            updated, empty = placed(updated), empty[:0]
         if len(empty):
             updated = _refill(blocks, centers, updated, empty)
         elif history:
@@ -102,14 +99,26 @@ def lloyd(
     return LloydResult(centers, history[-1] if history else float("nan"), len(history), converged, tuple(history))
 
 
-def _accelerated(
+def accelerated_lloyd(
     blocks: Blocks,
     centers: NDArray[np.float64],
+    *,
     max_iter: int,
     tol: float,
-    on_step: Callable[[LloydResult], None] | None,
-    begun: LloydResult | None,
+    on_step: Callable[[LloydResult], None] | None = None,
+    begun: LloydResult | None = None,
 ) -> LloydResult:
+    """Run Lloyd's algorithm, with every mean carried on by a growing share of its last way.
+
+    The share is Nesterov's sequence, up to `MOST_MOMENTUM`; the run begins anew at the best means whenever a step did
+    not lower the inertia. Its fixed points are those of `lloyd`. It is where that ends after about half the steps, and
+    goes on to lower inertias. It holds two more arrays of centers.
+
+    As `lloyd`, but `tol`: stop when `WINDOW` steps lower the inertia by no more than this share of it.
+
+    References: O'Donoghue and Candès, "Adaptive restart for accelerated gradient schemes", Found. Comput. Math. 15
+    (2015), section 3.2.
+    """
     state = LloydResult(centers, float("nan"), 0, False, ()) if begun is None else begun
     while state.n_iter < max_iter and not state.converged:
         totals, labels = blocks.step(state.centers, state.labels, f"lloyd-{state.n_iter + 1}")
@@ -191,15 +200,60 @@ class FarthestRows(Map[tuple[NDArray[np.float64], NDArray[np.float64]]]):
         # equal rows have equal distances to the center and to any other point: keep the first of each
         elsewhere = np.random.default_rng(0).normal(0, 1, (1, n_features))
         point = NearestCenters.build(elsewhere * np.sqrt(block.d2norms.mean() / elsewhere.size), np.float64)
-        n_looked = self.n_wanted
-        while True:  # few are wanted: sorting all rows would take longer than finding their centers
-            least = np.partition(d2, -n_looked)[-n_looked] if n_looked < len(d2) else 0.0
-            far = np.flatnonzero(d2 >= least)
-            far = far[np.argsort(-d2[far], kind="stable")]
-            keys = row_d2(X[far], np.zeros(len(far), np.int32), point)
-            _, firsts = np.unique(np.column_stack([d2[far], keys]), axis=0, return_index=True)
-            if len(firsts) >= self.n_wanted or n_looked >= len(d2):
-                break
-            n_looked *= LOOK_AGAIN
-        top = far[np.sort(firsts)[: self.n_wanted]]
+        keys = row_d2(X, np.zeros(len(d2), np.int32), point)
+        order = np.lexsort((keys, -d2))
+        firsts = order[np.append(True, (np.diff(d2[order]) != 0) | (np.diff(keys[order]) != 0))]
+        top = firsts[np.lexsort((firsts, -d2[firsts]))][: self.n_wanted]
         return d2[top], densified(X, top, n_features)
+
+
+POLISH_STEPS = 10  # of Lloyd on a sample; more would fit the sample, not the data
+POLISH_TOL = 1e-3
+
+
+def original_centers(
+    executor: Executor, sample: Sample, block: Block, centers: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """Means of the sampled original rows under the sketch's labels, and what they explain.
+
+    `sample`: Sample of s rows (s, d). `block`: the same rows, sketched (s, m). `centers`: float64 (k, m), in the
+    sketch's space. Returns means float64 (k, d): a center that no sampled row is nearest to becomes the row nearest to
+    it; explained: the weighted sum of the means' squared norms: the rows' own less their squared distances to the
+    means.
+    """
+    labels = LocalBlocks.of(executor, block).labels(centers, "polish")
+    totals = label_sums(executor, sample.X, sample.weights, labels, len(centers), "polish")
+    explained, fallback = totals.explained(), totals.sums  # no cluster is empty: the fallback is not read
+    empty = np.flatnonzero(totals.counts == 0)
+    if len(empty):
+        fallback = np.zeros(totals.sums.shape)
+        lonely = NearestCenters.build(centers[empty], block.X.dtype, around_origin=True)
+        nearest = (lonely.scores(block.X) + block.d2norms[:, None]).argmin(axis=0)
+        fallback[empty] = densified(sample.X, nearest, sample.X.shape[1])
+    return totals.to_means(fallback), explained
+
+
+def polish(
+    executor: Executor,
+    sample: Sample,
+    centers: NDArray[np.float64],
+    *,
+    max_iter: int,
+    tol: float,
+    on_step: Callable[[LloydResult], None] | None = None,
+    begun: LloydResult | float | None = None,
+) -> LloydResult:
+    """Run Lloyd's algorithm on the sampled original rows.
+
+    A sample that holds all rows gets the whole algorithm, `max_iter` steps to `tol`; a part gets a few steps only.
+
+    `centers`: float64 (k, d). `begun`: LloydResult or float, where an earlier run got to; or what `centers` explain as
+    means of these rows: labelling was the first step.
+    """
+    blocks = LocalBlocks.of(executor, sample.original_block())
+    if isinstance(begun, float):
+        inertia = max(0.0, blocks.total_d2norm - begun)
+        begun = LloydResult(centers, inertia, 1, False, (inertia,))
+    if not sample.complete:
+        max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
+    return lloyd(blocks, centers, max_iter=max_iter, tol=tol, on_step=on_step, begun=begun)

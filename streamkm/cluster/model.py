@@ -11,19 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import merged
 from streamkm.cluster.centers.index import IndexParts, are_orthonormal, is_worth
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.columns import Columns
 from streamkm.cluster.fit_info import PREFIX as FIT_PREFIX
 from streamkm.cluster.fit_info import FitInfo, read_arrays
-from streamkm.cluster.rows import row_d2norms, safe_scale
+from streamkm.cluster.rows import merged
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidInputError, ModelFileError
-from streamkm.core.matrix import Matrix, working_dtype
+from streamkm.core.matrix import Matrix
 from streamkm.kernels.centers.reduced import COORDINATES
 from streamkm.preparation import Preparation
 from streamkm.sketches import Sketch, sketch_from_dict
@@ -31,7 +29,6 @@ from streamkm.sketches import Sketch, sketch_from_dict
 # Of files: with dense centers; with those of text, which are zero almost everywhere; of rows that are prepared; with
 # the state of a stream beside the model.
 FORMAT, SPARSE_FORMAT, PREPARED_FORMAT, STREAM_FORMAT = 1, 2, 3, 4
-SMALLEST_NORM = 1e-30
 # of the names of arrays that belong to the sketch, to steps, and to a stream
 SKETCH_PREFIX, STEPS_PREFIX, STREAM_PREFIX = "sketch_", "steps_", "stream_"
 
@@ -286,26 +283,3 @@ def _checked_index(arrays: dict[str, NDArray[Any]], centers: NDArray[np.float64]
     if groups.dtype != np.int32 or groups.shape != (len(centers),) or groups.min() < 0 or groups.max() >= len(centers):
         raise ModelFileError(f"{INDEX_ARRAYS[1]} are no int32 numbers of groups, one for each center")
     return directions, groups
-
-
-def normalized(X: Matrix) -> Matrix:
-    """Rows scaled to unit length, as floats; rows of zeros stay zeros."""
-    norms = np.sqrt(row_d2norms(X))
-    dtype = working_dtype(X.dtype)
-    tiny = np.flatnonzero(norms < SMALLEST_NORM)
-    if len(tiny):  # squares, or a factor in float32, would leave the range: a power of two first
-        units = np.ones(len(norms))
-        largest = np.abs(X[tiny]).max(axis=1)
-        largest = largest if isinstance(X, np.ndarray) else largest.toarray().ravel()
-        units[tiny] = [safe_scale(float(value)) for value in largest]
-        X = _times(X, units, np.float64)
-        norms[tiny] = np.sqrt(row_d2norms(X[tiny]))
-    return _times(X, np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0), dtype)
-
-
-def _times(X: Matrix, factors: NDArray[np.float64], dtype: Any) -> Matrix:
-    """Rows times a factor each, computed and kept in a dtype."""
-    if isinstance(X, np.ndarray):
-        return (X.astype(dtype) * factors[:, None].astype(dtype)) if dtype != np.float64 else X * factors[:, None]
-    data = X.data.astype(dtype) * np.repeat(factors, np.diff(X.indptr)).astype(dtype)
-    return sp.csr_array((data, X.indices, X.indptr), shape=X.shape)

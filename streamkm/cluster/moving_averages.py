@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.batches import Batch
-from streamkm.cluster.blocks import BlockLabels, Blocks
+from streamkm.cluster.blocks import Batch, BlockLabels, Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS as MANY_CENTERS
 from streamkm.cluster.centers.index import is_worth
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.totals import inertia_of
+from streamkm.cluster.lloyd import LloydResult, accelerated_lloyd
+from streamkm.cluster.rows import inertia_of
 from streamkm.kernels.cluster import totals as kernels
 
 FEWEST_CENTERS = 64  # with fewer, starts that are recombined end lower in the same time
@@ -152,7 +151,7 @@ def is_settled(blocks: Blocks, step: LloydResult, schedule: Schedule, seed: int)
     noise = np.random.default_rng(seed).standard_normal(step.centers.shape)
     noise *= schedule.rate * np.sqrt(step.inertia / (BATCH_ROWS * blocks.total_weight * blocks.n_components))
     begun = LloydResult(step.centers + noise, float("nan"), 0, False, (), labels=step.labels)
-    shaken = lloyd(blocks, begun.centers, max_iter=1, tol=1.0, begun=begun, accelerated=True)
+    shaken = accelerated_lloyd(blocks, begun.centers, max_iter=1, tol=1.0, begun=begun)
     return abs(shaken.inertia - step.inertia) <= LEAST_CHANGE * step.inertia
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.centers.packed import FAR, moved_csr
 from streamkm.cluster.lloyd import LloydResult
-from streamkm.cluster.rows import NO_WEIGHTS, add_rows, row_d2, row_d2norms, safe_scale
+from streamkm.cluster.rows import NO_WEIGHTS, add_rows, normalized, row_d2, row_d2norms, safe_scale
 from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.sketches import Sketch
 
@@ -98,6 +98,10 @@ class Normalization:
             return centers
         return centers / self.scale + self.origin if len(self.origin) else centers / self.scale
 
+    def on_sphere(self, centers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Points of this frame (k, d), moved so that those of the original rows have unit length."""
+        return self.points(on_sphere(self.originals(centers)))
+
     def sketch(self, sketch: Sketch) -> Sketch:
         """A sketch of rows in this frame, as the same one, but for an offset and the scale, of original rows."""
         if self.is_whole or sketch.center is None:
@@ -120,3 +124,8 @@ class Normalization:
 
 WHOLE = Normalization(np.zeros(0), 1.0)
 """Rows stay as they are."""
+
+
+def on_sphere(centers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Centers scaled to unit length (k, d); one of zeros stays where it is: it has no direction."""
+    return np.asarray(normalized(centers), np.float64)

@@ -1,4 +1,4 @@
-"""Blocks of rows, and what is computed of rows: squared norms, squared distances, sums of clusters.
+"""Blocks of rows, and what is computed of rows: squared norms, squared distances, sums and means of clusters.
 
 A block is a sketched chunk with the squared norms of its rows. Never sees a source or a file.
 """
@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.cluster import distances
-from streamkm.kernels.cluster.rows import add_csr, add_dense, order_by_label
+from streamkm.kernels.cluster import totals as kernels
+from streamkm.kernels.cluster.rows import add_csr, add_csr_rows, add_dense, order_by_label
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 
@@ -22,6 +24,7 @@ NO_WEIGHTS = np.empty(0, np.float64)
 BATCH_ENTRIES = 1 << 18  # of rows that are turned to floats at a time: about the second-level cache
 SMALLEST = 2.0**-30  # size of numbers whose squares, and what is small beside them, float32 holds
 NO_NORMS = np.empty((0, 2))
+SMALLEST_NORM = 1e-30
 
 
 class Centers(Protocol):
@@ -156,3 +159,86 @@ def rows_by_label(labels: NDArray[np.int32], n_clusters: int) -> tuple[NDArray[n
     order, starts = np.empty(len(labels), np.int64), np.empty(n_clusters + 1, np.int64)
     order_by_label(labels, order, starts)
     return order, starts
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The sums of a step over rows: one addend of the reduction."""
+
+    sums: NDArray[np.float64]  # (k, m): weighted sums of the rows of each cluster
+    counts: NDArray[np.float64]  # (k,): their total weight
+    d2: float = 0.0  # float64, weighted sum of squared distances to the centers, where the step computes it
+
+    @classmethod
+    def zeros(cls, n_clusters: int, n_components: int) -> Totals:
+        """Start empty."""
+        return cls(np.zeros((n_clusters, n_components)), np.zeros(n_clusters))
+
+    def means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Cluster means (k, m); rows of `fallback` for clusters without weight."""
+        out = np.empty_like(self.sums)
+        kernels.means(self.sums, self.counts, fallback, out)
+        return out
+
+    def to_means(self, fallback: NDArray[np.float64]) -> NDArray[np.float64]:
+        """As `means`, in place: overwrites the sums, as new memory costs more than the division."""
+        if not self.sums.flags.writeable:  # as it came from a worker
+            return self.means(fallback)
+        kernels.means(self.sums, self.counts, fallback, self.sums)
+        return self.sums
+
+    def explained(self) -> float:
+        """What the clusters' means explain of the rows' squared norms: the rest is squared distances to them."""
+        return kernels.explained(self.sums, self.counts)
+
+
+def absorb_totals(first: Totals, second: Totals) -> Totals:
+    """Add up both, in the memory of the first: new memory costs more than the sums."""
+    kernels.join(first.sums, second.sums, first.sums)
+    return Totals(first.sums, first.counts + second.counts, first.d2 + second.d2)
+
+
+def inertia_of(totals: Totals, centers: NDArray[np.float64], total_d2norm: float) -> float:
+    """Sum of squared distances from sums alone: ``sum w |x|^2 - 2 sum c.S + sum n |c|^2``, float64, at least 0."""
+    return max(0.0, total_d2norm + kernels.crossed(totals.sums, totals.counts, centers))
+
+
+def merged(X: Matrix) -> Matrix:
+    """The same rows with entries that repeat an index added up; as they are, where none does, and dense rows."""
+    if isinstance(X, np.ndarray) or X.has_canonical_format:
+        return X
+    copy = X.copy()
+    copy.sum_duplicates()
+    return copy
+
+
+def densified(X: Matrix, rows: NDArray[np.intp], n_components: int) -> NDArray[np.float64]:
+    """Chosen rows as float64 (len(rows), n_components)."""
+    if isinstance(X, np.ndarray):
+        return X[rows].astype(np.float64)
+    out = np.zeros((len(rows), n_components))
+    add_csr_rows(X.indptr, X.indices, X.data, np.asarray(rows, np.int64), out)
+    return out
+
+
+def normalized(X: Matrix) -> Matrix:
+    """Rows scaled to unit length, as floats; rows of zeros stay zeros."""
+    norms = np.sqrt(row_d2norms(X))
+    dtype = working_dtype(X.dtype)
+    tiny = np.flatnonzero(norms < SMALLEST_NORM)
+    if len(tiny):  # squares, or a factor in float32, would leave the range: a power of two first
+        units = np.ones(len(norms))
+        largest = np.abs(X[tiny]).max(axis=1)
+        largest = largest if isinstance(X, np.ndarray) else largest.toarray().ravel()
+        units[tiny] = [safe_scale(float(value)) for value in largest]
+        X = _times(X, units, np.float64)
+        norms[tiny] = np.sqrt(row_d2norms(X[tiny]))
+    return _times(X, np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0), dtype)
+
+
+def _times(X: Matrix, factors: NDArray[np.float64], dtype: Any) -> Matrix:
+    """Rows times a factor each, computed and kept in a dtype."""
+    if isinstance(X, np.ndarray):
+        return (X.astype(dtype) * factors[:, None].astype(dtype)) if dtype != np.float64 else X * factors[:, None]
+    data = X.data.astype(dtype) * np.repeat(factors, np.diff(X.indptr)).astype(dtype)
+    return sp.csr_array((data, X.indices, X.indptr), shape=X.shape)

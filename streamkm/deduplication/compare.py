@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import densified
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.rows import row_d2, row_d2norms
+from streamkm.cluster.rows import densified, row_d2, row_d2norms
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.deduplication.buckets import Buckets, Members
 

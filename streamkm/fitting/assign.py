@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from streamkm.cluster.in_memory import label_sums, nearest_in
 from streamkm.cluster.model import Model
 from streamkm.cluster.profile import Profile
-from streamkm.cluster.rows import NO_WEIGHTS, row_d2
+from streamkm.cluster.rows import NO_WEIGHTS, Totals, row_d2
 from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.cluster.seeding.draws import DrawRule
-from streamkm.cluster.totals import Totals
 from streamkm.core.matrix import rows_between
 from streamkm.core.progress import Stage
 from streamkm.engine import Executor

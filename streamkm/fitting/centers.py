@@ -15,17 +15,15 @@ from numpy.typing import NDArray
 from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.columns import FEWEST_FEATURES, Columns
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import LloydResult
+from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, lloyd, original_centers, polish
 from streamkm.cluster.model import Space
 from streamkm.cluster.moving_averages import Schedule
-from streamkm.cluster.normalization import WHOLE, Normalization
-from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
+from streamkm.cluster.normalization import WHOLE, Normalization, on_sphere
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix
 from streamkm.cluster.seeding.init import Streams, drawn_by, start_centers
 from streamkm.cluster.seeding.search_set import SAMPLED, Pool, search_rows
-from streamkm.cluster.spherical import on_sphere, placed_in, spherical_lloyd
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, rows_between
 from streamkm.core.memory import trim_heap
@@ -206,15 +204,8 @@ def _on_sphere(
         max_iter, tol = min(max_iter, POLISH_STEPS), max(tol, POLISH_TOL)
     with context.progress.stage("sphere", max_iter, "steps") as stage:
         steps = StepCheckpoint(context.writer, "sphere", stage, LloydResult)
-        return spherical_lloyd(
-            rows,
-            result.centers,
-            placed_in(normalization),
-            max_iter=max_iter,
-            tol=tol,
-            on_step=steps.step,
-            begun=steps.begun,
-        )
+        given: dict[str, Any] = {"on_step": steps.step, "begun": steps.begun, "placed": normalization.on_sphere}
+        return lloyd(rows, result.centers, max_iter=max_iter, tol=tol, **given)
 
 
 def seeded(context: FitContext, *given: Any) -> NDArray[np.float64]:

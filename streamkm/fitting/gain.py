@@ -16,13 +16,11 @@ from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.in_memory import nearest_in
 from streamkm.cluster.model import Model
-from streamkm.cluster.normalization import Normalization
-from streamkm.cluster.rows import Block, add_rows, row_d2, row_d2norms
+from streamkm.cluster.normalization import Normalization, on_sphere
+from streamkm.cluster.rows import Block, Totals, add_rows, row_d2, row_d2norms
 from streamkm.cluster.sampling.row_sample import as_block_matrix
-from streamkm.cluster.search.split_merge import split_gains, swaps_of
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
-from streamkm.cluster.spherical import on_sphere, placed_in
-from streamkm.cluster.totals import Totals
+from streamkm.cluster.seeding.split_merge import split_gains, swaps_of
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.engine import Executor
 from streamkm.fitting.state import CERTAINTY, InertiaEstimate
@@ -136,7 +134,7 @@ class GlobalSearch:
 
     def _placed(self, halves: NDArray[np.float64], shift: NDArray[np.float64]) -> NDArray[np.float64]:
         """Means of halves, normalized and around `shift`, where centers may be (2, m)."""
-        return placed_in(self.normalization)(halves + shift) - shift if self.spherical else halves
+        return self.normalization.on_sphere(halves + shift) - shift if self.spherical else halves
 
     def swapped(self, found: GainEstimate, *, carried_on: bool = False) -> NDArray[np.float64]:
         """Means of all rows as centers, but for clusters that are split and those given up for it (k, m).

@@ -14,10 +14,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.batches import EvenRows
-from streamkm.cluster.blocks import BlockLabels, Blocks
+from streamkm.cluster.blocks import BlockLabels, Blocks, EvenRows
 from streamkm.cluster.centers.index import FEWEST_CENTERS
-from streamkm.cluster.lloyd import LloydResult, lloyd
+from streamkm.cluster.lloyd import LloydResult, accelerated_lloyd, lloyd
 from streamkm.cluster.moving_averages import STEPS_BEFORE, EpochsResult, Schedule, is_settled, moving_averages
 from streamkm.cluster.rows import Block
 from streamkm.core.progress import Stage
@@ -66,15 +65,15 @@ def iterated(
     """
     tol, max_iter, first = context.settings.tol, context.settings.max_iter, None
     if schedule is not None:
-        first = lloyd(rows, start, max_iter=STEPS_BEFORE, tol=tol, accelerated=True)
+        first = accelerated_lloyd(rows, start, max_iter=STEPS_BEFORE, tol=tol)
         if not is_settled(rows, first, schedule, context.settings.seed64("epochs")):
             return _averaged(context, rows, first, schedule)
         logger.info("no epochs: rows keep their clusters where centers are moved")
     with context.progress.stage("lloyd", max_iter, "steps") as stage:
         kept = StepCheckpoint(context.writer, "lloyd", stage, LloydResult)
         carries_on, begun = first is not None or (accelerated and tol > 0), kept.begun or first
-        options: dict[str, Any] = {"on_step": kept.step, "begun": begun, "accelerated": carries_on}
-        result = lloyd(rows, start, max_iter=max_iter, tol=tol, **options)
+        algorithm = accelerated_lloyd if carries_on else lloyd
+        result = algorithm(rows, start, max_iter=max_iter, tol=tol, on_step=kept.step, begun=begun)
     return result, noted("lloyd", result)
 
 
@@ -137,20 +136,20 @@ def _steps_behind(
     `first`: the step before; its labels, where it has some, are those of the epochs. `moved`: where epochs ended.
     Returns result; n_steps: steps in all, before epochs and behind.
     """
-    options: dict[str, Any] = {"tol": context.settings.tol, "accelerated": True}
+    stepped = partial(accelerated_lloyd, rows, tol=context.settings.tol)
     kept = StepCheckpoint(context.writer, "lloyd", stage, LloydResult)
     behind = kept.begun
     if behind is None:
         begun = LloydResult(moved.centers, float("nan"), 0, False, (), labels=first.labels)
-        behind = lloyd(rows, moved.centers, max_iter=1, on_step=kept.step, begun=begun, **options)
+        behind = stepped(moved.centers, max_iter=1, on_step=kept.step, begun=begun)
     if behind.history[0] <= first.inertia:
-        result = lloyd(rows, behind.centers, max_iter=schedule.n_steps, on_step=kept.step, begun=behind, **options)
+        result = stepped(behind.centers, max_iter=schedule.n_steps, on_step=kept.step, begun=behind)
         return result, STEPS_BEFORE + result.n_iter
     logger.info("epochs did not lower the objective: Lloyd's algorithm goes on from the step before them")
     kept = StepCheckpoint(context.writer, "lloyd-again", stage, LloydResult)
     begun = kept.begun or replace(first, labels=None)  # epochs have overwritten its labels
     n_left = context.settings.max_iter - moved.n_iter - behind.n_iter
-    result = lloyd(rows, begun.centers, max_iter=n_left, on_step=kept.step, begun=begun, **options)
+    result = stepped(begun.centers, max_iter=n_left, on_step=kept.step, begun=begun)
     return result, result.n_iter + behind.n_iter
 
 

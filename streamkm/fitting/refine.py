@@ -14,17 +14,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import densified
 from streamkm.cluster.centers.nearest import shares_of
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
-from streamkm.cluster.lloyd import LloydResult, filled, lloyd
-from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
-from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2, row_d2norms
+from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, filled, lloyd, original_centers, polish
+from streamkm.cluster.normalization import on_sphere
+from streamkm.cluster.rows import NO_WEIGHTS, Block, densified, row_d2, row_d2norms
 from streamkm.cluster.sampling.row_sample import Sample, as_block_matrix, stacked
 from streamkm.cluster.seeding.draws import NO_OBJECTIVE, Drawn, DrawRule, combined
 from streamkm.cluster.seeding.init import Streams, best_start, local_search
 from streamkm.cluster.seeding.search_set import Pool
-from streamkm.cluster.spherical import on_sphere
 from streamkm.core.exceptions import StreamkmWarning
 from streamkm.core.matrix import Matrix
 from streamkm.core.memory import trim_heap

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import BlockPass, Blocks, added, merged
+from streamkm.cluster.blocks import BlockPass, Blocks, added
 from streamkm.cluster.centers.nearest import NearestCenters, shares_of
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.model import Model, Space
 from streamkm.cluster.profile import Profile, absorb_profile, profile_bytes
+from streamkm.cluster.rows import Totals, absorb_totals, inertia_of, merged
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
-from streamkm.cluster.totals import Totals, absorb_totals, inertia_of
 from streamkm.cluster.tracking.followed import Ground
 from streamkm.core.progress import Stage
 from streamkm.engine.memory import PassMemory

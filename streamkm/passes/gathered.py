@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from streamkm.cluster.columns import Occurring
 from streamkm.cluster.memory import PLACED_ROW_BYTES
 from streamkm.cluster.rows import Block
-from streamkm.cluster.sampling.coreset import CoresetRule, Part
-from streamkm.cluster.sampling.coreset_tree import CoresetTree
+from streamkm.cluster.sampling.coreset import CoresetRule, CoresetTree, Part
 from streamkm.cluster.sampling.row_sample import Candidates, SampleCollector, SampleRule
 from streamkm.engine.memory import PassMemory, waiting_calls
 from streamkm.passes.reader import ValidRows

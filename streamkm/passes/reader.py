@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.model import Metric, normalized
-from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
+from streamkm.cluster.model import Metric
+from streamkm.cluster.rows import NO_WEIGHTS, normalized, row_d2norms
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.core.progress import Stage

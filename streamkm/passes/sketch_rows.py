@@ -11,11 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from streamkm.cluster.blocks import merged
 from streamkm.cluster.columns import FEWEST_FEATURES, Occurring, occurring_bits
-from streamkm.cluster.rows import NO_WEIGHTS, Block
-from streamkm.cluster.sampling.coreset import CoresetRule
-from streamkm.cluster.sampling.coreset_tree import CoresetTree
+from streamkm.cluster.rows import NO_WEIGHTS, Block, merged
+from streamkm.cluster.sampling.coreset import CoresetRule, CoresetTree
 from streamkm.cluster.sampling.row_sample import (
     Candidates,
     SampleCollector,

@@ -18,8 +18,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec
 
-from streamkm.cluster.blocks import merged
-from streamkm.cluster.rows import NO_WEIGHTS
+from streamkm.cluster.rows import NO_WEIGHTS, merged
 from streamkm.cluster.sampling.row_sample import as_block_matrix
 from streamkm.core.atomic_io import (
     REPLACED,

@@ -13,8 +13,7 @@ from sklearn.datasets import make_blobs
 
 from streamkm.cluster.rows import NO_WEIGHTS
 from streamkm.cluster.sampling import sensitivity as importance
-from streamkm.cluster.sampling.coreset import CoresetRule, default_size
-from streamkm.cluster.sampling.coreset_tree import CoresetTree
+from streamkm.cluster.sampling.coreset import CoresetRule, CoresetTree, default_size
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.fitting.streams.clusters import StreamSettings, cluster_coreset
 from streamkm.kernels.seeding.draws import balance

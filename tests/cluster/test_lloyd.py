@@ -15,17 +15,14 @@ from sklearn.datasets import make_blobs
 from streamkm.cluster.blocks import Blocks, added
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.in_memory import LocalBlocks, cut, label_sums
-from streamkm.cluster.lloyd import LloydResult, lloyd
-from streamkm.cluster.polish import original_centers, polish
-from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms
+from streamkm.cluster.lloyd import LloydResult, accelerated_lloyd, lloyd, original_centers, polish
+from streamkm.cluster.rows import NO_WEIGHTS, Block, Totals, absorb_totals, add_rows, row_d2, row_d2norms
 from streamkm.cluster.sampling.row_sample import Sample, SampleCollector, SampleRule
-from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding import init
 from streamkm.cluster.seeding.init import Starts, Streams, start_centers
-from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows, seedings
-from streamkm.cluster.seeding.local_search import merged_to, recombined
+from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, merged_to, random_rows, recombined, seedings
 from streamkm.cluster.seeding.search_set import SAMPLED
-from streamkm.cluster.totals import Totals, absorb_totals
+from streamkm.cluster.seeding.split_merge import split_merge
 from streamkm.core.matrix import matrix_bytes
 from streamkm.engine import open_executor
 from streamkm.engine.records import pack, unpack
@@ -585,7 +582,7 @@ def test_an_accelerated_run_is_sooner_where_lloyd_ends_and_goes_lower(executor):
     for seed in range(5):
         start = X[rng(seed).permutation(len(X))[:40]]
         plain = lloyd(blocks, start, max_iter=500, tol=1e-5)
-        fast = lloyd(blocks, start, max_iter=500, tol=1e-5, accelerated=True)
+        fast = accelerated_lloyd(blocks, start, max_iter=500, tol=1e-5)
         assert fast.converged
         assert np.all(np.diff(fast.history) <= 0)
         after = lloyd(blocks, fast.centers, max_iter=1, tol=0)
@@ -603,7 +600,7 @@ def test_an_accelerated_run_stays_where_lloyd_stays(executor):
     X = overlapping(400)
     blocks = in_blocks(executor, X, 2)
     fixed = lloyd(blocks, X[:10], max_iter=500, tol=0).centers
-    again = lloyd(blocks, fixed, max_iter=500, tol=1e-9, accelerated=True)
+    again = accelerated_lloyd(blocks, fixed, max_iter=500, tol=1e-9)
     np.testing.assert_allclose(again.centers, fixed, rtol=0, atol=1e-12)
     assert again.n_iter <= 3
 
@@ -611,11 +608,11 @@ def test_an_accelerated_run_stays_where_lloyd_stays(executor):
 def test_an_accelerated_run_goes_on_where_it_was(executor):
     X = overlapping()
     steps = []
-    whole = lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, accelerated=True, on_step=steps.append)
+    whole = accelerated_lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, on_step=steps.append)
     assert whole.n_iter > 5
     for begun in steps[:-1]:
         kept = unpack(LloydResult, pack(begun))
-        again = lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, accelerated=True, begun=kept)
+        again = accelerated_lloyd(in_blocks(executor, X), X[:30], max_iter=40, tol=1e-4, begun=kept)
         np.testing.assert_array_equal(again.centers, whole.centers)
         assert again.history == whole.history
 
@@ -628,7 +625,7 @@ def test_an_accelerated_run_that_goes_on_at_its_best_means_does_not_go_back_to_t
     lower = fixed.inertia * (1 - 1e-13)
     begun = LloydResult(fixed.centers, lower, 2, False, (lower, lower), means=fixed.centers, pace=0)
     kept = unpack(LloydResult, pack(begun))
-    found = lloyd(blocks, X[:10], max_iter=20, tol=1e-9, accelerated=True, begun=kept)
+    found = accelerated_lloyd(blocks, X[:10], max_iter=20, tol=1e-9, begun=kept)
     assert (found.n_iter, found.converged) == (3, True)
     np.testing.assert_allclose(found.centers, fixed.centers, rtol=0, atol=1e-12)
 
@@ -636,7 +633,7 @@ def test_an_accelerated_run_that_goes_on_at_its_best_means_does_not_go_back_to_t
 def test_an_accelerated_run_refills_clusters_that_lost_their_rows(executor):
     X = np.concatenate([overlapping(300), [[50.0] * 6]])
     start = np.concatenate([X[:5], np.full((2, 6), 1e3)])
-    found = lloyd(in_blocks(executor, X, 2), start, max_iter=100, tol=1e-6, accelerated=True)
+    found = accelerated_lloyd(in_blocks(executor, X, 2), start, max_iter=100, tol=1e-6)
     assert found.centers.shape == (7, 6)
     assert len(np.unique(naive.nearest(X, found.centers)[0])) == 7
 

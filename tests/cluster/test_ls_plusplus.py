@@ -13,8 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 from streamkm import StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
 from streamkm.cluster.seeding import init as starting
-from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows
-from streamkm.cluster.seeding.local_search import TRIALS, ls_plusplus
+from streamkm.cluster.seeding.kmeans_plusplus import TRIALS, kmeans_plusplus, ls_plusplus, random_rows
 from tests import naive
 from tests.tables import cases
 

@@ -21,12 +21,12 @@ from streamkm.cluster.centers.index import (
 from streamkm.cluster.centers.nearest import INDEXED_ROWS, NearestCenters
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.in_memory import LocalBlocks, cut
-from streamkm.cluster.lloyd import LloydResult, lloyd
+from streamkm.cluster.lloyd import LloydResult, accelerated_lloyd, lloyd
 from streamkm.cluster.model import Model
 from streamkm.cluster.rows import NO_WEIGHTS, Block, row_d2norms
-from streamkm.cluster.search.split_merge import split_merge
 from streamkm.cluster.seeding.init import local_search
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus
+from streamkm.cluster.seeding.split_merge import split_merge
 from streamkm.cluster.seeding.two_level import quotas_of, two_level_plusplus
 from streamkm.core.blas import ONE_BLAS_THREAD
 from streamkm.core.exceptions import ModelFileError
@@ -447,14 +447,14 @@ def test_steps_go_on_from_what_was_saved(whole):
     with open_executor(2) as executor:
         pieces = held(executor, X, NO_WEIGHTS, whole)
         saved = []
-        found = lloyd(
-            pieces, start, max_iter=13, tol=1e-9, accelerated=True,
+        found = accelerated_lloyd(
+            pieces, start, max_iter=13, tol=1e-9,
             on_step=lambda state: saved.append(pack(replace(state, labels=None))),
         )  # fmt: skip
         assert len(saved) == found.n_iter > 4
         for record in saved:
             begun = unpack(LloydResult, record)
-            again = lloyd(pieces, begun.centers, max_iter=13, tol=1e-9, accelerated=True, begun=begun)
+            again = accelerated_lloyd(pieces, begun.centers, max_iter=13, tol=1e-9, begun=begun)
             np.testing.assert_array_equal(again.centers, found.centers)
             assert again.history == found.history
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from streamkm import StreamKMeans
-from streamkm.cluster.batches import Batch, EvenRows
+from streamkm.cluster.blocks import Batch, EvenRows
 from streamkm.cluster.held_rows import HeldBlock
 from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.moving_averages import EPOCHS, MORE_EPOCHS, Schedule, moving_averages

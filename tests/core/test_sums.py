@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streamkm.cluster.totals import Totals, absorb_totals
+from streamkm.cluster.rows import Totals, absorb_totals
 from streamkm.core.matrix import added_in_order
 
 PARTS = (1e16, 1.0, 1.0)  # from Python 3.12 on, `sum` gives 1e16 + 2

@@ -20,7 +20,8 @@ from sklearn.base import clone
 
 from streamkm import IncrementalKMeans, StreamKernelKMeans, StreamKMeans
 from streamkm.cluster.fit_info import FitInfo
-from streamkm.cluster.model import Model, normalized
+from streamkm.cluster.model import Model
+from streamkm.cluster.rows import normalized
 from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import DiskFullError, InvalidInputError, ModelFileError, OutputError
 from streamkm.sketches import (

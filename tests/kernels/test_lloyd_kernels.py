@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streamkm.cluster.centers import packed as center_layout
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2, row_d2norms, rows_by_label
-from streamkm.cluster.search.split_merge import SPLIT_STEPS, split_some
+from streamkm.cluster.seeding.split_merge import SPLIT_STEPS, split_some
 from streamkm.kernels.seeding import splitting
 from streamkm.kernels.sketch import countsketch
 from tests import naive

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamkm.cluster.rows import Block, drawn_rows
-from streamkm.cluster.search.split_merge import split_some
+from streamkm.cluster.seeding.split_merge import split_some
 from streamkm.core.matrix import rows_between
 from streamkm.kernels.cluster import rows, totals
 from streamkm.kernels.seeding import draws

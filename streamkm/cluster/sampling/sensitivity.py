@@ -7,9 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import densified, merged
 from streamkm.cluster.centers.nearest import NearestCenters
-from streamkm.cluster.rows import add_rows, row_d2
+from streamkm.cluster.rows import add_rows, densified, merged, row_d2
 from streamkm.core.matrix import Matrix
 from streamkm.kernels.cluster.totals import weighted_sum
 from streamkm.sketches import CountSketch

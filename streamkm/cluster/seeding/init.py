@@ -17,12 +17,9 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import LloydResult, filled, lloyd
+from streamkm.cluster.lloyd import LloydResult, accelerated_lloyd, filled
 from streamkm.cluster.rows import Block
-from streamkm.cluster.search.nearby_search import PROMISED, search_nearby
-from streamkm.cluster.search.split_merge import split_merge
-from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, random_rows, seedings
-from streamkm.cluster.seeding.local_search import ls_plusplus, recombined
+from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus, ls_plusplus, random_rows, recombined, seedings
 from streamkm.cluster.seeding.search_set import (
     FEWEST_ROWS_PER_CLUSTER,
     SAMPLED,
@@ -35,6 +32,7 @@ from streamkm.cluster.seeding.search_set import (
     search_rows,
     search_set,
 )
+from streamkm.cluster.seeding.split_merge import PROMISED, search_nearby, split_merge
 from streamkm.cluster.seeding.two_level import search_portions, two_level_plusplus
 from streamkm.core.exceptions import InvalidParameterError
 from streamkm.core.matrix import Matrix
@@ -198,11 +196,11 @@ def best_start(
         if init == "ls++":
             centers = ls_plusplus(block, centers, n_steps=SWAPS_PER_CLUSTER * n_clusters, rng=streams.search)
         centers = filled(pieces, centers, n_clusters)
-        result = lloyd(pieces, centers, max_iter=n_steps, tol=START_TOL, accelerated=True)
+        result = accelerated_lloyd(pieces, centers, max_iter=n_steps, tol=START_TOL)
         if init == "k-means++":
             if best is not None and n_clusters < FEWEST_CENTERS:
                 mixed = recombined(pieces, best, result.centers)
-                mixed_result = lloyd(pieces, mixed, max_iter=n_steps, tol=START_TOL, accelerated=True)
+                mixed_result = accelerated_lloyd(pieces, mixed, max_iter=n_steps, tol=START_TOL)
                 result = min(result, mixed_result, key=_by_quality)
             result = local_search(block, pieces, result, rng=streams.search, promise=PROMISED if brief else 0.0)
         if best is None or _by_quality(result) < best_quality:
@@ -233,7 +231,7 @@ def _best_apart(
         drawn = drawn_set(executor, some, pieces, n_clusters, n_drawn, streams.search)
         around, shift = centered(executor, drawn)
         centers = filled(pieces, best_start(executor, around, n_clusters, **options) + shift, n_clusters)
-        result = lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL, accelerated=True)
+        result = accelerated_lloyd(pieces, centers, max_iter=START_STEPS, tol=START_TOL)
         best = result if best is None else min(best, result, key=_by_quality)
         inertias.append(result.inertia)
     return local_search(block, pieces, best, rng=streams.search).centers
@@ -247,7 +245,7 @@ def _by_quality(result: LloydResult) -> tuple[int, float]:
 def local_search(
     block: Block, pieces: LocalBlocks, start: LloydResult, *, rng: np.random.Generator, promise: float = 0.0
 ) -> LloydResult:
-    """Improve centers by swaps: among neighbours where there are many; see `split_merge` and `nearby_search`."""
+    """Improve centers by swaps: among neighbours where there are many; see `split_merge` and `search_nearby`."""
     if is_many(len(start.centers), block):
         return search_nearby(block, pieces, start, rng=rng, promise=promise)
     return split_merge(block, pieces, start, max_rounds=SEARCH_ROUNDS, rng=rng)

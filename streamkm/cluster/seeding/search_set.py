@@ -14,12 +14,12 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks, merged
+from streamkm.cluster.blocks import Blocks
 from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, row_d2norms
+from streamkm.cluster.rows import NO_WEIGHTS, Block, add_rows, merged, row_d2norms
 from streamkm.cluster.sampling.row_sample import stacked
 from streamkm.cluster.seeding.draws import Drawn, DrawRule, combined
 from streamkm.cluster.seeding.kmeans_plusplus import kmeans_plusplus

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.profile import distance_histogram
-from streamkm.cluster.rows import add_rows, row_d2
+from streamkm.cluster.rows import Totals, add_rows, row_d2
 from streamkm.cluster.sampling.coreset import CoresetRule, Part
-from streamkm.cluster.totals import Totals
 from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.transition import Event, UpdateRows, join_costs
 from streamkm.core.matrix import Matrix

@@ -17,9 +17,9 @@ from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.model import Model
 from streamkm.cluster.normalization import WHOLE
 from streamkm.cluster.profile import euclidean_distances
+from streamkm.cluster.rows import Totals
 from streamkm.cluster.sampling.row_sample import Sample, SampleRule
 from streamkm.cluster.seeding.search_set import search_rows
-from streamkm.cluster.totals import Totals
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.matrix import rows_between
 from streamkm.core.memory import trim_heap

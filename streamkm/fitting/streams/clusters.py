@@ -12,15 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.in_memory import LocalBlocks
-from streamkm.cluster.lloyd import LloydResult, lloyd
+from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, lloyd, original_centers, polish
 from streamkm.cluster.normalization import Normalization
-from streamkm.cluster.polish import POLISH_STEPS, POLISH_TOL, original_centers, polish
-from streamkm.cluster.rows import Block, row_d2
+from streamkm.cluster.rows import Block, inertia_of, row_d2
 from streamkm.cluster.sampling.coreset import Coreset
 from streamkm.cluster.sampling.row_sample import Sample
-from streamkm.cluster.search.split_merge import LLOYD_STEPS, Splits, split_gains, split_merge
 from streamkm.cluster.seeding.search_set import Pool
-from streamkm.cluster.totals import inertia_of
+from streamkm.cluster.seeding.split_merge import LLOYD_STEPS, Splits, split_gains, split_merge
 from streamkm.cluster.tracking.transition import join_costs
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.fitting.centers import search_centers

@@ -15,8 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from streamkm.cluster.rows import NO_WEIGHTS, row_d2norms
-from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, Part, default_size
-from streamkm.cluster.sampling.coreset_tree import CoresetTree
+from streamkm.cluster.sampling.coreset import Coreset, CoresetRule, CoresetTree, Part, default_size
 from streamkm.cluster.tracking.clusters import TrackedClusters
 from streamkm.cluster.tracking.followed import Followed, Ground
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, ModelFileError
