@@ -50,9 +50,6 @@ class Model:
     metric: Metric  # "euclidean" or "cosine", "cosine": rows are scaled to unit length first
     space: Space  # "original" or "sketch"
     sketch: Sketch
-    # whether sparse rows lie so far from these centers, by a sample, that sums and squared norms tell the objective. Of
-    # a fit; it is not saved
-    far: bool = False
     preparation: Preparation | None = None  # how original rows are prepared, before anything else
     # tuple of float32 (m, u) and int32 (k,), or None, directions and groups of an index of the centers, where there is
     # one; see `centers.index`

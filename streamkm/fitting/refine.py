@@ -14,7 +14,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from streamkm.cluster.centers.nearest import shares_of
 from streamkm.cluster.in_memory import LocalBlocks, nearest_in
 from streamkm.cluster.lloyd import POLISH_STEPS, POLISH_TOL, LloydResult, filled, lloyd, original_centers, polish
 from streamkm.cluster.normalization import on_sphere
@@ -169,10 +168,7 @@ def _joined(search: GlobalSearch, sample: Sample, own_weights: NDArray[np.float6
     if sample.complete or drawn is None or search.rule is None:
         return Drawn(X, sample.rows, own_weights, NO_WEIGHTS, NO_WEIGHTS, np.inf)
     table = model.table()
-    if model.far:
-        shares = shares_of(table.labels_and_uncentered(X, norms := row_d2norms(X))[1], norms)
-    else:
-        shares = row_d2(X, nearest_in(search.here, X, table, "draws"), table)
+    shares = row_d2(X, nearest_in(search.here, X, table, "draws"), table)
     # rows of weight w are in the sample with probability 1 - exp(-limit w)
     chance = own_weights[0] / sample.weights[0] if len(sample.weights) else X.shape[0] / search.totals.counts.sum()
     limit = float(-np.log1p(-min(chance, 1 - 1e-12)) / own_weights[0])

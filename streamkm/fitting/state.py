@@ -13,16 +13,13 @@ from streamkm.cluster.columns import Columns
 from streamkm.cluster.lloyd import LloydResult
 from streamkm.cluster.model import Metric, Model, Space
 from streamkm.cluster.normalization import Normalization
-from streamkm.cluster.rows import Block, row_d2norms
+from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, first_rows
 from streamkm.cluster.seeding.draws import DrawRule
-from streamkm.core.matrix import rows_between
 from streamkm.fitting.context import FitContext
 from streamkm.passes.assign import AssignResult
 from streamkm.sketches import Sketch
 
-FAR_ROWS = 100  # that tell whether centers are far
-FAR_SHARE = 0.01  # of squared norms that squared distances are, where centers are far
 CERTAINTY = 2.0  # standard errors that an estimate is lowered by
 SURE = 0.005  # share of an estimated objective that its error may be, where it is trusted
 
@@ -42,12 +39,7 @@ class Clustering:
 
     def model(self, metric: Metric) -> Model:
         """The model that assigns rows."""
-        model = Model(self.result.centers, self.n_features, metric, self.space, self.sketch, columns=self.columns)
-        X, normalization = rows_between(self.sample_view.sample.X, 0, FAR_ROWS), self.sample_view.normalization
-        if self.space == "sketch" or isinstance(X, np.ndarray) or not X.shape[0] or len(normalization.origin):
-            return model
-        X = model.place(normalization.original_rows(X))
-        return replace(model, far=_are_far(X, model.centers))
+        return Model(self.result.centers, self.n_features, metric, self.space, self.sketch, columns=self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +123,3 @@ class FitState:
             state = cls(found.result.centers, list(found.history))
         state.found, state.model = found, found.model(context.reader.metric)
         return state
-
-
-def _are_far(X: Any, centers: NDArray[np.float64]) -> bool:
-    """Whether CSR rows lie farther from their centers than `FAR_SHARE` says, about. O(k * d)."""
-    columns = np.unique(X.indices)
-    overlaps = X[:, columns].astype(np.float64) @ np.ascontiguousarray(centers[:, columns].T)
-    norms = row_d2norms(X)
-    d2 = norms[:, None] - 2 * overlaps + np.einsum("ij,ij->i", centers, centers)
-    return float(np.maximum(d2.min(axis=1), 0).sum()) > FAR_SHARE * float(norms.sum())

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import BlockPass, Blocks, added
-from streamkm.cluster.centers.nearest import NearestCenters, shares_of
+from streamkm.cluster.centers.nearest import NearestCenters
 from streamkm.cluster.held_rows import HeldBlock, HeldRows
 from streamkm.cluster.model import Model, Space
 from streamkm.cluster.profile import Profile, absorb_profile, profile_bytes
-from streamkm.cluster.rows import Totals, absorb_totals, inertia_of, merged
+from streamkm.cluster.rows import Totals, absorb_totals, merged
 from streamkm.cluster.seeding.draws import Drawn, DrawRule
 from streamkm.cluster.tracking.followed import Ground
 from streamkm.core.progress import Stage
@@ -31,8 +31,6 @@ from streamkm.passes.reader import ValidRows, changed_source
 from streamkm.passes.sizes import FitSizes
 from streamkm.passes.sketch import Sketched
 
-LEAST_SHARE = 1e-5
-"""Least share of the sum of squared norms from which an objective is computed: its relative error is below 1e-10."""
 LABEL_BYTES = 5  # of a row whose label is gathered: it, and what is being looked at
 DRAWN_SLACK = 1.25  # of rows that a call may draw; see `seeding.draws`
 
@@ -148,29 +146,21 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
         model, table, weights = self.model, self.table, rows.weights
         if self.decay is not None:
             weights = self.decay.weights(weights, rows.first_row + rows.numbers)
-        norms, X = rows.d2norms if model.far else None, model.place(rows.X)
+        X = model.place(rows.X)
         gaps = np.empty(X.shape[0])
         if self.ground is not None:
             weights = np.where(self.ground.is_far(X), 0.0, weights if len(weights) else 1.0)
-        if norms is None:
-            labels = table.labels(X, gaps=gaps)
-            totals, d2 = added(state.totals, X, weights, labels, table, with_d2=True)
-            measured = d2
-        else:
-            measured = np.empty(X.shape[0])
-            labels, uncentered_d2 = table.labels_and_uncentered(X, norms, gaps, measured)
-            totals, _ = added(state.totals, X, weights, labels, table)
-            d2 = shares_of(uncentered_d2, norms)
-        state.profile.add(labels, measured, gaps, weights=weights, first_row=rows.first_row, kept=rows.kept, X=rows.X)
+        labels = table.labels(X, gaps=gaps)
+        totals, d2 = added(state.totals, X, weights, labels, table, with_d2=True)
+        state.profile.add(labels, d2, gaps, weights=weights, first_row=rows.first_row, kept=rows.kept, X=rows.X)
         drawn = state.drawn
         if self.rule is not None and len(labels):
             drawn = self.rule.gather((*drawn, self.rule.draw(X, rows.places, weights, d2)))
-        gathered = float(weighted_sum(weights, d2 if norms is None else norms))
-        totals = Totals(totals.sums, totals.counts, totals.d2 + gathered)
+        totals = replace(totals, d2=totals.d2 + float(weighted_sum(weights, d2)))
         n_rows = state.n_rows
         if n_rows is not None:
             n_rows = n_rows + np.bincount(labels, minlength=len(n_rows))
-        return AssignState(totals, state.profile, drawn, n_rows), labels, measured
+        return AssignState(totals, state.profile, drawn, n_rows), labels, d2
 
     def join(self, first: AssignState, second: AssignState) -> AssignState:
         """Add the second state to the first, in its memory."""
@@ -199,32 +189,13 @@ def assign_pass(
 ) -> AssignResult:
     """Read all rows once more: label each by its nearest center, and gather sums and the objective of the clusters.
 
-    If centers are far from sparse rows, the objective is computed from squared norms and the clusters' sums. This saves
-    k * d numbers for every stored entry. Its error is some 1e-16 of the sum of squared norms, so a much smaller
-    objective is computed in one more pass.
-
     `chunk_rows`: int64 (chunks,), rows of each chunk, from the pass before. `sink`: takes the labels. `record`: name
     under which labels and sums are saved as they come, and restored from an earlier run.
     """
-    model = assign.model
     found = context.run(assign, stage, chunk_rows, sink=sink, record=record)
     if sink.n_taken != len(chunk_rows):
         raise changed_source(context.reader)
-    totals, profile = found.totals, found.profile
-    if model.far:
-        d2 = inertia_of(totals, model.centers, totals.d2)
-        if d2 <= LEAST_SHARE * totals.d2:
-            logger.info(
-                "%s: rows lie nearer to their centers than the sample said; the objective takes one more pass",
-                stage.name,
-            )
-            near = replace(model, far=False)
-            again = context.run(
-                replace(assign, model=near, table=near.table(), rule=None), Stage(stage.name), chunk_rows
-            )
-            d2, profile = again.totals.d2, again.profile
-        totals = replace(totals, d2=d2)
-    return replace(found, labels=sink.labels, totals=totals, profile=profile)
+    return replace(found, labels=sink.labels)
 
 
 class AssignBlock(BlockPass):

@@ -288,20 +288,3 @@ def test_split_ignores_rows_without_weight():
     for gain, halves in split_both(X, np.arange(5), np.array([0, 2]), 3, weights):
         np.testing.assert_allclose(gain, 100)
         np.testing.assert_allclose(halves, [[0.5], [10.5]])
-
-
-@pytest.mark.parametrize("n_clusters", [5, 16, 70])  # with padding, without, in the second of several tiles
-@pytest.mark.parametrize("scale", [1.0, 2.0**-70])
-def test_squared_distances_told_beside_labels(n_clusters, scale, monkeypatch):
-    """By the column of the mean where the table has one to spare, else by one more product."""
-    monkeypatch.setattr("streamkm.cluster.centers.packed.TILED_BYTES", 0)
-    rng = np.random.default_rng(n_clusters)
-    X = sp.random_array((200, 90), density=0.2, format="csr", dtype=np.float32, rng=rng)
-    centers = rng.normal(size=(n_clusters, 90)) + rng.normal(size=90)
-    table = NearestCenters.build(centers * scale, np.float32)
-    scaled, d2 = X * np.float32(scale), np.empty(200)
-    labels, uncentered_d2 = table.labels_and_uncentered(scaled, row_d2norms(scaled), np.empty(200), d2)
-    expected = np.square(X.toarray()[:, None] - centers).sum(axis=2)
-    np.testing.assert_array_equal(labels, expected.argmin(axis=1))
-    np.testing.assert_allclose(d2 / scale**2, expected.min(axis=1), rtol=1e-5)
-    np.testing.assert_allclose(uncentered_d2 / scale**2, expected.min(axis=1) + 2 * X @ centers.mean(axis=0), rtol=1e-5)

@@ -19,8 +19,7 @@ from streamkm.cluster.rows import NO_WEIGHTS, batch_rows, dense_batches
 from streamkm.core.matrix import Matrix, as_working, working_dtype
 from streamkm.kernels.centers import nearest
 from streamkm.kernels.cluster import distances
-from streamkm.kernels.cluster.profiles import gaps_between, take_products
-from streamkm.kernels.cluster.totals import mean_row, weighted_sum
+from streamkm.kernels.cluster.profiles import gaps_between
 from streamkm.kernels.intrinsics import products
 from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.kernels.intrinsics.products import BLOCK_ROWS
@@ -28,8 +27,6 @@ from streamkm.kernels.intrinsics.products import BLOCK_ROWS
 INDEXED_ROWS, KNOWN_ROWS = 4096, 1024  # of a call, that an index of the centers is made for, if parts of it are known
 MOST_SECONDS = 4096  # centers of dense rows, of which the second nearest are told, too
 MOST_SKIPPED = 16  # batches that are not looked up, where the index did not serve the one before
-LEAST_SHARE = 0.01  # of its squared norm that a row is drawn by, at least, where its squared distance is not known
-NO_PRODUCTS = np.empty(0, np.float32)
 _LAYING_OUT = threading.Lock()
 
 Searched: TypeAlias = tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[np.bool_]]
@@ -137,62 +134,13 @@ class NearestCenters:
         tell, and at least 0; infinite where k is 1. NaN for dense rows and more than `MOST_SECONDS` centers: the second
         nearest would take as long again as the nearest.
         """
-        return self._exactly(X, d2norms, gaps)[0]
-
-    def labels_and_uncentered(
-        self,
-        X: Any,
-        d2norms: NDArray[np.float64],
-        gaps: NDArray[np.float64] | None = None,
-        d2: NDArray[np.float64] | None = None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """As `labels`, and squared distances with twice the products of rows and the mean of the centers added (n,).
-
-        They cost nothing; see `shares_of`.
-
-        `X`: csr_array (n, at most m) with distinct indices in a row. `d2`: float64 (n,), written: the squared
-        distances, as far as products of float32 tell. They cost nothing either where the table has a column to spare,
-        else O(nnz).
-        """
-        layout = self.layout(np.float32, sparse=True)
-        spare = d2 is not None and len(layout.bias) > self.n_clusters and not len(layout.columns)
-        crossed = np.empty(len(d2norms) if spare else 0, layout.table.dtype)
-        labels, scores = self._exactly(X, d2norms, gaps, crossed)
-        uncentered_d2 = scores.astype(np.float64) / layout.scale / layout.scale
-        uncentered_d2 += self._made("around", self._mean_norm) + d2norms
-        if spare:
-            np.maximum(uncentered_d2 + crossed.astype(np.float64) / layout.scale / layout.scale, 0.0, out=d2)
-        elif d2 is not None:
-            d2[:] = uncentered_d2
-            take_products(X.indptr, X.indices, as_working(X.data), self._made("mean", self._mean), d2)
-        return labels, uncentered_d2
-
-    def _mean(self) -> NDArray[np.float64]:
-        """Mean of the centers (m,)."""
-        mean = np.empty(self.centers.shape[1])
-        mean_row(self.centers, mean)
-        return mean
-
-    def _mean_norm(self) -> float:
-        """Squared norm of the mean of the centers."""
-        mean = self._mean()
-        return float(weighted_sum(mean, mean))
-
-    def _exactly(
-        self,
-        X: Matrix,
-        d2norms: NDArray[np.float64] | None,
-        gaps: NDArray[np.float64] | None,
-        crossed: NDArray[Any] = NO_PRODUCTS,
-    ) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """`labels`, and the scores that most of them were found by; see `labels` and `_search_csr`."""
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
         cheap = not isinstance(X, np.ndarray) or self.n_clusters <= MOST_SECONDS
         wanted = gaps is not None and cheap
         if isinstance(X, np.ndarray):
             labels, scores, seconds, doubtful = self._search(X, layout, layout.slope, seconds=wanted)
         else:
-            labels, scores, seconds, doubtful = self._search_csr(X, layout, layout.slope, d2norms, crossed)
+            labels, scores, seconds, doubtful = self._search_csr(X, layout, layout.slope, d2norms)
         if gaps is not None and cheap:
             gaps_between(scores, seconds, layout.scale, gaps)
         elif gaps is not None:
@@ -213,7 +161,7 @@ class NearestCenters:
                 if layout.scale != 1:
                     data, norms = data.astype(np.float64) * layout.scale, center_norms(centers)
                 nearest.nearest_csr_exactly(X.indptr, X.indices, data, centers, norms, rows, labels)
-        return labels, scores
+        return labels
 
     def _search(
         self,
@@ -252,12 +200,8 @@ class NearestCenters:
         layout: PackedCenters,
         slope: float,
         d2norms: NDArray[np.float64] | None = None,
-        crossed: NDArray[Any] = NO_PRODUCTS,
     ) -> Searched:
-        """As `_search`, of CSR rows, whose squared norms may be known.
-
-        `crossed` (n,) or (0,) is written: products with the column of the mean, where the table has one to spare.
-        """
+        """As `_search`, of CSR rows, whose squared norms may be known."""
         found = _room_for(X.shape[0], layout.table.dtype)
         indptr, indices, data = moved_rows(X, layout, layout.table.dtype)
         if slope < 0:
@@ -265,8 +209,8 @@ class NearestCenters:
         elif d2norms is None or len(layout.columns) or layout.scale != 1:
             d2norms = np.empty(X.shape[0])
             distances.d2norms_csr(indptr, data, d2norms)
-        given = (layout.table, layout.width, layout.bias, self.n_clusters, slope, layout.slack)
-        nearest.nearest_csr(indptr, indices, data, d2norms, *given, *found, crossed)
+        given = (layout.table, layout.width, layout.bias, slope, layout.slack)
+        nearest.nearest_csr(indptr, indices, data, d2norms, *given, *found)
         return found
 
     def _search_dense(
@@ -355,11 +299,6 @@ def _room_for(n_rows: int, dtype: np.dtype[Any]) -> Searched:
 def step_labels(X: Matrix, table: NearestCenters) -> NDArray[np.int32]:
     """Nearest centers of rows (n,) in a step of Lloyd's algorithm: as exact as the rows are stored."""
     return table.labels(X) if working_dtype(X.dtype) == np.float64 else table.lowest(X)[0]
-
-
-def shares_of(uncentered_d2: NDArray[np.float64], d2norms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Positive numbers near squared distances (n,), of what `NearestCenters.labels_and_uncentered` gives."""
-    return np.maximum(uncentered_d2, LEAST_SHARE * d2norms)
 
 
 def center_norms(centers: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -36,9 +36,7 @@ ROUNDINGS = 5
 
 
 @kernel(fastmath=FUSED)
-def nearest_csr(
-    indptr, indices, data, d2norms, table, width, bias, padding, slope, slack, labels, scores, seconds, doubtful, padded
-):
+def nearest_csr(indptr, indices, data, d2norms, table, width, bias, slope, slack, labels, scores, seconds, doubtful):
     """Find the two nearest centers of every CSR row.
 
     The readable form is ``labels = argmin(X @ table + bias, axis=1)``; ties go to the lower label. O(nnz * k).
@@ -56,8 +54,6 @@ def nearest_csr(
         A multiple of `lanes.LANES`, at most p.
     bias : same dtype (p,)
         Squared norms of the centers, infinite where padded.
-    padding : int
-        A column that is padding, whose products are wanted, too.
     slope, slack : float64
         A score is wrong by at most ``(entries + ROUNDINGS) * slope * |x| + slack`` of its row.
     labels : int32 (n,)
@@ -66,8 +62,6 @@ def nearest_csr(
         Written: the scores of the nearest and the second nearest center.
     doubtful : bool (n,)
         Written: whether the second may be nearer in truth.
-    padded : same dtype as table (n,) or (0,)
-        Written: products of the rows with the column `padding`. Empty: they are not wanted.
     """
     n_columns, lanes = bias.shape[0], vector_lanes(table)
     state = unfilled((1, lanes), table.dtype), unfilled((1, lanes), table.dtype), unfilled((1, lanes), np.int32)
@@ -81,8 +75,6 @@ def nearest_csr(
         for i in range(indptr.shape[0] - 1):
             total[:] = 0.0
             add_entries(total[0], tile, indices, data, indptr[i], indptr[i + 1])
-            if padded.shape[0] and column <= padding < stop:
-                padded[i] = total[0, padding - column]
             lower(total, 1, bias[column:stop], 0, stop - column, state, True, 0, label, score, other)
             seconds[i] = min(seconds[i], other[0], max(scores[i], score[0]))
             if score[0] < scores[i]:

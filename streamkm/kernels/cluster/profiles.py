@@ -135,22 +135,3 @@ def merge_lists(list_d2, list_rows, into_d2, into_rows):
             if list_rows[c, j] < 0:
                 break
             insert(list_d2[c, j], list_rows[c, j], into_d2[c], into_rows[c])
-
-
-@kernel
-def take_products(indptr, indices, data, point, values):
-    """Take twice the product with a point from values of rows, which are then at least 0. O(nnz).
-
-    Parameters
-    ----------
-    indptr, indices : int (n + 1,), (nnz,)
-    data : float32 or float64 (nnz,)
-    point : float64 (m,)
-    values : float64 (n,)
-        Written: ``max(0, values - 2 x.point)``.
-    """
-    for i in range(values.shape[0]):
-        product = 0.0
-        for at in range(indptr[i], indptr[i + 1]):
-            product += np.float64(data[at]) * point[indices[at]]
-        values[i] = max(0.0, values[i] - 2.0 * product)
