@@ -7,7 +7,7 @@ fixed tree. Never sees a source or a file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 from typing import Any, ClassVar
@@ -97,21 +97,6 @@ class EvenRows(Pass[int, Block, int]):
         return first + second
 
 
-def add_batch(state: Totals | None, held: HeldBlock, table: NearestCenters, batch: Batch) -> Totals:
-    """Add the rows of a block that belong to a batch to the sums of their nearest centers.
-
-    `held`: with a place. If it has likely labels, those of the batch are written.
-    """
-    block = held.block
-    rows = batch.rows(held.place, block.n_rows)
-    totals = state or Totals(np.zeros(table.centers.shape), np.zeros(table.n_clusters))
-    d2norms = 0.0
-    for part, labels in labelled(block, rows, table, held.labels):
-        add_rows(part.X, part.weights, labels, totals.sums, totals.counts)
-        d2norms += float(weighted_sum(part.weights, part.d2norms))
-    return Totals(totals.sums, totals.counts, totals.d2 + d2norms)
-
-
 def labelled(
     block: Block, rows: NDArray[np.int64], table: NearestCenters, likely: NDArray[np.int32] | None
 ) -> Iterator[tuple[Block, NDArray[np.int32]]]:
@@ -185,6 +170,12 @@ class Blocks:
         """
         if len(centers) < FEWEST_CENTERS or not self.dense or self.dtype == np.float64:
             return self.totals(centers, stage), None
+        return self._labelled_step(centers, likely, stage)
+
+    def _labelled_step(
+        self, centers: NDArray[np.float64], likely: BlockLabels | None, stage: str
+    ) -> tuple[Totals, BlockLabels]:
+        """As `step`, of many centers."""
         if likely is None or (likely.n_steps == MOST_LABEL_STEPS and not self.executor.joins_here):
             likely = BlockLabels([None] * len(self.handles))
         labels = BlockLabels(likely.handles, likely.n_steps + 1)
@@ -261,7 +252,13 @@ class BatchStep(BlockPass):
 
     def step(self, state: Totals | None, rows: HeldBlock) -> tuple[Totals, None]:
         """Add the rows of a block that are in the batch."""
-        return add_batch(state, rows, self.table, self.batch), None
+        block = rows.block
+        totals = state or Totals.zeros(*self.table.centers.shape)
+        picked, d2norms = self.batch.rows(rows.place, block.n_rows), 0.0
+        for part, labels in labelled(block, picked, self.table, rows.labels):
+            add_rows(part.X, part.weights, labels, totals.sums, totals.counts)
+            d2norms += float(weighted_sum(part.weights, part.d2norms))
+        return replace(totals, d2=totals.d2 + d2norms), None
 
 
 class BlockLabels:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkm.cluster.blocks import Batch, BlockLabels, Blocks, labelled
-from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.centers.nearest import NearestCenters, step_labels
 from streamkm.cluster.centers.neighbours import Neighbourhood
 from streamkm.cluster.held_rows import HeldRows
@@ -64,24 +63,23 @@ class LocalBlocks(Blocks):
             parts = [np.empty(0, np.int32), *(labels for _, labels in labelled(whole, some, table, known))]
             return np.concatenate(parts)
 
-        found = self.executor.each(stage, labels_of, row_pieces(self.executor, whole, rows))
+        n_entries = (whole.X.size if self.dense else whole.X.nnz) * len(rows) // max(1, self.n_rows)
+        pieces = np.array_split(rows, pieces_of(n_entries, ROW_PIECES * self.executor.n_workers))
+        found = self.executor.each(stage, labels_of, pieces)
         order, starts = rows_by_label(np.concatenate(found), table.n_clusters)
         totals = member_sums(self.executor, whole.X, whole.weights, (rows[order], starts), stage)
-        return replace(totals, d2=d2norm_of(whole, rows))
+        weights = whole.weights[rows] if len(whole.weights) else whole.weights
+        return replace(totals, d2=float(weighted_sum(weights, whole.d2norms[rows])))
 
-    def step(
+    def _labelled_step(
         self, centers: NDArray[np.float64], likely: BlockLabels | None, stage: str
-    ) -> tuple[Totals, BlockLabels | None]:
-        """As `Blocks.step`."""
-        X = self.whole.X
-        if len(centers) < FEWEST_CENTERS or not isinstance(X, np.ndarray) or X.dtype == np.float64:
-            return self.totals(centers, stage), None
+    ) -> tuple[Totals, BlockLabels]:
         if likely is None:
             labels = self.labels(centers, stage)
         else:
             table, tasks = self.table(centers), self._tasks(likely.handles[0])
             labels = np.concatenate(self.executor.each(stage, lambda task: table.lowest(*task)[0], tasks))
-        totals = label_sums(self.executor, X, self.whole.weights, labels, len(centers), stage)
+        totals = label_sums(self.executor, self.whole.X, self.whole.weights, labels, len(centers), stage)
         return totals, BlockLabels([labels])
 
     def nearest_among(
@@ -106,19 +104,6 @@ class LocalBlocks(Blocks):
     def score(self, table: NearestCenters, out: NDArray[Any], stage: str = "seed") -> None:
         """As `NearestCenters.score`, of all rows (n, p)."""
         self.executor.each(stage, lambda task: table.score(*task), self._tasks(out))
-
-
-def row_pieces(executor: Executor, block: Block, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Some rows of a block in pieces that are worth a thread."""
-    X = block.X
-    n_entries = (X.size if isinstance(X, np.ndarray) else X.nnz) * len(rows) // max(1, block.n_rows)
-    return np.array_split(rows, pieces_of(n_entries, ROW_PIECES * executor.n_workers))
-
-
-def d2norm_of(block: Block, rows: NDArray[np.int64]) -> float:
-    """Weighted sum of the squared norms of some rows."""
-    weights = block.weights[rows] if len(block.weights) else block.weights
-    return float(weighted_sum(weights, block.d2norms[rows]))
 
 
 def nearest_in(

@@ -68,18 +68,6 @@ def priorities(seed, places):
     return out
 
 
-@given(st.integers(0, 2**64 - 1), st.integers(0, 300), st.floats(0, 1), st.integers(0, 300))
-def test_lowest_places_are_those_below_the_limit(seed, n_places, limit, most):
-    places = np.arange(7, 7 + n_places)
-    keys = (priorities(seed, places) + 0.5) / 2.0**63
-    wanted = np.flatnonzero(keys < limit)
-    picked, found_keys = np.empty(most + 1, np.int64), np.empty(most + 1)
-    found = hashing.lowest_places(np.uint64(seed), places, limit, most, picked, found_keys)
-    assert found == min(len(wanted), most + 1)
-    np.testing.assert_array_equal(picked[:found], wanted[:found])
-    np.testing.assert_array_equal(found_keys[:found], keys[wanted[:found]])
-
-
 def test_naive_twin_gives_the_published_outputs():
     assert tuple(naive.splitmix64(1234567, i) for i in range(5)) == PUBLISHED
 

@@ -20,7 +20,7 @@ from streamkm.core.matrix import Matrix, rows_between, working_dtype
 from streamkm.engine import Executor
 from streamkm.kernels.cluster.rows import place_dense_rows, place_rows
 from streamkm.kernels.cluster.totals import weighted_sum
-from streamkm.kernels.intrinsics.hashing import hash_places, lowest_places
+from streamkm.kernels.intrinsics.hashing import hash_places
 from streamkm.kernels.sketch.countsketch import merged_d2norms
 from streamkm.sketches import Sketch
 
@@ -65,12 +65,6 @@ class SampleRule:
         self, places: NDArray[np.int64], weights: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Which rows of a chunk are candidates, ascending, and their keys."""
-        if not len(weights) and self.limit < 1:  # by far the usual case: some of the rows, and no sorting to find them
-            most = min(self.size, len(places))
-            picked, keys = np.empty(most + 1, np.int64), np.empty(most + 1)
-            found = lowest_places(np.uint64(self.seed), places, self.limit, most, picked, keys)
-            if FEWEST_CANDIDATES <= found <= most:
-                return picked[:found].copy(), keys[:found].copy()  # views would keep room for all rows
         hashes = np.empty(len(places), np.int64)
         hash_places(np.uint64(self.seed), places, hashes)
         keys = np.asarray((hashes + 0.5) / 2.0**63, np.float64)
@@ -79,12 +73,14 @@ class SampleRule:
             with np.errstate(divide="ignore"):
                 keys = -np.log1p(-keys) / weights
             eligible = int(np.count_nonzero(weights))
-        most = self.size + bool(len(weights))  # one more: its key says how likely the others were
+        most = min(self.size + bool(len(weights)), eligible)  # one more: its key says how likely the others were
+        picked = np.flatnonzero(keys < self.limit)
         # never none: the estimate of the rows may be far too high
-        n_picked = min(max(int(np.count_nonzero(keys < self.limit)), FEWEST_CANDIDATES), most, eligible)
+        n_picked = min(max(len(picked), FEWEST_CANDIDATES), most)
         if n_picked == len(keys):
-            return np.arange(len(keys)), keys
-        picked = np.sort(np.argpartition(keys, n_picked)[:n_picked])
+            picked = np.arange(len(keys))
+        elif n_picked != len(picked):
+            picked = np.sort(np.argpartition(keys, n_picked)[:n_picked])
         return picked, keys[picked]
 
 
@@ -153,7 +149,7 @@ class Sample:
             norms = executor.each("sketch-sample", _norms_of_slice, pieces, whole)
             return Block(whole, np.concatenate(norms), self.weights[:stop])
         parts = executor.each("sketch-sample", _sketch_slice, pieces, self.X, sketch)
-        X = _stacked_here(executor, [part for part, _ in parts])
+        X = stacked([part for part, _ in parts])
         return Block(X, np.concatenate([d2norms for _, d2norms in parts]), self.weights[:stop])
 
     def original_block(self) -> Block:
@@ -248,37 +244,6 @@ def _row_bytes(X: NDArray[Any]) -> NDArray[np.uint8]:
     if not X.size:
         return np.empty((len(X), 0), np.uint8)
     return np.ascontiguousarray(X).view(np.uint8).reshape(len(X), -1)
-
-
-def _stacked_here(executor: Executor, parts: list[Any]) -> Matrix:
-    """Rows one under the other, copied by threads of this process; parts are alike in kind, width and types."""
-    if len(parts) == 1:
-        return parts[0]
-    starts = np.cumsum([0, *(part.shape[0] for part in parts)])
-    shape = (int(starts[-1]), parts[0].shape[1])
-    if isinstance(parts[0], np.ndarray):
-        dense = np.empty(shape, parts[0].dtype)
-        _copy(executor, dense, starts, parts)
-        return dense
-    ends = np.cumsum([0, *(part.nnz for part in parts)])
-    out = sp.csr_array(shape, dtype=parts[0].dtype)
-    kind = parts[0].indices.dtype if ends[-1] <= np.iinfo(parts[0].indices.dtype).max else np.int64
-    out.data, out.indices = np.empty(ends[-1], out.dtype), np.empty(ends[-1], kind)  # scipy wants one index type
-    out.indptr = np.concatenate([[0], *(part.indptr[1:] + end for part, end in zip(parts, ends, strict=False))])
-    out.indptr = out.indptr.astype(kind)
-    _copy(executor, out.data, ends, [part.data for part in parts])
-    _copy(executor, out.indices, ends, [part.indices for part in parts])
-    return out
-
-
-def _copy(executor: Executor, whole: NDArray[Any], starts: NDArray[np.int64], parts: Sequence[NDArray[Any]]) -> None:
-    """Put parts into a whole, each by one call."""
-    executor.each("sketch-sample", _copy_part, list(zip(starts, parts, strict=False)), whole)
-
-
-def _copy_part(part: tuple[int, NDArray[Any]], whole: NDArray[Any]) -> None:
-    start, values = part
-    whole[start : start + len(values)] = values
 
 
 def stacked(parts: Sequence[Matrix]) -> Matrix:

@@ -113,46 +113,35 @@ def start_centers(
     more once one has not lowered the best so. `pool`: `sampled` are some of its rows; by default all. Returns centers
     float64 (at most k, m): fewer than k only if there are fewer distinct rows among all that are held.
     """
-    drawn = init if not isinstance(init, str) else None
     held = pool.blocks or LocalBlocks.of(executor, sampled)
     pool = replace(pool, n_rows=pool.n_rows or held.n_rows)
-    if init == "random" or drawn is not None:
+    asked: dict[str, Any] = {"init": init, "n_init": n_init, "streams": streams, "pool": pool}
+    if init == "random" or not isinstance(init, str):
         searched = prefix(sampled, search_rows(n_clusters))
     elif pool.n_portions > 1 and pool.blocks is not None and is_many(n_clusters, sampled):
 
         def search(portion: Block, n_wanted: int) -> NDArray[np.float64]:
-            return best_start(executor, portion, n_wanted, init=init, n_init=n_init, streams=streams, pool=pool)
+            return best_start(executor, portion, n_wanted, **asked)
 
         return filled(held, search_portions(sampled, n_clusters, pool, search, streams.search), n_clusters)
     else:
         searched = search_set(executor, sampled, pool, n_clusters, streams.search)
-    asked = _Search(searched, n_clusters, init, n_init, streams, pool)
     if pool.on_worker and pool.blocks is not None and isinstance(init, str):
-        found = alone(held.executor, "search", partial(_best, replace(asked, pool=replace(pool, blocks=None))))
+        asked["pool"] = replace(pool, blocks=None)
+        found = alone(held.executor, "search", partial(_best, searched, n_clusters, asked))
     else:
-        found = _best(asked, executor)
+        found = _best(searched, n_clusters, asked, executor)
     return filled(held, found, n_clusters)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """A search for starts on some rows; see `start_centers`."""
-
-    rows: Block
-    n_clusters: int
-    init: str | Draw
-    n_init: int | str | Starts
-    streams: Streams
-    pool: Pool
-
-
-def _best(asked: _Search, executor: Executor, _: Sequence[Any] = ()) -> NDArray[np.float64]:
+def _best(
+    rows: Block, n_clusters: int, asked: dict[str, Any], executor: Executor, _: Sequence[Any] = ()
+) -> NDArray[np.float64]:
     """The best start (at most k, m)."""
-    block, shift = centered(executor, asked.rows)
-    init = asked.init
+    block, shift = centered(executor, rows)
+    init = asked["init"]
     given = init if isinstance(init, str) else lambda rng: init(rng) - shift
-    options: dict[str, Any] = {"n_init": asked.n_init, "streams": asked.streams, "pool": asked.pool}
-    return best_start(executor, block, asked.n_clusters, init=given, **options) + shift
+    return best_start(executor, block, n_clusters, **asked | {"init": given}) + shift
 
 
 def best_start(

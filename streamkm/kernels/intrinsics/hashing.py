@@ -105,37 +105,3 @@ def hash_places(seed, places, out):
     """
     for i in range(places.shape[0]):
         out[i] = np.int64(mix(seed, np.uint64(places[i])) >> _ONE)
-
-
-@kernel
-def lowest_places(seed, places, limit, most, picked, keys):
-    """Find the places whose hash, as a number in (0, 1), is below a limit, in order.
-
-    The readable form is ``picked = flatnonzero((hashes + 0.5) / 2^63 < limit)`` with the hashes of `hash_places`.
-
-    Parameters
-    ----------
-    seed : uint64
-    places : int64 (n,)
-    limit : float64
-    most : int
-        Nothing more is found once there are more than so many.
-    picked : int64 (at least most + 1,)
-        Written: their numbers.
-    keys : float64 (at least most + 1,)
-        Written: the hashes as numbers.
-
-    Returns
-    -------
-    int64
-        How many; ``most + 1`` if there are more than `most`.
-    """
-    found = 0
-    for i in range(places.shape[0]):
-        key = (np.float64(np.int64(mix(seed, np.uint64(places[i])) >> _ONE)) + 0.5) / 2.0**63
-        if key < limit:
-            picked[found], keys[found] = i, key
-            found += 1
-            if found > most:
-                break
-    return found
