@@ -526,6 +526,17 @@ class TestCsvText:
         with pytest.raises(InvalidInputError, match=r"x\.csv, line 2 .*newlines_in_values=True"):
             self.read(tmp_path, f"a,t,b\n{rows}", exclude="t")
 
+    @cases("delimiter", [",", ";", "]", "\t"])
+    @cases("last", ['5" pipe', '"a ""b"",\n"', 'x "y" "', ""])
+    def test_a_quote_within_a_field_opens_nothing(self, tmp_path, delimiter, last):
+        """An odd number of such quotes joins no records, in the middle of a file or at its end without a line feed."""
+        notes = ['5" pipe', '"two\nlines"', '6"', "plain", last]
+        rows = [["a", "b", "note"], *([str(i), str(i + 1), note] for i, note in enumerate(notes))]
+        text = "\r\n".join(delimiter.join(row) for row in rows)
+        for target in (1, 20, 1 << 20):
+            got = self.read(tmp_path, text, target, exclude="note", newlines_in_values=True, delimiter=delimiter)
+            np.testing.assert_array_equal(got, np.arange(5)[:, None] + [0, 1])
+
     @cases("text, message", [
             ("a,b\n1,2\n3\n", r"line 3 \(byte 8\): a record of 1, where 2 columns"),
             ("a,b\n1,2\n3,4,5\n", r"line 3 \(byte 8\): a record of 3, where 2"),

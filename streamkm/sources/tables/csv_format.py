@@ -24,6 +24,8 @@ NULLS = ("", "NA", "N/A", "n/a", "na", "NaN", "nan", "NULL", "null", "None", "no
 _LINE_FEED, _RETURN, _QUOTE = 10, 13, 34
 OPEN_QUOTES = "the file is cut short, needs newlines_in_values=True, or has a quote in a field that is not doubled"
 _COLUMNS = "remove comments above the names, and a delimiter at the end of a line"
+# a quote opens a field only as its first byte; the last record of a text may lack its line feed
+_RECORD = rb'(?:[^"\n]*+(?:(?<![^%s\n])"[^"]*+(?:""[^"]*+)*+"?|"))*+[^"\n]*+(\n?)'
 # what pyarrow says of a record, and of a field that is not of the column's type
 _ROW, _COUNTS = re.compile(r"Row #(\d+): "), re.compile(r"Expected (\d+) columns, got (\d+)")
 _CONVERSION = re.compile(r"In CSV column #(\d+): Row #\d+: CSV conversion error to ([^:]*): (?:invalid value )?(.*)")
@@ -56,9 +58,8 @@ class CsvFormat:
         """Starts of the records that end in a text that begins with one, and the end of the last; no empty lines."""
         ends = np.flatnonzero(text == _LINE_FEED) + 1
         if self.newlines_in_values and (text == _QUOTE).any():
-            marks = np.flatnonzero((text == _LINE_FEED) | (text == _QUOTE))
-            is_quote = text[marks] == _QUOTE
-            ends = marks[~is_quote & (np.cumsum(is_quote) % 2 == 0)] + 1
+            record = _RECORD % re.escape(self.delimiter.encode())
+            ends = np.array([found.end() for found in re.finditer(record, text.data) if found[1]], np.int64)
         begins = np.concatenate([[0], ends])
         lengths = np.diff(begins)
         kept = (lengths > 2) | ((lengths == 2) & (text[begins[:-1]] != _RETURN))
