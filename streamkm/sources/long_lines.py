@@ -36,34 +36,25 @@ class LineRoom:
     n_readers: int  # threads that may read such a line at a time
 
 
-@dataclass(frozen=True, slots=True)
-class LineWatch:
-    """Refuses lines of a file that a plan has no room for, as they are read; a `Watch` of `LineReader`."""
+def refuse_long(
+    where: Callable[[int], str], room: LineRoom, cost: LineCost, text: NDArray[np.uint8], byte: int, fill: Fill | None
+) -> None:
+    """Refuse a line, `where` its byte is, that a plan has no room for; all of it is read to say how much it takes.
 
-    path: str
-    room: LineRoom
-    cost: LineCost
-    number: Callable[[int], int]  # gives the number of the line at a byte
-
-    def __call__(self, text: NDArray[np.uint8], byte: int, fill: Fill | None) -> None:
-        """Refuse a line that takes too much. What is left of it is read, to say how much it takes.
-
-        Raises MemoryLimitError.
-        """
-        room, n_bytes, piece = self.room, len(text), np.empty(LONG_BYTES, np.uint8)
-        needed = sum(self.cost(text[start : start + LONG_BYTES]) for start in range(0, n_bytes, LONG_BYTES))
-        if needed <= room.room_bytes:
-            return
-        while fill is not None and n_bytes < MAX_LINE_BYTES:
-            line, feed, _ = piece[: fill(piece.data)].tobytes().partition(b"\n")
-            n_bytes, needed = n_bytes + len(line), needed + self.cost(piece[: len(line)])
-            if feed or not line:
-                fill = None
-        limit = room.limit_bytes + SHARED * room.n_readers * (needed - room.room_bytes)
-        raise MemoryLimitError(
-            f"{self.path}, line {self.number(byte):,}, of {n_bytes:,} bytes (byte "
-            f"{byte:,}) takes about {human_bytes(needed)}, and the limit of {human_bytes(room.limit_bytes)} leaves "
-            f"{human_bytes(max(0, room.room_bytes))} for a line",
-            limit,
-            "cut the line",
-        )
+    Raises MemoryLimitError.
+    """
+    n_bytes, piece = len(text), np.empty(LONG_BYTES, np.uint8)
+    needed = sum(cost(text[start : start + LONG_BYTES]) for start in range(0, n_bytes, LONG_BYTES))
+    if needed <= room.room_bytes:
+        return
+    while fill is not None and n_bytes < MAX_LINE_BYTES:
+        line, feed, _ = piece[: fill(piece.data)].tobytes().partition(b"\n")
+        n_bytes, needed = n_bytes + len(line), needed + cost(piece[: len(line)])
+        if feed or not line:
+            fill = None
+    raise MemoryLimitError(
+        f"{where(byte)}, of {n_bytes:,} bytes, takes about {human_bytes(needed)}, and the limit of "
+        f"{human_bytes(room.limit_bytes)} leaves {human_bytes(max(0, room.room_bytes))} for a line",
+        room.limit_bytes + SHARED * room.n_readers * (needed - room.room_bytes),
+        "cut the line",
+    )

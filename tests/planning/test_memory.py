@@ -270,7 +270,8 @@ def test_a_long_line_is_refused_by_its_place_or_read_within_the_limit(disk_path,
         n_refused += 1
         assert n_refused <= 2  # the pass that counts words, and the fit
         named = re.search(
-            rf"{re.escape(str(path))}, line 2,001, of [\d,]+ bytes.* memory_limit to .*?([\d,]+) MiB", said
+            rf"{re.escape(str(path))}, line 2,001 \(byte [\d,]+\), of [\d,]+ bytes.* memory_limit to .*?([\d,]+) MiB",
+            said,
         )
         assert named, said
         said = run(f"{named[1].replace(',', '')} MiB")
@@ -289,7 +290,7 @@ def test_a_long_line_that_no_probe_sees_is_refused_as_it_is_read(disk_path):
         if not got["said"]:
             break
         said = re.fullmatch(
-            rf"{re.escape(str(path))}, line 2,001, of 3[\d,]+ bytes \(byte [\d,]+\) takes about .* MiB, and the limit "
+            rf"{re.escape(str(path))}, line 2,001 \(byte [\d,]+\), of 3[\d,]+ bytes, takes about .* MiB, and the limit "
             r"of .* leaves .* for a line; raise memory_limit to ([\d,]+) MiB, or cut the line",
             got["said"],
         )
@@ -322,7 +323,7 @@ def test_a_loaded_model_refuses_a_long_line_as_well(disk_path, packed):
     with gzip.open(path, "wt", 1) if packed else path.open("w") as file:
         words_in_a_line(file, 4_500_000 if packed else 3_000_000)
     got = run_compiled(PREDICT, [str(model), str(path), f"450 MiB, {HELD_BYTES}"], imported=IMPORTED)
-    assert re.match(rf"{re.escape(str(path))}, line 2,001, of [\d,]+ bytes", got["said"])
+    assert re.match(rf"{re.escape(str(path))}, line 2,001 \(byte [\d,]+\), of [\d,]+ bytes", got["said"])
     assert got["peak"] <= 450 << 20
 
 

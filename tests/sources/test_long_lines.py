@@ -58,8 +58,8 @@ def test_refused_by_file_line_and_byte_where_there_is_no_room(tmp_path, kind, su
     wanted = rows(source)
     assert rows(source.with_line_room(ROOM)) == wanted
     bounded = pickle.loads(pickle.dumps(source.with_line_room(NO_ROOM)))
-    said = rf"{re.escape(str(path))}, line 1,001, of {len(line) - 1:,} bytes \(byte {1000 * len(short):,}\) takes about"
-    with pytest.raises(MemoryLimitError, match=said):
+    place = rf"{re.escape(str(path))}, line 1,001 \(byte {1000 * len(short):,}\)"
+    with pytest.raises(MemoryLimitError, match=rf"{place}, of {len(line) - 1:,} bytes, takes about"):
         rows(bounded)
     assert rows(source) == wanted  # the source that was given is not bound
 
@@ -80,7 +80,7 @@ def test_every_long_line_is_looked_at(tmp_path, kind, end, n_between, larger_fir
     assert rows(source.with_line_room(ROOM)) == rows(source)
     for room, refused in ((NO_ROOM, 0), (between, 0 if larger_first else 1)):
         number, n_bytes = (1, n_between + 2)[refused], len(lines[refused]) - 1
-        with pytest.raises(MemoryLimitError, match=rf"line {number:,}, of {n_bytes:,} bytes"):
+        with pytest.raises(MemoryLimitError, match=rf"line {number:,} \(byte [\d,]+\), of {n_bytes:,} bytes"):
             rows(source.with_line_room(room))
 
 
@@ -114,7 +114,7 @@ def test_chunks_of_plain_text_refuse_what_probes_do_not_see(tmp_path, kind, wher
             if kind == "svmlight":
                 assert bounded.index_rows(chunk) is None
     assert len(refused) == 1
-    assert f"{path}, line 60,001, of " in refused[0]
+    assert f"{path}, line 60,001 (byte " in refused[0]
 
 
 def test_the_limit_that_is_named_counts_all_threads_that_read(tmp_path):
@@ -173,5 +173,5 @@ def test_workers_refuse_what_their_client_has_no_room_for(tmp_path, client):
     path, short = tmp_path / "x.svm", SHORT["svmlight"]
     path.write_bytes(short * 3000 + long_line("svmlight", 24 << 20) + short * 3000)
     fitted = StreamKMeans(2, memory_limit=limited("400 MiB"), executor=client, progress=False, random_state=0)
-    with pytest.raises(MemoryLimitError, match=rf"{re.escape(str(path))}, line 3,001, of [\d,]+ bytes"):
+    with pytest.raises(MemoryLimitError, match=rf"{re.escape(str(path))}, line 3,001 \(byte [\d,]+\), of [\d,]+ bytes"):
         fitted.fit(str(path))

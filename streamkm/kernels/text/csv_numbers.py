@@ -85,8 +85,6 @@ def parse_numbers(buf, span, delimiter, columns, out, places):
                         status, at, value = read_decimal(text, at)
                         if status != DECIDED:
                             return n_rows, line
-                        while text[at] == _SPACE and delimiter != _SPACE:
-                            at += 1
                 out[n_rows, column] = value
             if field < n_fields - 1:
                 if text[at] != delimiter:

@@ -33,7 +33,7 @@ from streamkm.sources.documents.base import (
     document_of,
     shown,
 )
-from streamkm.sources.long_lines import LineWatch
+from streamkm.sources.long_lines import refuse_long
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.compressed import compression, describe_line, opened_text, read_text
 from streamkm.sources.text_lines import (
@@ -43,7 +43,6 @@ from streamkm.sources.text_lines import (
     LineReader,
     LongLineError,
     Watch,
-    line_number,
     stop_at_long,
     text_size,
 )
@@ -173,7 +172,7 @@ class TextFiles(Documents):
     ) -> Iterator[Record]:
         """Yield (place, document, bytes of text) for records that start in a range of bytes."""
         if watch is None and self._line_bound is not None:
-            watch = LineWatch(self.paths[part], *self._line_bound, partial(self._line_number, part))
+            watch = partial(refuse_long, lambda byte: self.describe(part << PLACE_BITS | byte), *self._line_bound)
         before = max(start - 1, 0)  # a line feed there tells that a line starts
         with opened_text(self.paths[part], before) as (fill, _):
             reader = LineReader(fill, before, watch=watch)
@@ -241,10 +240,6 @@ class TextFiles(Documents):
     def describe(self, place: int) -> str:
         """Say where a document is: ``x.jsonl, line 7 (byte 512)``; lines are counted from 1."""
         return describe_line(self.paths, place)
-
-    def _line_number(self, part: int, offset: int) -> int:
-        with opened_text(self.paths[part]) as (fill, _):
-            return line_number(fill, offset)
 
 
 def _lines(reader: LineReader) -> Iterator[tuple[int, bytes]]:

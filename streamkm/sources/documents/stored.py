@@ -23,7 +23,7 @@ from streamkm.sources.documents.base import (
 from streamkm.sources.documents.files import DecodeError, decoded
 from streamkm.sources.formats import is_folder
 from streamkm.sources.local import natural, opened
-from streamkm.sources.long_lines import LONG_BYTES, LineWatch
+from streamkm.sources.long_lines import LONG_BYTES, refuse_long
 from streamkm.sources.paths import visible_files
 from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
@@ -170,7 +170,7 @@ class WholeFiles(DocumentList):
         with open_binary(path) as file:
             text = file.read()
         if self._line_bound is not None and len(text) >= LONG_BYTES:
-            LineWatch(path, *self._line_bound, lambda _: 1)(np.frombuffer(text, np.uint8), 0, None)
+            refuse_long(lambda _: path, *self._line_bound, np.frombuffer(text, np.uint8), 0, None)
         try:
             document = decoded(text, 0, self.decode_error)
         except MalformedTextError as problem:

@@ -22,7 +22,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.sources.base import ChunkedSource, IndexedRows, Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.formats import COMPRESSED, data_name, signed
-from streamkm.sources.long_lines import LineRoom, LineWatch
+from streamkm.sources.long_lines import LineRoom, refuse_long
 from streamkm.sources.remote import is_remote
 from streamkm.sources.stored import name_of, opened_path
 from streamkm.sources.svmlight.rows import (
@@ -251,7 +251,7 @@ class SvmlightSource(ChunkedSource):
         watch = None
         if self._line_room is not None:
             cost = partial(line_memory, itemsize=self.dtype.itemsize)
-            watch = LineWatch(self.paths[part], self._line_room, cost, partial(self._line_number, part))
+            watch = partial(refuse_long, lambda byte: self.describe(part << PLACE_BITS | byte), self._line_room, cost)
         return LineReader(fill, offset, watch=watch)
 
     def _load_checked(self, lines: LineReader, part: int) -> bool:

@@ -81,8 +81,7 @@ class CsvFiles(RowSource, ABC):
         self._layout = layout = self._lay_out()
         take_layout(self, layout)
         self.has_long_integers = self._counts
-        told = {key: value for key, value in asdict(csv_format).items() if key != "null_values" or value is not None}
-        self.made_with = {**described_table(layout), "csv": told}
+        self.made_with = {**described_table(layout), "csv": asdict(csv_format)}
 
     def _begin_files(self) -> None:
         """Read every file's header."""
