@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -26,10 +26,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Text
 
+Floats: TypeAlias = NDArray[np.float64]
+
 INK, FAINT, GRID = "#222222", "#757575", "#e4e4e4"
 DPI = 130
 _NOTEBOOK_DPI = 80  # as wide as a cell
 TITLE: dict[str, Any] = {"loc": "left", "fontsize": 10, "color": INK}
+_STYLE: dict[Any, Any] = {  # of panels
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": FAINT, "axes.labelcolor": INK,
+    "xtick.color": FAINT, "xtick.labelcolor": INK, "ytick.color": FAINT, "ytick.labelcolor": INK,
+    "axes.grid": True, "axes.grid.axis": "y", "grid.color": GRID, "axes.axisbelow": True,
+}  # fmt: skip
 _OF_PAGE = {INK: "ink", FAINT: "faint", GRID: "line", "#ffffff": "page"}  # colours in the page
 _NOT_OF_PAGES = re.compile(r'\s*<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)  # what files alone need
 MOST_PAIRS = 30
@@ -57,15 +64,8 @@ class Figure(figure.Figure):
 def new_figure(panels: str, width: float, height: float, **ratios: Any) -> tuple[Figure, list[Axes]]:
     """A figure of so many inches and its panels, a letter for each, with faint axes and a grid behind what is drawn."""
     drawn = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    made = drawn.subplot_mosaic(panels, **ratios)
-    for panel in made.values():
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.spines[["left", "bottom"]].set_color(FAINT)
-        panel.tick_params(color=FAINT, labelcolor=INK)
-        panel.xaxis.label.set_color(INK)
-        panel.yaxis.label.set_color(INK)
-        panel.grid(axis="y", color=GRID, linewidth=0.8)
-        panel.set_axisbelow(True)
+    with mpl.rc_context(_STYLE):
+        made = drawn.subplot_mosaic(panels, **ratios)
     return drawn, [made[letter] for letter in sorted(made)]
 
 
@@ -95,7 +95,7 @@ def plot_sizes(counts: ArrayLike, ids: Sequence[int] | None = None) -> Figure:
     return figure
 
 
-def _draw_sizes(panel: Axes, sizes: NDArray[np.float64], ids: Sequence[int] | None = None) -> None:
+def _draw_sizes(panel: Axes, sizes: Floats, ids: Sequence[int] | None = None) -> None:
     """Bars of rows in the colours of the clusters, an outline where they are many; the title says how they differ."""
     order = np.argsort(-sizes, kind="stable").tolist()
     ranked, positions, is_named = sizes[order], np.arange(1, len(sizes) + 1), len(sizes) <= _MOST_BARS
@@ -109,10 +109,8 @@ def _draw_sizes(panel: Axes, sizes: NDArray[np.float64], ids: Sequence[int] | No
     panel.set_xlim(0.4, len(ranked) + 0.6)
     positive = ranked[ranked > 0]
     is_wide = len(positive) and positive[0] > 50 * positive[-1]
-    panel.set_ylim(bottom=0)
-    if is_wide:
-        panel.set_yscale("log")
-        panel.set_ylim(bottom=max(0.5, positive[-1] / 2))
+    panel.set_yscale("log" if is_wide else "linear")
+    panel.set_ylim(bottom=max(0.5, positive[-1] / 2) if is_wide else 0)
     panel.set_ylabel("rows (logarithmic)" if is_wide else "rows")
     span = f"{ranked[-1]:,.0f} to {ranked[0]:,.0f} rows, median {np.median(ranked):,.0f}"
     span = span if ranked[0] > ranked[-1] else f"{ranked[0]:,.0f} rows each"
@@ -145,7 +143,7 @@ def plot_map(places: ClusterMap, sizes: ArrayLike, names: Mapping[int, str]) -> 
     return figure
 
 
-def draw_map(panel: Axes, places: ClusterMap, sizes: NDArray[np.float64], names: Mapping[int, str]) -> None:
+def draw_map(panel: Axes, places: ClusterMap, sizes: Floats, names: Mapping[int, str]) -> None:
     """Points in the colours of their clusters; beside those of the largest, names in the same colour."""
     panel.set_axis_off()
     if places.by_neighbours:
@@ -154,10 +152,9 @@ def draw_map(panel: Axes, places: ClusterMap, sizes: NDArray[np.float64], names:
         return
     points, labels, colours = places.points, places.labels, cluster_colours(sizes)
     areas = np.full(len(points), 14.0) if places.of_rows else 6 + 120 * sizes[labels] / max(sizes[labels].max(), 1)
-    for is_grey in (True, False):  # below the others
-        shown = np.flatnonzero([(colours[label] == GREY) == is_grey for label in labels])
-        x, y, shades = *points[shown].T, [colours[labels[at]] for at in shown]
-        panel.scatter(x, y, c=shades, s=areas[shown], alpha=0.8, linewidths=0, rasterized=True)
+    shown = np.argsort([colours[label] != GREY for label in labels], kind="stable")  # grey ones lie below the others
+    x, y, shades = *points[shown].T, [colours[label] for label in labels[shown]]
+    panel.scatter(x, y, c=shades, s=areas[shown], alpha=0.8, linewidths=0, rasterized=True)
     panel.autoscale_view()
     panel.margins(0.06)
     panel.figure.canvas.draw()
@@ -175,12 +172,12 @@ def draw_map(panel: Axes, places: ClusterMap, sizes: NDArray[np.float64], names:
     _move_apart(panel, anchors, texts)
 
 
-def _middle(points: NDArray[np.float64]) -> NDArray[np.float64]:
+def _middle(points: Floats) -> Floats:
     """The point nearest to the medians of all: it lies among them."""
     return points[np.argmin(((points - np.median(points, axis=0)) ** 2).sum(axis=1))]
 
 
-def _move_apart(panel: Axes, anchors: NDArray[np.float64], texts: Sequence[Text]) -> None:
+def _move_apart(panel: Axes, anchors: Floats, texts: Sequence[Text]) -> None:
     """Put names above their points, and move them until none covers another; a line leads to what was moved far."""
     if not texts:
         return
@@ -247,26 +244,15 @@ def plot_shares(drift: Drift) -> Figure:
     return figure
 
 
-def _mark_events(
-    panel: Axes,
-    ids: Sequence[int],
-    numbers: NDArray[np.float64],
-    middle: NDArray[np.float64],
-    lineage: Sequence[Event],
-) -> None:
+def _mark_events(panel: Axes, ids: Sequence[int], numbers: Floats, middle: Floats, lineage: Sequence[Event]) -> None:
     """Mark where bands begin and end after the first update; below the figure it says which mark is which."""
     where, when = {id_: place for place, id_ in enumerate(ids)}, {number: at for at, number in enumerate(numbers)}
     for kind, (mark, text) in _MARKS.items():
-        back = 0 if kind in ("born", "split") else 1  # what ends was there an update before
-        at = [
-            (max(0, when[event.update] - back), where[event.id])
-            for event in lineage
-            if event.event == kind and event.id in where and when.get(event.update, 0) > 0
-        ]
-        if at:
-            xs, ys = zip(*[(numbers[number], middle[place, number]) for number, place in at], strict=True)
-            panel.plot(
-                xs, ys, mark, color="#ffffff", markeredgecolor=INK, markersize=6, label=text, clip_on=False, zorder=5
-            )
+        back = kind not in ("born", "split")  # what ends was there an update before
+        shown = [each for each in lineage if each.event == kind and each.id in where and when.get(each.update, 0) > 0]
+        if shown:
+            at, places = [when[each.update] - back for each in shown], [where[each.id] for each in shown]
+            style: dict[str, Any] = {"color": "#ffffff", "markeredgecolor": INK, "clip_on": False, "zorder": 5}
+            panel.plot(numbers[at], middle[places, at], mark, markersize=6, label=text, **style)
     if panel.get_legend_handles_labels()[0]:
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=4, frameon=False, labelcolor=INK)

@@ -133,17 +133,16 @@ def text_on(colour: str) -> str:
 
 def band_shares(updates: Sequence[UpdateRows], lineage: Sequence[Event]) -> tuple[list[int], NDArray[np.float64]]:
     """Bands from bottom to top: ids, `REST` last where there are others, and their shares (bands, updates)."""
-    everyone = sorted({int(id_) for each in updates for id_ in each.ids})
+    everyone = _in_families(sorted({int(id_) for each in updates for id_ in each.ids}), lineage)
     where = {id_: place for place, id_ in enumerate(everyone)}
     shares = np.zeros((len(everyone), len(updates)))
     for number, each in enumerate(updates):
         total = float(each.rows.sum())
         shares[[where[int(id_)] for id_ in each.ids], number] = each.rows / total if total else 0.0
-    peaks = shares.max(axis=1)
-    largest = set(np.argsort(-peaks, kind="stable")[:MOST_BANDS].tolist())
-    ids = [id_ for id_ in _in_families(everyone, lineage) if where[id_] in largest and peaks[where[id_]] > 0]
-    bands = shares[[where[id_] for id_ in ids]]
-    rest = shares[[place for place in range(len(everyone)) if place not in largest]].sum(axis=0)
+    largest = np.sort(np.argsort(-shares.max(axis=1), kind="stable")[:MOST_BANDS])
+    largest = largest[shares[largest].any(axis=1)]
+    ids, bands = [everyone[place] for place in largest], shares[largest]
+    rest = np.delete(shares, largest, axis=0).sum(axis=0)
     return ([*ids, REST], np.vstack([bands, rest])) if rest.any() else (ids, bands)
 
 

@@ -99,7 +99,6 @@ def render_page(facts: Mapping[str, Any], figures: Mapping[str, str], next_steps
             ("seed", result.get("seed")),
         ],
         parameters=[(name, json.dumps(value)) for name, value in facts["parameters"].items()],
-        versions=", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
     )
 
 
@@ -124,14 +123,13 @@ def _findings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Sentences on what matters most, and their classes: what is explained, cautions, what is set apart."""
     result, clusters = facts["result"], [row for row in facts.get("clusters") or () if row["traits"]]
     explained, silhouette = result.get("explained"), result.get("silhouette")
-    told, n_clusters = [], f"{result['n_clusters']:,} clusters"
+    found = n_clusters = f"{result['n_clusters']:,} clusters"
     if explained is not None:
-        n_clusters += f" explain {explained:.0%} of the variance"
+        found += f" explain {explained:.0%} of the variance"
     if result.get("silhouette_error") is not None:
         how = "are well apart" if silhouette >= _APART else "overlap" if silhouette < _OVERLAP else "touch each other"
-        told.append((f"{n_clusters}; by their silhouette of {silhouette:.2f}, they {how}", ""))
-    elif explained is not None:
-        told.append((n_clusters, ""))
+        found += f"; by their silhouette of {silhouette:.2f}, they {how}"
+    told = [(found, "")] if found != n_clusters else []
     told += [(caution, "warn") for caution in (*facts.get("cautions", ()), *_cautions(result))]
     if clusters and len(told) < _FINDINGS:
         largest = clusters[0]
