@@ -204,10 +204,9 @@ def unchanged(files: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        objects = [file for file in files if isinstance(file, Address)]
-        if objects:
+        if remote_library(*files):
             with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as threads:
-                list(threads.map(check_same, objects))
+                list(threads.map(check_same, files))
 
 
 def check_same(file: str) -> None:

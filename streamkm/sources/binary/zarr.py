@@ -12,6 +12,8 @@ import lzma
 import math
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -98,7 +100,7 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
 
     Raises SourceError: no such store, or one that cannot be read.
     """
-    try:
+    with _readable(f"{path} is no Zarr store that can be read"):
         if is_remote(path):
             store: Any = RemoteStore.at(path if isinstance(path, Address) else Address(path))
         else:
@@ -107,10 +109,17 @@ def open_root(path: str) -> zarr.Array[Any] | zarr.Group:
             store = ZipStore(Path(local), mode="r") if is_file else LocalStore(Path(local), read_only=True)
         # consolidated metadata is not used: one member of a type unknown to zarr would make all of it unreadable
         return zarr.open(store, mode="r", use_consolidated=False)
+
+
+@contextmanager
+def _readable(said: str) -> Iterator[None]:
+    """What fails within as a SourceError that says so."""
+    try:
+        yield
     except StreamkmError:
         raise
     except (BaseZarrError, *_DAMAGE) as error:
-        raise SourceError(f"{path} is no Zarr store that can be read: {error}") from error
+        raise SourceError(f"{said}: {type(error).__name__}: {error}") from error
 
 
 class ZarrArray(StoredArray):
@@ -167,24 +176,14 @@ class ZarrArray(StoredArray):
         return np.ascontiguousarray(self._get(start, stop), decoded_dtype(self.dtype, self.name))
 
     def _get(self, start: int, stop: int) -> NDArray[Any]:
-        try:
-            with unchanged(self._zip):
-                values = np.asarray(self._array[start:stop])
-        except SourceError:
-            raise
-        except (BaseZarrError, *_DAMAGE) as error:
-            self._check_files(start, stop)
-            raise SourceError(
-                f"{self.name}, rows {start:,}-{stop - 1:,}, cannot be read or decoded "
-                f"({type(error).__name__}: {error}); a storage chunk of these rows is damaged"
-            ) from error
-        self._check_files(start, stop)
-        return values
-
-    def _check_files(self, start: int, stop: int) -> None:
-        """See to it that the files of rows are those that were there when the array was opened."""
-        if self._files is not None:
-            self._files.check(itertools.chain(METADATA, self._grid.keys(start, stop)))
+        place = f"{self.name}, rows {start:,}-{stop - 1:,}"
+        with _readable(f"{place}, cannot be read or decoded (a storage chunk of these rows is damaged)"):
+            try:
+                with unchanged(self._zip):
+                    return np.asarray(self._array[start:stop])
+            finally:  # are its files those that were there when the array was opened?
+                if self._files is not None:
+                    self._files.check(itertools.chain(METADATA, self._grid.keys(start, stop)))
 
 
 class _ZarrTree:
@@ -214,13 +213,9 @@ class _ZarrTree:
         array = self._array(path)
         if max(math.prod(array.shape), math.prod(Grid(array, self.name).lengths)) > _MOST_NAMES:
             raise SourceError(f"{self.name}:{path} has more than {_MOST_NAMES:,} values, or chunks of more")
-        try:
+        with _readable(f"{self.name}:{path} cannot be read or decoded"):
             check_codecs(array, f"{self.name}:{path}")
             return np.asarray(array[...])
-        except SourceError:
-            raise
-        except (BaseZarrError, *_DAMAGE) as error:
-            raise SourceError(f"{self.name}:{path} cannot be read or decoded: {error}") from error
 
     def array(self, path: str) -> ZarrArray:
         return ZarrArray(self._array(path), f"{self.name}:{path}")
