@@ -79,15 +79,6 @@ def test_what_is_not_compressed_is_read_in_parts(tmp_path):
         assert len(pickle.dumps(source)) < 2_000
 
 
-def test_what_is_compressed_is_loaded_with_a_line_in_the_log(tmp_path, caplog):
-    np.savez_compressed(tmp_path / "x.npz", X=dense_matrix())
-    with caplog.at_level("INFO", "streamkm"):
-        source = open_source(tmp_path / "x.npz")
-        assert not caplog.text
-        list(source.stream(1_000))
-    assert "cannot be read in parts; loading 1,484 bytes" in caplog.text
-
-
 def saved_as(kind, path):
     """Zeros: some 128 MB in a file of a few hundred KB."""
     if kind == "dense":

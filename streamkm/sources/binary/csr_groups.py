@@ -155,7 +155,10 @@ class CsrSource(ChunkedSource):
         """(row, values before it) of every cut, the end included; checks all of `indptr` on the way."""
         cuts: list[tuple[int, int]] = []
         previous, multiple = 0, step
-        for start, pointers in self._pointer_slices():
+        entries, unit = self._indptr.shape[0], self._indptr.unit_rows
+        most = entries if self._keeps_pointers else max(1, (_KEPT_INDPTR_BYTES // 8) // unit) * unit
+        for start in range(0, entries, most):
+            pointers = self._pointers(start, min(start + most, entries) - 1)
             if start == 0 and pointers[0] != 0:
                 raise InvalidInputError(f"{self._indptr.name} starts with {pointers[0]:,}; it must start with 0")
             if pointers[0] < previous:
@@ -172,14 +175,6 @@ class CsrSource(ChunkedSource):
                 f"{self._indptr.name} ends with {previous:,}, but {self._data.name} has {self._nnz:,} values"
             )
         return [*(cut for cut in cuts if cut[0] < self.n_rows), (self.n_rows, self._nnz)]
-
-    def _pointer_slices(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """`indptr` slice by slice; whole where it is kept."""
-        entries, unit = self._indptr.shape[0], self._indptr.unit_rows
-        step = entries if self._keeps_pointers else max(1, (_KEPT_INDPTR_BYTES // 8) // unit) * unit
-        for start in range(0, entries, step):
-            stop = min(start + step, entries)
-            yield start, self._pointers(start, stop - 1)
 
     def _pointers(self, start: int, stop: int) -> NDArray[np.int64]:
         """Pointers of rows, the one behind the last included."""

@@ -115,8 +115,7 @@ class _Hdf5Tree:
         return _text(self._file[path].attrs.get(name))
 
     def values(self, path: str) -> NDArray[Any]:
-        values = self._dataset(path)[...]
-        return np.asarray(values)
+        return np.asarray(self._dataset(path)[...])
 
     def array(self, path: str) -> Hdf5Array:
         return Hdf5Array(self.name, path, self._dataset(path), handle=self._handle)

@@ -157,9 +157,7 @@ def _listing(tree: Tree, start: str) -> str:
     paths, listed = _below(tree, start), []
     for path in paths[:_MOST_LISTED]:
         node = tree.node(path)
-        is_group = node is None or node.is_group
-        listed.append(
-            f"{path}/" if is_group or node is None else f"{path} {node.shape} {node.dtype or '(unknown type)'}"
-        )
+        shown = f" {node.shape} {node.dtype or '(unknown type)'}" if node and not node.is_group else "/"
+        listed.append(path + shown)
     more = f" and {len(paths) - _MOST_LISTED} more" if len(paths) > _MOST_LISTED else ""
     return ", ".join(listed) + more or "nothing"

@@ -6,7 +6,6 @@ which arrays of Python objects are, are never loaded.
 
 from __future__ import annotations
 
-import logging
 import math
 import struct
 import threading
@@ -33,8 +32,6 @@ from streamkm.sources.stored import FileArray, check_matrix, decoded_dtype, open
 
 DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, TokenError)
 """What NumPy and zipfile raise on bytes that are not theirs."""
-
-logger = logging.getLogger(__name__)
 
 _CSR_ARRAYS = ("data", "indices", "indptr")
 _CSR_KEYS = frozenset({*_CSR_ARRAYS, "shape", "format"})
@@ -196,8 +193,6 @@ class _LoadedSource(ChunkedSource):
     def _rows(self) -> ChunkedSource:
         with _ONCE:
             if self._loaded is None:
-                said = "%s is compressed and cannot be read in parts; loading %s bytes"
-                logger.info(said, self.name, f"{self.n_bytes:,}")
                 with _opened(self.files[0]) as archive:
                     parts = [read_member(archive, archive.getinfo(member), self.name) for member in self._members]
                     if self._layout:
