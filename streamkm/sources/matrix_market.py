@@ -5,10 +5,8 @@ The header gives the shape, so a plan counts the memory of the matrix, or refuse
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,8 @@ import scipy.sparse as sp
 from scipy.io import mminfo, mmread
 
 from streamkm.core.exceptions import SourceError
-from streamkm.sources.base import ChunkedSource, Rows
-from streamkm.sources.chunks import Chunk
-from streamkm.sources.dense import cut_rows
+from streamkm.sources.base import ChunkedSource
+from streamkm.sources.binary.numpy_files import LoadedSource
 from streamkm.sources.local import unchanged
 from streamkm.sources.memory.arrays import ArraySource, SparseSource
 from streamkm.sources.stored import check_matrix, file_size, name_of, open_binary, opened_path
@@ -28,14 +25,13 @@ _ENTRY_BYTES = 64  # of an entry of a sparse matrix while rows are made of it; m
 _DAMAGE = (ValueError, TypeError, OverflowError, EOFError, OSError, MemoryError)
 
 
-class MatrixMarketSource(ChunkedSource):
+class MatrixMarketSource(LoadedSource):
     """Rows of a matrix in a Matrix Market file: CSR of a coordinate file, dense of an array. Duplicates are summed.
 
     Raises SourceError, SourceNotFoundError, MissingDependencyError: missing, damaged, truncated, or of numbers that are
     not real; errors behind the header are raised by `read`. Raises InvalidInputError: no rows or columns.
     """
 
-    in_process = True
     decodes = True
     dtype = np.dtype(np.float64)
     n_rows: int
@@ -51,29 +47,13 @@ class MatrixMarketSource(ChunkedSource):
                 raise ValueError(f"{field}, {n:,} x {d:,} and {symmetry}; rows must be real, symmetry of coordinates")
         check_matrix((n, d), self.dtype, self.name)
         self.n_bytes = file_size(self._path)
-        self._turn = threading.Lock()
-        self.producer_bytes = _ENTRY_BYTES * self._n_entries if self.is_sparse else 24 * n * d
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MatrixMarketSource, (self._path,)
-
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut at rows, as if all had equally many entries; see `ChunkedSource.chunks`. O(1)."""
-        row_bytes = 8 + 12 * self._n_entries // self.n_rows if self.is_sparse else 8 * self.n_features
-        return cut_rows(self.n_rows, row_bytes, 1, target_bytes)
-
-    def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`. The first call reads the file."""
-        with self._turn:
-            matrix = self._matrix
-        return matrix.read(chunk)
+        self.resident_bytes = self.unloaded_bytes = _ENTRY_BYTES * self._n_entries if self.is_sparse else 24 * n * d
 
     def details(self) -> dict[str, str]:
         """Say what the file is; see `RowSource.details`."""
         return {"format": "Matrix Market", "entries": f"{self._n_entries:,}", "chunks": "none, read as a whole"}
 
-    @cached_property
-    def _matrix(self) -> ArraySource | SparseSource:
+    def _load(self) -> ChunkedSource:
         with self._text() as text:
             X = mmread(text, spmatrix=False)
         if self.is_sparse:

@@ -115,7 +115,7 @@ def test_no_rows_are_refused(tmp_path):
 
 def test_a_matrix_above_the_limit_is_refused_by_its_header(tmp_path):
     (tmp_path / "x.mtx").write_text(HEAD + "1000000 1000 500000000\n1 1 1\n")
-    with pytest.raises(MemoryLimitError, match=r"x\.mtx needs about .*; raise memory_limit to"):
+    with pytest.raises(MemoryLimitError, match=r"x\.mtx can only be loaded whole, and needs .*; raise memory_limit to"):
         StreamKMeans(3, memory_limit="2 GiB").fit(tmp_path / "x.mtx")
 
 
@@ -128,7 +128,7 @@ list(open_source(sys.argv[1]).stream(1 << 20))
 before = peak()
 source = open_source(sys.argv[2])
 rows = sum(each.X.shape[0] for each in source.stream(1 << 20))
-print(json.dumps([source.producer_bytes, rows, peak() - before]))
+print(json.dumps([source.resident_bytes, rows, peak() - before]))
 """
 
 

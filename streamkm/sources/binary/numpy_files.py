@@ -11,6 +11,7 @@ import struct
 import threading
 import zipfile
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from tokenize import TokenError
@@ -104,7 +105,7 @@ def open_npz(path: str, *, key: str | None = None) -> ChunkedSource:
         header = _described(archive, info, name)
         if info.compress_type == zipfile.ZIP_STORED:
             return DenseSource(_stored(path, info, header, name))
-        return _LoadedSource(path, name, header[0], {info.filename: header})
+        return _Compressed(path, name, header[0], {info.filename: header})
 
 
 @contextmanager
@@ -146,17 +147,39 @@ def _open_saved(path: str, archive: zipfile.ZipFile, infos: dict[str, zipfile.Zi
     if layout == "csr" and all(infos[key].compress_type == zipfile.ZIP_STORED for key in found):
         arrays = [_stored(path, infos[key], header, f"{path}:{key}") for key, header in found.items()]
         return CsrSource(*arrays, shape=shape, name=path, layout="SciPy CSR")
-    return _LoadedSource(path, path, shape, {infos[key].filename: header for key, header in found.items()}, layout)
+    return _Compressed(path, path, shape, {infos[key].filename: header for key, header in found.items()}, layout)
 
 
-class _LoadedSource(ChunkedSource):
-    """Rows that can only be decompressed from their start: loaded whole when they are first asked for.
-
-    `members`: of one dense array, or the three of a sparse matrix in `layout`.
-    """
+class LoadedSource(ChunkedSource):
+    """Rows of a file that can be read as a whole only: loaded when they are first asked for, once for all threads."""
 
     in_process = True
     _loaded: ChunkedSource | None = None
+
+    @abstractmethod
+    def _load(self) -> ChunkedSource:
+        """Read the file."""
+
+    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
+        """Cut at rows; see `ChunkedSource.chunks`."""
+        return self._rows().chunks(target_bytes)
+
+    def read(self, chunk: Chunk) -> Rows:
+        """Read one chunk; see `ChunkedSource.read`."""
+        return self._rows().read(chunk)
+
+    def _rows(self) -> ChunkedSource:
+        with _ONCE:
+            if self._loaded is None:
+                self._loaded, self.unloaded_bytes = self._load(), 0
+        return self._loaded
+
+
+class _Compressed(LoadedSource):
+    """Rows that can only be decompressed from their start.
+
+    `members`: of one dense array, or the three of a sparse matrix in `layout`.
+    """
 
     def __init__(
         self, path: str, name: str, shape: tuple[int, ...], members: dict[str, _Header], layout: str = ""
@@ -182,24 +205,13 @@ class _LoadedSource(ChunkedSource):
         """Say what is loaded; see `RowSource.details`."""
         return self._told
 
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        """Cut at rows; see `ChunkedSource.chunks`."""
-        return self._rows().chunks(target_bytes)
-
-    def read(self, chunk: Chunk) -> Rows:
-        """Read one chunk; see `ChunkedSource.read`."""
-        return self._rows().read(chunk)
-
-    def _rows(self) -> ChunkedSource:
-        with _ONCE:
-            if self._loaded is None:
-                with _opened(self.files[0]) as archive:
-                    parts = [read_member(archive, archive.getinfo(member), self.name) for member in self._members]
-                    if self._layout:
-                        parts = [_SPARSE[self._layout](tuple(parts), shape=(self.n_rows, self.n_features))]
-                    self._loaded = (SparseSource if self._layout else ArraySource)(*parts, name=self.name)
-                self.unloaded_bytes = 0
-        return self._loaded
+    def _load(self) -> ChunkedSource:
+        with _opened(self.files[0]) as archive:
+            parts = [read_member(archive, archive.getinfo(member), self.name) for member in self._members]
+        if not self._layout:
+            return ArraySource(parts[0], name=self.name)
+        X = _SPARSE[self._layout](tuple(parts), shape=(self.n_rows, self.n_features))
+        return SparseSource(X, name=self.name)
 
 
 class _StoredMember(FileArray):
