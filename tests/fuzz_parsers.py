@@ -26,8 +26,9 @@ from streamkm.cluster.rows import row_d2norms
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sketches import CountSketch
 from streamkm.sources.binary.csr_groups import CsrSource
-from streamkm.sources.documents.files import TextFiles, TextFormat
+from streamkm.sources.documents.files import TextFiles
 from streamkm.sources.svmlight.source import SvmlightSource
+from streamkm.text import FeatureHashing
 from tests.naive_svmlight import MalformedError, as_lists, bits, rows_of
 from tests.sources.counting import counting_csr
 
@@ -98,8 +99,8 @@ def fuzz_csv(rng: np.random.Generator, folder: Path) -> bool:
     path = folder / "x.csv"
     path.write_bytes(text.getvalue().encode())
     wanted = [row[1] for row in csv.reader(io.StringIO(text.getvalue(), newline=""), delimiter=delimiter) if row]
-    documents = TextFiles([path], TextFormat("csv", "text", "strict", (1,), delimiter, header=False))
-    got = [each for batch in documents.stream(int(rng.integers(1, 400))) for each in batch.documents]
+    documents = TextFiles([str(path)], FeatureHashing(), "csv", (1,), delimiter=delimiter, header=False)
+    got = [each for batch in documents.batches(int(rng.integers(1, 400))) for each in batch.documents]
     assert [each.replace("\r\n", "\n") for each in got] == [each.replace("\r\n", "\n") for each in wanted]
     return True
 
@@ -111,8 +112,8 @@ def fuzz_json(rng: np.random.Generator, folder: Path) -> bool:
     lines = [json.dumps({"t": cell, "n": number(rng)}, ensure_ascii=ascii_only) for cell in wanted]
     path = folder / "x.jsonl"
     path.write_bytes(str(rng.choice(["\n", "\r\n", "\n\n"])).join(lines).encode())
-    documents = TextFiles([path], TextFormat("jsonl", "text", "strict", ("t",)))
-    assert [each for batch in documents.stream(int(rng.integers(1, 400))) for each in batch.documents] == wanted
+    documents = TextFiles([str(path)], FeatureHashing(), "jsonl", ("t",))
+    assert [each for batch in documents.batches(int(rng.integers(1, 400))) for each in batch.documents] == wanted
     return True
 
 

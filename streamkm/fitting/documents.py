@@ -19,7 +19,7 @@ from streamkm.passes.reader import RowReader
 from streamkm.passes.words import COUNTING_COPIES, CountFeatures
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_room
 from streamkm.sources.base import RowSource, default_chunk_bytes
-from streamkm.sources.documents.hashed import HashedText, TfIdfRows, check_weights
+from streamkm.sources.documents.hashed import TfIdfRows, check_weights
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.open import is_collection, open_source
 from streamkm.text import FeatureHashing, IdfFit, TfIdf
@@ -136,7 +136,7 @@ def open_documents(
         empty = hashing.apply([])
         source = open_source(array_of_parts(parts, (math.nan, hashing.n_features), empty.dtype, empty))
     else:
-        source = HashedText(open_texts(X, field, hashing.input, given), hashing)
+        source = open_texts(X, field, hashing, given)
     if tfidf is False:
         return source
     if tfidf is True:

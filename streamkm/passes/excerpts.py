@@ -54,7 +54,7 @@ def row_ids(source: RowSource, wanted: Sequence[int]) -> dict[int, str]:
 
 
 def _documents(source: HashedText) -> Iterator[tuple[int, Any]]:
-    for batch in source.documents.stream(READ_BYTES):
+    for batch in source.batches(READ_BYTES):
         yield len(batch.documents), lambda i, documents=batch.documents: _shortened(documents[i])
 
 

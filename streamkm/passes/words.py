@@ -14,8 +14,8 @@ from streamkm.engine.memory import PassMemory
 from streamkm.engine.passes import Pass
 from streamkm.passes.reader import ValidRows
 from streamkm.sources.base import RowSource
-from streamkm.sources.documents.base import Batch, Documents
-from streamkm.sources.documents.hashed import hashed_text
+from streamkm.sources.chunks import ChunkRuns
+from streamkm.sources.documents.hashed import Batch, HashedText, hashed_text
 from streamkm.text.tfidf import Frequencies
 from streamkm.text.words import WordTable, joined_counts
 
@@ -55,16 +55,16 @@ def look_at_words(source: RowSource, progress: Progress) -> WordTable | None:
         return None
     counts: dict[str, int] = {}
     with progress.stage("words") as stage:
-        for batch in _pieces(text.documents):
+        for batch in _pieces(text):
             counts = joined_counts(counts, text.hashing.count_words(batch.documents))
             stage.rows += len(batch.documents)
             stage.read_bytes += batch.n_bytes if text.files else 0
     return WordTable.of(counts, text.hashing)
 
 
-def _pieces(documents: Documents) -> Iterator[Batch]:
-    if not documents.chunked:
-        return islice(documents.stream(PIECE_BYTES), PIECES)
-    chunks = documents.chunks(PIECE_BYTES)
+def _pieces(text: HashedText) -> Iterator[Batch]:
+    if text.streams:
+        return islice(text.batches(PIECE_BYTES), PIECES)
+    chunks = ChunkRuns.of(text.cuts(PIECE_BYTES))
     numbers = np.unique(np.linspace(0, len(chunks) - 1, PIECES).astype(int))
-    return (documents.read(chunks[number]) for number in numbers.tolist())
+    return (text.batch(chunks[number]) for number in numbers.tolist())

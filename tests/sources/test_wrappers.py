@@ -16,11 +16,10 @@ from streamkm.sources.chosen_columns import ChosenColumns
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.concat import PartsSource
 from streamkm.sources.dense import Bfloat16Source
-from streamkm.sources.documents.base import Documents
-from streamkm.sources.documents.hashed import HashedText, TfIdfRows
+from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.sources.prepared import PreparedRows, cached_rows
 from streamkm.sources.sketch_store import StoreSource
-from streamkm.text import FeatureHashing, TfIdf
+from streamkm.text import TfIdf
 from streamkm.text.tfidf import Frequencies
 from tests.tables import cases
 
@@ -36,9 +35,6 @@ TOLD = {
 }  # fmt: skip
 
 
-SHARED = Documents.__annotations__.keys() & TOLD.keys()
-
-
 class OddSource(ChunkedSource):
     """Says of itself what no other source says."""
 
@@ -51,23 +47,6 @@ class OddSource(ChunkedSource):
 
     def read(self, chunk):
         return Rows(sp.csr_array((30, 7), dtype=np.float32), np.arange(30))
-
-
-class OddDocuments(Documents):
-    """The same of documents."""
-
-    def __init__(self):
-        for name in SHARED:
-            setattr(self, name, TOLD[name])
-
-    def chunks(self, text_bytes):
-        return ()
-
-    def read(self, chunk):
-        raise AssertionError
-
-    def sample(self):
-        raise AssertionError
 
 
 TFIDF = TfIdf(Frequencies(30, np.array([0, 3]), np.array([1, 2])))
@@ -123,6 +102,7 @@ def test_every_wrapper_is_among_them():
         "ChunkedSource", "ArraySource", "MappedSource", "SparseSource", "DenseSource", "CsrSource",
         "DaskSource", "DaskTable", "IterableSource",
         "SvmlightSource", "CompressedSvmlightSource", "HashedText",
+        "DocumentList", "DocumentStream", "TextFiles", "ParquetDocuments", "WholeFiles",
         "BatchTable", "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CsvStream",
         "MemoryTable", "BatchStream", "MatrixMarketSource", "_LoadedSource",
     }  # fmt: skip
@@ -138,12 +118,6 @@ def test_parts_say_the_most_of_any():
     assert both.libraries == ("h5py", "zarr")
     assert (both.n_rows, both.n_bytes, both.resident_bytes, both.producer_bytes) == (60, 2468, 176, 77)
     assert both.unloaded_bytes == 132
-
-
-def test_hashed_documents_say_what_documents_say():
-    rows = HashedText(OddDocuments(), FeatureHashing(n_features=100))
-    for name in SHARED:
-        assert getattr(rows, name) == TOLD[name], name
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "zarr", "csr"])

@@ -1,14 +1,10 @@
-"""The contract of documents: texts, token lists or dicts in order, in pieces; and those that are in memory already."""
+"""Documents that are in memory or made by a program; and the document that a record of any file holds."""
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass
 from itertools import chain, islice
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,14 +12,14 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.base import row_places
-from streamkm.sources.chunks import Chunk, ChunkRuns
-from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom
-from streamkm.text.feature_hashing import KINDS, Input, kind_remedy
+from streamkm.sources.chunks import Chunk
+from streamkm.sources.documents.hashed import Batch, HashedText
+from streamkm.sources.long_lines import LONG_BYTES
+from streamkm.text.feature_hashing import KINDS, FeatureHashing, Input, kind_remedy
 
 SAMPLE_BYTES = 1 << 17  # text that is looked at to tell how many rows there are, and how large they become
 OBJECT_BYTES = 64  # of a document as a Python object, beside its text
 _SHOWN, _SHOWN_NAMES = 60, 12  # characters of a value, and names, in messages
-_IN_WORDS = np.array([chr(byte).isalnum() or byte == ord("_") or byte >= 0x80 for byte in range(256)])
 
 
 Fields: TypeAlias = Mapping[Any, Any]
@@ -41,73 +37,14 @@ class MalformedTextError(Exception):
         self.byte = byte
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Documents as read."""
-
-    documents: list[Any]  # of str, of lists of str, or of mappings
-    places: NDArray[np.int64]  # (documents,); as in `Rows`
-    n_bytes: int  # text that they take up
-
-
-class Documents(ABC):
-    """Documents in order; cheap to pickle unless they are in memory. The first attributes are as of `RowSource`."""
-
-    name: str
-    n_rows: int | None
-    n_bytes: int | None
-    replayable: bool = True
-    resident_bytes: int = 0
-    in_process: bool = False
-    files: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ("words",)  # what takes texts apart
-    id_column: str | None = None
-
-    details: Mapping[str, str]  # as of `RowSource.details`
-    taken: Mapping[str, Any] = MappingProxyType({})  # what of the files makes a document, as JSON values
-    chunked: bool = True  # whether pieces can be read in any order, in any thread or process
-    _line_bound: tuple[LineRoom, LineCost] | None = None
-
-    def chunks(self, text_bytes: int) -> Sequence[Chunk]:
-        """Cut into chunks of about `text_bytes` of text, which is their `n_bytes`; see `ChunkedSource.chunks`."""
-        raise NotImplementedError
-
-    def read(self, chunk: Chunk) -> Batch:
-        """Read one chunk. Thread-safe and repeatable."""
-        raise NotImplementedError
-
-    def stream(self, text_bytes: int) -> Iterator[Batch]:
-        """Yield all documents in order, about `text_bytes` of text at a time."""
-        for chunk in self.chunks(text_bytes):
-            yield self.read(chunk)
-
-    @abstractmethod
-    def sample(self) -> tuple[Batch, float | None]:
-        """Look at a few documents: these, and the bytes of text in all if that is known. Bounded effort."""
-
-    def describe(self, place: int) -> str:
-        """Say where a document is; see `RowSource.describe`."""
-        return f"row {place:,} of {self.name}"
-
-    def with_line_room(self, room: LineRoom, cost: LineCost) -> Documents:
-        """Give the same documents; of files, lines that take too much are refused; see `RowSource.with_line_room`."""
-        bounded = copy(self) if self.files else self
-        bounded._line_bound = room, cost
-        return bounded
-
-    def ids(self) -> Iterator[list[str | None]]:
-        """Yield ids of the documents in order, None for each without one; nothing where there is no `id_column`."""
-        return iter(())
-
-
-class DocumentList(Documents):
+class DocumentList(HashedText):
     """Documents of a sequence in memory, which is not copied. Pickles with all of them."""
 
     in_process = True
-    details: Mapping[str, str] = MappingProxyType({"format": "documents in memory"})
     _ends: NDArray[np.int64]  # (units,): bytes up to each, and with it
 
-    def __init__(self, documents: Sequence[Any], *, name: str = "list of documents") -> None:
+    def __init__(self, documents: Sequence[Any], hashing: FeatureHashing, name: str = "list of documents") -> None:
+        super().__init__(hashing, {"format": "documents in memory"})
         if not len(documents):
             raise InvalidInputError(f"{name} has 0 documents; at least 1 is needed")
         self._documents = documents
@@ -117,10 +54,7 @@ class DocumentList(Documents):
         self.n_bytes: int = int(self._ends[-1])
         self.resident_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
 
-    def chunks(self, text_bytes: int) -> Sequence[Chunk]:
-        return ChunkRuns.of(self._cuts(text_bytes))
-
-    def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+    def cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """Runs of units of about so much text; O(runs log n)."""
         start = done = 0
         while start < len(self._ends):
@@ -129,7 +63,7 @@ class DocumentList(Documents):
             yield 0, start, stop, end - done
             start, done = stop, end
 
-    def read(self, chunk: Chunk) -> Batch:
+    def batch(self, chunk: Chunk) -> Batch:
         documents = [self.document(number) for number in range(chunk.start, chunk.stop)]
         return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
 
@@ -145,7 +79,7 @@ class DocumentList(Documents):
         return Batch(documents, chosen, int(sizes[chosen].sum())), float(total)
 
 
-class DocumentStream(Documents):
+class DocumentStream(HashedText):
     """Documents that a program makes while they are read, one at a time.
 
     `documents`: an iterator is read once; any other iterable, and a callable that returns a fresh iterator, as often as
@@ -158,25 +92,25 @@ class DocumentStream(Documents):
     chunked = False
     name = "iterable of documents"
 
-    def __init__(self, documents: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+    def __init__(self, documents: Iterable[Any] | Callable[[], Iterable[Any]], hashing: FeatureHashing) -> None:
         self._documents = documents
         self.replayable = not isinstance(documents, Iterator)
         how = "made anew for every pass" if self.replayable else "read once only"
-        self.details = {"format": f"documents of a program, {how}"}
+        super().__init__(hashing, {"format": f"documents of a program, {how}"})
         iterator = self._start()
-        self._head = next(batches(_numbered(iterator), SAMPLE_BYTES), None)
+        self._head = next(joined(_numbered(iterator), SAMPLE_BYTES), None)
         if self._head is None:
             raise InvalidInputError(f"{self.name} gives no documents; at least 1 is needed")
         self._begun: Iterator[Any] | None = chain(self._head.documents, iterator)
 
-    def stream(self, text_bytes: int) -> Iterator[Batch]:
+    def batches(self, text_bytes: int) -> Iterator[Batch]:
         if self._begun is None and not self.replayable:
             raise InvalidInputError(
                 f"{self.name} is an iterator, which can be read once only; pass a list, or a callable that returns a "
                 f"fresh iterator for every pass"
             )
         iterator, self._begun = self._begun or self._start(), None
-        yield from batches(_numbered(iterator), text_bytes)
+        yield from joined(_numbered(iterator), text_bytes)
 
     def sample(self) -> tuple[Batch, float | None]:
         assert self._head is not None
@@ -195,7 +129,7 @@ def batch_of(records: Sequence[Record]) -> Batch:
     return Batch(list(documents), np.array(places, np.int64), sum(sizes))
 
 
-def batches(records: Iterable[Record], text_bytes: int) -> Iterator[Batch]:
+def joined(records: Iterable[Record], text_bytes: int) -> Iterator[Batch]:
     """Records in batches that end with the document that makes them `text_bytes` large."""
     held: list[Record] = []
     size = 0
@@ -216,12 +150,6 @@ def _numbered(documents: Iterable[Any]) -> Iterator[Record]:
 def document_bytes(document: Any) -> int:
     """Characters of a document, as Python shows it, and one more for whatever ends it."""
     return len(str(document)) + 1
-
-
-def count_words(text: NDArray[np.uint8]) -> int:
-    """Words in a piece of text, about."""
-    in_words = _IN_WORDS[text]
-    return int(np.count_nonzero(in_words[1:] > in_words[:-1])) + 1
 
 
 def document_of(record: Fields, fields: Iterable[str | int], kind: Input) -> Any:
@@ -250,8 +178,7 @@ def document_of(record: Fields, fields: Iterable[str | int], kind: Input) -> Any
 
 def shown_names(names: Iterable[str | int]) -> str:
     """The first names of fields or columns, for messages."""
-    first = [str(name) for name in islice(names, _SHOWN_NAMES + 1)]
-    return ", ".join([*first[:_SHOWN_NAMES], *(["..."] if len(first) > _SHOWN_NAMES else [])]) or "none"
+    return ", ".join(map(str, islice(names, _SHOWN_NAMES)))
 
 
 def shown(value: Any) -> str:

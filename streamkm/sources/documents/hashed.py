@@ -1,14 +1,16 @@
-"""Documents as sparse rows: documents and a `FeatureHashing`, put together; and rows weighted by tf-idf.
+"""Documents as sparse rows, by a `FeatureHashing`: the contract of their readers; and rows weighted by tf-idf.
 
 Hashing is stateless, so a chunk of documents becomes a chunk of rows by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,15 +19,15 @@ from numpy.typing import NDArray
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
 from streamkm.sources.base import Rows, RowSource, WrappedSource
-from streamkm.sources.chunks import Chunk, chunk_runs
-from streamkm.sources.documents.base import Batch, Documents, count_words
-from streamkm.sources.long_lines import LONG_BYTES, LineRoom
+from streamkm.sources.chunks import Chunk, ChunkRuns
+from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom
 from streamkm.sources.prepared import CachedRows, PreparedRows
 from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
 
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
 _TOKEN_BYTES = 72  # a token as a Python object in a list
 _READ_COPIES, _DECODED_COPIES = 4, 12  # copies of a text; the latter are three, with 4 bytes a character
+_IN_WORDS = np.array([chr(byte).isalnum() or byte == ord("_") or byte >= 0x80 for byte in range(256)])
 LONG_DENSITY = 1.0  # decoded bytes of a row for each byte of text, where documents are too long for a look at them
 
 
@@ -40,27 +42,53 @@ def _features_of_more(X: sp.csr_array, times: float) -> int:
     return int(min(n_whole * max(times, 1.0) ** power, X.shape[1]))
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Documents as read."""
+
+    documents: list[Any]  # of str, of lists of str, or of mappings
+    places: NDArray[np.int64]  # (documents,); as in `Rows`
+    n_bytes: int  # text that they take up
+
+
 class HashedText(RowSource):
-    """Rows of hashed documents: in any order where the documents can be read so."""
+    """Rows of hashed documents, which a reader gives in pieces of text; cheap to pickle unless they are in memory."""
 
     is_sparse = True
     decodes = True
+    libraries: tuple[str, ...] = ("words",)  # what takes texts apart
+    chunked: bool = True  # whether pieces can be read in any order, in any thread or process
+    _line_bound: tuple[LineRoom, LineCost] | None = None
 
-    def __init__(self, documents: Documents, hashing: FeatureHashing) -> None:
-        self.documents = documents
+    def __init__(self, hashing: FeatureHashing, stored: Mapping[str, str], taken: Mapping[str, Any] | None = None):
         self.hashing = hashing
-        for attribute in Documents.__annotations__.keys() & RowSource.__annotations__.keys():
-            setattr(self, attribute, getattr(documents, attribute))
         self.n_features: int = hashing.n_features
         self.dtype = np.dtype(hashing.dtype)
+        self._stored = stored  # as of `details`
         # the seed is left out where it says nothing, so that earlier stores and checkpoints are known
         told = {name: value for name, value in asdict(hashing).items() if name != "seed" or value}
-        self.made_with = {"documents": dict(documents.taken), "hashing": told}
+        self.made_with = {"documents": dict(taken or {}), "hashing": told}
+
+    @abstractmethod
+    def sample(self) -> tuple[Batch, float | None]:
+        """Look at a few documents: these, and the bytes of text in all if that is known. Bounded effort."""
+
+    def cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+        """Parts, starts, stops and bytes of text of chunks of about `text_bytes`."""
+        raise NotImplementedError
+
+    def batch(self, chunk: Chunk) -> Batch:
+        """Documents of one chunk. Thread-safe and repeatable."""
+        raise NotImplementedError
+
+    def batches(self, text_bytes: int) -> Iterator[Batch]:
+        """All documents in order, about `text_bytes` of text at a time."""
+        return map(self.batch, ChunkRuns.of(self.cuts(text_bytes)))
 
     @cached_property
     def _densities(self) -> tuple[float, int | None, int | None]:
         """Decoded bytes of rows for each byte of text, rows in all, and features in all, from a few documents."""
-        batch, text_bytes = self.documents.sample()
+        batch, text_bytes = self.sample()
         if not batch.documents:  # long ones alone, of files
             return LONG_DENSITY, None if text_bytes is None else max(1, round(text_bytes / LONG_BYTES)), None
         X: sp.csr_array = self._rows(batch).X
@@ -89,37 +117,29 @@ class HashedText(RowSource):
 
     @property
     def streams(self) -> bool:
-        return not self.documents.chunked
+        return not self.chunked
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Cut where the documents can be cut; bytes are projected from a sample of them."""
         if self.streams:
             return ()
         density = self._densities[0]
-        chunks = chunk_runs(self.documents.chunks(self.text_bytes(target_bytes)))
+        chunks = ChunkRuns.of(self.cuts(self.text_bytes(target_bytes)))
         return chunks.resized(lambda n_bytes: np.rint(n_bytes * density) + 1)
 
     def read(self, chunk: Chunk) -> Rows:
-        return super().read(chunk) if self.streams else self._rows(self.documents.read(chunk))
+        return super().read(chunk) if self.streams else self._rows(self.batch(chunk))
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
-        documents, text_bytes = self.documents, self.text_bytes(target_bytes)
-        in_order = documents.stream(text_bytes) if self.streams else map(documents.read, documents.chunks(text_bytes))
-        return map(self._rows, in_order)
+        if not self.streams:
+            return super().stream(target_bytes)
+        return map(self._rows, self.batches(self.text_bytes(target_bytes)))
 
     def with_line_room(self, room: LineRoom) -> RowSource:
-        """Bound the lines that documents are; see `RowSource.with_line_room`."""
-        bounded = copy(self)
-        bounded.documents = self.documents.with_line_room(room, partial(_line_memory, hashing=self.hashing))
+        """Bound the lines of files that documents are; see `RowSource.with_line_room`."""
+        bounded = copy(self) if self.files else self
+        bounded._line_bound = room, partial(_line_memory, hashing=self.hashing)
         return bounded
-
-    def ids(self) -> Iterator[list[str | None]]:
-        """Yield the documents' ids; see `RowSource.ids`."""
-        return super().ids() if self.id_column is None else self.documents.ids()
-
-    def describe(self, place: int) -> str:
-        """Say where a row is; see `RowSource.describe`."""
-        return self.documents.describe(place)
 
     def details(self) -> dict[str, str]:
         """Say what the documents are and how they are hashed; see `RowSource.details`."""
@@ -128,7 +148,7 @@ class HashedText(RowSource):
         units = f"{hashing.analyzer} n-grams of {low} to {high}" if hashing.input == "text" else hashing.input
         signs = "signed" if hashing.alternate_sign else "unsigned"
         text = f"{units} to {hashing.n_features:,} features, {signs}, norm {hashing.norm}"
-        return {**self.documents.details, "hashing": text}
+        return {**self._stored, "hashing": text}
 
     def _rows(self, batch: Batch) -> Rows:
         """Rows of documents; errors name the place."""
@@ -145,7 +165,8 @@ def _line_memory(text: NDArray[np.uint8], hashing: FeatureHashing) -> int:
     """
     n_bytes = len(text)
     low, high = hashing.ngram_range if hashing.input == "text" else (1, 1)
-    n_units = count_words(text) if hashing.analyzer == "word" else n_bytes
+    in_words = _IN_WORDS[text]
+    n_units = n_bytes if hashing.analyzer != "word" else 1 + int(np.count_nonzero(in_words[1:] > in_words[:-1]))
     tokens = sum(n_units * _TOKEN_BYTES + length * n_bytes for length in range(low, high + 1))
     return _DECODED_COPIES * n_bytes + max(_READ_COPIES * n_bytes, tokens)
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
-from streamkm.sources.documents.base import DocumentList, Documents, DocumentStream
-from streamkm.sources.documents.files import NAMES, TextFiles, TextFormat
+from streamkm.sources.documents.base import DocumentList, DocumentStream
+from streamkm.sources.documents.files import NAMES, TextFiles
+from streamkm.sources.documents.hashed import HashedText
 from streamkm.sources.documents.stored import ParquetDocuments, WholeFiles
 from streamkm.sources.formats import is_folder, suffix_format
 from streamkm.sources.paths import locate, visible_files
 from streamkm.sources.tables.csv_format import check_format
-from streamkm.text.feature_hashing import Input
+from streamkm.text import FeatureHashing
 
 _JSON, _TABBED = (".jsonl", ".ndjson", ".json"), (".tsv", ".tab")
 _FORMATS = {  # and their options
@@ -26,72 +27,56 @@ _FORMATS = {  # and their options
 }
 
 
-def open_texts(X: Any, field: Any, kind: Input, options: Mapping[str, Any]) -> Documents:
-    """Open whatever has documents, but Dask's; see `streamkm.open_documents` for all but `kind`.
-
-    `kind` ({"text", "tokens", "counts"}): what documents are, as `FeatureHashing` has it. `options`: those that were
-    given. Raises InvalidParameterError, InvalidInputError, SourceError, MissingDependencyError.
-    """
-    fields = tuple(field) if isinstance(field, list | tuple) else () if field is None else (field,)
-    if any(not isinstance(each, str | int) or isinstance(each, bool) for each in fields):
-        raise InvalidParameterError(f"field={field!r}; needed: a name, a number, or a list of these")
+def open_texts(X: Any, field: Any, hashing: FeatureHashing, options: Mapping[str, Any]) -> HashedText:
+    """Open whatever has documents, but Dask's, with the `options` that were given; see `streamkm.open_documents`."""
     if isinstance(X, str | os.PathLike):
-        return _open_paths([X], fields, kind, options)
+        return _open_paths([X], field, hashing, {**options})
     if isinstance(X, list | tuple) and X and all(isinstance(item, Path) for item in X):
-        return _open_paths(X, fields, kind, options)
-    refuse_options(fields or None, options, f"documents of type {type(X).__name__}")
+        return _open_paths(X, field, hashing, {**options})
+    refuse_options(field, options, f"documents of type {type(X).__name__}")
     if isinstance(X, list | tuple):
-        return DocumentList(X)
+        return DocumentList(X, hashing)
     if hasattr(X, "__array__") and getattr(X, "ndim", 0) == 1:
-        return DocumentList(X.tolist(), name=f"{type(X).__name__} of documents")
+        return DocumentList(X.tolist(), hashing, f"{type(X).__name__} of documents")
     if not isinstance(X, bytes | Mapping) and (callable(X) or isinstance(X, Iterable)) and not hasattr(X, "__array__"):
-        return DocumentStream(X)
+        return DocumentStream(X, hashing)
     raise InvalidInputError(
         f"{type(X).__name__} has no documents that streamkm knows; pass a path, a list or iterable of documents, or a "
         f"Dask bag"
     )
 
 
-def _open_paths(
-    paths: Sequence[Any], fields: tuple[str | int, ...], kind: Input, options: Mapping[str, Any]
-) -> Documents:
+def _open_paths(paths: Sequence[Any], field: Any, hashing: FeatureHashing, options: dict[str, Any]) -> HashedText:
     found = [path for given in paths for path, _ in locate(os.path.expanduser(os.fspath(given)))]
-    form = _format_of(found, options.get("format", "auto"))
+    form = _format_of(found, options.pop("format", "auto"))
     for name in options:
-        if name not in ("format", *_FORMATS[form]):
+        if name not in _FORMATS[form]:
             known = ", ".join(_FORMATS[form])
             raise InvalidParameterError(f"{name}= does not apply to {form}; its options are {known}")
-    id_column, decode_error = options.get("id_column"), options.get("decode_error", "strict")
-    header = bool(options.get("header", True))
-    if not (id_column is None or _is_column(id_column, form, header)):
-        raise InvalidParameterError(f"id_column={id_column!r}; needed: the name of a field or column")
-    if decode_error not in ("strict", "ignore", "replace"):
-        raise InvalidParameterError(f'decode_error={decode_error!r}; needed: "strict", "ignore" or "replace"')
+    if options.get("decode_error", "strict") not in ("strict", "ignore", "replace"):
+        needed = '"strict", "ignore" or "replace"'
+        raise InvalidParameterError(f"decode_error={options['decode_error']!r}; needed: {needed}")
     if form in ("lines", "files"):
         what = NAMES.get(form, "files that are a document each")
-        if fields:
-            raise InvalidParameterError(f"field={fields[0]!r} does not apply to {what}, which have no fields")
-        if kind == "counts":
+        if field is not None:
+            raise InvalidParameterError(f"field={field!r} does not apply to {what}, which have no fields")
+        if hashing.input == "counts":
             raise InvalidParameterError(f'{what} hold no mappings, as input="counts" needs; use JSON lines')
-    elif not fields or not all(_is_column(field, form, header) for field in fields):
-        needed = "the name of what holds the documents" + (", or its number from 0" if form == "csv" else "")
-        unnamed = "" if header else "; header=False leaves columns without names"
-        raise InvalidParameterError(f"field={fields or None!r}; needed for {form}: {needed}{unnamed}")
-    if form == "files":
-        return WholeFiles(found, kind, decode_error)
+        return WholeFiles(found, hashing, **options) if form == "files" else TextFiles(found, hashing, form, **options)
+    named, fields = options.get("header", True), tuple(field) if isinstance(field, list | tuple) else (field,)
+    for name, columns in (("field", fields or (None,)), ("id_column", (options.get("id_column", fields[0]),))):
+        for column in columns:
+            is_number = type(column) is int and form == "csv" and column >= 0
+            if not (is_number or (isinstance(column, str) and named)):
+                needed = "the name of what holds the documents" + (", or its number from 0" if form == "csv" else "")
+                unnamed = "" if named else "; header=False leaves columns without names"
+                raise InvalidParameterError(f"{name}={column!r}; needed for {form}: {needed}{unnamed}")
     if form == "parquet":
-        return ParquetDocuments(found, tuple(map(str, fields)), kind, id_column)
-    tabbed = any(suffix in found[0].lower() for suffix in _TABBED)
-    delimiter = check_format(options.get("delimiter"), None, None, tabbed=tabbed).delimiter if form == "csv" else ","
-    text = TextFiles(found, TextFormat(form, kind, decode_error, fields, delimiter, header))
-    if id_column is not None:
-        text.name_by(id_column)
-    return text
-
-
-def _is_column(field: Any, form: str, header: bool) -> bool:
-    """Whether a field names one of a record: columns of CSV have numbers too, and names where there is a header."""
-    return header if isinstance(field, str) else form == "csv" and type(field) is int and field >= 0
+        return ParquetDocuments(found, hashing, fields, **options)
+    if form == "csv":
+        tabbed = any(suffix in found[0].lower() for suffix in _TABBED)
+        options["delimiter"] = check_format(options.get("delimiter"), None, None, tabbed=tabbed).delimiter
+    return TextFiles(found, hashing, form, fields, **options)
 
 
 def _format_of(paths: Sequence[str], form: str) -> str:

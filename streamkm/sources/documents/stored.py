@@ -14,20 +14,20 @@ from streamkm.sources.arrow import guarded, readable
 from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.documents.base import (
-    Batch,
     DocumentList,
     MalformedTextError,
     document_of,
     shown_names,
 )
 from streamkm.sources.documents.files import DecodeError, decoded
+from streamkm.sources.documents.hashed import Batch, HashedText
 from streamkm.sources.formats import is_folder
 from streamkm.sources.local import natural, opened
 from streamkm.sources.long_lines import LONG_BYTES, refuse_long
 from streamkm.sources.paths import visible_files
 from streamkm.sources.remote import remote_library
 from streamkm.sources.stored import file_size, name_of, open_binary, opened_path
-from streamkm.text.feature_hashing import Input
+from streamkm.text import FeatureHashing
 
 _SAMPLE_ROWS = 256
 
@@ -35,17 +35,19 @@ _SAMPLE_ROWS = 256
 class ParquetDocuments(DocumentList):
     """Documents of one or several columns. A row group is never split; only the columns asked for are read.
 
-    `fields`: columns of strings, of lists of strings, or for counts of numbers, strings, structs or maps. `ids_from`: a
-    column that names documents. Raises MissingDependencyError; SourceError for files that are missing or no Parquet;
+    `fields`: columns of strings, of lists of strings, or for counts of numbers, strings, structs or maps. `id_column`:
+    one that names documents. Raises MissingDependencyError; SourceError for files that are missing or no Parquet;
     InvalidInputError where a column is missing, or there are no rows.
     """
 
     in_process = False
 
-    def __init__(self, paths: Sequence[str], fields: tuple[str, ...], kind: Input, ids_from: str | None) -> None:
+    def __init__(
+        self, paths: Sequence[str], hashing: FeatureHashing, fields: Sequence[str], id_column: str | None = None
+    ) -> None:
         self.files = self.paths = tuple(map(opened_path, paths))
         self.libraries = (*self.libraries, "pyarrow", *remote_library(*self.paths))
-        self.fields, self.kind, self.id_column = fields, kind, ids_from
+        self.fields, self.id_column = [*fields], id_column
         self.name = name_of(self.paths)
         # of each row group that has rows: file, number there, rows, decoded and stored bytes of the columns
         self._groups = np.array([group for part in range(len(paths)) for group in self._groups_of(part)], np.int64)
@@ -54,8 +56,9 @@ class ParquetDocuments(DocumentList):
         self._begins, self._ends = np.cumsum([0, *self._groups[:, 2]]), np.cumsum(self._groups[:, 3])
         self.n_rows, self.n_bytes = int(self._begins[-1]), int(self._groups[:, 4].sum())
         files = f" in {len(paths):,} files" if len(paths) > 1 else ""
-        self.details = {"format": f"Parquet{files}", "chunks": f"{len(self._groups):,} row groups"}
-        self.taken = {"format": "ParquetDocuments", "fields": list(fields), "input": kind}
+        taken = {"format": "ParquetDocuments", "fields": self.fields, "input": hashing.input}
+        stored = {"format": f"Parquet{files}", "chunks": f"{len(self._groups):,} row groups"}
+        HashedText.__init__(self, hashing, stored, taken)
 
     def _groups_of(self, part: int) -> Iterator[tuple[int, ...]]:
         with _parquet(self.paths[part]) as file:
@@ -75,23 +78,24 @@ class ParquetDocuments(DocumentList):
                 if group.num_rows:
                     yield part, number, group.num_rows, *map(sum, zip(*leaves, strict=True))
 
-    def _cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+    def cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """Runs of row groups, as runs of rows."""
-        for part, start, stop, n_bytes in super()._cuts(text_bytes):
+        for part, start, stop, n_bytes in super().cuts(text_bytes):
             yield part, *self._begins[[start, stop]].tolist(), n_bytes
 
-    def read(self, chunk: Chunk) -> Batch:
+    def batch(self, chunk: Chunk) -> Batch:
         documents: list[Any] = []
         here = self._groups[slice(*np.searchsorted(self._begins, [chunk.start, chunk.stop]))]
-        for part in np.unique(here[:, 0]).tolist():
+        for part, number in here[:, :2].tolist():
             with _parquet(self.paths[part]) as file:
-                numbers = here[here[:, 0] == part, 1].tolist()
-                table = file.read_row_groups(numbers, columns=list(self.fields), use_threads=False)
+                table = file.read_row_group(number, columns=self.fields, use_threads=False)
             documents += self._of_rows(table, chunk.start + len(documents))
         return Batch(documents, row_places(chunk.start, chunk.stop), chunk.n_bytes)
 
     def ids(self) -> Iterator[list[str | None]]:
-        """See `Documents.ids`: one pass over that column."""
+        """Yield the documents' ids: one pass over that column; see `RowSource.ids`."""
+        if self.id_column is None:
+            yield from super().ids()
         for path in self.paths:
             with _parquet(path) as file:
                 for table in file.iter_batches(columns=[self.id_column], use_threads=False):
@@ -101,7 +105,7 @@ class ParquetDocuments(DocumentList):
         """Look at the first rows of the first row group."""
         part, number, n_rows, text, _ = self._groups[0].tolist()
         with _parquet(self.paths[part]) as file:
-            rows = file.iter_batches(_SAMPLE_ROWS, row_groups=[number], columns=list(self.fields), use_threads=False)
+            rows = file.iter_batches(_SAMPLE_ROWS, row_groups=[number], columns=self.fields, use_threads=False)
             documents = self._of_rows(next(rows), 0)
         n_bytes = max(1, round(text * len(documents) / n_rows))
         return Batch(documents, row_places(0, len(documents)), n_bytes), float(self._ends[-1])
@@ -114,14 +118,10 @@ class ParquetDocuments(DocumentList):
 
     def _of_rows(self, table: Any, first: int) -> list[Any]:
         """Documents of rows; `first`: the place of the first one."""
-        columns = []
-        for column in map(table.column, self.fields):
-            is_map = str(column.type).startswith("map<")
-            columns.append([dict(each) if is_map and each is not None else each for each in column.to_pylist()])
         documents: list[Any] = []
-        for values in zip(*columns, strict=True):
+        for record in table.to_pylist(maps_as_pydicts="lossy"):
             try:
-                documents.append(document_of(dict(zip(self.fields, values, strict=True)), self.fields, self.kind))
+                documents.append(document_of(record, self.fields, self.hashing.input))
             except MalformedTextError as problem:
                 raise InvalidInputError(f"{self.describe(first + len(documents))}: {problem}") from None
         return documents
@@ -148,20 +148,20 @@ class WholeFiles(DocumentList):
     in_process = False
     id_column = "file"
 
-    def __init__(self, paths: Sequence[str], kind: Input, decode_error: DecodeError) -> None:
+    def __init__(self, paths: Sequence[str], hashing: FeatureHashing, *, decode_error: DecodeError = "strict") -> None:
         found = {file for path in paths for file in (visible_files(path) if is_folder(path) else [path])}
         if not found:
             raise SourceError(f"{paths[0]} is a directory without files (names that begin with . or _ are left out)")
         self.paths = tuple(opened(path) for path in sorted(found, key=natural))
         self.files = (str(paths[0]),) if len(paths) == 1 and is_folder(paths[0]) else self.paths
         self.name = name_of(self.files)
-        self.kind, self.decode_error = kind, decode_error
         self.n_rows = len(self.paths)
-        self.details = {"format": f"{self.n_rows:,} text files, a document each"}
-        self.taken = {"format": "WholeFiles", "input": kind, "decode_error": decode_error}
-        self._sizes = np.array([file_size(path) for path in self.paths], np.int64)
-        self._ends = np.cumsum(self._sizes + 1)  # an empty document takes time, too
-        self.n_bytes = int(self._sizes.sum())
+        self.decode_error = decode_error
+        taken = {"format": "WholeFiles", "input": hashing.input, "decode_error": decode_error}
+        HashedText.__init__(self, hashing, {"format": f"{self.n_rows:,} text files, a document each"}, taken)
+        sizes = np.array([file_size(path) for path in self.paths], np.int64)
+        self._ends = np.cumsum(sizes + 1)  # an empty document takes time, too
+        self.n_bytes = int(sizes.sum())
         if self.n_bytes == 0:
             raise InvalidInputError(f"{self.name}: {self.n_rows:,} empty files; at least 1 with text is needed")
 
@@ -175,10 +175,10 @@ class WholeFiles(DocumentList):
             document = decoded(text, 0, self.decode_error)
         except MalformedTextError as problem:
             raise InvalidInputError(f"{path} (byte {problem.byte:,}): {problem}") from None
-        return document if self.kind == "text" else document.split()
+        return document if self.hashing.input == "text" else document.split()
 
     def ids(self) -> Iterator[list[str | None]]:
-        """Paths below the folder that was given, or below the one that all files are in."""
+        """Yield paths below the folder that was given, or below the one that all files are in."""
         folders = [os.path.dirname(os.path.abspath(path)) for path in self.paths]
         folder = os.path.commonpath(folders) if self.files == self.paths else self.files[0]
         yield [os.path.relpath(path, folder).replace(os.sep, "/") for path in self.paths]
