@@ -23,7 +23,7 @@ from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.sources.documents.open import document_format
 from streamkm.sources.fitted_tables import CSV_KEYS, path_options, table_options
 from streamkm.sources.formats import GENES, TABLES
-from streamkm.text import FeatureHashing, IdfFit, TfIdf
+from streamkm.text import FeatureHashing, TfIdf
 
 TEXT, TFIDF = "text.json", "tfidf.npz"
 _TABLE_KEYS = {"columns", "dtype", "categories", "categories_unseen", "n_features", "id_column", "dates", *GENES}
@@ -47,8 +47,8 @@ class Opened:
         """The source with its rows weighted; counts frequencies, if that is to be done. O(characters)."""
         if not self.counts:
             return self.source
-        fit = IdfFit(sublinear_tf=self.sublinear_tf)
-        return count_and_weight(self.source, executor=executor, fit=fit, memory_limit=memory_limit)
+        weights = {"sublinear_tf": self.sublinear_tf}
+        return count_and_weight(self.source, executor=executor, memory_limit=memory_limit, **weights)
 
 
 def open_configured(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
@@ -19,10 +20,10 @@ from streamkm.passes.reader import RowReader
 from streamkm.passes.words import COUNTING_COPIES, CountFeatures
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_room
 from streamkm.sources.base import RowSource, default_chunk_bytes
-from streamkm.sources.documents.hashed import TfIdfRows, check_weights
+from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.sources.documents.open import open_texts, refuse_options
 from streamkm.sources.open import is_collection, open_source
-from streamkm.text import FeatureHashing, IdfFit, TfIdf
+from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
 
 PARTS = 2  # of the room that a limit leaves: for these rows, and for a long line that no plan knows of
@@ -140,33 +141,30 @@ def open_documents(
     if tfidf is False:
         return source
     if tfidf is True:
-        fit = IdfFit(sublinear_tf=sublinear_tf)
-        return count_and_weight(source, executor=executor, fit=fit, memory_limit=memory_limit)
+        return count_and_weight(source, executor=executor, memory_limit=memory_limit, sublinear_tf=sublinear_tf)
     return TfIdfRows(source, tfidf)
 
 
 def count_and_weight(
-    source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None, memory_limit: Any = "auto"
+    source: RowSource, *, executor: Any = "auto", memory_limit: Any = "auto", **weights: Any
 ) -> TfIdfRows:
     """Rows weighted by their own document frequencies, which tell of the pass that counted; see `fit_idf`."""
-    fit, held = fit or IdfFit(), resident_bytes()
-    check_weights(source, fit)
+    held, start = resident_bytes(), TfIdf(CountFeatures().start(), **weights)
+    TfIdfRows(source, start)  # refuses what cannot be weighted
     if not source.replayable:
         raise InvalidInputError(
             f"{source.name} can be read once only, and document frequencies take a pass of their own; pass a list or a "
             f"callable that returns a fresh iterator, or tfidf=False"
         )
     frequencies, stage = _counted(source, executor, memory_limit)
-    rows = TfIdfRows(source, TfIdf(frequencies, **vars(fit)))
+    rows = TfIdfRows(source, replace(start, frequencies=frequencies))
     # a plan is the same before and after, so that what it refuses names a limit that will do
     rows.unloaded_bytes = max(0, held + COUNTED_BYTES - resident_bytes())
     rows.stages_before = (*source.stages_before, stage)
     return rows
 
 
-def fit_idf(
-    source: RowSource, *, executor: Any = "auto", fit: IdfFit | None = None, memory_limit: Any = "auto"
-) -> TfIdf:
+def fit_idf(source: RowSource, *, executor: Any = "auto", memory_limit: Any = "auto", **weights: Any) -> TfIdf:
     """Count in how many rows each feature occurs: one pass over all rows.
 
     Parameters
@@ -174,10 +172,10 @@ def fit_idf(
     source : RowSource
         Of sparse rows that can be read again, such as ``open_documents(X, tfidf=False)`` or svmlight text.
     executor : "auto", int or Dask client
-    fit : IdfFit, optional
-        How rows are to be weighted; as by scikit-learn's default if None.
     memory_limit : "auto", int, float or str
         Of this process, as for an estimator: documents are taken in smaller pieces near it.
+    **weights
+        `smooth_idf`, `sublinear_tf`, `norm`, as of `TfIdf`.
 
     Returns
     -------
@@ -191,7 +189,7 @@ def fit_idf(
     InvalidParameterError
         ``sublinear_tf`` for rows that hashing scales to a norm.
     """
-    return count_and_weight(source, executor=executor, fit=fit, memory_limit=memory_limit).tfidf
+    return count_and_weight(source, executor=executor, memory_limit=memory_limit, **weights).tfidf
 
 
 def _counted(source: RowSource, executor: Any, memory_limit: Any) -> tuple[Frequencies, Stage]:

@@ -4,7 +4,7 @@ Documents come in, sparse rows go out. Nothing here opens files.
 """
 
 from streamkm.text.feature_hashing import BadDocumentError, FeatureHashing
-from streamkm.text.tfidf import IdfFit, TfIdf
+from streamkm.text.tfidf import TfIdf
 from streamkm.text.words import WordTable
 
-__all__ = ["BadDocumentError", "FeatureHashing", "IdfFit", "TfIdf", "WordTable"]
+__all__ = ["BadDocumentError", "FeatureHashing", "TfIdf", "WordTable"]

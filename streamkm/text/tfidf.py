@@ -21,8 +21,7 @@ from streamkm.core.atomic_io import replace_file
 from streamkm.core.exceptions import InvalidParameterError, ModelFileError
 from streamkm.core.matrix import raw, working_dtype
 
-Norm = Literal["l1", "l2"]
-_NORMS: tuple[Norm | None, ...] = (None, "l1", "l2")
+_NORMS: tuple[Literal["l1", "l2"] | None, ...] = (None, "l1", "l2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +50,8 @@ class Frequencies:
         return cls(sum(state.n_rows for state in states), features[first], summed)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class IdfFit:
-    """Options of weights, as in scikit-learn's `TfidfTransformer`."""
-
-    smooth_idf: bool = True
-    sublinear_tf: bool = False
-    norm: Norm | None = "l2"
-
-    def __post_init__(self) -> None:
-        if self.norm not in _NORMS:
-            raise InvalidParameterError(f'norm={self.norm!r}; needed: "l1", "l2" or None')
-
-
 @dataclass(frozen=True, eq=False)
-class TfIdf(IdfFit):
+class TfIdf:
     """Scale the entries of sparse rows by how rare their features are, then the rows to unit norm.
 
     ``idf(j) = log(n / df(j)) + 1``, with n and df(j) one larger where `smooth_idf`, as scikit-learn's
@@ -81,6 +67,13 @@ class TfIdf(IdfFit):
     """
 
     frequencies: Frequencies
+    smooth_idf: bool = True
+    sublinear_tf: bool = False
+    norm: Literal["l1", "l2"] | None = "l2"
+
+    def __post_init__(self) -> None:
+        if self.norm not in _NORMS:
+            raise InvalidParameterError(f'norm={self.norm!r}; needed: "l1", "l2" or None')
 
     def idf(self, features: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
         """Weights of features, O(log v) each.

@@ -32,7 +32,7 @@ from streamkm.core.exceptions import (
 )
 from streamkm.passes.predict import nearest_labels
 from streamkm.sources.documents.hashed import TfIdfRows
-from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
+from streamkm.text import BadDocumentError, FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
 from tests import naive
 from tests.contracts import Opened, RowSourceContract, SourceContract
@@ -283,7 +283,7 @@ def test_same_as_sklearn(smooth_idf, norm, sublinear_tf, dtype):
     hashing = FeatureHashing(n_features=M, norm=None, alternate_sign=not sublinear_tf, dtype=dtype)
     base = open_documents(documents, hashing=hashing, tfidf=False)
     options = {"smooth_idf": smooth_idf, "norm": norm, "sublinear_tf": sublinear_tf}
-    source = TfIdfRows(base, fit_idf(base, fit=IdfFit(**options)))
+    source = TfIdfRows(base, fit_idf(base, **options))
     counted = HashingVectorizer(n_features=M, norm=None, alternate_sign=not sublinear_tf, dtype=dtype)
     X = counted.transform(documents)
     if smooth_idf:
@@ -348,11 +348,15 @@ def test_frequencies_are_the_same_on_a_cluster(tmp_path, client):
 def test_saved_frequencies(tmp_path):
     source = open_documents(topic_texts(50)[0], hashing=FeatureHashing(n_features=M))
     path = tmp_path / "idf.npz"
-    for fit in (IdfFit(), IdfFit(smooth_idf=False, sublinear_tf=True, norm=None), IdfFit(norm="l1")):
-        tfidf = TfIdf(source.tfidf.frequencies, **vars(fit))
+    for options in ({}, {"smooth_idf": False, "sublinear_tf": True, "norm": None}, {"norm": "l1"}):
+        tfidf = TfIdf(source.tfidf.frequencies, **options)
         tfidf.save(path, overwrite=True)
         loaded = TfIdf.load(path)
-        assert (loaded.smooth_idf, loaded.sublinear_tf, loaded.norm) == (fit.smooth_idf, fit.sublinear_tf, fit.norm)
+        assert (loaded.smooth_idf, loaded.sublinear_tf, loaded.norm) == (
+            tfidf.smooth_idf,
+            tfidf.sublinear_tf,
+            tfidf.norm,
+        )
         assert loaded.frequencies.n_rows == 50
         np.testing.assert_array_equal(loaded.idf(np.arange(M)), tfidf.idf(np.arange(M)))
     with pytest.raises(OutputError, match=r"idf\.npz exists; pass overwrite"):
@@ -376,11 +380,11 @@ def test_what_cannot_be_weighted(tmp_path):
         TfIdfRows(open_source(np.eye(3)), tfidf)
     base = open_documents(["aa bb"], tfidf=False)
     with pytest.raises(InvalidParameterError, match=r"sublinear_tf takes .*norm='l2'\).*norm=None"):
-        fit_idf(base, fit=IdfFit(sublinear_tf=True))
+        fit_idf(base, sublinear_tf=True)
     with pytest.raises(InvalidParameterError, match="sublinear_tf"):
         open_documents(["aa bb"], tfidf=TfIdf(tfidf.frequencies, sublinear_tf=True))
     with pytest.raises(InvalidParameterError, match="norm='max'; needed"):
-        IdfFit(norm="max")
+        fit_idf(base, norm="max")
     X = sp.csr_array(np.array([[1.0, np.nan]]))
     with pytest.raises(InvalidInputError, match="NaN in row 0"):
         fit_idf(open_source(X))
@@ -478,7 +482,7 @@ def test_sublinear_counts_by_one_word():
     documents = topic_texts(80)[0]
     source = open_documents(documents, sublinear_tf=True)
     base = open_documents(documents, hashing=FeatureHashing(norm=None), tfidf=False)
-    wanted = TfIdfRows(base, fit_idf(base, fit=IdfFit(sublinear_tf=True)))
+    wanted = TfIdfRows(base, fit_idf(base, sublinear_tf=True))
     np.testing.assert_array_equal(rows_of(source, 2_000).data, rows_of(wanted, 2_000).data)
     with pytest.raises(InvalidParameterError, match="with tfidf=True only"):
         open_documents(documents, tfidf=False, sublinear_tf=True)

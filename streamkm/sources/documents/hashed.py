@@ -22,7 +22,7 @@ from streamkm.sources.base import Rows, RowSource, WrappedSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom
 from streamkm.sources.prepared import CachedRows, PreparedRows
-from streamkm.text import BadDocumentError, FeatureHashing, IdfFit, TfIdf
+from streamkm.text import BadDocumentError, FeatureHashing, TfIdf
 
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
 _TOKEN_BYTES = 72  # a token as a Python object in a list
@@ -179,10 +179,20 @@ def hashed_text(source: RowSource) -> HashedText | None:
 
 
 class TfIdfRows(WrappedSource):
-    """Rows of another source, weighted as they are read; `tfidf` takes 12-16 bytes for each feature that occurs."""
+    """Rows of another source, weighted as they are read; `tfidf` takes 12-16 bytes for each feature that occurs.
+
+    Raises InvalidInputError: dense rows. Raises InvalidParameterError: ``sublinear_tf`` for rows that hashing scales.
+    """
 
     def __init__(self, source: RowSource, tfidf: TfIdf) -> None:
-        check_weights(source, tfidf)
+        if not source.is_sparse:
+            raise InvalidInputError(f"{source.name} is dense; tf-idf needs sparse rows")
+        text = hashed_text(source)
+        if tfidf.sublinear_tf and text is not None and text.hashing.norm is not None:
+            raise InvalidParameterError(
+                f"sublinear_tf takes logarithms of counts, and FeatureHashing(norm={text.hashing.norm!r}) makes "
+                f"fractions of them; pass FeatureHashing(norm=None)"
+            )
         self.source = source
         made_with = {**(source.made_with or {}), "tfidf": tfidf.digest()}
         self.take_after(source, dtype=working_dtype(source.dtype), made_with=made_with, tfidf=tfidf)
@@ -203,18 +213,3 @@ class TfIdfRows(WrappedSource):
 
     def _weighted(self, rows: Rows) -> Rows:
         return Rows(self.tfidf.apply(rows.X), rows.places)
-
-
-def check_weights(source: RowSource, fit: IdfFit) -> None:
-    """Refuse rows that cannot be weighted.
-
-    Raises InvalidInputError: dense rows. Raises InvalidParameterError: ``sublinear_tf`` for rows that hashing scales.
-    """
-    if not source.is_sparse:
-        raise InvalidInputError(f"{source.name} is dense; tf-idf needs sparse rows")
-    text = hashed_text(source)
-    if fit.sublinear_tf and text is not None and text.hashing.norm is not None:
-        raise InvalidParameterError(
-            f"sublinear_tf takes logarithms of counts, and FeatureHashing(norm={text.hashing.norm!r}) makes "
-            f"fractions of them; pass FeatureHashing(norm=None)"
-        )
