@@ -28,11 +28,12 @@ from streamkm.fitting.documents import open_documents
 from streamkm.kernels.text import csv_numbers
 from streamkm.sources import open_source
 from streamkm.sources.arrow import number_values
+from streamkm.sources.chunks import Chunk
 from streamkm.sources.formats import file_format
 from streamkm.sources.tables import csv_files
 from streamkm.sources.tables.csv_files import CsvTable
 from streamkm.sources.tables.csv_format import NULLS
-from streamkm.sources.tables.files import OpenGroup, ParquetTable
+from streamkm.sources.tables.files import ParquetTable
 from streamkm.text import FeatureHashing
 from tests.contracts import Opened, RowSourceContract, SourceContract, assemble
 from tests.tables import cases, slow_but
@@ -217,15 +218,6 @@ def test_relations_of_duckdb(tmp_path):
 def test_text_in_frames_is_refused_with_its_place(frame):
     with pytest.raises(InvalidInputError, match=r"'city' .*'(Oslo|Rome|B, x)' in row 0.*categories=\"onehot\""):
         StreamKMeans(2).fit(frame)
-
-
-def test_a_stream_in_a_file_is_named(tmp_path):
-    with ipc.new_stream(tmp_path / "x.arrow", TABLE.schema) as writer:
-        writer.write_table(TABLE)
-    with pytest.raises(InvalidInputError, match=r"x\.arrow is a stream of Arrow, .* give pyarrow\.ipc\.open_stream"):
-        open_source(tmp_path / "x.arrow")
-    rows = ipc.open_stream(tmp_path / "x.arrow")
-    np.testing.assert_array_equal(whole(open_source(rows, **NUMBERS)), X)
 
 
 def test_a_reader_is_read_once():
@@ -708,24 +700,26 @@ class TestChunks:
 
     def test_rows_that_nobody_reads_are_not_waited_for(self, tmp_path):
         """However often other row groups are read to their ends meanwhile."""
-        frame = pd.DataFrame(np.arange(8e3).reshape(-1, 4), columns=list("abcd"))
-        write_parquet(tmp_path / "x.parquet", frame, 1000)
-        groups, path, names, ended = OpenGroup(), str(tmp_path / "x.parquet"), list("abcd"), threading.Event()
+        X = np.arange(8e3).reshape(-1, 4)
+        write_parquet(tmp_path / "x.parquet", pd.DataFrame(X, columns=list("abcd")), 1000)
+        source, ended = open_source(tmp_path / "x.parquet"), threading.Event()
+        chunks = [Chunk(0, 0, start, stop, 0) for start, stop in ((1000, 1500), (1500, 2000), (0, 10), (500, 510))]
 
         def others():
             while not ended.is_set():
-                groups.take(path, 1, 0, 1000, 1000, names)
+                for chunk in chunks[:2]:
+                    source.read(chunk)
 
         other = threading.Thread(target=others)
-        groups.take(path, 0, 0, 10, 1000, names)
-        reader = threading.Thread(target=lambda: read.extend(groups.take(path, 0, 500, 510, 1000, names)), daemon=True)
+        source.read(chunks[2])
+        reader = threading.Thread(target=lambda: read.append(source.read(chunks[3]).X), daemon=True)
         read = []
         other.start()
         reader.start()
         reader.join(20)
         ended.set()
         other.join()
-        assert sum(batch.num_rows for batch in read) == 10
+        np.testing.assert_array_equal(read, [X[500:510]])
 
 
 def test_remote_tables(tmp_path):

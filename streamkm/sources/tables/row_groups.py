@@ -6,6 +6,7 @@ How a piece is read, the module of its format knows.
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,7 @@ from streamkm.sources.tables.columns import (
 )
 
 LARGE_UNIT_BYTES = 16 << 20  # decoded; from here on a unit may be cut
+_OTHERS_S = 0.02  # that another thread may take until it comes for the rows in front of those that are wanted
 HEAD_ROWS = 1024  # that are looked at before rows are read
 
 
@@ -63,12 +65,13 @@ class BatchTable(RowSource):
 
     def _take(self, layout: TableSchema, options: TableOptions) -> None:
         """Read rows as a layout says, after a pass for the values of columns of text where it needs one."""
+        self._layout, self.id_column = layout, options.id_column
         if names := unknown_categories(layout, options):
             started = time.perf_counter()
             found, n_rows = found_values(names, self._columns(names))
             layout = one_hot(layout, found)
             self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes or 0, n_rows),)
-        self._layout, self.id_column = layout, options.id_column
+            self._layout = layout
         take_layout(self, layout)
 
     def _filled(self, batches: Iterable[Any], start: int, stop: int) -> Rows:
@@ -89,22 +92,41 @@ class BatchTable(RowSource):
         return {"format": self.form, **self._stored, **columns_text(self._layout)}
 
 
-class TableFile(NamedTuple):
-    """What a file says of its rows."""
+class PiecesInTurn:
+    """Pieces of large units, each read where the one in front of it ended. Thread-safe; pickles empty."""
 
-    schema: Any  # pyarrow.Schema
-    names: list[str]  # of its columns, which a damaged file may have of bytes that are no UTF-8
-    rows: list[int]  # of each unit of storage
+    def __init__(self) -> None:
+        self._turn = threading.Condition()
+        self._open: Any = None  # the unit, and its columns
+        self._at = -1  # row in front of which the batches stand; none after an error
+        self._batches: Iterator[Any] = iter(())
+        self._left: Any = None  # of a batch
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PiecesInTurn, ()
 
-class Run(NamedTuple):
-    """Units of one file that follow each other, and which of their rows are wanted."""
-
-    part: int
-    units: list[int]
-    skip: int
-    n_rows: int
-    n_stored: int  # rows of the units
+    def take(self, piece: range, unit: range, names: list[str], batches: Iterator[Any]) -> list[Any]:
+        """Take rows of a unit; waits while other threads come to the rows in front. `batches`: all of the unit."""
+        taken: list[Any] = []
+        with self._turn:
+            seen = -1
+            while seen < self._at < piece.start:
+                seen = self._at
+                self._turn.wait(_OTHERS_S)
+            at, self._at = self._at, -1
+            if self._open != (unit, names) or not unit.start <= at <= piece.start:
+                at, self._open, self._batches, self._left = unit.start, (unit, names), batches, None
+            while at < piece.stop:
+                batch = next(self._batches) if self._left is None else self._left
+                taken += sliced([batch], max(0, piece.start - at), piece.stop - max(piece.start, at))
+                held = min(batch.num_rows, piece.stop - at)
+                self._left = batch.slice(held) if held < batch.num_rows else None
+                at += held
+            if at == unit.stop:
+                self._open, self._batches = None, iter(())
+            self._at = at
+            self._turn.notify_all()
+        return taken
 
 
 class RowGroupTable(BatchTable, ChunkedSource):
@@ -121,22 +143,21 @@ class RowGroupTable(BatchTable, ChunkedSource):
     decodes = True
 
     def __init__(self, paths: Sequence[str], **given: Any) -> None:
-        options = read_options(given)
+        options, self._pieces = read_options(given), PiecesInTurn()
         self.files = self.paths = tuple(opened_path(path) for path in paths)
         self.name = name_of(self.paths)
         self.libraries = ("pyarrow", *remote_library(*self.paths))
-        found = [self._look(path) for path in self.paths]
-        self._names = [file.names for file in found]
-        rows = np.array([n_rows for file in found for n_rows in file.rows], np.int64)
-        self._parts = np.repeat(np.arange(len(found)), [len(file.rows) for file in found])
+        schemas, self._names, units = zip(*map(self._look, self.paths), strict=True)
+        rows = np.array([n_rows for of_file in units for n_rows in of_file], np.int64)
+        self._parts = np.repeat(np.arange(len(units)), [len(of_file) for of_file in units])
         self._begins = np.concatenate([[0], np.cumsum(rows)])
         self.n_rows: int = int(self._begins[-1])
         if self.n_rows == 0:
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
-        index = {name for file in found for name in index_of(file.schema.names, file.schema)}
+        index = {name for schema in schemas for name in index_of(schema.names, schema)}
         self._options = options = replace(options, index=tuple(index))
-        layout = self._lay_out([file.schema for file in found])
-        shares = [len(layout.columns) / max(1, len(file.schema)) for file in found]  # as if all columns were alike
+        layout = self._lay_out(schemas)
+        shares = [len(layout.columns) / max(1, len(schema)) for schema in schemas]  # as if all columns were alike
         self.n_bytes = sum(-int(-file_size(path) * share // 1) for path, share in zip(self.paths, shares, strict=True))
         self._take(layout, options)
         largest = int(rows.max()) * self._layout.row_bytes
@@ -148,32 +169,41 @@ class RowGroupTable(BatchTable, ChunkedSource):
         self._stored = {"chunks": f"{len(rows):,} {self.unit_name}"}
 
     @abstractmethod
-    def _look(self, path: str) -> TableFile:
-        """Read what a file says of itself."""
+    def _look(self, path: str) -> tuple[Any, list[str], list[int]]:
+        """The schema of a file, the names of its columns, and the rows of each unit.
+
+        A damaged file may have names of bytes that are no UTF-8.
+        """
 
     @abstractmethod
-    def _batches(self, run: Run, names: list[str]) -> Iterator[Any]:
-        """Yield the rows of a run, in order, as record batches of the named columns."""
+    def _batches(self, part: int, units: list[int], names: list[str]) -> Iterator[Any]:
+        """Yield the rows of units of a file, in order, as record batches of the named columns."""
 
-    def _rows(self, runs: Iterable[Run], names: list[str]) -> Iterator[Any]:
-        """Yield the rows of runs, with the keys of folders."""
-        for run in runs:
-            keys = self._options.keys_of(run.part)
-            stored = without(names, keys) or without(self._names[run.part], keys)[:1]
-            yield from (with_keys(batch, names, keys) for batch in self._batches(run, stored))
+    def _rows(self, start: int, stop: int, names: list[str]) -> Iterator[Any]:
+        """Yield rows start..stop-1, with the keys of folders."""
+        while start < stop:
+            unit = int(np.searchsorted(self._begins, start, side="right")) - 1
+            part = int(self._parts[unit])
+            first, behind = np.searchsorted(self._parts, [part, part + 1]).tolist()
+            behind = min(behind, int(np.searchsorted(self._begins, stop)))
+            begin, end = self._begins[[unit, behind]].tolist()
+            keys = self._options.keys_of(part)
+            stored = without(names, keys) or without(self._names[part], keys)[:1]
+            batches = self._batches(part, list(range(unit - first, behind - first)), stored)
+            for batch in sliced(batches, start - begin, min(stop, end) - start):
+                yield with_keys(batch, names, keys)
+            start = end
 
     def _columns(self, names: list[str]) -> Iterator[Any]:
-        return self._rows(self._runs(0, self.n_rows), names)
+        return self._rows(0, self.n_rows, names)
 
-    def _lay_out(self, schemas: list[Any]) -> TableSchema:
+    def _lay_out(self, schemas: Sequence[Any]) -> TableSchema:
         import pyarrow as pa
 
         options = self._options
         made: dict[tuple[str, ...], TableSchema] = {}
         known = [[*names, *without([*options.keys_of(i)], names)] for i, names in enumerate(self._names)]
         chosen = choose(known[0], options, self.paths[0])
-        # what is no feature is shown by the first rows there are
-        first_part = int(self._parts[np.flatnonzero(np.diff(self._begins))[0]])
         for part, schema in enumerate(schemas):
             path = self.paths[part]
             check_file(known[part], known[0], options, path, self.paths[0])
@@ -184,8 +214,7 @@ class RowGroupTable(BatchTable, ChunkedSource):
             fields = {name: stored[name] for name in chosen}
             key = tuple(map(str, fields.values()))
             if key not in made:
-                head = partial(self._head, part if made else first_part)
-                made[key] = lay_out(known[part], fields, options, path, head)
+                made[key] = lay_out(known[part], fields, options, path, partial(self._head, part))
         first, *others = made.values()
         for column, other in (pair for layout in others for pair in zip(layout.columns, first.columns, strict=True)):
             if (column.kind, column.width) != (other.kind, other.width):
@@ -196,9 +225,9 @@ class RowGroupTable(BatchTable, ChunkedSource):
         return replace(first, dtype=np.result_type(*(layout.dtype for layout in made.values())))
 
     def _head(self, part: int, names: list[str]) -> Any:
-        """The first rows of a file, as a table; none of one that has none."""
-        start, stop = self._begins[np.searchsorted(self._parts, [part, part + 1])].tolist()
-        return head_of(self._rows(self._runs(start, min(stop, start + HEAD_ROWS)), names), names)
+        """The first rows from the begin of a file on, of one file."""
+        start = int(self._begins[np.searchsorted(self._parts, part)])
+        return head_of(self._rows(start, min(self.n_rows, start + HEAD_ROWS), names), names)
 
     def chunks(self, target_bytes: int) -> Sequence[Chunk]:
         """Join units that are small, through the ends of files, and cut large ones where they can be; O(chunks)."""
@@ -221,22 +250,15 @@ class RowGroupTable(BatchTable, ChunkedSource):
 
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk; see `ChunkedSource.read`."""
-        batches = self._rows(self._runs(chunk.start, chunk.stop), self._layout.names)
-        rows = self._filled(batches, chunk.start, chunk.stop)
+        start, stop, names = chunk.start, chunk.stop, self._layout.names
+        number = int(np.searchsorted(self._begins, start, side="right"))
+        unit = range(*self._begins[number - 1 : number + 1].tolist())
+        batches: Iterable[Any] = self._rows(start, stop, names)
+        if len(unit) > stop - start:
+            batches = self._pieces.take(range(start, stop), unit, names, self._rows(unit.start, unit.stop, names))
+        rows = self._filled(batches, start, stop)
         pyarrow(self.name).default_memory_pool().release_unused()  # each thread's own would stay otherwise
         return rows
-
-    def _runs(self, start: int, stop: int) -> Iterator[Run]:
-        """Stored units that hold rows start..stop-1, those of a file together."""
-        while start < stop:
-            unit = int(np.searchsorted(self._begins, start, side="right")) - 1
-            part = int(self._parts[unit])
-            first, behind = np.searchsorted(self._parts, [part, part + 1]).tolist()
-            behind = min(behind, int(np.searchsorted(self._begins, stop)))
-            begin, end = self._begins[[unit, behind]].tolist()
-            n_rows = min(stop, end) - start
-            yield Run(part, list(range(unit - first, behind - first)), start - begin, n_rows, end - begin)
-            start += n_rows
 
     def describe(self, place: int) -> str:
         """Say where a row is: ``row 7 of x.parquet``, by its number in the file."""
