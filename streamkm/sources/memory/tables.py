@@ -7,7 +7,7 @@ pyarrow are asked in words of their own. Imports pyarrow alone.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -21,15 +21,9 @@ from streamkm.sources.base import ChunkedSource, Rows, RowSource
 from streamkm.sources.chunks import Chunk
 from streamkm.sources.dense import cut_rows
 from streamkm.sources.frames import frame_table
-from streamkm.sources.tables.columns import (
-    TableOptions,
-    read_options,
-)
+from streamkm.sources.tables.columns import read_options
 from streamkm.sources.tables.files import ParquetTable
 from streamkm.sources.tables.row_groups import BatchTable
-
-Batches = Callable[[list[str] | None], Iterator[Any]]
-"""Gives record batches, or tables, of some columns, None: of all; begins anew each time."""
 
 _BATCH_ROWS = 1 << 16
 _ONCE = 'write it to a file, pass what makes it, or give values of one-hot columns: categories={"column": [...]}'
@@ -103,11 +97,10 @@ def _rounded(values: NDArray[Any]) -> NDArray[Any]:
 
 
 class BatchStream(BatchTable):
-    """Rows of record batches that come in order.
+    """Rows of record batches that come in order: of a lazy frame, a dataset, or anything with an Arrow stream.
 
-    `batches`: see `Batches`. `name`, `form`: what messages call it, and what it is, for people. `replayable`: whether
-    `batches` can begin anew. Raises InvalidInputError: columns that are no features; by `stream`: a second pass over
-    what can be read once, no rows.
+    Raises InvalidInputError: no table, columns that are no features; by `stream`: a second pass over what can be read
+    once, no rows.
     """
 
     in_process = True
@@ -116,18 +109,46 @@ class BatchStream(BatchTable):
     read_factor = 2.0
     libraries = ("pyarrow",)
 
-    def __init__(
-        self, batches: Batches, schema: Any, options: TableOptions, *, name: str, form: str, replayable: bool
-    ) -> None:
-        self.name, self.form, self.replayable = name, form + ("" if replayable else ", read once only"), replayable
-        self._batches, self._passes = batches, PassHash()
-        self._once: Any = None if replayable else batches(None)
-        self._take_schema(schema, options, self._first)
+    def __init__(self, X: Any, **options: Any) -> None:
+        kind = f"{type(X).__module__.partition('.')[0].lstrip('_')} {type(X).__name__}"
+        pa = pyarrow(kind)
+        self._X, self._passes = X, PassHash()
+        self.name, self.form = type(X).__name__, f"a stream of batches ({kind})"
+        self.replayable = not (hasattr(X, "read_next_batch") or hasattr(X, "__next__"))
+        if hasattr(X, "collect_schema"):
+            self.name, schema = "lazy frame", X.head(0).collect().to_arrow().schema
+        elif hasattr(X, "get_fragments"):
+            schema = X.schema
+        else:
+            try:
+                self._begun: Any = pa.RecordBatchReader.from_stream(X)
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise InvalidInputError(f"{kind} is no table: {error}; pass {_KNOWN_STREAMS}") from error
+            schema = self._begun.schema
+        self._once = None if self.replayable else self._batches(None)
+        self.form += "" if self.replayable else ", read once only"
+        self._take_schema(schema, read_options(options), self._first)
         self.producer_bytes = WORKING_BYTES + 2 * _BATCH_ROWS * self._layout.row_bytes
+
+    def _started(self, names: list[str] | None) -> Iterable[Any]:
+        X = self._X
+        if hasattr(X, "collect_schema"):
+            how = {"chunk_size": _BATCH_ROWS, "maintain_order": True, "engine": "streaming"}
+            return (piece.to_arrow() for piece in X.select(names).collect_batches(**how))
+        if hasattr(X, "get_fragments"):
+            how = {"batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
+            return iter(X.to_batches(columns=names, **how))
+        reader, self._begun = self._begun or pyarrow(self.name).RecordBatchReader.from_stream(X), None
+        return reader if names is None else (batch.select(names) for batch in reader)
+
+    def _batches(self, names: list[str] | None) -> Iterator[Any]:
+        """Batches that begin anew, of some columns; None: of all."""
+        with guarded(self.name, self.form):
+            yield from (batch for batch in self._started(names) if batch.num_rows)
 
     def _first(self, names: list[str]) -> Iterator[Any]:
         """The first batch; that of a stream that comes once is kept for its pass."""
-        if self.replayable:
+        if self._once is None:
             return self._batches(names)
         first = [*islice(self._once, 1)]
         self._once = chain(first, self._once)
@@ -160,50 +181,16 @@ class BatchStream(BatchTable):
 
 
 def open_stream(X: Any, **options: Any) -> RowSource:
-    """Open what gives record batches; see `open_source` for options.
+    """Open what gives record batches; datasets of plain Parquet files are read by their row groups.
 
-    Datasets of plain Parquet files are read by their row groups. Raises InvalidInputError, InvalidParameterError,
-    MissingDependencyError.
+    See `open_source` for options. Raises InvalidInputError, InvalidParameterError, MissingDependencyError.
     """
-    kind = f"{type(X).__module__.partition('.')[0].lstrip('_')} {type(X).__name__}"
-    pa = pyarrow(kind)
-    name, form = type(X).__name__, f"a stream of batches ({kind})"
-    if hasattr(X, "collect_schema"):
-        name, form, schema = "lazy frame", kind, X.head(0).collect().to_arrow().schema
-    elif hasattr(X, "get_fragments"):
-        if _has_row_groups(X):
-            return ParquetTable(X.files, **options)
-        name, form, schema = "dataset", kind, X.schema
-    else:
-        try:
-            readers = [pa.RecordBatchReader.from_stream(X)]
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise InvalidInputError(f"{kind} is no table: {error}; pass {_KNOWN_STREAMS}") from error
-        schema = readers[0].schema
-
-    def started(names: list[str] | None) -> Iterable[Any]:
-        if name == "lazy frame":
-            how = {"chunk_size": _BATCH_ROWS, "maintain_order": True, "engine": "streaming"}
-            return (piece.to_arrow() for piece in X.select(names).collect_batches(**how))
-        if name == "dataset":
-            how = {"batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
-            return iter(X.to_batches(columns=names, **how))
-        reader = readers.pop() if readers else pa.RecordBatchReader.from_stream(X)
-        return reader if names is None else (batch.select(names) for batch in reader)
-
-    def batches(names: list[str] | None) -> Iterator[Any]:
-        with guarded(name, form):
-            yield from (batch for batch in started(names) if batch.num_rows)
-
-    replayable = not (hasattr(X, "read_next_batch") or hasattr(X, "__next__"))
-    return BatchStream(batches, schema, read_options(options), name=name, form=form, replayable=replayable)
+    return ParquetTable(X.files, **options) if _has_row_groups(X) else BatchStream(X, **options)
 
 
 def _has_row_groups(X: Any) -> bool:
-    """Whether a dataset is one of whole local Parquet files of the same columns."""
-    from pyarrow import fs
-
-    is_local = isinstance(getattr(X, "filesystem", None), fs.LocalFileSystem) and getattr(X, "files", None)
-    if not is_local or X.format.default_extname != "parquet" or getattr(X, "_scan_options", None):
+    """Whether a value is a dataset of whole local Parquet files of the same columns."""
+    if not hasattr(X, "get_fragments") or getattr(X, "_scan_options", None) or not getattr(X, "files", None):
         return False
-    return all(set(X.schema.names) == set(each.physical_schema.names) for each in X.get_fragments())
+    is_local = X.filesystem.type_name == "local" and X.format.default_extname == "parquet"
+    return is_local and all({*X.schema.names} == {*each.physical_schema.names} for each in X.get_fragments())
