@@ -21,9 +21,6 @@ from streamkm.core.exceptions import InvalidInputError, MissingDependencyError, 
 from streamkm.sources.local import unchanged
 from streamkm.sources.remote import Address, RemoteFile
 
-_DAY_SECONDS = 24 * 60 * 60
-_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # units of Arrow's types
-
 Describe = Callable[[int], str]
 """Says where a row is: ``row 17 of x.parquet``."""
 
@@ -109,18 +106,12 @@ def value_dtype(kind: Any) -> tuple[np.dtype[Any] | None, bool]:
 
 def is_category(kind: Any) -> bool:
     """Whether an Arrow type holds text."""
-    from pyarrow import types
-
-    kind = _plain(kind)
-    return bool(types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view")
+    return str(_plain(kind)) in ("string", "large_string", "string_view")
 
 
 def is_date(kind: Any) -> bool:
     """Whether an Arrow type holds dates, moments, times of day or durations."""
-    from pyarrow import types
-
-    kind = _plain(kind)
-    return bool(types.is_temporal(kind)) and _per_day(kind) > 0
+    return _per_day(_plain(kind)) > 0
 
 
 def _plain(kind: Any) -> Any:
@@ -142,64 +133,50 @@ def day_numbers(values: Any) -> NDArray[np.float64]:
 
 
 def _per_day(kind: Any) -> int:
-    """How many of its units a temporal type has a day; 0 for intervals of months, which have no length."""
-    from pyarrow import types
-
-    if types.is_date32(kind):
-        return 1
-    if types.is_date64(kind):
-        return _DAY_SECONDS * 1000
-    return _DAY_SECONDS * _A_SECOND[kind.unit] if hasattr(kind, "unit") else 0
+    """How many of its units a temporal type has a day; 0 for intervals of months, which have no length, and others."""
+    unit = {"date32[day]": "D", "date64[ms]": "ms"}.get(str(kind)) or getattr(kind, "unit", None)
+    return 0 if unit is None else int(np.timedelta64(1, "D") / np.timedelta64(1, unit))
 
 
-def fill_vectors(out: NDArray[Any], values: Any, name: str, describe: Describe, first: int) -> None:
-    """Write the lists of an Arrow array; see `TableSchema.matrix`."""
-    import pyarrow as pa
+def vector_rows(values: Any, column: Column, dtype: np.dtype[Any], describe: Describe, first: int) -> NDArray[Any]:
+    """Lists of an Arrow array as rows, NaN for null; `dtype` holds them. See `TableSchema.matrix`."""
+    from pyarrow import compute
 
-    width = out.shape[1]
-    valid = validity(values)
-    if not isinstance(values, pa.FixedSizeListArray):
-        lengths = stored_numbers(values.value_lengths())
-        if len(wrong := np.flatnonzero(valid & (lengths != width))):
-            raise InvalidInputError(
-                f"column {name!r} has a list of {lengths[wrong[0]]:,} values in {describe(first + int(wrong[0]))}, and "
-                f"its first has {width:,}; needed: vectors of one length"
-            )
+    valid, width, name = validity(values), column.width, column.name
+    lengths = stored_numbers(compute.list_value_length(values))
+    if len(wrong := np.flatnonzero(valid & (lengths != width))):
+        raise InvalidInputError(
+            f"column {name!r} has a list of {lengths[wrong[0]]:,} values in {describe(first + int(wrong[0]))}, and its "
+            f"first has {width:,}; needed: vectors of one length"
+        )
     rows = number_values(values.flatten()).reshape(-1, width)
-    if out.dtype.kind != "f":
-        missing = ~valid
-        missing[valid] = np.isnan(rows).any(axis=1)
-        if missing.any():
-            raise InvalidInputError(
-                f"column {name!r} has a null in {describe(first + int(missing.argmax()))}, and {out.dtype} holds no "
-                f'NaN; pass dtype="float32"'
-            )
-    if valid.all():
-        out[...] = rows
-    else:
-        out[valid], out[~valid] = rows, np.nan
+    if not valid.all():
+        given, rows = rows, np.full((len(values), width), np.nan)
+        rows[valid] = given
+    if dtype.kind != "f" and rows.dtype.kind == "f":
+        row = int(np.isnan(rows).any(axis=1).argmax())
+        raise InvalidInputError(
+            f'column {name!r} has a null in {describe(first + row)}, and {dtype} holds no NaN; pass dtype="float32"'
+        )
+    return rows
 
 
-def fill_one_hot(
-    out: NDArray[Any], column: Column, values: Any, describe: Describe, first: int, unseen: Unseen
-) -> None:
-    """Write the features of an Arrow array of text; see `TableSchema.matrix`."""
+def one_hot_rows(values: Any, column: Column, unseen: Unseen, describe: Describe, first: int) -> NDArray[np.uint8]:
+    """Features of an Arrow array of text: none for null. See `TableSchema.matrix`."""
     codes, distinct = encoded(values)
-    known = {value: number for number, value in enumerate(column.values or ())}
-    places = np.array([known.get(value, -1) for value in distinct] + [-2])  # the last is that of nulls
-    found = places[codes]
-    if unseen == "raise" and (found == -1).any():
-        row = int(np.argmax(found == -1))
+    width, known = column.width, {value: number for number, value in enumerate(column.values or ())}
+    features = np.array([known.get(value, width) for value in distinct] + [width + 1])[codes]
+    is_new = features == width
+    if unseen == "raise" and is_new.any():
+        row = int(np.argmax(is_new))
         raise InvalidInputError(
             f"column {column.name!r} has the value {distinct[codes[row]]!r} in {describe(first + row)}, which is none "
             f'of its {len(known):,} categories; pass categories_unseen="ignore" to give it none of them, or fit with a '
             f"mapping of all values of the column"
         )
     with _COUNTING:
-        UNSEEN[column.name] += int(np.count_nonzero(found == -1))
-    out[...] = 0
-    rows = np.flatnonzero(found >= 0)
-    out[rows, found[rows]] = 1
+        UNSEEN[column.name] += int(np.count_nonzero(is_new))
+    return np.eye(width + 2, width, dtype=np.uint8)[features]
 
 
 def encoded(values: Any) -> tuple[NDArray[np.int64], list[str]]:
@@ -226,7 +203,7 @@ def number_values(values: Any) -> NDArray[Any]:
     from pyarrow import types
 
     values = _decoded(values)
-    if types.is_temporal(values.type):
+    if _per_day(values.type):
         return day_numbers(values)
     if types.is_boolean(values.type):
         values = values.cast("uint8")
@@ -270,18 +247,7 @@ def null_words(values: Any, words: Sequence[str]) -> Any:
 
 def one_chunk(values: Any) -> Any:
     """An Arrow array, of one that may be in pieces."""
-    return joined(values.chunks, values.type) if hasattr(values, "chunks") else values
-
-
-def joined(arrays: Sequence[Any], kind: Any = None) -> Any:
-    """One Arrow array of several."""
-    import pyarrow as pa
-
-    if len(arrays) == 1:
-        return arrays[0]
-    if kind is not None and not arrays:
-        return pa.array([], kind)
-    return pa.concat_arrays([_decoded(each) for each in arrays])  # pieces may have dictionaries of their own
+    return values.combine_chunks() if hasattr(values, "chunks") else values
 
 
 def _decoded(values: Any) -> Any:

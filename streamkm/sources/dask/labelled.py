@@ -29,7 +29,7 @@ from streamkm.sources.tables.columns import (
     read_options,
     unknown_categories,
 )
-from streamkm.sources.tables.row_groups import described_table, found_values
+from streamkm.sources.tables.row_groups import described_table, gather_values
 
 NAME = "dask data frame"
 
@@ -150,7 +150,9 @@ def _rows(fields: Mapping[str, Any], layout: TableSchema, frame: Any, number: in
 
 def _texts(fields: Mapping[str, Any], frame: Any) -> dict[str, dict[str, None]]:
     """The values of the text columns of a partition, as far as they may be one-hot."""
-    return found_values(list(frame.columns), [_table(fields, frame)])[0]
+    found: dict[str, dict[str, None]] = {name: {} for name in frame.columns}
+    gather_values(found, _table(fields, frame))
+    return found
 
 
 def _partitions(frame: Any) -> list[Any]:

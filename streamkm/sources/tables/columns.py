@@ -15,7 +15,6 @@ from typing import Any, get_args
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from streamkm.core.display import near_hint
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
@@ -25,21 +24,20 @@ from streamkm.sources.arrow import (
     Column,
     Describe,
     Unseen,
-    fill_one_hot,
-    fill_vectors,
     hash_entries,
     is_category,
     is_date,
     number_values,
     one_chunk,
+    one_hot_rows,
     value_dtype,
+    vector_rows,
 )
 from streamkm.sources.frames import check_same_columns, index_of
 from streamkm.sources.tables.csv_format import is_number
 
 _SHOWN_COLUMNS = 12
 _COMMA, _DELIMITED = re.compile(r"[-+]?\d+,\d+$"), re.compile(r"[-.\d]+([;|\t ])[-.\d]")  # numbers in text
-_BLOCK_BYTES = 1 << 18  # of rows that are filled column by column while they are in the cache
 
 
 class HeadRead(Exception):  # noqa: N818
@@ -94,12 +92,10 @@ class TableSchema:
             return None
         names: list[str] = []
         for column in self.columns:
-            if column.kind == "vector":
-                names += [f"{column.name}[{i}]" for i in range(column.width)]
-            elif column.kind == "category":
-                names += [f"{column.name}={value}" for value in column.values or ()]
-            else:
-                names.append(column.name)
+            of_vector = [f"[{i}]" for i in range(column.width)]
+            of_values = [f"={value}" for value in column.values or ()]
+            ends = {"vector": of_vector, "category": of_values}.get(column.kind, [""])
+            names += [column.name + end for end in ends]
         return tuple(names + [f"hash {i}" for i in range(self.n_hashed)])
 
     @property
@@ -134,25 +130,18 @@ class TableSchema:
         dense, first = np.empty((n_rows, self.n_features - self.n_hashed), self.dtype), 0
         hashed = [np.empty((2, 0), np.int32)]  # row and feature of each hashed category
         for batch in batches:
-            out = dense[first : first + batch.num_rows]
-            numbers: list[tuple[int, NDArray[Any]]] = []
-            at = 0
+            out, at = dense[first : first + batch.num_rows], 0
             for column in self.columns:
                 values = one_chunk(batch.column(column.name))
                 if column.kind == "vector":
-                    fill_vectors(out[:, at : at + column.width], values, column.name, describe, first)
+                    out[:, at : at + column.width] = vector_rows(values, column, self.dtype, describe, first)
                 elif column.kind != "category":
-                    numbers.append((at, number_values(values)))
+                    out[:, at] = number_values(values)
                 elif column.values is None:
                     hashed.append(hash_entries(column.name, values, self.n_hashed, first))
                 else:
-                    fill_one_hot(out[:, at : at + column.width], column, values, describe, first, self.unseen)
+                    out[:, at : at + column.width] = one_hot_rows(values, column, self.unseen, describe, first)
                 at += column.width
-            # a row's features lie together: a block of rows stays in the cache while its columns are filled
-            rows = max(64, _BLOCK_BYTES // max(1, dense.strides[0]))
-            for start in range(0, len(out), rows):
-                for position, held in numbers:
-                    out[start : start + rows, position] = held[start : start + rows]
             first += batch.num_rows
         if not self.is_sparse:
             return dense

@@ -67,8 +67,12 @@ class BatchTable(RowSource):
         """Read rows as a layout says, after a pass for the values of columns of text where it needs one."""
         self._layout, self.id_column = layout, options.id_column
         if names := unknown_categories(layout, options):
-            started = time.perf_counter()
-            found, n_rows = found_values(names, self._columns(names))
+            started, n_rows = time.perf_counter(), 0
+            found: dict[str, dict[str, None]] = {name: {} for name in names}
+            for batch in self._columns(names):
+                n_rows += batch.num_rows
+                if not gather_values(found, batch):
+                    break
             layout = one_hot(layout, found)
             self.stages_before = (Stage("categories", time.perf_counter() - started, self.n_bytes or 0, n_rows),)
             self._layout = layout
@@ -157,8 +161,8 @@ class RowGroupTable(BatchTable, ChunkedSource):
         index = {name for schema in schemas for name in index_of(schema.names, schema)}
         self._options = options = replace(options, index=tuple(index))
         layout = self._lay_out(schemas)
-        shares = [len(layout.columns) / max(1, len(schema)) for schema in schemas]  # as if all columns were alike
-        self.n_bytes = sum(-int(-file_size(path) * share // 1) for path, share in zip(self.paths, shares, strict=True))
+        share = min(1.0, len(layout.columns) / max(1, *map(len, schemas)))  # as if all columns were alike
+        self.n_bytes = -int(-sum(map(file_size, self.paths)) * share // 1)
         self._take(layout, options)
         largest = int(rows.max()) * self._layout.row_bytes
         self.shared_bytes = largest if self.splits and largest >= LARGE_UNIT_BYTES else 0
@@ -291,17 +295,6 @@ def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:
     for name, values in found.items():
         values.update(dict.fromkeys(encoded(one_chunk(batch.column(name)))[1]))
     return all(len(values) <= MOST_VALUES for values in found.values())
-
-
-def found_values(names: Sequence[str], batches: Iterable[Any]) -> tuple[dict[str, dict[str, None]], int]:
-    """Values of columns of text in batches, as far as they may be one-hot, and the number of rows."""
-    found: dict[str, dict[str, None]] = {name: {} for name in names}
-    n_rows = 0
-    for batch in batches:
-        n_rows += batch.num_rows
-        if not gather_values(found, batch):
-            break
-    return found, n_rows
 
 
 def take_layout(source: RowSource, layout: TableSchema) -> None:
