@@ -98,9 +98,9 @@ def by_names(source: RowSource, names: Any) -> ChosenColumns:
 
 def columns_of(X: Matrix, numbers: NDArray[np.int64]) -> Matrix:
     """Chosen columns of rows, in their order; O(nnz + d). Of CSR rows, indices rise."""
-    if isinstance(X, np.ndarray):
-        return np.ascontiguousarray(X[:, numbers])
     out = X[:, numbers]
+    if isinstance(out, np.ndarray):
+        return np.ascontiguousarray(out)
     out.sort_indices()
     return out
 

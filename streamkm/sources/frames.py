@@ -54,16 +54,14 @@ def index_of(names: Sequence[Any], schema: Any = None) -> tuple[Any, ...]:
     A CSV file names the levels of an index without names "" at its beginning. pandas reads these as "Unnamed: 0",
     polars reads the second as "_duplicated_0".
     """
-    told: Any = None
-    with suppress(ValueError):  # damaged metadata
-        told = getattr(schema, "pandas_metadata", None)
-    columns = told.get("index_columns") if isinstance(told, dict) else None
-    found = [name for name in columns if isinstance(name, str)] if isinstance(columns, list) else []
+    found: list[str] = []
+    with suppress(AttributeError, LookupError, TypeError, ValueError):  # no metadata, or damaged ones
+        found = [name for name in schema.pandas_metadata["index_columns"] if name in names]
     n_leading = next(
         (i for i, name in enumerate(names) if name not in ("", f"Unnamed: {i}", f"_duplicated_{i - 1}")), 0
     )
     levels = [name for name in names if isinstance(name, str) and _INDEX.fullmatch(name)]
-    return tuple(dict.fromkeys([*names[:n_leading], *levels, *(name for name in found if name in names)]))
+    return tuple(dict.fromkeys([*names[:n_leading], *levels, *found]))
 
 
 def without_index(X: Any, known: Any = None) -> Any:
@@ -126,21 +124,15 @@ def check_same_columns(names: tuple[str, ...] | None, wanted: tuple[str, ...] | 
     """
     if names is None or wanted is None or names == wanted:
         return
-    if sorted(names) == sorted(wanted):
+    here, needed = Counter(names), Counter(wanted)
+    differing = (("without", [*(needed - here)]), ("with", [*(here - needed)]))
+    parts = [f"{word} {', '.join(map(repr, few[:5]))}" for word, few in differing if few]
+    found = f"not those of {before}: {' and '.join(parts)}"
+    if not parts:
         at = next(i for i, (name, other) in enumerate(zip(names, wanted, strict=True)) if name != other)
-        raise InvalidInputError(
-            f"the feature names of {what} are in another order than those of {before}: column {at} is {names[at]!r}, "
-            f"needed {wanted[at]!r}; select the columns in that order"
-        )
-    here, there = set(names), set(wanted)
-    missing = [name for name in wanted if name not in here]
-    unknown = [name for name in names if name not in there]
-    parts = [
-        f"{text} {', '.join(map(repr, few[:5]))}" for text, few in (("without", missing), ("with", unknown)) if few
-    ]
+        found = f"in another order than those of {before}: column {at} is {names[at]!r}, needed {wanted[at]!r}"
     raise InvalidInputError(
-        f"the feature names of {what} are not those of {before}: {' and '.join(parts) or 'some stand there twice'}; "
-        f"needed: {len(wanted):,} columns, the same in the same order"
+        f"the feature names of {what} are {found}; needed: {len(wanted):,} columns, the same in the same order"
     )
 
 

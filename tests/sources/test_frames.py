@@ -106,7 +106,7 @@ def test_frames_one_after_the_other():
         (("a", "b"), "without 'c'"),
         (("a", "b", "x"), "without 'c' and with 'x'"),
         (("a", "b", "c", "x"), "with 'x'"),
-        (("a", "b", "c", "c"), "twice"),
+        (("a", "b", "c", "c"), "with 'c'"),
         (("b", "a", "c"), "column 0 is 'b', needed 'a'"),
     ],
 )

@@ -29,7 +29,7 @@ from streamkm.sources.tables.columns import (
     read_options,
     unknown_categories,
 )
-from streamkm.sources.tables.row_groups import described_table, gather_values
+from streamkm.sources.tables.row_groups import gather_values, take_layout
 
 NAME = "dask data frame"
 
@@ -77,10 +77,6 @@ class DaskTable(DaskSource):
         pa, options = pyarrow(NAME), read_options(given)
         is_named = all(isinstance(name, str) for name in frame.columns)
         frame = frame if is_named else frame.rename(columns=str)
-        asked = {options.id_column, *options.exclude, *(options.columns or ())} - {*frame.columns}
-        levels = (frame.index.name,) if frame.index.name else ("__index_level_0__", "__null_dask_index__")
-        if level := next((name for name in levels if name in asked), None):  # as Parquet calls the index
-            frame = frame.rename_axis(index=level).reset_index()
         known = list(frame.columns)
         chosen = choose(known, options, NAME)
         sparse = {name: kind.subtype for name, kind in frame.dtypes.items() if hasattr(kind, "subtype")}
@@ -95,20 +91,15 @@ class DaskTable(DaskSource):
         fields = dict(zip(schema.names, plain, strict=True))
         layout = lay_out(known, fields, options, NAME, lambda names: _table(fields, frame[names].head()), is_named)
         if names := unknown_categories(layout, options):
-            texts = [part.pipe(partial(_texts, fields)) for part in _partitions(frame[names])]
-            found = compute(*texts)
+            found = compute(*[part.pipe(partial(_texts, fields)) for part in _partitions(frame[names])])
             layout = one_hot(layout, {name: {*chain(*(part[name] for part in found))} for name in names})
         kind = sp.csr_array if layout.is_sparse else np.empty
         rows = partial(_rows, fields, layout)
-        values = array_of_parts(
-            [part.pipe(rows, number) for number, part in enumerate(_partitions(frame[layout.names]))],
-            (math.nan, layout.n_features),
-            layout.dtype,
-            kind((0, layout.n_features), dtype=layout.dtype),
-        )
-        super().__init__(values, name=NAME)
-        self.feature_names, self.made_with = layout.feature_names, described_table(layout) if given else None
-        self.id_column, self.has_long_integers = options.id_column, layout.has_long_integers
+        parts = [part.pipe(rows, number) for number, part in enumerate(_partitions(frame[layout.names]))]
+        width, dtype = layout.n_features, layout.dtype
+        super().__init__(array_of_parts(parts, (math.nan, width), dtype, kind((0, width), dtype=dtype)), name=NAME)
+        take_layout(self, layout)
+        self.id_column, self.made_with = options.id_column, self.made_with if given else None
         self._id_values = None if self.id_column is None else frame[self.id_column]
 
     def ids(self) -> Iterator[Any]:

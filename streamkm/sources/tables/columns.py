@@ -158,10 +158,10 @@ _WORDS = {"dtype": ("float32", "float64"), "categories_unseen": get_args(Unseen)
 def read_options(options: Mapping[str, Any]) -> TableOptions:
     """Check what was given of columns. Raises InvalidParameterError."""
     categories = options.get("categories")
-    hows: list[Any] = [categories]
     if isinstance(categories, Mapping):
-        hows = [how if isinstance(how, str) else tuple(map(str, how)) for how in categories.values()]
-        categories = dict(zip(map(str, categories), hows, strict=True))
+        given = categories.items()
+        categories = {str(name): how if isinstance(how, str) else tuple(map(str, how)) for name, how in given}
+    hows = [*categories.values()] if isinstance(categories, dict) else [categories]
     words = (None, "onehot", "hash", HeadRead)
     if any(how not in words and not (isinstance(categories, dict) and isinstance(how, tuple)) for how in hows):
         raise InvalidParameterError(
@@ -275,13 +275,13 @@ def lay_out(
     for column, kind in fields.items():
         dtype, is_vector = value_dtype(kind)
         how = options.encoding_of(column)
-        if isinstance(how, tuple):
-            columns.append(Column(column, "category", np.dtype(object), len(how), how))
-        elif how and (is_category(kind) or isinstance(options.categories, Mapping)):
-            columns.append(Column(column, "category", np.dtype(object), 0))
+        if how and (is_category(kind) or isinstance(options.categories, Mapping)):
+            values = how if isinstance(how, tuple) else None
+            columns.append(Column(column, "category", np.dtype(object), len(values or ()), values))
+        elif dtype is not None and is_vector:
+            columns.append(Column(column, "vector", dtype, _vector_width(column, kind, name, head)))
         elif dtype is not None:
-            width = _vector_width(column, kind, name, head) if is_vector else 1
-            columns.append(Column(column, "vector" if is_vector else "number", dtype, width))
+            columns.append(Column(column, "number", dtype))
         elif options.has_days and is_date(kind):
             columns.append(Column(column, "date", np.dtype(np.float64)))
         else:
@@ -332,7 +332,7 @@ def unknown_categories(layout: TableSchema, options: TableOptions) -> list[str]:
 def _refusal(column: str, kind: Any, name: str, head: Callable[[list[str]], Any]) -> str:
     values = [value.as_py() for value in one_chunk(head([column]).column(column))]
     held, is_text = [row for row, value in enumerate(values) if value is not None], is_category(kind)
-    row = next((row for row in held if not (is_text and is_number(values[row]))), held[0] if held else None)
+    row = next((row for row in held if not is_text or not is_number(values[row])), held[0] if held else None)
     shown = "" if row is None else f" ({reprlib.repr(values[row])} in row {row:,})"
     remedy = f'Leave it out with exclude="{column}"'
     if is_text:

@@ -211,22 +211,20 @@ class RowGroupTable(BatchTable, ChunkedSource):
         for part, schema in enumerate(schemas):
             path = self.paths[part]
             check_file(known[part], known[0], options, path, self.paths[0])
-            stored = {
-                **dict.fromkeys(options.keys_of(part), pa.string()),
-                **dict(zip(schema.names, schema.types, strict=True)),
-            }
+            stored = dict.fromkeys(options.keys_of(part), pa.string())
+            stored |= dict(zip(schema.names, schema.types, strict=True))
             fields = {name: stored[name] for name in chosen}
             key = tuple(map(str, fields.values()))
             if key not in made:
                 made[key] = lay_out(known[part], fields, options, path, partial(self._head, part))
-        first, *others = made.values()
-        for column, other in (pair for layout in others for pair in zip(layout.columns, first.columns, strict=True)):
-            if (column.kind, column.width) != (other.kind, other.width):
+        layouts = [*made.values()]
+        for alike in zip(*(layout.columns for layout in layouts), strict=True):
+            if len(found := {f"{column.kind} of {column.width:,}" for column in alike}) > 1:
                 raise InvalidInputError(
-                    f"{self.name}: column {column.name!r} is {column.kind} of {column.width:,} in one file and "
-                    f"{other.kind} of {other.width:,} in another; files must have the same columns"
+                    f"{self.name}: column {alike[0].name!r} is {' and '.join(sorted(found))} in several files; files "
+                    f"must have the same columns"
                 )
-        return replace(first, dtype=np.result_type(*(layout.dtype for layout in made.values())))
+        return replace(layouts[0], dtype=np.result_type(*(layout.dtype for layout in layouts)))
 
     def _head(self, part: int, names: list[str]) -> Any:
         """The first rows from the begin of a file on, of one file."""
