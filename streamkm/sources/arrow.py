@@ -205,12 +205,10 @@ def number_values(values: Any) -> NDArray[Any]:
     values = _decoded(values)
     if _per_day(values.type):
         return day_numbers(values)
-    if types.is_boolean(values.type):
-        values = values.cast("uint8")
-    elif types.is_null(values.type):
-        values = values.cast("float64")
-    elif types.is_decimal(values.type):
+    if types.is_decimal(values.type):
         values = values.cast("string").cast("float64")  # the nearest, of which Arrow's own cast is an ulp off
+    elif plain := {"bool": "uint8", "null": "float64"}.get(str(values.type)):
+        values = values.cast(plain)
     numbers = stored_numbers(values)
     if values.null_count:
         numbers = numbers.astype(numbers.dtype if numbers.dtype.kind == "f" else np.float64)
@@ -229,12 +227,7 @@ def stored_numbers(values: Any) -> NDArray[Any]:
 
 def validity(values: Any) -> NDArray[np.bool_]:
     """Which values of an Arrow array are not null."""
-    buffer = values.buffers()[0] if values.null_count else None
-    if buffer is None:
-        return np.full(len(values), values.null_count == 0)
-    first, stop = values.offset, values.offset + len(values)
-    bits = np.frombuffer(buffer, np.uint8, -(-stop // 8) - first // 8, first // 8)
-    return np.unpackbits(bits, bitorder="little")[first % 8 :][: len(values)].view(np.bool_)
+    return stored_numbers(values.is_valid().cast("uint8")).view(np.bool_)
 
 
 def null_words(values: Any, words: Sequence[str]) -> Any:

@@ -62,15 +62,11 @@ def choosable(source: RowSource) -> RowSource:
 
     Raises InvalidParameterError: rows that are computed or come in order only; columns without names; a table.
     """
-    if source.computed or source.streams:
+    if source.computed or source.streams or source.feature_names is None or "table" in (source.made_with or {}):
         raise InvalidParameterError(
-            f"genes= does not apply to {source.name}, whose rows are computed; choose columns before you pass it"
-        )
-    if source.feature_names is None or "table" in (source.made_with or {}):
-        raise InvalidParameterError(
-            f"genes= does not apply to {source.name}; needed: cells whose genes have names, as of AnnData and 10x "
-            f"Genomics. AnnData's own names, 0, 1, 2, ..., are none: set adata.var_names, as to gene0, gene1, ..., and "
-            f"write the file again. Columns of tables are chosen by columns="
+            f"genes= does not apply to {source.name}; needed: cells whose genes have names, in files or memory, as of "
+            f"AnnData and 10x Genomics. AnnData's own names, 0, 1, 2, ..., are none: set adata.var_names, as to gene0, "
+            f"gene1, ..., and write the file again. Columns of tables are chosen by columns="
         )
     return source
 

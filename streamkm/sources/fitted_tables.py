@@ -60,8 +60,8 @@ def path_options(options: Mapping[str, Any], path: str | os.PathLike[str]) -> di
     folder = is_folder(name)
     if not options or not (folder or suffix_format(name)[0] in TABLES):
         return {}
-    is_csv = suffix_format(folder_files(name)[0] if folder else name)[0] == "csv"
-    return {key: value for key, value in options.items() if is_csv or key not in CSV_KEYS}
+    kind = suffix_format(folder_files(name)[0] if folder else name)[0]
+    return {key: value for key, value in options.items() if kind == "csv" or key not in CSV_KEYS}
 
 
 def _are_cells(options: Mapping[str, Any]) -> bool:

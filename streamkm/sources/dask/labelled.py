@@ -93,7 +93,7 @@ class DaskTable(DaskSource):
         if names := unknown_categories(layout, options):
             found = compute(*[part.pipe(partial(_texts, fields)) for part in _partitions(frame[names])])
             layout = one_hot(layout, {name: {*chain(*(part[name] for part in found))} for name in names})
-        kind = sp.csr_array if layout.is_sparse else np.empty
+        kind = sp.csr_array if layout.n_hashed else np.empty
         rows = partial(_rows, fields, layout)
         parts = [part.pipe(rows, number) for number, part in enumerate(_partitions(frame[layout.names]))]
         width, dtype = layout.n_features, layout.dtype

@@ -27,7 +27,6 @@ from streamkm.sources.tables.row_groups import BatchTable
 
 _BATCH_ROWS = 1 << 16
 _ONCE = 'write it to a file, pass what makes it, or give values of one-hot columns: categories={"column": [...]}'
-_KNOWN_STREAMS = "a pyarrow table, reader or dataset, a polars frame, a relation of DuckDB"
 
 
 class MemoryTable(BatchTable, ChunkedSource):
@@ -120,10 +119,8 @@ class BatchStream(BatchTable):
         elif hasattr(X, "get_fragments"):
             schema = X.schema
         else:
-            try:
+            with guarded(kind, "a stream of record batches"):
                 self._begun: Any = pa.RecordBatchReader.from_stream(X)
-            except (pa.ArrowException, TypeError, ValueError) as error:
-                raise InvalidInputError(f"{kind} is no table: {error}; pass {_KNOWN_STREAMS}") from error
             schema = self._begun.schema
         self._once = None if self.replayable else self._batches(None)
         self.form += "" if self.replayable else ", read once only"

@@ -104,20 +104,10 @@ class TableSchema:
         return sum(column.width for column in self.columns) + self.n_hashed
 
     @property
-    def is_sparse(self) -> bool:
-        """Whether rows are CSR: where categories are hashed."""
-        return self.n_hashed > 0
-
-    @property
-    def has_long_integers(self) -> bool:
-        """Whether a column holds integers of 64 bits."""
-        return any(column.dtype in (np.int64, np.uint64) for column in self.columns)
-
-    @property
     def row_bytes(self) -> int:
         """Decoded bytes of a row."""
         dense = sum(column.width for column in self.columns) * self.dtype.itemsize
-        if not self.is_sparse:
+        if not self.n_hashed:
             return dense
         entries = sum(column.width or 1 for column in self.columns)
         return entries * (self.dtype.itemsize + 4) + 12
@@ -143,7 +133,7 @@ class TableSchema:
                     out[:, at : at + column.width] = one_hot_rows(values, column, self.unseen, describe, first)
                 at += column.width
             first += batch.num_rows
-        if not self.is_sparse:
+        if not self.n_hashed:
             return dense
         entries = np.concatenate(hashed, axis=1)
         ones = sp.coo_array((np.ones(entries.shape[1], self.dtype), entries), shape=(n_rows, self.n_hashed))
@@ -176,10 +166,11 @@ def read_options(options: Mapping[str, Any]) -> TableOptions:
     if columns == () or (ids is not None and len(ids) != 1):
         raise InvalidParameterError("columns= and id_column= name at least one column, and id_column= no more")
     n_hashed = options.get("n_features", 1024)
-    if "n_features" in options and "hash" not in hows:
-        raise InvalidParameterError('n_features= of a table is for categories="hash"; leave it out')
-    if isinstance(n_hashed, bool) or not isinstance(n_hashed, int) or not 1 <= n_hashed < 2**31:
-        raise InvalidParameterError(f"n_features={n_hashed!r}; needed: a whole number from 1")
+    is_count = isinstance(n_hashed, int) and not isinstance(n_hashed, bool) and 1 <= n_hashed < 2**31
+    if not is_count or ("n_features" in options and "hash" not in hows):
+        raise InvalidParameterError(
+            f'n_features={n_hashed!r}; needed: a whole number from 1, for categories="hash" alone'
+        )
     return TableOptions(
         columns,
         exclude or (),

@@ -6,7 +6,7 @@ Only the chosen columns are read: of Parquet page by page, of Arrow IPC a record
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from streamkm.sources.arrow import guarded, readable
@@ -49,16 +49,14 @@ class ParquetTable(RowGroupTable):
 @contextmanager
 def _parquet(path: str) -> Iterator[Any]:
     """Give a pyarrow.parquet.ParquetFile: few large requests to servers, few bytes at a time of local files."""
-    with ExitStack() as closed:
-        with guarded(path, "Parquet"):
-            from pyarrow import parquet
+    with guarded(path, "Parquet"):
+        from pyarrow import parquet
 
-            opened, remote = readable(path)
-            closed.enter_context(remote or nullcontext())
-            size = _BUFFER_BYTES if remote is None else 0
-            how = {"pre_buffer": remote is not None, "buffer_size": size, "page_checksum_verification": True}
-            file = parquet.ParquetFile(opened, **how)
-            closed.callback(file.close, force=True)
+        opened, remote = readable(path)
+        size = _BUFFER_BYTES if remote is None else 0
+        how = {"pre_buffer": remote is not None, "buffer_size": size, "page_checksum_verification": True}
+        file = parquet.ParquetFile(opened, **how)
+    with remote or nullcontext(), file:
         yield file
 
 

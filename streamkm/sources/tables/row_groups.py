@@ -297,9 +297,9 @@ def gather_values(found: dict[str, dict[str, None]], batch: Any) -> bool:
 
 def take_layout(source: RowSource, layout: TableSchema) -> None:
     """Say of a source what its layout says."""
-    source.n_features, source.dtype, source.is_sparse = layout.n_features, layout.dtype, layout.is_sparse
-    source.feature_names, source.has_long_integers = layout.feature_names, layout.has_long_integers
-    source.made_with = described_table(layout)
+    source.n_features, source.dtype, source.is_sparse = layout.n_features, layout.dtype, layout.n_hashed > 0
+    source.feature_names, source.made_with = layout.feature_names, described_table(layout)
+    source.has_long_integers = any(column.dtype in (np.int64, np.uint64) for column in layout.columns)
 
 
 def described_table(layout: TableSchema) -> dict[str, Any]:
