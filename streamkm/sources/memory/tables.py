@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -41,8 +40,6 @@ class MemoryTable(BatchTable, ChunkedSource):
     def __init__(self, X: Any, name: str = "data frame", **options: Any) -> None:
         self.name, self.form = name, f"{type(X).__module__.partition('.')[0]} {type(X).__name__} in memory"
         self._table = table = frame_table(X, name)
-        if not table.num_rows:
-            raise InvalidInputError(f"{name} has 0 rows; at least 1 is needed")
         self.n_rows, self.n_bytes = table.num_rows, 0
         self._take_schema(table.schema, read_options(options), self._columns)
         self._table = table.select([*self._layout.names, *([] if self.id_column is None else [self.id_column])])
@@ -122,12 +119,11 @@ class BatchStream(BatchTable):
             with guarded(kind, "a stream of record batches"):
                 self._begun: Any = pa.RecordBatchReader.from_stream(X)
             schema = self._begun.schema
-        self._once = None if self.replayable else self._batches(None)
         self.form += "" if self.replayable else ", read once only"
-        self._take_schema(schema, read_options(options), self._first)
+        self._take_schema(schema, read_options(options), self._columns if self.replayable else lambda _: iter(()))
         self.producer_bytes = WORKING_BYTES + 2 * _BATCH_ROWS * self._layout.row_bytes
 
-    def _started(self, names: list[str] | None) -> Iterable[Any]:
+    def _started(self, names: list[str]) -> Iterable[Any]:
         X = self._X
         if hasattr(X, "collect_schema"):
             how = {"chunk_size": _BATCH_ROWS, "maintain_order": True, "engine": "streaming"}
@@ -135,21 +131,14 @@ class BatchStream(BatchTable):
         if hasattr(X, "get_fragments"):
             how = {"batch_size": _BATCH_ROWS, "batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
             return iter(X.to_batches(columns=names, **how))
+        if not self.replayable and (self._begun is None or names != self._layout.names):
+            raise InvalidInputError(f"{self.name} can be read once only; {_ONCE}")
         reader, self._begun = self._begun or pyarrow(self.name).RecordBatchReader.from_stream(X), None
-        return reader if names is None else (batch.select(names) for batch in reader)
+        return (batch.select(names) for batch in reader)
 
-    def _batches(self, names: list[str] | None) -> Iterator[Any]:
-        """Batches that begin anew, of some columns; None: of all."""
+    def _columns(self, names: list[str]) -> Iterator[Any]:
         with guarded(self.name, self.form):
             yield from (batch for batch in self._started(names) if batch.num_rows)
-
-    def _first(self, names: list[str]) -> Iterator[Any]:
-        """The first batch; that of a stream that comes once is kept for its pass."""
-        if self._once is None:
-            return self._batches(names)
-        first = [*islice(self._once, 1)]
-        self._once = chain(first, self._once)
-        return iter(first)
 
     def stream(self, target_bytes: int) -> Iterator[Rows]:
         """Yield all rows in order, large batches cut; see `RowSource.stream`."""
@@ -167,14 +156,6 @@ class BatchStream(BatchTable):
                 place += piece.num_rows
         if place == 0:
             raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
-
-    def _columns(self, names: list[str]) -> Iterator[Any]:
-        if self.replayable:
-            return self._batches(names)
-        if self._once is None or names != self._layout.names:
-            raise InvalidInputError(f"{self.name} can be read once only; {_ONCE}")
-        once, self._once = self._once, None
-        return once
 
 
 def open_stream(X: Any, **options: Any) -> RowSource:

@@ -279,9 +279,9 @@ def lay_out(
             raise InvalidInputError(_refusal(column, kind, name, head))
     vectors = [column for column in columns if column.kind == "vector"]
     if vectors and options.columns is None and len(columns) > 1:
-        other = next((column for column in columns if column.kind != "vector"), columns[1])
+        other = next(column.name for column in columns if column is not vectors[0])
         raise InvalidInputError(
-            f"{name}: column {vectors[0].name!r} holds vectors, and {other.name!r} is there too; say which are "
+            f"{name}: column {vectors[0].name!r} holds vectors, and {other!r} is there too; say which are "
             f'features, as in columns="{vectors[0].name}"'
         )
     hashes = any(column.kind == "category" and options.encoding_of(column.name) == "hash" for column in columns)

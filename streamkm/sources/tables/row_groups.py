@@ -65,6 +65,8 @@ class BatchTable(RowSource):
 
     def _take(self, layout: TableSchema, options: TableOptions) -> None:
         """Read rows as a layout says, after a pass for the values of columns of text where it needs one."""
+        if self.n_rows == 0:
+            raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
         self._layout, self.id_column = layout, options.id_column
         if names := unknown_categories(layout, options):
             started, n_rows = time.perf_counter(), 0
@@ -156,8 +158,6 @@ class RowGroupTable(BatchTable, ChunkedSource):
         self._parts = np.repeat(np.arange(len(units)), [len(of_file) for of_file in units])
         self._begins = np.concatenate([[0], np.cumsum(rows)])
         self.n_rows: int = int(self._begins[-1])
-        if self.n_rows == 0:
-            raise InvalidInputError(f"{self.name} has 0 rows; at least 1 is needed")
         index = {name for schema in schemas for name in index_of(schema.names, schema)}
         self._options = options = replace(options, index=tuple(index))
         layout = self._lay_out(schemas)
