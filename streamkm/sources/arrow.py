@@ -134,7 +134,7 @@ def day_numbers(values: Any) -> NDArray[np.float64]:
 
 def _per_day(kind: Any) -> int:
     """How many of its units a temporal type has a day; 0 for intervals of months, which have no length, and others."""
-    unit = {"date32[day]": "D", "date64[ms]": "ms"}.get(str(kind)) or getattr(kind, "unit", None)
+    unit: Any = {"date32[day]": "D", "date64[ms]": "ms"}.get(str(kind)) or getattr(kind, "unit", None)
     return 0 if unit is None else int(np.timedelta64(1, "D") / np.timedelta64(1, unit))
 
 

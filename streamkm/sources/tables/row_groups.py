@@ -240,14 +240,11 @@ class RowGroupTable(BatchTable, ChunkedSource):
         check_count(-(-self.n_rows // most), self.n_rows, target_bytes)
         cuts = [0]
         for before, end in pairwise(self._begins.tolist()):
-            n_rows = end - before
             if end - cuts[-1] > most and before > cuts[-1]:
                 cuts.append(before)
-            if self.splits and n_rows > most and cuts[-1] == before:
-                n_pieces = -(-n_rows // most)
-                cuts += [before + n_rows * piece // n_pieces for piece in range(1, n_pieces + 1)]
-        if cuts[-1] != self.n_rows:
-            cuts.append(self.n_rows)
+            n_pieces = -(-(end - before) // most) if self.splits and cuts[-1] == before else 1
+            cuts += [before + (end - before) * piece // n_pieces for piece in range(1, n_pieces + 1) if n_pieces > 1]
+        cuts = sorted({*cuts, self.n_rows})
         return ChunkRuns.of((0, start, stop, (stop - start) * row_bytes) for start, stop in pairwise(cuts))
 
     def read(self, chunk: Chunk) -> Rows:
