@@ -63,7 +63,8 @@ class LocalBlocks(Blocks):
             parts = [np.empty(0, np.int32), *(labels for _, labels in labelled(whole, some, table, known))]
             return np.concatenate(parts)
 
-        n_entries = (whole.X.size if self.dense else whole.X.nnz) * len(rows) // max(1, self.n_rows)
+        X = whole.X
+        n_entries = (X.size if isinstance(X, np.ndarray) else X.nnz) * len(rows) // max(1, self.n_rows)
         pieces = np.array_split(rows, pieces_of(n_entries, ROW_PIECES * self.executor.n_workers))
         found = self.executor.each(stage, labels_of, pieces)
         order, starts = rows_by_label(np.concatenate(found), table.n_clusters)
