@@ -54,7 +54,7 @@ def folder(tmp_path, monkeypatch):
         (["fit", "x.npy", "-k", 3, "--preprocess", "standardise"], "; did you mean standardize?"),
         (["fit", "x.npy", "-k", 3, "--preprocess", "robust:a,standardise:b"], "(did you mean 'standardize'?)"),
         (
-            ["fit", "x.npy", "-k", 3, "--preprocess", "weight:a=0.5,weight:b=0.5"],
+            ["fit", "x.npy", "-k", 3, "--preprocess", "log1p:a,log1p:b"],
             "name it once, with all its columns: A+B",
         ),
         (["fit", "x.npy", "-k", 3, "--preprocess", "log1p:a,robust,log1p:b"], "the step 'log1p' is there twice"),

@@ -51,7 +51,7 @@ def table_of(directory):
 
 def test_models_that_go_on_open_tables_like_the_fit(trips):
     """Ids, categories and the steps of columns go with the model, wherever it is put; a category may be missing."""
-    steps = "standardize:distance+fare,weight:payment=0.5"
+    steps = "standardize:distance+fare"
     run("fit", "trips.csv", "-k", 3, "-o", "out", "--no-report", *FLAGS, "--preprocess", steps, "--incremental")
     Path("later").mkdir()
     later = trips[trips["payment"] == "card"].dropna()[::-1].assign(more="x")
