@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,138 +33,62 @@ UNKNOWN_ROW_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows as read from a source.
+    """Rows as read from a source."""
 
-    Attributes
-    ----------
-    X : ndarray of shape (n, d), any real dtype, or csr_array of shape (n, d)
-        The rows. A source whose `n_features` is None gives chunks of different width: each as wide as its own
-        largest feature index demands.
-    places : int64 ndarray of shape (n,)
-        A distinct non-negative number for each row that depends on the source alone, not on how it was cut into
-        chunks: the row's number, or for text the position of the line's first byte.
-    """
-
+    # (n, d), of any real dtype; where the source's `n_features` is None, as wide as its largest feature index demands
     X: Matrix
+    # (n,): a distinct number for each row, whatever the chunks: its number, or the position of a line's first byte
     places: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedRows(ABC):
-    """Rows of a chunk whose places are known and whose values are not read yet.
+    """Rows of a chunk whose places are known and whose values are not read yet."""
 
-    Attributes
-    ----------
-    places : int64 ndarray of shape (n,)
-        As `Rows` has them.
-    n_features : int
-        Columns that the chunk would have if it were read.
-    """
-
-    places: NDArray[np.int64]
-    n_features: int
+    places: NDArray[np.int64]  # (n,): as `Rows` has them
+    n_features: int  # columns that the chunk would have if it were read
 
     @abstractmethod
     def take(self, rows: NDArray[np.int64]) -> Matrix:
-        """Read chosen rows of the chunk, counted from 0.
-
-        Raises
-        ------
-        SourceError, InvalidInputError
-            As `ChunkedSource.read`, for what is wrong with the chosen rows.
-        """
+        """Read chosen rows of the chunk, counted from 0; raises as `ChunkedSource.read`."""
 
 
 class RowSource(ABC):
     """Rows in order.
 
-    Attributes
-    ----------
-    name : str
-        Name in messages: ``x.h5:/X``.
-    n_rows, n_features : int or None
-        None if they are unknown before rows are read.
-    dtype : dtype
-        Type of the values as read.
-    stored_dtype : dtype or None
-        Type of the values in the files; None if files hold no values.
-    is_sparse : bool
-        Whether `Rows.X` is a csr_array.
-    n_bytes : int or None
-        Stored bytes that one pass reads (compressed size); None if unknown.
-    replayable : bool
-        Whether `stream` can be called more than once.
-    has_long_integers : bool
-        Whether columns that are read as floats are stored as integers of 64 bits.
-    is_sketched : bool
-        Whether the rows are those of a sketch store.
-    read_factor : float
-        Peak memory of a thread that reads a chunk, as a multiple of the chunk's decoded bytes.
-    producer_bytes : int
-        Memory of this process that the producer of the rows takes, about, whatever the size of chunks.
-    resident_bytes : int
-        Memory of this process that the rows take, about, whatever is read.
-    unloaded_bytes : int
-        Of these, those that are taken when rows are first asked for, and were not yet.
-    libraries : tuple of str
-        Libraries that this source loads in addition to those of every fit: "h5py", "zarr", "pyarrow", "fsspec", and
-        "words" for the analyzer of texts.
-    shared_bytes : int
-        Decoded bytes of the storage that two neighbouring chunks share. If two processes read the two chunks, both read
-        these bytes.
-    sequential : bool
-        Whether a chunk is read fastest right after its predecessor, by whichever thread.
-    decodes : bool
-        Whether reading takes much longer than a copy: true for text, and for compressed or remote data.
-    in_process : bool
-        Whether the rows lie in this process's memory: a cluster then gets them chunk by chunk, not the source.
-    missing_chunks : str
-        How many storage chunks the files lack, and where, which are read as a fill value; "" for none.
-    files : tuple of str
-        Local files and directories that hold the rows; empty if there are none.
-    made_with : mapping of JSON values, or None
-        Options by which rows are made from the files (``documents``, ``hashing``, ``tfidf``), if files hold no rows.
-    stages_before : tuple of Stage
-        Passes over the data that were needed to open the source.
-    feature_names : tuple of str, or None
-        Names of the columns; None if they have none.
-    id_column : str or None
-        Column that identifies rows; `ids` yields its values.
-    tfidf : TfIdf, or None
-        The document frequencies that weight the rows.
-
-    Notes
-    -----
-    Readers learn some of these attributes while they open their files. `take_after` copies all of them, so that a
-    wrapper forgets none.
+    Readers learn some attributes while they open their files. `take_after` copies all of them, so that a wrapper
+    forgets none.
     """
 
-    name: str
-    n_rows: int | None
-    n_features: int | None
-    dtype: np.dtype[Any]
-    is_sparse: bool
-    n_bytes: int | None
-    stored_dtype: np.dtype[Any] | None = None
-    replayable: bool = True
-    has_long_integers: bool = False
-    is_sketched: bool = False
-    read_factor: float = 1.5
-    producer_bytes: int = 0
-    resident_bytes: int = 0
-    unloaded_bytes: int = 0
+    name: str  # in messages: ``x.h5:/X``
+    n_rows: int | None  # None if unknown before rows are read,
+    n_features: int | None  # as well
+    dtype: np.dtype[Any]  # of the values as read
+    is_sparse: bool  # whether `Rows.X` is a csr_array
+    n_bytes: int | None  # stored bytes that one pass reads (compressed size); None if unknown
+    stored_dtype: np.dtype[Any] | None = None  # of the values in the files; None if files hold no values
+    replayable: bool = True  # whether `stream` can be called more than once
+    has_long_integers: bool = False  # whether columns that are read as floats are stored as integers of 64 bits
+    is_sketched: bool = False  # whether the rows are those of a sketch store
+    read_factor: float = 1.5  # peak memory of a thread that reads a chunk, over the chunk's decoded bytes
+    producer_bytes: int = 0  # memory of this process that the producer of the rows takes, whatever the size of chunks
+    resident_bytes: int = 0  # memory of this process that the rows take, whatever is read,
+    unloaded_bytes: int = 0  # of which these are taken when rows are first asked for, and were not yet
+    # libraries that are loaded in addition to those of every fit: "h5py", "zarr", "pyarrow", "fsspec", and "words" for
+    # the analyzer of texts
     libraries: tuple[str, ...] = ()
-    shared_bytes: int = 0
-    sequential: bool = False
-    decodes: bool = False
-    in_process: bool = False
-    missing_chunks: str = ""
-    files: tuple[str, ...] = ()
+    shared_bytes: int = 0  # decoded bytes of the storage that two neighbouring chunks share, and both read
+    sequential: bool = False  # whether a chunk is read fastest right after its predecessor, by whichever thread
+    decodes: bool = False  # whether reading takes much longer than a copy: text, and compressed or remote data
+    in_process: bool = False  # whether the rows lie in this process's memory, from where a cluster gets them
+    missing_chunks: str = ""  # how many storage chunks the files lack, and where; they are read as a fill value
+    files: tuple[str, ...] = ()  # local files and directories that hold the rows
+    # options by which rows are made from the files (``documents``, ``hashing``, ``tfidf``), if files hold no rows
     made_with: Mapping[str, Any] | None = None
-    stages_before: tuple[Stage, ...] = ()
-    feature_names: tuple[str, ...] | None = None
-    tfidf: Any = None
-    id_column: str | None = None
+    stages_before: tuple[Stage, ...] = ()  # passes over the data that were needed to open the source
+    feature_names: tuple[str, ...] | None = None  # names of the columns
+    tfidf: Any = None  # the `TfIdf` that weights the rows
+    id_column: str | None = None  # the column that identifies rows, whose values `ids` yields
 
     def take_after(self, source: RowSource, **changed: Any) -> None:
         """Copy every attribute of `source` but those that are `changed`, as a wrapper of it."""
@@ -256,17 +179,10 @@ class RowSource(ABC):
         return f"row {place:,} of {self.name}"
 
     def ids(self) -> Iterator[Any]:
-        """Yield the values of the column that names rows, in the order of the rows: one pass over that column alone.
+        """Yield the values of the column that names rows, in order: one pass over that column alone.
 
-        Yields
-        ------
-        pyarrow.ChunkedArray, or list of str or None
-            Lists for documents. Of text, of what a CSV file holds; else of the column's own type.
-
-        Raises
-        ------
-        InvalidInputError
-            Where there is no such column, or rows can be read once only.
+        Pieces are pyarrow.ChunkedArray; of documents, lists of str or None. Raises InvalidInputError: there is no such
+        column, or rows can be read once only.
         """
         raise InvalidInputError(f"{self.name} has no column that names rows; give one as id_column=")
 
@@ -294,66 +210,6 @@ class RowSource(ABC):
         return SentRows(self) if self.in_process else self
 
 
-class WrappedSource(RowSource):
-    """Rows of another source, changed or cached: equal in number, width and places.
-
-    Attributes
-    ----------
-    source : RowSource
-    """
-
-    source: RowSource
-
-    @property
-    def streams(self) -> bool:
-        return self.source.streams
-
-    @property
-    def computed(self) -> Any:
-        return self.source.computed
-
-    @property
-    def estimated_rows(self) -> int | None:
-        return self.source.estimated_rows
-
-    @property
-    def estimated_features(self) -> int | None:
-        return self.source.estimated_features
-
-    @property
-    def estimated_occurring(self) -> int | None:
-        return self.source.estimated_occurring
-
-    def chunks(self, target_bytes: int) -> Sequence[Chunk]:
-        return self.source.chunks(target_bytes)
-
-    def describe(self, place: int) -> str:
-        return self.source.describe(place)
-
-    def details(self) -> dict[str, str]:
-        return self.source.details()
-
-    def ids(self) -> Iterator[Any]:
-        return self.source.ids()
-
-    def take_read_bytes(self) -> int:
-        return self.source.take_read_bytes()
-
-    def with_line_room(self, room: LineRoom) -> RowSource:
-        return self._over(self.source.with_line_room(room))
-
-    def stand_in(self) -> RowSource:
-        return self._over(self.source.stand_in())
-
-    def _over(self, source: RowSource) -> RowSource:
-        """The same change of the rows of another source."""
-        if source is self.source:
-            return self
-        other = copy(self)
-        other.source = source
-        return other
-
-
 class ChunkedSource(RowSource):
     """A source whose pieces can be read in any order, in any thread or process."""
 
@@ -374,10 +230,7 @@ class ChunkedSource(RowSource):
     def read(self, chunk: Chunk) -> Rows:
         """Read one chunk. Thread-safe and repeatable.
 
-        Raises
-        ------
-        SourceError, InvalidInputError
-            Naming the file, the dataset and, as far as they exist, row, line and byte.
+        Raises SourceError, InvalidInputError: naming the file, the dataset and, if there are, row, line and byte.
         """
 
 

@@ -104,7 +104,7 @@ def test_every_wrapper_is_among_them():
         "SvmlightSource", "CompressedSvmlightSource", "HashedText",
         "DocumentList", "DocumentStream", "TextFiles", "ParquetDocuments", "WholeFiles",
         "BatchTable", "RowGroupTable", "ParquetTable", "ArrowTable", "CsvFiles", "CsvTable", "CsvStream",
-        "MemoryTable", "BatchStream", "MatrixMarketSource", "_LoadedSource",
+        "MemoryTable", "BatchStream", "MatrixMarketSource", "LoadedSource", "_Compressed",
     }  # fmt: skip
     assert found - readers == known
 

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from streamkm.core.exceptions import InvalidInputError, InvalidParameterError
 from streamkm.core.matrix import Matrix, working_dtype
-from streamkm.sources.base import Rows, RowSource, WrappedSource
+from streamkm.sources.base import Rows, RowSource
 from streamkm.sources.chunks import Chunk, ChunkRuns
 from streamkm.sources.long_lines import LONG_BYTES, LineCost, LineRoom
-from streamkm.sources.prepared import CachedRows, PreparedRows
+from streamkm.sources.prepared import CachedRows, PreparedRows, WrappedSource
 from streamkm.text import BadDocumentError, FeatureHashing, TfIdf
 
 _VALUE_BYTES, _ROW_BYTES = 4, 12  # an index; a pointer and a place
