@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from streamkm.text.feature_hashing import FeatureHashing
 
 MOST_WORDS = 1 << 16  # that are counted at a time
-WORDS_A_FEATURE = 2
 LONGEST_WORD = 64  # characters; longer ones name nothing,
 NO_LETTERS = string.punctuation + string.whitespace  # nor do those of nothing else
-BOTH_SHARE = 0.5  # of the first word's count that the second must have for a feature to be called by both
 ARRAYS = ("word_features", "word_counts", "word_list")
 
 
@@ -45,12 +43,12 @@ def joined_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[s
 
 @dataclass(frozen=True, eq=False)
 class WordTable:
-    """The most frequent words of hashed features, at most two of each.
+    """The most frequent word of each hashed feature.
 
     Attributes
     ----------
     features : int64 (v,)
-        Ascending; of equal ones the more frequent word stands first.
+        Ascending.
     counts : int64 (v,)
         Documents that have the word, about, of those that were looked at.
     words : tuple of str
@@ -67,23 +65,17 @@ class WordTable:
         counts = np.array([counted[word] for word in words], np.int64)
         features = hashing.features_of(words)
         order = np.lexsort((-counts, features))  # stable: of equal counts the first of the alphabet
-        features, counts = features[order], counts[order]
-        first = np.flatnonzero(np.diff(features, prepend=-1))
-        rank = np.arange(len(features)) - np.repeat(first, np.diff(np.append(first, len(features))))
-        kept = np.flatnonzero(rank < WORDS_A_FEATURE)
-        return cls(features[kept], counts[kept], tuple(words[i] for i in order[kept]))
+        features, first = np.unique(features[order], return_index=True)
+        kept = order[first]
+        return cls(features, counts[kept], tuple(words[i] for i in kept))
 
     def __len__(self) -> int:
         return len(self.words)
 
     def name(self, feature: int) -> str | None:
-        """The word, or both words, behind a feature; None where none is known. O(log v)."""
-        at, stop = np.searchsorted(self.features, [feature, feature + 1])
-        if at == stop:
-            return None
-        if stop - at > 1 and self.counts[at + 1] >= BOTH_SHARE * self.counts[at]:
-            return f"{self.words[at]}|{self.words[at + 1]}"
-        return self.words[at]
+        """The most frequent word behind a feature; None where none is known. O(log v)."""
+        at = int(np.searchsorted(self.features, feature))
+        return self.words[at] if at < len(self) and self.features[at] == feature else None
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """As plain arrays, named as `ARRAYS`."""
