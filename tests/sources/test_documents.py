@@ -449,9 +449,8 @@ def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
 @cases(
     "X, options, message",
     [
-        ([], {}, "list of documents has 0 documents"),
+        ([], {}, "list of documents has 0 bytes of text"),
         (lambda: iter([]), {}, "gives no documents"),
-        (lambda: 3, {}, "gives int; a callable must return an iterator"),
         (["a", 3], {}, r"row 1 of list of documents: int where input=\"text\" needs a text"),
         ([["a"]], {}, r"row 0 .*: list where .*; pass FeatureHashing\(input=\"tokens\"\)"),
         ([{"a": 1}], {}, r"pass FeatureHashing\(input=\"counts\"\)"),
@@ -522,7 +521,7 @@ def test_files_that_cannot_be_opened(tmp_path):
     with pytest.raises(SourceError, match="a directory"):
         open_documents(tmp_path)
     (tmp_path / "x.txt").write_bytes(b"")
-    with pytest.raises(InvalidInputError, match="empty, 0 bytes"):
+    with pytest.raises(InvalidInputError, match="has 0 bytes of text"):
         open_documents(tmp_path / "x.txt")
     (tmp_path / "x.txt").write_bytes(b"a\n")
     (tmp_path / "y.jsonl").write_bytes(b"{}\n")
@@ -546,7 +545,7 @@ def test_bad_parquet(tmp_path):
     (tmp_path / "y.parquet").write_bytes(path.read_bytes()[:-9])
     with pytest.raises(SourceError, match="cannot be read as Parquet"):
         open_documents(tmp_path / "y.parquet", field="text")
-    with pytest.raises(InvalidInputError, match="0 rows"):
+    with pytest.raises(InvalidInputError, match="0 bytes of text"):
         open_documents(write_parquet(tmp_path / "z.parquet", text=[]), field="text")
 
 

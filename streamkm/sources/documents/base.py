@@ -32,10 +32,6 @@ Record: TypeAlias = tuple[int, Any, int]
 class MalformedTextError(Exception):
     """Text that is malformed, or a field that is missing or does not fit; and the byte of the file, if that is told."""
 
-    def __init__(self, text: str, byte: int | None = None) -> None:
-        super().__init__(text)
-        self.byte = byte
-
 
 class DocumentList(HashedText):
     """Documents of a sequence in memory, which is not copied. Pickles with all of them."""
@@ -44,14 +40,12 @@ class DocumentList(HashedText):
     _ends: NDArray[np.int64]  # (units,): bytes up to each, and with it
 
     def __init__(self, documents: Sequence[Any], hashing: FeatureHashing, name: str = "list of documents") -> None:
-        super().__init__(hashing, {"format": "documents in memory"})
-        if not len(documents):
-            raise InvalidInputError(f"{name} has 0 documents; at least 1 is needed")
         self._documents = documents
         self.name = name
         self.n_rows: int = len(documents)
-        self._ends = np.cumsum(np.fromiter(map(document_bytes, documents), np.int64, len(documents)))
-        self.n_bytes: int = int(self._ends[-1])
+        sizes = np.fromiter(map(document_bytes, documents), np.int64, self.n_rows)
+        self._ends, self.n_bytes = np.cumsum(sizes), int(sizes.sum())
+        super().__init__(hashing, {"format": "documents in memory"})
         self.resident_bytes = self.n_bytes + OBJECT_BYTES * self.n_rows
 
     def cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
@@ -117,10 +111,7 @@ class DocumentStream(HashedText):
         return self._head, None
 
     def _start(self) -> Iterator[Any]:
-        made = self._documents() if callable(self._documents) else self._documents
-        if not isinstance(made, Iterable):
-            raise InvalidInputError(f"{self.name} gives {type(made).__name__}; a callable must return an iterator")
-        return iter(made)
+        return iter(self._documents() if callable(self._documents) else self._documents)
 
 
 def batch_of(records: Sequence[Record]) -> Batch:

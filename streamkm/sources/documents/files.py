@@ -76,8 +76,6 @@ class TextFiles(HashedText):
             raise InvalidParameterError(f"1 to {1 << (63 - PLACE_BITS):,} files are needed, got {len(self.paths):,}")
         self.n_bytes: int = sum(self.sizes)
         self.name = name_of(self.paths)
-        if self.n_bytes == 0:
-            raise InvalidInputError(f"{self.name}: empty, 0 bytes; at least 1 document is needed")
         packed = {compression(path).replace("plain", "none") for path in self.paths}
         self.chunked = packed == {"none"}
         files = f" in {len(paths):,} files" if len(paths) > 1 else ""
@@ -149,8 +147,8 @@ class TextFiles(HashedText):
                     if end >= stop:
                         break
         except MalformedTextError as problem:
-            place = part << PLACE_BITS | (position if problem.byte is None else problem.byte)
-            raise InvalidInputError(f"{self.describe(place)}: {problem}") from None
+            said, byte = (*problem.args, position)[:2]
+            raise InvalidInputError(f"{self.describe(part << PLACE_BITS | byte)}: {said}") from None
 
     def _names(self, part: int) -> Sequence[str]:
         """Names of the columns of a file of CSV: its first record."""
@@ -188,21 +186,20 @@ class TextFiles(HashedText):
             raise MalformedTextError(f"malformed CSV: {error}", start or 0) from None
 
     def sample(self) -> tuple[Batch, float | None]:
-        """Look at places all through plain lines, else at the beginning of the first files; up to a long line each."""
-        if spread_out := self.chunked and self.form != "csv":
+        """Look at places all through plain lines, else at the beginning of some files; up to a long line each."""
+        if self.chunked and self.form != "csv":
             chunks = ChunkRuns.of(self.cuts(-(-max(self.n_bytes, SAMPLE_BYTES) // PROBES)))
             spread = [chunks[i] for i in np.unique(np.linspace(0, len(chunks) - 1, PROBES).astype(int)).tolist()]
             step = SAMPLE_BYTES // PROBES
             probes = [(chunk.part, chunk.start, min(chunk.start + step, chunk.stop)) for chunk in spread]
         else:
-            probes = [(part, 0, SAMPLE_BYTES) for part in range(len(self.paths))]
+            parts = np.flatnonzero(self.sizes)[:PROBES].tolist()
+            probes = [(part, 0, SAMPLE_BYTES // len(parts)) for part in parts]
         found: list[Record] = []
         for probe in probes:
             with suppress(LongLineError):
                 for record in self._records(*probe, watch=stop_at_long):
                     found.append(record)  # noqa: PERF402 - those in front of a long line are kept
-            if sum(n_bytes for _, _, n_bytes in found) >= SAMPLE_BYTES and not spread_out:
-                break
         with opened_text(self.paths[int(np.argmax(self.sizes))]) as (fill, raw):
             unpacked = 1.0 if self.chunked else len(read_text(fill, BLOCK_BYTES)) / max(raw.tell(), 1)
         return batch_of(found), self.n_bytes * unpacked

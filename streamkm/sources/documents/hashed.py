@@ -65,9 +65,9 @@ class HashedText(RowSource):
         self.n_features: int = hashing.n_features
         self.dtype = np.dtype(hashing.dtype)
         self._stored = stored  # as of `details`
-        # the seed is left out where it says nothing, so that earlier stores and checkpoints are known
-        told = {name: value for name, value in asdict(hashing).items() if name != "seed" or value}
-        self.made_with = {"documents": dict(taken or {}), "hashing": told}
+        self.made_with = {"documents": dict(taken or {}), "hashing": asdict(hashing)}
+        if self.n_bytes == 0:
+            raise InvalidInputError(f"{self.name} has 0 bytes of text; at least 1 document is needed")
 
     @abstractmethod
     def sample(self) -> tuple[Batch, float | None]:
@@ -144,11 +144,8 @@ class HashedText(RowSource):
     def details(self) -> dict[str, str]:
         """Say what the documents are and how they are hashed; see `RowSource.details`."""
         hashing = self.hashing
-        low, high = hashing.ngram_range
-        units = f"{hashing.analyzer} n-grams of {low} to {high}" if hashing.input == "text" else hashing.input
-        signs = "signed" if hashing.alternate_sign else "unsigned"
-        text = f"{units} to {hashing.n_features:,} features, {signs}, norm {hashing.norm}"
-        return {**self._stored, "hashing": text}
+        units = f"{hashing.analyzer} n-grams" if hashing.input == "text" else hashing.input
+        return {**self._stored, "hashing": f"{units} to {hashing.n_features:,} features, norm {hashing.norm}"}
 
     def _rows(self, batch: Batch) -> Rows:
         """Rows of documents; errors name the place."""

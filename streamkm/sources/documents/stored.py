@@ -50,14 +50,12 @@ class ParquetDocuments(DocumentList):
         self.fields, self.id_column = [*fields], id_column
         self.name = name_of(self.paths)
         # of each row group that has rows: file, number there, rows, decoded and stored bytes of the columns
-        self._groups = np.array([group for part in range(len(paths)) for group in self._groups_of(part)], np.int64)
-        if not len(self._groups):
-            raise InvalidInputError(f"{self.name} has 0 rows; at least 1 document is needed")
+        groups = [group for part in range(len(paths)) for group in self._groups_of(part)]
+        self._groups = np.array(groups, np.int64).reshape(-1, 5)
         self._begins, self._ends = np.cumsum([0, *self._groups[:, 2]]), np.cumsum(self._groups[:, 3])
         self.n_rows, self.n_bytes = int(self._begins[-1]), int(self._groups[:, 4].sum())
-        files = f" in {len(paths):,} files" if len(paths) > 1 else ""
         taken = {"format": "ParquetDocuments", "fields": self.fields, "input": hashing.input}
-        stored = {"format": f"Parquet{files}", "chunks": f"{len(self._groups):,} row groups"}
+        stored = {"format": "Parquet", "chunks": f"{len(groups):,} row groups"}
         HashedText.__init__(self, hashing, stored, taken)
 
     def _groups_of(self, part: int) -> Iterator[tuple[int, ...]]:
@@ -157,13 +155,10 @@ class WholeFiles(DocumentList):
         self.name = name_of(self.files)
         self.n_rows = len(self.paths)
         self.decode_error = decode_error
+        sizes = np.array([file_size(path) for path in self.paths], np.int64)
+        self._ends, self.n_bytes = np.cumsum(sizes + 1), int(sizes.sum())  # an empty document takes time, too
         taken = {"format": "WholeFiles", "input": hashing.input, "decode_error": decode_error}
         HashedText.__init__(self, hashing, {"format": f"{self.n_rows:,} text files, a document each"}, taken)
-        sizes = np.array([file_size(path) for path in self.paths], np.int64)
-        self._ends = np.cumsum(sizes + 1)  # an empty document takes time, too
-        self.n_bytes = int(sizes.sum())
-        if self.n_bytes == 0:
-            raise InvalidInputError(f"{self.name}: {self.n_rows:,} empty files; at least 1 with text is needed")
 
     def document(self, number: int) -> Any:
         path = self.paths[number]
@@ -174,7 +169,7 @@ class WholeFiles(DocumentList):
         try:
             document = decoded(text, 0, self.decode_error)
         except MalformedTextError as problem:
-            raise InvalidInputError(f"{path} (byte {problem.byte:,}): {problem}") from None
+            raise InvalidInputError(f"{path} (byte {problem.args[1]:,}): {problem.args[0]}") from None
         return document if self.hashing.input == "text" else document.split()
 
     def ids(self) -> Iterator[list[str | None]]:
