@@ -6,7 +6,6 @@ one pass before the fit's, three with its two.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,8 +20,7 @@ from streamkm.passes.words import COUNTING_COPIES, CountFeatures
 from streamkm.planning.memory_budget import MemoryBudget, accepted, reading_of, with_line_room
 from streamkm.sources.base import RowSource, default_chunk_bytes
 from streamkm.sources.documents.hashed import TfIdfRows
-from streamkm.sources.documents.open import open_texts, refuse_options
-from streamkm.sources.open import is_collection, open_source
+from streamkm.sources.documents.open import open_texts
 from streamkm.text import FeatureHashing, TfIdf
 from streamkm.text.tfidf import Frequencies
 
@@ -53,7 +51,7 @@ def open_documents(
           with . or _ are left out
         - a sequence of documents in memory (a list of str is that, not a list of paths), an array or series of them
         - an iterable of documents, or a callable that returns an iterator of documents
-        - a Dask bag or series of documents, hashed where its partitions are; no partition may be empty
+        - a Dask bag or series of documents, whose partitions are computed one after the other, in each pass
     field : str, int, or a sequence of these
         The field of JSON lines, or the column of CSV (also by number) or Parquet, with the document. Texts of several
         fields are joined; counts become features ``field=value``.
@@ -95,7 +93,7 @@ def open_documents(
     InvalidParameterError
         An option is unknown or does not apply to X, or a `field` is missing or does not apply.
     InvalidInputError
-        No documents; malformed text, with file, line and byte; tf-idf of a bag that is persisted on a cluster.
+        No documents; malformed text, with file, line and byte.
     SourceError
         A file cannot be read; SourceNotFoundError where it does not exist.
     MissingDependencyError
@@ -114,35 +112,13 @@ def open_documents(
     [(3, 1048576)]
     """
     if sublinear_tf and tfidf is not True:
-        raise InvalidParameterError(
-            "sublinear_tf is of use with tfidf=True only; weights that are given have their own"
-        )
-    if hashing is None:
-        hashing = FeatureHashing(norm=None) if sublinear_tf else FeatureHashing()
+        raise InvalidParameterError("sublinear_tf needs tfidf=True; weights that are given have their own")
+    hashing = hashing or FeatureHashing(norm=None if sublinear_tf else "l2")
     given = {name: value for name, value in options.items() if value is not None}
-    if is_collection(X):
-        from streamkm.sources.dask.arrays import array_of_parts
-
-        refuse_options(field, given, "a Dask bag")
-        bag = X.to_bag() if hasattr(X, "to_bag") and getattr(X, "ndim", 0) == 1 else X
-        if not hasattr(bag, "foldby"):
-            raise InvalidInputError(f"{type(X).__name__} is no Dask bag or series of documents; make it one")
-        # parts of a bag that are on a cluster already have a client
-        if tfidf is not False and any(hasattr(task, "client") for task in bag.__dask_graph__().values()):
-            raise InvalidInputError(
-                "the bag is persisted on a cluster, where tf-idf rows are read by calls that cannot fetch from it; "
-                "pass the bag that was persisted, or tfidf=False"
-            )
-        parts = bag.map_partitions(lambda documents: hashing.apply(list(documents))).to_delayed()
-        empty = hashing.apply([])
-        source = open_source(array_of_parts(parts, (math.nan, hashing.n_features), empty.dtype, empty))
-    else:
-        source = open_texts(X, field, hashing, given)
-    if tfidf is False:
-        return source
+    source = open_texts(X, field, hashing, given)
     if tfidf is True:
         return count_and_weight(source, executor=executor, memory_limit=memory_limit, sublinear_tf=sublinear_tf)
-    return TfIdfRows(source, tfidf)
+    return source if tfidf is False else TfIdfRows(source, tfidf)
 
 
 def count_and_weight(

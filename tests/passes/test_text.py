@@ -428,7 +428,7 @@ class TestWeightedStream(RowSourceContract):
 # ---- Dask bags
 
 
-class TestBag(SourceContract):
+class TestBag(RowSourceContract):
     @pytest.fixture(params=["text", "tokens", "counts", "tf-idf", "series"])
     def opened(self, request):
         db = pytest.importorskip("dask.bag")
@@ -455,16 +455,14 @@ def test_rows_of_a_bag_are_weighted_on_a_cluster(client):
     got = StreamKMeans(3, executor=client, **given).fit(open_documents(bag, executor=client))
     np.testing.assert_array_equal(got.labels_, wanted.labels_)
     assert got.inertia_ == wanted.inertia_
-    with pytest.raises(InvalidInputError, match=r"persisted on a cluster.*tfidf=False"):
-        open_documents(client.persist(bag))
 
 
 def test_what_is_no_bag():
     da = pytest.importorskip("dask.array")
-    with pytest.raises(InvalidInputError, match="Array is no Dask bag or series of documents"):
+    with pytest.raises(InvalidInputError, match="Array has no documents"):
         open_documents(da.zeros((3, 3)))
     db = pytest.importorskip("dask.bag")
-    with pytest.raises(InvalidParameterError, match="field= is for files; X is a Dask bag"):
+    with pytest.raises(InvalidParameterError, match="field= is for files; X is documents of type Bag"):
         open_documents(db.from_sequence(["a"]), field="text")
 
 
@@ -484,7 +482,7 @@ def test_sublinear_counts_by_one_word():
     base = open_documents(documents, hashing=FeatureHashing(norm=None), tfidf=False)
     wanted = TfIdfRows(base, fit_idf(base, sublinear_tf=True))
     np.testing.assert_array_equal(rows_of(source, 2_000).data, rows_of(wanted, 2_000).data)
-    with pytest.raises(InvalidParameterError, match="with tfidf=True only"):
+    with pytest.raises(InvalidParameterError, match="sublinear_tf needs tfidf=True"):
         open_documents(documents, tfidf=False, sublinear_tf=True)
 
 

@@ -146,13 +146,13 @@ def test_bytes_that_are_not_utf8_may_be_replaced_and_marks_are_left_out(tmp_path
 def test_refusals(tmp_path):
     folder = tmp_path / "posts"
     folder.mkdir()
-    with pytest.raises(SourceError, match="posts is a directory without files"):
+    with pytest.raises(InvalidInputError, match="posts has 0 bytes of text"):
         open_documents(folder)
     (folder / "a.txt").write_bytes(b"")
     with pytest.raises(InvalidInputError, match="has 0 bytes of text"):
         open_documents(folder)
     (folder / "b.txt").write_text("red fish")
-    with pytest.raises(InvalidParameterError, match="field='x' does not apply to files"):
+    with pytest.raises(InvalidParameterError, match=r"field= and .* do not apply to files"):
         open_documents(folder, field="x")
     with pytest.raises(InvalidParameterError, match="use JSON lines"):
         open_documents(folder, hashing=FeatureHashing(input="counts"))

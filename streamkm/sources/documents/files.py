@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,6 @@ from streamkm.sources.text_lines import (
 )
 from streamkm.text import FeatureHashing
 
-DecodeError = Literal["strict", "ignore", "replace"]
 NAMES = {"lines": "lines of text", "jsonl": "JSON lines", "csv": "CSV text"}
 PROBES = 8  # places of plain text that are looked at
 IDS_BYTES = 1 << 22  # text of which ids are taken at a time
@@ -78,10 +77,9 @@ class TextFiles(HashedText):
         self.name = name_of(self.paths)
         packed = {compression(path).replace("plain", "none") for path in self.paths}
         self.chunked = packed == {"none"}
-        files = f" in {len(paths):,} files" if len(paths) > 1 else ""
         taken: dict[str, Any] = {"form": form, "input": hashing.input, "decode_error": "strict", "fields": fields}
         taken |= {"delimiter": ",", "header": True, **options}
-        super().__init__(hashing, {"format": NAMES[form] + files, "compression": " and ".join(sorted(packed))}, taken)
+        super().__init__(hashing, {"format": NAMES[form], "compression": " and ".join(sorted(packed))}, taken)
         self.form, self.fields = form, fields
         self.decode_error, self.delimiter = taken["decode_error"], taken["delimiter"]
         self.has_names = form == "csv" and taken["header"]
@@ -248,7 +246,7 @@ def _object(text: str, position: int) -> Fields:
     return found
 
 
-def decoded(text: bytes, position: int, decode_error: DecodeError) -> str:
+def decoded(text: bytes, position: int, decode_error: str) -> str:
     """UTF-8 at a byte of a file as text, without a byte order mark at its beginning.
 
     Raises MalformedTextError naming the first byte that is wrong.

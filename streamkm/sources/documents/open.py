@@ -28,14 +28,17 @@ _FORMATS = {  # and their options
 
 
 def open_texts(X: Any, field: Any, hashing: FeatureHashing, options: Mapping[str, Any]) -> HashedText:
-    """Open whatever has documents, but Dask's, with the `options` that were given; see `streamkm.open_documents`."""
+    """Open whatever has documents, with the `options` that were given; see `streamkm.open_documents`."""
     if isinstance(X, str | os.PathLike):
         return _open_paths([X], field, hashing, {**options})
     if isinstance(X, list | tuple) and X and all(isinstance(item, Path) for item in X):
         return _open_paths(X, field, hashing, {**options})
-    refuse_options(field, options, f"documents of type {type(X).__name__}")
+    for name in [*(["field"] if field is not None else []), *options]:
+        raise InvalidParameterError(f"{name}= is for files; X is documents of type {type(X).__name__}")
     if isinstance(X, list | tuple):
         return DocumentList(X, hashing)
+    if hasattr(X, "to_delayed") and (hasattr(X, "foldby") or getattr(X, "ndim", 0) == 1):  # of Dask
+        return DocumentStream(lambda: (each for part in X.to_delayed() for each in part.compute()), hashing)
     if hasattr(X, "__array__") and getattr(X, "ndim", 0) == 1:
         return DocumentList(X.tolist(), hashing, f"{type(X).__name__} of documents")
     if not isinstance(X, bytes | Mapping) and (callable(X) or isinstance(X, Iterable)) and not hasattr(X, "__array__"):
@@ -57,11 +60,11 @@ def _open_paths(paths: Sequence[Any], field: Any, hashing: FeatureHashing, optio
         needed = '"strict", "ignore" or "replace"'
         raise InvalidParameterError(f"decode_error={options['decode_error']!r}; needed: {needed}")
     if form in ("lines", "files"):
-        what = NAMES.get(form, "files that are a document each")
-        if field is not None:
-            raise InvalidParameterError(f"field={field!r} does not apply to {what}, which have no fields")
-        if hashing.input == "counts":
-            raise InvalidParameterError(f'{what} hold no mappings, as input="counts" needs; use JSON lines')
+        if field is not None or hashing.input == "counts":
+            what = NAMES.get(form, "files that are a document each")
+            raise InvalidParameterError(
+                f'field= and input="counts" do not apply to {what}, which have no fields; use JSON lines'
+            )
         return WholeFiles(found, hashing, **options) if form == "files" else TextFiles(found, hashing, form, **options)
     named, fields = options.get("header", True), tuple(field) if isinstance(field, list | tuple) else (field,)
     for name, columns in (("field", fields or (None,)), ("id_column", (options.get("id_column", fields[0]),))):
@@ -89,12 +92,6 @@ def _format_of(paths: Sequence[str], form: str) -> str:
     if len(formats) > 1:
         raise InvalidInputError(f"{paths[0]}: files of several formats ({', '.join(sorted(formats))}); open one kind")
     return formats.pop()
-
-
-def refuse_options(field: Any, options: Mapping[str, Any], what: str) -> None:
-    """Refuse what is of use for files only."""
-    for name in [*(["field"] if field is not None else []), *options]:
-        raise InvalidParameterError(f"{name}= is for files; X is {what}")
 
 
 def document_format(path: str) -> str | None:

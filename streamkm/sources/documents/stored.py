@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkm.core.exceptions import InvalidInputError, SourceError
+from streamkm.core.exceptions import InvalidInputError
 from streamkm.sources.arrow import guarded, readable
 from streamkm.sources.base import row_places
 from streamkm.sources.chunks import Chunk
@@ -19,7 +19,7 @@ from streamkm.sources.documents.base import (
     document_of,
     shown_names,
 )
-from streamkm.sources.documents.files import DecodeError, decoded
+from streamkm.sources.documents.files import decoded
 from streamkm.sources.documents.hashed import Batch, HashedText
 from streamkm.sources.formats import is_folder
 from streamkm.sources.local import natural, opened
@@ -68,13 +68,11 @@ class ParquetDocuments(DocumentList):
                     )
             for number in range(file.num_row_groups):
                 group = file.metadata.row_group(number)
-                leaves = [
-                    (leaf.total_uncompressed_size, leaf.total_compressed_size)
-                    for leaf in map(group.column, range(group.num_columns))
-                    if leaf.path_in_schema.split(".", 1)[0] in self.fields
-                ]
+                leaves = map(group.column, range(group.num_columns))
+                read = [leaf for leaf in leaves if leaf.path_in_schema.split(".", 1)[0] in self.fields]
                 if group.num_rows:
-                    yield part, number, group.num_rows, *map(sum, zip(*leaves, strict=True))
+                    n_bytes = sum(leaf.total_uncompressed_size for leaf in read)
+                    yield part, number, group.num_rows, n_bytes, sum(leaf.total_compressed_size for leaf in read)
 
     def cuts(self, text_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """Runs of row groups, as runs of rows."""
@@ -139,20 +137,18 @@ def _parquet(path: str) -> Iterator[Any]:
 class WholeFiles(DocumentList):
     """A document a file, in the order of their names; empty files are blank documents.
 
-    `paths`: files, and folders, which stand for the files in them. Raises SourceError, SourceNotFoundError: no file, or
-    one that cannot be opened. Raises InvalidInputError: all files are empty.
+    `paths`: files, and folders, which stand for the files in them. Raises SourceError: a file that
+    cannot be opened. Raises InvalidInputError: no file, or empty ones alone.
     """
 
     in_process = False
     id_column = "file"
 
-    def __init__(self, paths: Sequence[str], hashing: FeatureHashing, *, decode_error: DecodeError = "strict") -> None:
+    def __init__(self, paths: Sequence[str], hashing: FeatureHashing, *, decode_error: str = "strict") -> None:
         found = {file for path in paths for file in (visible_files(path) if is_folder(path) else [path])}
-        if not found:
-            raise SourceError(f"{paths[0]} is a directory without files (names that begin with . or _ are left out)")
         self.paths = tuple(opened(path) for path in sorted(found, key=natural))
         self.files = (str(paths[0]),) if len(paths) == 1 and is_folder(paths[0]) else self.paths
-        self.name = name_of(self.files)
+        self.name = name_of(self.files or paths)
         self.n_rows = len(self.paths)
         self.decode_error = decode_error
         sizes = np.array([file_size(path) for path in self.paths], np.int64)
