@@ -40,11 +40,11 @@ from streamkm.estimators.validation import (
     random_streams,
     searching,
 )
-from streamkm.fitting.context import check_clusters
-from streamkm.fitting.kernel.fit import KernelContext, KernelSettings, run_kernel_fit
+from streamkm.fitting.context import FitContext, check_clusters
+from streamkm.fitting.kernel.fit import KernelSettings, run_kernel_fit
 from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule, exact_objective, kernel_objective
-from streamkm.fitting.kernel.records import KernelRule
+from streamkm.fitting.mapping import KernelRule
 from streamkm.passes.reader import RowReader
 from streamkm.planning.kernel_plan import plan_kernel_fit
 from streamkm.planning.kernel_sizes import (
@@ -311,7 +311,7 @@ class StreamKernelKMeans(DescribedKMeans):
         sizes = self._sizes(source)
         if sizes.short and self.n_landmarks == "auto":  # of a number that was given, the plan tells
             warnings.warn(f"{sizes.short}; pass more n_landmarks or a larger eps", StreamkmWarning, stacklevel=3)
-        with KernelContext.opened(
+        with FitContext.opened(
             self.executor,
             reader=RowReader(source, plan.chunk_bytes, "euclidean", self.invalid, may_index=True),
             plan=plan,
@@ -320,10 +320,8 @@ class StreamKernelKMeans(DescribedKMeans):
             writer=writer,
             progress=Progress(self.progress),
         ) as context:
-            fitted = run_kernel_fit(context)
-        set_fitted(self, fitted.fit, fitted.fit.model, context, weights, seed)
-        self.kernel_ = fitted.kernel
-        residual = fitted.trace_residual
+            fit, self.kernel_, residual = run_kernel_fit(context)
+        set_fitted(self, fit, fit.model, context, weights, seed)
         self.trace_residual_ = None if residual is None else weights.factor * residual
 
     def exact_inertia(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -436,5 +434,4 @@ class StreamKernelKMeans(DescribedKMeans):
             seeds=random_streams(seed),
             kernel=rule,
             map=MapRule(method.method, choice, method.landmark_rank, neighbor_landmarks(given)),
-            all_rows=self._all_rows(),
         )

@@ -95,7 +95,7 @@ def find_start(context: FitContext, found: NormalizedRows) -> Start:
     if plan.cluster_on == "spilled":
         trim_heap(plan.limit_bytes, plan.memory["cluster"])  # blocks take what is left: heaps must not grow
     with context.progress.stage("seed"):
-        sampled = sample.block(context.here, sketch)
+        sampled = sample.block(context.here, sketch, settings.start_rows)
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
         counted = plan.n_rows is not None
@@ -117,7 +117,7 @@ def iterate(context: FitContext, found: NormalizedRows, start: Start) -> Cluster
     sample, sketch, normalization, plan = found.sketched.sample, found.sketch, found.normalization, context.plan
     settings, columns, rows, space = context.settings, start.columns, start.rows, start.space
     if start.is_iterated:
-        result, history = iterated(context, rows, start.centers, start.schedule)
+        result, history = iterated(context, rows, start.centers, start.schedule, accelerated=settings.accelerated)
     else:
         with context.progress.stage("lloyd", settings.max_iter, "steps"):
             result, history = LloydResult(start.centers, float("nan"), 0, False, ()), list[dict[str, Any]]()
@@ -133,7 +133,9 @@ def iterate(context: FitContext, found: NormalizedRows, start: Start) -> Cluster
         rows = LocalBlocks.of(context.here, polishing.original_block()) if start.is_polished else rows
         result = _on_sphere(context, rows, result, normalization, whole=sample.complete or not start.is_polished)
         history += noted("sphere", result)
-    view = SampleView.of(context, sample, start.sampled, found.normalization, search_rows(settings.n_clusters))
+    view = SampleView.of(
+        context, sample, start.sampled, found.normalization, min(settings.view_rows, start.sampled.n_rows)
+    )
     if space == "original":
         centers = normalization.originals(result.centers)
     else:
@@ -144,7 +146,7 @@ def iterate(context: FitContext, found: NormalizedRows, start: Start) -> Cluster
         centers = on_sphere(centers)  # a normalization rounds
     result, sketch = normalization.result(result, centers), found.normalization.sketch(sketch)
     return Clustering(
-        result, space, sketch, tuple(history), view, sample.X.shape[1], found.sketched.chunk_rows, columns
+        result, space, sketch, tuple(history), view, sample.X.shape[1], found.sketched.chunk_rows, columns, found.kernel
     )
 
 

@@ -14,14 +14,17 @@ from numpy.typing import NDArray
 
 from streamkm.cluster.held_rows import Spill
 from streamkm.cluster.seeding.init import Starts
+from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
 from streamkm.core.locks import remove_dead_folders
 from streamkm.core.memory import heap_restored
 from streamkm.core.progress import Progress
 from streamkm.engine import Executor, local_executor, open_executor
 from streamkm.engine.checkpoint import CheckpointWriter
+from streamkm.fitting.mapping import Mapping
 from streamkm.passes.context import PassContext
 from streamkm.passes.labels import GatheredLabels, HeldLabels
+from streamkm.passes.sketch import Sketched
 from streamkm.planning.plan import Plan
 from streamkm.sketches import Sketch
 
@@ -40,8 +43,27 @@ class Settings:
     seeds: np.random.SeedSequence  # source of the named random streams
     sketch: Sketch | None = None  # where it was made already
     spherical: bool = False  # whether centers are kept at unit length
+    accelerated: ClassVar[bool] = True  # whether steps of Lloyd's algorithm without epochs carry means on
     # a name's position sets its seed, so the empty one keeps the results of earlier fits
     streams: ClassVar[tuple[str, ...]] = ("sketch", "sample", "seeding", "search", "coreset", "draws", "", "epochs")
+
+    @property
+    def view_rows(self) -> int:
+        """Sampled rows that are looked at once the labels are known."""
+        return search_rows(self.n_clusters)
+
+    @property
+    def start_rows(self) -> int | None:
+        """Sampled rows that centers are found on; None: all."""
+        return None
+
+    def find_map(self, context: FitContext, sketched: Sketched) -> Mapping | None:  # noqa: ARG002
+        """Find the map of a kernel; None for other fits."""
+        return None
+
+    def given_back(self, sketch: Sketch) -> Sketch:
+        """The sketch that was saved as `Sketch.writable` gives it."""
+        return sketch
 
     @property
     def searches(self) -> bool:

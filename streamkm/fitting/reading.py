@@ -21,6 +21,7 @@ from streamkm.core.memory import trim_heap
 from streamkm.core.progress import Stage
 from streamkm.engine.passes import Map, held_outputs
 from streamkm.fitting.context import FitContext, Settings, check_clusters
+from streamkm.fitting.mapping import FoundKernel
 from streamkm.passes.gathered import Gathered
 from streamkm.passes.sketch import FindSketch, Sketched, count_pass, sketch_pass
 from streamkm.passes.sketch_rows import rows_ahead
@@ -42,6 +43,7 @@ class NormalizedRows:
     sketched: Sketched  # its sample is normalized
     sketch: Sketch  # of normalized rows
     normalization: Normalization = WHOLE
+    kernel: FoundKernel | None = None
 
 
 def normalize_rows(context: FitContext, sketched: Sketched) -> NormalizedRows:
@@ -130,16 +132,18 @@ def read_rows(context: FitContext) -> tuple[Sketched, NormalizedRows]:
     if plan.reads_ahead:
         return _read_along(context)
     sketched = read_once(context)
-    if not plan.fit_passes and not plan.sketches_later:
+    mapping = context.settings.find_map(context, sketched)
+    if mapping is None and not plan.fit_passes and not plan.sketches_later:
         rows = normalize_rows(context, sketched)
         if context.reader.source.replayable:
             sketched = replace(sketched, blocks=None)  # `rows` has them
         return sketched, rows
-    sketch, chunk_rows = _sketch(context, sketched), sketched.chunk_rows
-    if not plan.sketches_later:
-        return sketched, NormalizedRows(sketched, sketch)
-    del sketched  # this pass samples the same rows once more
-    return _read_again(context, sketch, chunk_rows)
+    sketch = _sketch(context, sketched) if mapping is None else mapping.map
+    kernel, chunk_rows = None if mapping is None else mapping.kernel, sketched.chunk_rows
+    if plan.sketches_later:
+        del sketched  # this pass samples the same rows once more
+        sketched, _ = _read_again(context, sketch, chunk_rows)
+    return sketched, NormalizedRows(sketched, sketch, kernel=kernel)
 
 
 def _read_again(context: FitContext, sketch: Sketch, chunk_rows: NDArray[np.int64]) -> tuple[Sketched, NormalizedRows]:
@@ -205,19 +209,15 @@ def _lost(rows: Matrix, sketch: Sketch) -> float:
 
 
 def read_once(context: FitContext) -> Sketched:
-    """Read all rows once; sketch them if more than the sample is clustered."""
+    """Read all rows once, after they are counted if need be; sketch them if more than the sample is clustered."""
     plan, n_features = context.plan, context.reader.source.n_features
-    sketch = oblivious_sketch(plan, context.settings, n_features) if plan.cluster_on != "sample" else None
-    return first_pass(context, sketch, "sketch")
-
-
-def first_pass(context: FitContext, sketch: Sketch | None, stage: str) -> Sketched:
-    """Sample all rows, and sketch them too; before that, count them where that is needed."""
-    plan, chunk_rows = context.plan, None
+    later = plan.cluster_on == "sample" or plan.sketches_later
+    sketch = None if later else oblivious_sketch(plan, context.settings, n_features)
+    chunk_rows = None
     if plan.counts_first:
         with context.progress.stage("count", plan.n_chunks) as counted:
             chunk_rows = count_pass(context, counted)
-    sketched = _sketched(context, sketch, chunk_rows, stage, plan.n_chunks, "sketch")
+    sketched = _sketched(context, sketch, chunk_rows, "sketch", plan.n_chunks, "sketch")
     check_clusters(context.settings.n_clusters, sketched.n_valid)
     trim_heap(plan.limit_bytes)
     return sketched

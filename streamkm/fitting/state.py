@@ -17,6 +17,7 @@ from streamkm.cluster.rows import Block
 from streamkm.cluster.sampling.row_sample import Sample, first_rows
 from streamkm.cluster.seeding.draws import DrawRule
 from streamkm.fitting.context import FitContext
+from streamkm.fitting.mapping import FoundKernel
 from streamkm.passes.assign import AssignResult
 from streamkm.sketches import Sketch
 
@@ -36,6 +37,7 @@ class Clustering:
     n_features: int
     chunk_rows: NDArray[np.int64]  # (chunks,): rows of each chunk
     columns: Columns | None = None  # the features that centers have, where they are few of all
+    kernel: FoundKernel | None = None
 
     def model(self, metric: Metric) -> Model:
         """The model that assigns rows."""

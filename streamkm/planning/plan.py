@@ -111,7 +111,7 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
     @property
     def sketches_later(self) -> bool:
         """Whether the first pass only samples, and all rows are sketched in one after the sketch is found."""
-        fitted = self.memory_model is not None and self.memory_model.fitted
+        fitted = self.memory_model is None or self.memory_model.fitted
         return fitted and self.cluster_on != "sample" and not self.reads_ahead
 
     @property

@@ -192,7 +192,7 @@ def test_sources_on_disk(small_digits, tmp_path):
     held = kernel_kmeans(chunk_bytes=20_000).fit(small_digits.X)
     np.testing.assert_array_equal(stored.labels_, held.labels_)
     assert [stage.name for stage in stored.stages_] == [
-        "sample", "landmarks", "gram", "features", "seed", "lloyd", "assign",
+        "sketch", "landmarks", "gram", "seed", "lloyd", "assign",
     ]  # fmt: skip
 
 

@@ -149,7 +149,7 @@ def test_a_kernel_fit_keeps_the_features_of_all_rows(tmp_path, stop):
     X = np.random.default_rng(0).normal(size=(2000, 4))
     kmeans = StreamKernelKMeans(4, fit_on="all", n_landmarks=50, random_state=0, progress=False, executor=1)
     wanted = StreamKernelKMeans(**kmeans.get_params()).fit(CountingSource(X))
-    stop(kmeans, CountingSource(X), tmp_path / "state", "features", 4)
+    stop(kmeans, CountingSource(X), tmp_path / "state", "sketch-all", 4)
     source = CountingSource(X)
     kmeans.fit(source, checkpoint=tmp_path / "state")
     assert source.read_rows[1999] == source.read_rows[0] + 1

@@ -49,7 +49,7 @@ def test_what_a_cluster_began_goes_on_elsewhere(cluster, stop, tmp_path, data, w
     [
         ("gram", 4),
         pytest.param("landmarks", 1, marks=pytest.mark.slow),
-        pytest.param("features", 8, marks=pytest.mark.slow),  # blocks of them, which workers hold
+        pytest.param("sketch-all", 8, marks=pytest.mark.slow),  # blocks of them, which workers hold
     ],
 )
 def test_a_worker_killed_in_stages_of_kernels(cluster, monkeypatch, data, wanted, stage, number):

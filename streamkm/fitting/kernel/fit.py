@@ -1,43 +1,29 @@
-"""One kernel fit from a source to labels: sample, landmarks, projection, start, Lloyd, assign.
-
-Takes validated values, returns a `KernelFit`. Knows nothing of estimators.
-"""
+"""The map to features that a kernel fit finds on the row sample or on all rows; the rest is `run_fit`."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamkm.cluster.blocks import Blocks
-from streamkm.cluster.in_memory import LocalBlocks
 from streamkm.cluster.model import Model
-from streamkm.cluster.normalization import WHOLE
 from streamkm.cluster.profile import euclidean_distances
 from streamkm.cluster.rows import Totals
-from streamkm.cluster.sampling.row_sample import Sample, SampleRule
-from streamkm.cluster.seeding.search_set import search_rows
+from streamkm.cluster.sampling.row_sample import Sample
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.core.matrix import rows_between
-from streamkm.core.memory import trim_heap
-from streamkm.fitting.assign import assign
-from streamkm.fitting.centers import epoch_room, pool_of, search_centers, seeded
+from streamkm.engine import Executor
+from streamkm.fitting.centers import search_centers
 from streamkm.fitting.context import FitContext, Settings
-from streamkm.fitting.iterations import iterated
 from streamkm.fitting.kernel.bandwidth import resolved
 from streamkm.fitting.kernel.landmarks import precomputed_landmarks
 from streamkm.fitting.kernel.maps import MapRule, first_round, fit_on_sample, neighbor_mapping
-from streamkm.fitting.kernel.records import KernelRule, Mapping, given_back
-from streamkm.fitting.reading import first_pass
-from streamkm.fitting.refine import improve, warn_of_gain
-from streamkm.fitting.state import Clustering, FitState, SampleView
-from streamkm.passes.gathered import Gathered
-from streamkm.passes.sketch import FindSketch, sketch_pass
+from streamkm.fitting.kmeans import run_fit
+from streamkm.fitting.mapping import FoundKernel, KernelRule, Mapping, given_back
+from streamkm.fitting.state import FitState
+from streamkm.passes.sketch import FindSketch, Sketched
 from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, VIEW_ROWS
-from streamkm.planning.plan_parts import epoch_schedule
 from streamkm.sketches import GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)
@@ -53,140 +39,84 @@ class KernelSettings(Settings):
 
     kernel: KernelRule
     map: MapRule
-    all_rows: bool  # whether projection and clustering see all rows, not the row sample alone
-    streams: ClassVar[tuple[str, ...]] = ("sample", "landmarks", "seeding", "search", "draws", "epochs")
+    streams: ClassVar[tuple[str, ...]] = ("sample", "landmarks", "seeding", "search", "draws", "epochs", "coreset")
+    accelerated: ClassVar[bool] = False
+
+    @property
+    def view_rows(self) -> int:
+        """Sampled rows kept for the 2-D picture, and for what they promise of the objective."""
+        return VIEW_ROWS
+
+    @property
+    def start_rows(self) -> int | None:
+        """The landmarks, for "two-step"; else all sampled rows."""
+        return max(self.n_clusters, self.map.choice.n_landmarks) if self.map.method == "two-step" else None
+
+    def given_back(self, sketch: Sketch) -> Sketch:
+        """The map that was saved as `Sketch.writable` gives it."""
+        return given_back(sketch, self.kernel)
+
+    def find_map(self, context: FitContext, sketched: Sketched) -> Mapping:
+        """Set the kernel's width, choose landmarks, and find the projection, by all rows or the sample."""
+        writer, progress, chunk_rows = context.writer, context.progress, sketched.chunk_rows
+        mapping = writer.load("map", Mapping)
+        if mapping is not None:
+            return mapping.restored(self.kernel)
+        with progress.stage("landmarks"):
+            mapping = writer.load("landmarks", Mapping)
+            if mapping is None:
+                mapping = _first_mapping(context.here, self, sketched.sample, int(chunk_rows.sum()))
+                writer.save("landmarks", mapping.writable())
+            mapping = mapping.restored(self.kernel)
+            logger.info("kernel %s, gamma %.6g", self.kernel.name, mapping.kernel.gamma)
+        found, all_rows = mapping.found, context.plan.sketches_later
+        with progress.stage("gram", len(chunk_rows) if all_rows else None) as stage:
+            if isinstance(found, GramFit) and all_rows:
+                found = context.run(FindSketch(found), stage, chunk_rows, record="gram")
+            elif isinstance(found, GramFit):
+                found = fit_on_sample(context.here, sketched.sample, found)
+        mapping = Mapping.of(mapping.kernel, found)
+        writer.save("map", mapping.writable())
+        return mapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelContext(FitContext):
-    """What every stage of a kernel fit works with; see `FitContext`."""
-
-    settings: KernelSettings
-
-
-@dataclass(frozen=True, slots=True)
-class KernelFit:
-    """The result of a kernel fit."""
-
-    fit: FitState  # everything in the space of the features, where centers, sums and the objective are exact
-    kernel: Kernel
-    # upper bound of ``tr(K - B B')``, B the features of all rows; None where it is not known
-    trace_residual: float | None
+def run_kernel_fit(context: FitContext) -> tuple[FitState, Kernel, float | None]:
+    """Fit; return everything in the space of the features, the kernel, and `trace_residual`, where it is known."""
+    settings, state = context.settings, run_fit(context)
+    assert isinstance(settings, KernelSettings)
+    assert state.found.kernel is not None
+    kernel, model = settings.kernel.with_gamma(state.found.kernel.gamma), state.model
+    if settings.map.method in LANDMARK_SKETCHES or getattr(model.sketch, "unit", False):
+        return state, kernel, None
+    return state, kernel, trace_residual(kernel, state.found.kernel.trace, model, state.assigned.totals)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelClustering:
-    """The result of a search for centers, before any row is assigned."""
-
-    gamma: float
-    trace: float | None  # sum of k(x, x) over all rows, where the row sample holds all and it is not their number
-    centers: Clustering
-
-
-def run_kernel_fit(context: KernelContext) -> KernelFit:
-    """Fit."""
-    settings = context.settings
-    found = context.writer.load("found", KernelClustering)
-    if found is None:
-        found = _find(context)
-        writable = replace(found.centers, sketch=found.centers.sketch.writable())
-        context.writer.save("found", replace(found, centers=writable))
-    centers = replace(found.centers, sketch=given_back(found.centers.sketch, settings.kernel))
-    kernel = settings.kernel.with_gamma(found.gamma)
-    trim_heap(context.plan.limit_bytes)
-    state = FitState.begun(context, centers)
-    assign(context, state)
-    while improve(context, state):
-        assign(context, state)
-    warn_of_gain(context, state.gain)
-    model, assigned = state.model, replace(state.assigned, drawn=None)
-    state.assigned, state.view_labels = assigned, assigned.labels[centers.sample_view.sample.rows]
-    approximates = settings.map.method not in LANDMARK_SKETCHES and not getattr(model.sketch, "unit", False)
-    residual = trace_residual(kernel, found.trace, model, assigned.totals) if approximates else None
-    return KernelFit(state, kernel, residual)
-
-
-def _find(context: KernelContext) -> KernelClustering:
-    """Find centers among the features: sample, landmarks, map, start, Lloyd."""
-    plan, settings, progress, here = context.plan, context.settings, context.progress, context.here
-    sketched = first_pass(context, None, "sample")
-    sample, chunk_rows = sketched.sample, sketched.chunk_rows
-    mapping = _map(context, sample, chunk_rows)
-    features = mapping.map
-    with progress.stage("features", len(chunk_rows) if settings.all_rows else None) as stage:
-        choice = settings.map.choice
-        landmarks = max(settings.n_clusters, choice.n_landmarks) if settings.map.method == "two-step" else None
-        sampled = sample.block(here, features, landmarks)
-        blocks: Blocks = LocalBlocks.of(here, sampled)
-        if settings.all_rows:
-            gathered = Gathered(SampleRule(1, 0, np.inf))  # the sample is known
-            record = None if context.spill is None else "features"
-            passed = sketch_pass(context, gathered, stage, sketch=features, chunk_rows=chunk_rows, record=record)
-            blocks = passed.blocks or blocks
-    schedule = epoch_schedule(blocks.n_rows, settings, plan.cluster_on, room=epoch_room(plan, blocks))
-    with progress.stage("seed"):
-        held = None if sample.complete or not settings.all_rows else blocks
-        first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
-        pool = pool_of(context, held, sketched.n_valid, averaged=schedule is not None)
-        start = seeded(context, sampled, settings, first, features, WHOLE, pool)
-    result, steps = iterated(context, blocks, start, schedule, accelerated=False)
-    result = replace(result, labels=None)  # the assign pass finds them
-    view = SampleView.of(context, sample, sampled, WHOLE, min(VIEW_ROWS, sampled.n_rows))
-    found = Clustering(result, "sketch", features, tuple(steps), view, sketched.n_features, chunk_rows)
-    return KernelClustering(mapping.gamma, _trace(settings.kernel.with_gamma(mapping.gamma), sample), found)
-
-
-def _map(context: KernelContext, sample: Sample, chunk_rows: NDArray[np.int64]) -> Mapping:
-    """Set the kernel's width, choose landmarks, and find the projection, by all rows or the sample."""
-    settings, writer, progress = context.settings, context.writer, context.progress
-    mapping = writer.load("map", Mapping)
-    if mapping is not None:
-        return mapping.restored(settings.kernel)
-    with progress.stage("landmarks"):
-        mapping = writer.load("landmarks", Mapping)
-        if mapping is None:
-            mapping = _first_mapping(context, sample, int(chunk_rows.sum()))
-            writer.save("landmarks", mapping.writable())
-        mapping = mapping.restored(settings.kernel)
-        logger.info("kernel %s, gamma %.6g", settings.kernel.name, mapping.gamma)
-    found = mapping.found
-    with progress.stage("gram", len(chunk_rows) if settings.all_rows else None) as stage:
-        if isinstance(found, GramFit) and settings.all_rows:
-            found = context.run(FindSketch(found), stage, chunk_rows, record="gram")
-        elif isinstance(found, GramFit):
-            found = fit_on_sample(context.here, sample, found)
-    mapping = Mapping.of(settings.kernel.with_gamma(mapping.gamma), found)
-    writer.save("map", mapping.writable())
-    return mapping
-
-
-def _first_mapping(context: KernelContext, sample: Sample, n_rows: int) -> Mapping:
+def _first_mapping(here: Executor, settings: KernelSettings, sample: Sample, n_rows: int) -> Mapping:
     """The kernel and its map; for gamma="auto" that of the width which separates clusters of sampled rows better."""
-    settings, here = context.settings, context.here
     rule, n_neighbors = settings.kernel, settings.map.n_neighbors
     if rule.gamma == "neighbors":
         return neighbor_mapping(sample, rule, n_neighbors, settings.map.choice.rank)
     kernel = resolved(rule, sample)
-    wide = Mapping.of(kernel, first_round(here, sample, kernel, settings.map, n_rows, settings.generator("landmarks")))
+    known = FoundKernel(float(kernel.gamma), _trace(kernel, sample))
+    wide = Mapping.of(known, first_round(here, sample, kernel, settings.map, n_rows, settings.generator("landmarks")))
     if not n_neighbors:
         return wide
     try:
         near = neighbor_mapping(sample, rule, n_neighbors, settings.n_clusters)
     except InvalidInputError:  # too many rows are equal for a distance to neighbours
         return wide
-    usual = _separation(context, sample, fit_on_sample(here, sample, wide.found))  # type: ignore[arg-type]
-    found = _separation(context, sample, near.map)
+    usual = _separation(here, settings, sample, fit_on_sample(here, sample, wide.found))  # type: ignore[arg-type]
+    found = _separation(here, settings, sample, near.map)
     kept = found > max(usual, SEPARATED)
     told = "simplified silhouette %.2f at the mean distance, %.2f at the distance of neighbours: %s kept"
     logger.info(told, usual, found, "the latter" if kept else "the former")
     return near if kept else wide
 
 
-def _separation(context: KernelContext, sample: Sample, features: Sketch) -> float:
+def _separation(here: Executor, settings: KernelSettings, sample: Sample, features: Sketch) -> float:
     """Simplified silhouette of clusters of sampled rows among features; 0 where one has hardly any rows."""
-    settings = context.settings
-    rows = sample.block(context.here, features, JUDGED_ROWS)
-    centers = search_centers(context.here, rows, settings, sample.X, features)
+    rows = sample.block(here, features, JUDGED_ROWS)
+    centers = search_centers(here, rows, settings, sample.X, features)
     if len(centers) < 2:
         return 0.0
     distances = euclidean_distances(rows.X, centers)

@@ -21,7 +21,7 @@ from streamkm.engine.passes import Readable, run
 from streamkm.fitting.kernel.bandwidth import gamma_by_neighbors
 from streamkm.fitting.kernel.column_sketches import column_sketch, sketched_columns_map
 from streamkm.fitting.kernel.landmarks import Choice, choose_landmarks, kept, precomputed_landmarks
-from streamkm.fitting.kernel.records import KernelRule, Mapping
+from streamkm.fitting.mapping import FoundKernel, KernelRule, Mapping
 from streamkm.kernels.sketch import kernel_values
 from streamkm.passes.reader import ValidRows
 from streamkm.passes.sketch import FindSketch
@@ -187,7 +187,7 @@ def neighbor_mapping(sample: Sample, rule: KernelRule, n_landmarks: int, rank: i
     cut = root[:, None] * (W + W.T) * root / 2
     values, vectors = eigh(cut, subset_by_index=[max(0, len(cut) - rank), len(cut) - 1])
     projection = oriented(root[:, None] * vectors[:, ::-1] / np.maximum(values[::-1], np.finfo(np.float32).eps))
-    return Mapping.of(kernel, replace(KernelMap.of(kernel, landmarks, projection), unit=True))
+    return Mapping.of(FoundKernel(gamma), replace(KernelMap.of(kernel, landmarks, projection), unit=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,20 +30,28 @@ class KernelRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
-    """A kernel's gamma and its map, with a root and a rank while sums over rows are needed to find the projection."""
+class FoundKernel:
+    """What a fit finds of its kernel."""
 
     gamma: float
+    trace: float | None = None  # sum of k(x, x) over all rows, where the sample holds all and it is not their number
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A kernel and its map, with a root and a rank while sums over rows are needed to find the projection."""
+
+    kernel: FoundKernel
     map: Sketch
     root: NDArray[np.float64] | None = None
     rank: int | None = None
 
     @classmethod
-    def of(cls, kernel: Kernel, found: Sketch | GramFit) -> Mapping:
+    def of(cls, kernel: FoundKernel, found: Sketch | GramFit) -> Mapping:
         """A mapping from a map, or from the round that finds its projection."""
         if isinstance(found, GramFit):
-            return cls(float(kernel.gamma), found.map, found.root, found.rank)
-        return cls(float(kernel.gamma), found)
+            return cls(kernel, found.map, found.root, found.rank)
+        return cls(kernel, found)
 
     @property
     def found(self) -> Sketch | GramFit:
