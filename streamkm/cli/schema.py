@@ -22,7 +22,7 @@ from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import ALIASES, StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import CHOICES
-from streamkm.planning.kernel_sizes import LANDMARKS, METHODS
+from streamkm.planning.kernel_plan import LANDMARKS, METHODS
 from streamkm.sketches import OPTIONS
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.sketches.registry import sketch_names

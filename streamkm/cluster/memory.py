@@ -75,7 +75,7 @@ def search_bytes(centers: CenterSizes, n_rows: int, row_bytes: int, drawn_rows: 
     drawn = min(drawn_rows, n_rows)
     if n_portions == 1:
         copied = drawn if drawn < n_rows else 0
-        left = DRAWING_BYTES * min(2, centers.n_threads) * (copied > 0)
+        left = min(DRAWING_BYTES, n_rows * row_bytes) * min(2, centers.n_threads) * (copied > 0)
         return SEARCH_COPIES * centers.double_bytes + SEARCH_SETS * copied * (PLACED_ROW_BYTES + row_bytes) + left
     k, width, rows = -(-centers.n_clusters // n_portions), centers.width, -(-drawn // n_portions)
     near = max(index_bytes(k, width, 1), neighbours_bytes(k, width, centers.n_threads))

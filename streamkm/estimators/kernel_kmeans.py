@@ -46,8 +46,7 @@ from streamkm.fitting.kernel.landmarks import Choice
 from streamkm.fitting.kernel.maps import MapRule, exact_objective, kernel_objective
 from streamkm.fitting.mapping import KernelRule
 from streamkm.passes.reader import RowReader
-from streamkm.planning.kernel_plan import plan_kernel_fit
-from streamkm.planning.kernel_sizes import (
+from streamkm.planning.kernel_plan import (
     COLUMN_SKETCHES,
     LANDMARKS,
     METHODS,
@@ -55,6 +54,7 @@ from streamkm.planning.kernel_sizes import (
     KernelSizes,
     kernel_sizes,
     neighbor_landmarks,
+    plan_kernel_fit,
 )
 from streamkm.planning.memory_budget import planned_line_room
 from streamkm.planning.plan import Plan

@@ -113,7 +113,7 @@ class Assign(Pass[AssignState, NDArray[np.int32], AssignResult]):
     def memory(sizes: FitSizes, space: Space) -> PassMemory:
         """Memory of sums and profiles, labels, drawn rows, and the kernels' tables of centers."""
         centers, chosen, reading = sizes.centers(sizes.width(space)), sizes.chosen, sizes.reading
-        drawn = int(reading.usual_states * DRAWN_SLACK * chosen.drawn_rows * sizes.rows.row_bytes)
+        drawn = int(reading.usual_states * DRAWN_SLACK * chosen.drawn_rows * sizes.rows.placed_bytes(space))
         kept = drawn + sizes.sample_bytes * chosen.keeps_sample + LABEL_BYTES * sizes.rows.n_rows * sizes.labels
         kept += centers.table_bytes + (centers.double_bytes if chosen.drawn_rows else 0)  # those of the best pass
         state = centers.double_bytes + profile_bytes(sizes.n_clusters)

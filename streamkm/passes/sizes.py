@@ -47,14 +47,13 @@ class RowSizes:
         """Features of centers in the original space."""
         return self.n_occurring or self.n_features
 
+    def placed_bytes(self, space: Space) -> int:
+        """Bytes of a row in the space in which it is assigned."""
+        return self.block_row_bytes if space == "sketch" else self.row_bytes
+
     def float_bytes(self, space: Space) -> int:
         """Bytes of a row as floats when it is assigned."""
         return self.block_row_bytes if space == "sketch" else max(self.row_bytes, self.sample_floats)
-
-    def double_bytes(self, space: Space) -> int:
-        """Bytes of a row as float64 when it is assigned; of sparse rows as `float_bytes`."""
-        floats = self.float_bytes(space)
-        return floats * 8 // self.itemsize if floats >= self.itemsize * self.n_features else floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

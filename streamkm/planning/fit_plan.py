@@ -5,7 +5,7 @@ Pure functions of the source's description, the parameters and the memory that m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -139,8 +139,20 @@ FEWEST_SEARCHED, FEWEST_SEARCHED_PER_CLUSTER = 10_000, 32  # rows that starts ar
 MOST_ROUNDS = 2  # of looking further, where `refine` is "auto"
 
 
-def plan_fit(source: RowSource, resources: Resources, **asked: Any) -> Plan:
-    """Decide how a fit will go, without reading rows; `asked`: parameters of a `FitRequest`.
+def plan_fit(source: RowSource, resources: Resources, *, n_clusters: int, options: SketchOptions, **asked: Any) -> Plan:
+    """Decide how a fit will go, without reading rows; `asked`: parameters of a `FitRequest`."""
+
+    @cache
+    def request() -> FitRequest:
+        sketch, row_bytes = choose_sketch(source, options, n_clusters), decoded_row_bytes(source)
+        given = {"n_clusters": n_clusters, "options": options, **asked}
+        return FitRequest(source=source, sketching=sketch, row_bytes=row_bytes, **given)
+
+    return plan_request(request, source, resources)
+
+
+def plan_request(request: Callable[[], FitRequest], source: RowSource, resources: Resources) -> Plan:
+    """Decide how the fit of a request will go, once it is known that a source that is loaded whole has room.
 
     Raises InvalidInputError: if the source cannot be walked as often as needed; InvalidParameterError: if a parameter
     does not fit the data; MemoryLimitError: if the projected memory exceeds the limit.
@@ -150,19 +162,16 @@ def plan_fit(source: RowSource, resources: Resources, **asked: Any) -> Plan:
         workers = tuple(replace(each, limit_bytes=max(each.limit_bytes, of_workers)) for each in resources.workers)
         given = replace(resources, workers=workers)
         limit = resources.memory_limit
-        return accepted(lambda below: _planned(source, replace(given, memory_limit=below), **asked), limit)
+        return accepted(lambda below: _planned(request, source, replace(given, memory_limit=below)), limit)
 
     return accepted(planned, 0, on_workers=True)
 
 
-def _planned(source: RowSource, resources: Resources, *, n_clusters: int, options: SketchOptions, **more: Any) -> Plan:
+def _planned(request: Callable[[], FitRequest], source: RowSource, resources: Resources) -> Plan:
     """The plan below one limit."""
     budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
-    chunk_bytes, n_threads, row_bytes = resources.chunk_bytes, resources.n_threads, decoded_row_bytes(source)
-    sketch = choose_sketch(source, options, n_clusters)
-    asked = FitRequest(
-        source=source, n_clusters=n_clusters, options=options, sketching=sketch, row_bytes=row_bytes, **more
-    )
+    asked, chunk_bytes, n_threads = request(), resources.chunk_bytes, resources.n_threads
+    row_bytes, n_clusters = asked.row_bytes, asked.n_clusters
     if asked.once:
         asked.check_once()
     first = Sizes(
@@ -193,7 +202,7 @@ def _planned(source: RowSource, resources: Resources, *, n_clusters: int, option
         plan = with_cached_rows(plan, source, budget)
     if plan.workers is not None:
         check_workers(plan.workers, source.name)
-    return checked(plan, "use fewer n_components or fewer n_clusters", chosen.reading.largest_chunk, budget)
+    return checked(plan, asked.remedy, chosen.reading.largest_chunk, budget)
 
 
 def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regime: str) -> Plan:
@@ -217,7 +226,7 @@ def _plan(asked: FitRequest, chosen: MemoryModel, budget: MemoryBudget, why_regi
         sample_rows=sizes.sample_rows,
         drawn_rows=sizes.drawn_rows,
         keeps_sample=sizes.keeps_sample,
-        few_sampled=sizes.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
+        few_sampled=asked.map is None and sizes.sample_rows < min(asked.wanted_sample, n_rows or asked.wanted_sample),
         cluster_on=cluster_on,
         why_regime=why_regime,
         coreset="lightweight" if asked.coreset == "lightweight" else "sensitivity",

@@ -1,55 +1,209 @@
-"""The decisions about a kernel fit before the first read: sizes, passes, bytes.
+"""The request of a kernel fit: columns of the kernel matrix, features, what theory says of them, and their memory.
 
-Reads no rows.
+Pure functions of the parameters and the source's description. Reads no rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache, partial
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from streamkm.cluster.centers.index import FEWEST_CENTERS
 from streamkm.cluster.seeding.draws import draw_rows
+from streamkm.cluster.seeding.search_set import search_rows
 from streamkm.core.exceptions import InvalidInputError
-from streamkm.passes.sizes import FitSizes, RowSizes, Sizes
-from streamkm.planning.fit_plan import MOST_ROUNDS, with_cached_rows
-from streamkm.planning.kernel_sizes import (
-    COLUMN_SKETCHES,
-    LANDMARK_SKETCHES,
-    LIBRARY_MORE,
-    MOST_EVALUATIONS,
-    KernelMemoryModel,
-    KernelSizes,
-    MapSizes,
-)
-from streamkm.planning.memory_budget import (
-    FEWEST_DRAWN,
-    MemoryBudget,
-    accepted,
-    checked,
-    largest_chunk,
-    reading_of,
-    smaller_sizes,
-)
+from streamkm.engine.memory import MIB
+from streamkm.passes.sizes import RowSizes
+from streamkm.planning.fit_plan import plan_request
+from streamkm.planning.memory import MapBytes
+from streamkm.planning.memory_budget import FEWEST_DRAWN
 from streamkm.planning.plan import Plan
-from streamkm.planning.plan_parts import EpochRoom
-from streamkm.planning.process import PlannedWorkers
-from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, Resources
+from streamkm.planning.plan_parts import PlannedSketch
+from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, FitRequest, Resources
+from streamkm.sketches import KernelMap, Nystroem, SketchOptions
+from streamkm.sketches.kernel_columns import BATCH_ROWS
+from streamkm.sketches.kernel_map import gram_bytes
+from streamkm.sketches.sizing import kernel_columns, nystroem_columns
 from streamkm.sources.base import RowSource, decoded_row_bytes
 
-POOL_ROWS = 20_000  # of the sample, that landmarks are chosen from
+VIEW_ROWS = 5000  # sampled rows kept for the 2-D picture, and for what they promise of the objective
+SQUARES = 6  # of c x c numbers while the landmarks' matrix is inverted: it, its vectors, what LAPACK works with
+LIBRARY_MORE = 28 * MIB  # what maps of kernels and LAPACK hold beside what a fit of `StreamKMeans` does; measured
+COMBINED = 3  # of n x c numbers while kernel columns are combined: the combinations, twice, and the random matrix
 SMALLEST_SAMPLE_ROWS = 10_000  # fewer than k-means keeps: each costs its kernel values twice
+COLUMN_SKETCHES = ("gaussian", "signs", "srht", "countsketch")
+LANDMARK_SKETCHES = ("sampled-columns", "sub-gaussian", "sub-gaussian-entries", "ros")
+"""Whose features are combinations of kernel values against drawn rows, without the root of the rows' own matrix."""
+METHODS = ("nystroem", "two-step", *LANDMARK_SKETCHES, *COLUMN_SKETCHES, "fourier", "orthogonal-fourier")
+LANDMARKS = ("uniform", "leverage", "rank-leverage", "kmeans")
+LOSS, LARGEST_AUTO_RANK = 0.1, 256  # where no loss is given: k / LOSS features, at most so many
+COLUMNS_PER_DIRECTION, FEWEST_PER_DIRECTION = 8, 2
+LARGEST_AUTO_LANDMARKS = 2048  # but for FEWEST_PER_DIRECTION
+NEIGHBOR_LANDMARKS = 1000  # of the width of neighbours: three rings need 700; a cluster 10 at least
+DELTA = 0.1  # of the bound for Yin et al.'s sketches, which `eps` says nothing else to
+MOST_EVALUATIONS = 1 << 32  # of the kernel, where all rows meet all rows: some minutes
 
 
-def plan_kernel_fit(source: RowSource, *, resources: Resources, **asked: Any) -> Plan:
-    """Decide how a kernel fit will go, without reading rows; `asked` and errors are those of `_planned`."""
-    limit = resources.memory_limit
-    return accepted(lambda below: _planned(source, resources=replace(resources, memory_limit=below), **asked), limit)
+@dataclass(frozen=True, slots=True)
+class KernelSizes:
+    """What is decided for a kernel fit."""
+
+    n_landmarks: int  # columns of the sketch, c
+    rank: int  # features, m
+    # what `eps` asks for and does not get; empty where it gets it, or where none was given
+    short: str = field(default="", compare=False)
 
 
-def _planned(
+def kernel_sizes(
+    n_clusters: int,
+    n_landmarks: int | str,
+    rank: int | str,
+    eps: float | None,
+    n_rows: int | None,
+    *,
+    method: str = "nystroem",
+) -> KernelSizes:
+    """Sizes that "auto" means.
+
+    The rank is k / eps (Wang, Gittens and Mahoney, JMLR 20, 2019, theorem 1, reconstructed: cost within 1 + eps + k / s
+    for s features); without eps 10 k, at most 256, or, of c landmarks that were given, sqrt(k c), more than k and at
+    most c / 2 (their remark 3, reconstructed: the terms k / s and s / c are then alike). Landmarks are 8 times as many
+    as features, or the root of n, at most 2,048 or twice the features (Yin, Liu, Wang and Meng, NeurIPS 2022, claim in
+    their introduction that Omega(sqrt(n)) keeps the rate of exact kernel k-means). Never more than rows. With eps they
+    are as many as `nystroem_columns` asks for, up to the same 2,048; `short` says where that is too few.
+
+    `LANDMARK_SKETCHES` have as many features as landmarks, whatever the rank: the root of n, where that is left open,
+    at least k; for "ros" the next power of 2, at most n.
+    """
+    most = n_rows or np.iinfo(np.int64).max
+    root = int(np.ceil(np.sqrt(n_rows or 0)))
+    if method in LANDMARK_SKETCHES:
+        columns = min(most, max(n_clusters, root) if n_landmarks == "auto" else int(n_landmarks))
+        if method == "ros":
+            power = 1 << (columns - 1).bit_length()
+            columns = power if power <= most else power // 2
+        short = "" if eps is None else _short_of_risk(columns, eps, n_rows)
+        return KernelSizes(columns, columns, short)
+    wanted = _rank(n_clusters, n_landmarks, rank, eps)
+    asked = 0 if eps is None else _asked_columns(method, wanted, eps, n_rows)
+    columns = int(n_landmarks) if n_landmarks != "auto" else 0
+    if not columns:
+        enough = min(LARGEST_AUTO_LANDMARKS, max(COLUMNS_PER_DIRECTION * wanted, root, asked))
+        columns = max(FEWEST_PER_DIRECTION * wanted, enough)
+    columns = min(columns, most)
+    short = "" if eps is None else _short(n_clusters, method, columns, min(wanted, columns), eps, asked, n_rows)
+    return KernelSizes(columns, min(wanted, columns), short)
+
+
+def neighbor_landmarks(given: Any) -> int:
+    """Landmarks at the width of neighbours, where an estimator's parameters ask for it or "auto" tries it; else 0."""
+    most = max(NEIGHBOR_LANDMARKS, 10 * given.n_clusters)
+    if given.gamma == "neighbors":
+        return most if given.n_landmarks == "auto" else int(given.n_landmarks)
+    left = (given.gamma, given.n_landmarks, given.rank, given.eps, given.fit_on, given.kernel.kernel, given.method)
+    tried = left == ("auto", "auto", "auto", None, "sample", "rbf", Nystroem()) and str(given.init) == "k-means++"
+    return NEIGHBOR_LANDMARKS if tried and given.n_clusters > 1 and most == NEIGHBOR_LANDMARKS else 0
+
+
+def _asked_columns(method: str, rank: int, eps: float, n_rows: int | None) -> int:
+    """Columns that theory asks for; 0 where no formula here covers the method, or nothing is promised from eps = 1."""
+    if not 0 < eps < 1 or method == "two-step" or method.endswith("fourier"):
+        return 0
+    if method == "nystroem":
+        return nystroem_columns("leverage", rank=rank, eps=eps)  # uniform draws of coherence 1, the least there is
+    if method == "srht":
+        return nystroem_columns("srht", rank=rank, eps=eps, n_rows=max(rank, n_rows or MOST_EVALUATIONS))
+    return nystroem_columns("countsketch" if method == "countsketch" else "gaussian", rank=rank, eps=eps)
+
+
+def _short(n_clusters: int, method: str, columns: int, rank: int, eps: float, asked: int, n_rows: int | None) -> str:
+    """What too few features or columns leave of the promise that eps asks for."""
+    if not 0 < eps < 1:
+        return ""
+    if method == "two-step" or method.endswith("fourier"):
+        return f"no theorem here gives eps={eps} to method={method!r}"
+    features = int(np.ceil(n_clusters / eps))
+    if rank < min(features, n_rows or features):
+        return f"eps={eps} asks for {features:,} features; there are {rank:,}"
+    if columns >= asked or columns == n_rows:  # all rows are landmarks: nothing is approximated but by the rank
+        return ""
+    return f"eps={eps} asks for {asked:,} columns (coherence 1, constants 1); there are {columns:,}"
+
+
+def _short_of_risk(columns: int, eps: float, n_rows: int | None) -> str:
+    """What eps asks of Yin et al.'s sketches and does not get: it sets none of their sizes."""
+    if n_rows is None or not 0 < eps < 1:
+        return ""
+    asked = kernel_columns(n_rows=n_rows, eps=eps, delta=DELTA)
+    if min(asked, n_rows) <= columns:
+        return ""
+    return f"eps={eps} asks for {asked:,} landmarks (theorem 1 of Yin et al., constant 1); there are {columns:,}"
+
+
+def _rank(n_clusters: int, n_landmarks: int | str, rank: int | str, eps: float | None) -> int:
+    """Features wanted."""
+    if rank != "auto":
+        return int(rank)
+    if eps is not None:
+        return int(np.ceil(n_clusters / eps))
+    if n_landmarks != "auto":
+        middle = int(np.ceil(np.sqrt(n_clusters * int(n_landmarks))))
+        return max(n_clusters + 1, min(middle, int(n_landmarks) // 2))
+    return min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / LOSS)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRequest(FitRequest):
+    """The request of a kernel fit, whose map to features is found in it."""
+
+    columns: int  # sampled rows that the map needs
+    projected: bool  # whether all rows are read to find the projection
+    remedy: str = 'use fewer n_landmarks, a smaller rank, or fit_on="sample"'
+
+    @property
+    def found(self) -> bool:
+        """Whether the sketch is found on rows."""
+        return True
+
+    @property
+    def fit_passes(self) -> int:
+        """Passes that find the projection."""
+        return int(self.projected)
+
+    @property
+    def wanted_sample(self) -> int:
+        """Rows of the sample, where memory has room for them."""
+        return max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * self.n_clusters, self.columns)
+
+    @property
+    def fewest_sampled(self) -> int:
+        """Rows of the sample, whatever the limit."""
+        return max(self.n_clusters, self.columns)
+
+    @property
+    def searched_rows(self) -> int:
+        """Rows that starts are searched on."""
+        return search_rows(self.n_clusters, many=self.n_clusters >= FEWEST_CENTERS)
+
+    @property
+    def drawn_rows(self) -> int:
+        """Rows that the last pass draws; none where clusters of the landmarks are left as they are."""
+        drawn = draw_rows(self.n_clusters, 8 + 4 * self.sketching.n_components)
+        return 0 if self.sketching.sketch == "two-step" or drawn < FEWEST_DRAWN else drawn
+
+    def row_sizes(self, sample_rows: int) -> RowSizes:
+        """Sizes of rows, which are dense as features."""
+        rank, n_rows = self.sketching.n_components, self.source.estimated_rows or sample_rows
+        width = self.source.estimated_features or rank
+        return RowSizes(
+            n_rows=n_rows, n_features=width, n_components=rank, row_bytes=self.row_bytes, block_row_bytes=4 * rank,
+            dense=True,
+        )  # fmt: skip
+
+
+def plan_kernel_fit(
     source: RowSource,
     *,
     n_clusters: int,
@@ -64,13 +218,11 @@ def _planned(
     near: bool = False,
     precomputed: bool = False,
 ) -> Plan:
-    """The plan of a kernel fit below one limit.
+    """The plan of a kernel fit, without reading rows; errors are those of `plan_fit`.
 
     `all_rows`: whether projection and clustering see all rows, not the row sample: 4 passes instead of 2; 3 for
-    `LANDMARK_SKETCHES`, which have no projection to find. `refine`: int or "auto", as of `plan_fit`. Clusters of the
-    landmarks alone are left as they are. Raises InvalidInputError: if the source cannot be walked as often as needed,
-    or has too many rows for `method`; MemoryLimitError: if the projected memory exceeds `memory_limit`; see
-    `core.memory.memory_limit_bytes`.
+    `LANDMARK_SKETCHES`, which have no projection to find. Raises InvalidInputError: if the source has too many rows for
+    `method`.
     """
     n_rows, row_bytes = source.estimated_rows, decoded_row_bytes(source)
     if precomputed and (source.n_rows is None or source.n_rows != source.n_features):
@@ -79,112 +231,45 @@ def _planned(
             f'kernel="precomputed" needs the kernel values of all rows with each other; {source.name} is {known}: '
             "give a square matrix, or the rows themselves and another kernel"
         )
-    budget = MemoryBudget.of(resources.memory_limit, source, on_cluster=resources.on_cluster, workers=resources.workers)
-    chunk_bytes = resources.chunk_bytes
-    size = budget.chunk_bytes(source, chunk_bytes, row_bytes)
-    columns, rank = max(sizes.n_landmarks, n_neighbors), sizes.rank
-    wanted = max(SMALLEST_SAMPLE_ROWS, SAMPLE_ROWS_PER_CLUSTER * n_clusters)
-    sample_rows = max(n_clusters, columns, min(wanted, budget.most_sampled(row_bytes)))
-    held = 0 if method.endswith("fourier") else columns
+    columns = max(sizes.n_landmarks, n_neighbors)
+    held, needed = 0 if method.endswith("fourier") else columns, columns
     if method in COLUMN_SKETCHES:
         if n_rows is not None and n_rows**2 > MOST_EVALUATIONS:
             raise InvalidInputError(
                 f"method={method!r} evaluates the kernel at all {n_rows:,}^2 pairs of rows; at most "
                 f'{MOST_EVALUATIONS:,} are done ({int(MOST_EVALUATIONS**0.5):,} rows): use method="nystroem"'
             )
-        held = n_rows or int(MOST_EVALUATIONS**0.5)
-        sample_rows = max(sample_rows, held)
-    drawn = draw_rows(n_clusters, 8 + 4 * rank)
-    first = Sizes(
-        size,
-        sample_rows,
-        drawn_rows=0 if method == "two-step" or drawn < FEWEST_DRAWN else drawn,
-        keeps_sample=refine == "auto" and method != "two-step",
-    )
-    rows = RowSizes(
-        n_rows=n_rows or sample_rows, n_features=rank, n_components=rank, row_bytes=row_bytes, block_row_bytes=0
-    )
-    pool = min(POOL_ROWS, sample_rows, n_rows or POOL_ROWS) if how == "kmeans" else 0
-    wide = 0 if source.is_sparse else source.n_features or 0
-    landmark = _landmark_bytes(source, row_bytes)
-    map_ = MapSizes(n_columns=columns, n_held=held, rank=rank, n_features=wide, landmark_bytes=landmark, pool_rows=pool)
-
-    largest = cache(partial(largest_chunk, source))
-
-    def model(chosen: Sizes, n_threads: int) -> KernelMemoryModel:
-        reading = reading_of(source, n_threads, largest(chosen.chunk_bytes))
-        read = FitSizes(n_clusters=n_clusters, rows=rows, reading=reading, chosen=chosen, coreset_rows=0)
-        features = replace(read, rows=replace(rows, row_bytes=8 + 4 * rank), chosen=replace(chosen, keeps_sample=False))
-        return KernelMemoryModel(read=read, features=features, map=map_, all_rows=all_rows)
-
-    def peak(chosen: Sizes, n_threads: int) -> int:
-        return max(model(chosen, n_threads).stages(budget.base_bytes).values())
-
-    # of its own accord, a plan takes smaller chunks
-    chosen, n_threads = budget.fitting(smaller_sizes(first, chunk_bytes, sample_rows), resources.n_threads, peak)
-    size, planned, room = chosen.chunk_bytes, model(chosen, n_threads), None
-    memory = planned.stages(budget.base_bytes)
-    if budget.workers is not None and all_rows:
-        room = _epoch_room(planned, budget.workers, source.n_chunks(size) or 1, budget.limit_bytes - memory["cluster"])
-    counts_first = weighted and source.n_rows is None and not source.streams
-    more = (
-        all_rows
-        + (all_rows and not near and method not in LANDMARK_SKETCHES)
-        + (refine if isinstance(refine, int) else 0)
-    )
+        held = needed = n_rows or int(MOST_EVALUATIONS**0.5)
     why = f"{method}; {sizes.n_landmarks:,} columns" + (f"; {sizes.short}" if sizes.short else "")
-    before = tuple(stage.name for stage in source.stages_before)
-    plan = Plan(
-        source=source.name,
-        n_rows=n_rows,
-        knows_rows=source.n_rows is not None,
-        n_features=source.n_features,
-        stored_bytes=source.n_bytes,
-        sketch=method,
-        n_components=rank,
-        why_sketch=why,
-        sample_rows=sample_rows,
-        drawn_rows=chosen.drawn_rows,
-        keeps_sample=chosen.keeps_sample,
-        cluster_on="blocks" if all_rows else "sample",
-        why_regime="on the features of all rows" if all_rows else "on the features of the row sample",
-        coreset="sensitivity",
-        assign_space="sketch",
-        room=room,
-        passes=len(before) + 2 + more + counts_first,
-        passes_before=before,
-        counts_first=counts_first,
-        more_passes=MOST_ROUNDS if refine == "auto" and method != "two-step" else 0,
-        chunk_bytes=size,
-        n_chunks=source.n_chunks(size),
-        n_threads=n_threads,
-        memory=memory,
-        memory_model=None,
-        limit_bytes=budget.limit_bytes,
-        base_bytes=budget.base_bytes,
-        process_memory=budget.process_memory,
+    request = KernelRequest(
+        source=source,
+        n_clusters=n_clusters,
+        options=SketchOptions(KernelMap, assign_space="sketch"),
+        refine=0 if method == "two-step" and refine == "auto" else refine,
+        coreset=None if all_rows else "uniform",
+        weighted=weighted,
+        sketching=PlannedSketch(method, sizes.rank, why),
+        row_bytes=row_bytes,
+        map=_map_bytes(source, row_bytes, columns, held, sizes.rank, means=how == "kmeans"),
+        columns=needed,
+        projected=all_rows and not near and method not in LANDMARK_SKETCHES,
     )
-    if not source.replayable:
-        raise InvalidInputError(
-            f"{source.name} can be walked once only and a fit needs {plan.passes} passes; "
-            "pass a list of chunks, or a function that returns a fresh iterator"
-        )
-    if resources.caches_rows:
-        plan = with_cached_rows(plan, source, budget)
-    return checked(plan, 'use fewer n_landmarks, a smaller rank, or fit_on="sample"', largest(size), budget)
+    return plan_request(lambda: request, source, resources)
 
 
-def _epoch_room(sizes: KernelMemoryModel, workers: PlannedWorkers, n_chunks: int, client_bytes: int) -> EpochRoom:
-    """Room for epochs on features, where each worker holds the map, too."""
-    rows = replace(sizes.features.rows, block_row_bytes=4 * sizes.map.rank)
-    features = replace(sizes.features, rows=rows, reading=replace(sizes.read.reading, n_chunks=n_chunks))
-    base = workers.base_bytes + sizes.map.map_bytes + LIBRARY_MORE
-    return replace(workers, base_bytes=base).epoch_room(features, client_bytes)
+def _map_bytes(source: RowSource, row_bytes: int, columns: int, held: int, rank: int, *, means: bool) -> MapBytes:
+    """Memory of a map of so many columns and features that holds so many rows, and of what finds it.
 
-
-def _landmark_bytes(source: RowSource, row_bytes: int) -> int:
-    """Bytes of a row as a landmark: as floats, twice as it is laid out for products; or entries and inverted lists."""
-    if source.is_sparse:
-        return 3 * row_bytes
-    working = 4 if np.can_cast(source.dtype, np.float32) else 8
-    return (working + 8) * (source.n_features or row_bytes // source.dtype.itemsize)
+    A row is a landmark as floats, twice as it is laid out for products; or as entries and inverted lists. `means`:
+    whether landmarks are means of rows.
+    """
+    width = 0 if source.is_sparse else source.n_features or row_bytes // source.dtype.itemsize
+    landmark = 3 * row_bytes if source.is_sparse else (12 if np.can_cast(source.dtype, np.float32) else 16) * width
+    combined = COMBINED * 4 * held * columns if held > columns else 0
+    return MapBytes(
+        held=LIBRARY_MORE + held * (landmark + 4 * rank) + VIEW_ROWS * (row_bytes + 8 + 4 * rank),
+        call=BATCH_ROWS * (12 * columns + 4 * held + 16 * width),
+        finding=combined + SQUARES * 8 * columns**2 + 32 * columns * width * means,
+        pool_row=4 * width * means,
+        gram=gram_bytes(columns),
+    )

@@ -17,8 +17,10 @@ from streamkm.passes.prepare import Sums
 from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.passes.sketch import FindSketch
 from streamkm.passes.sketch_rows import Evenly, SketchRows
+from streamkm.sketches.base import SketchFitBytes
 from streamkm.sketches.subspace import subspace_bytes
 
+POOL_ROWS = 20_000  # of the sample, that a kernel's landmarks are chosen from
 PCA_ROWS = 10_000  # of the sample, that directions are found on,
 PCA_BYTES = 256 * MIB  # and what they may take in float64
 MOST_AHEAD = 0.1  # share of all rows that are read ahead to find directions, at most, but for
@@ -31,12 +33,24 @@ ROUND_COPIES = 3  # of sampled and drawn rows as floats, where clusters are look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MapBytes:
+    """Memory of a map to features that a fit finds on its rows."""
+
+    held: int  # of the map
+    call: int  # of a call that maps rows
+    finding: int  # while it is found on the sample, and of each sampled row that landmarks are means of
+    pool_row: int
+    gram: SketchFitBytes  # of the sums that its projection is found by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryModel(FitSizes):
     """Sizes that the projection is made of, and the projection."""
 
     cluster_on: ClusterOn = "sample"
     space: Space = "original"  # where rows are assigned
     room: int = 0  # bytes of spilled blocks that are kept in memory
+    map: MapBytes | None = None  # of a kernel
 
     @property
     def many(self) -> bool:
@@ -62,7 +76,17 @@ class MemoryModel(FitSizes):
         if self.directions:
             found = subspace_bytes(self.directions, self.rows.n_features)
             stages["directions"] = reading.peak(FindSketch.memory(found, self.sample_bytes))
+        if self.map is not None:
+            pool = min(self.kept_rows, POOL_ROWS) * self.map.pool_row
+            stages["landmarks"] = self.sample_bytes + self.map.finding + pool
+            gram = FindSketch.memory(self.map.gram, self.sample_bytes, reads=self.cluster_on != "sample")
+            stages["gram"] = reading.peak(gram)
+        base += self.map_bytes(reading.n_threads)
         return {name: base + size for name, size in stages.items()}
+
+    def map_bytes(self, n_threads: int) -> int:
+        """Of a kernel's map, in a process of so many threads; 0 of other fits."""
+        return 0 if self.map is None else self.map.held + n_threads * self.map.call
 
     def _held_blocks(self) -> int:
         """Of what is kept of sketched rows, once they are."""
@@ -80,7 +104,7 @@ class MemoryModel(FitSizes):
         """Of the sample, sketched, where it is not clustered as it is."""
         rows = self.rows
         same = rows.n_components == rows.n_features and rows.block_row_bytes == rows.row_bytes
-        copied = not (same and rows.dense) or self.fitted or rows.sample_floats > 0
+        copied = not (same and rows.dense) or self.fitted or rows.sample_floats > 0 or self.map is not None
         return self.kept_rows * (8 + rows.block_row_bytes * copied)
 
     def _clustering(self, blocks: int) -> int:
@@ -128,7 +152,8 @@ class MemoryModel(FitSizes):
         drawn, rows, stages = self.chosen.drawn_rows, self.rows, {}
         centers, labels = self.centers(self.width(self.space)), LABEL_BYTES * self.rows.n_rows * self.labels
         if drawn:
-            looked_at = drawn * (rows.row_bytes + CHECK_COPIES * rows.double_bytes(self.space))
+            doubles = rows.float_bytes(self.space) * (8 // rows.itemsize if rows.dense else 1)
+            looked_at = drawn * (rows.placed_bytes(self.space) + CHECK_COPIES * doubles)
             # what was the sample's may not have been given back
             about = CHECK_CENTERS * centers.double_bytes + centers.table_bytes
             stages["check"] = self.sample_bytes + looked_at + about + labels

@@ -1,4 +1,4 @@
-"""The plan of a fit, which users read and the fit follows; `fit_plan` and `kernel_plan` decide it."""
+"""The plan of a fit, which users read and the fit follows; `fit_plan` decides it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
     n_features: int | None
     stored_bytes: int | None  # read in one pass over the source
     memory: dict[str, int]  # projected resident bytes of this process in each stage: of the client, on a Dask cluster
-    memory_model: MemoryModel | None  # what the projection is made of; None where it is another's
+    memory_model: MemoryModel  # what the projection is made of
     limit_bytes: int  # what they may not exceed
     base_bytes: int  # what the process holds beside what is planned: `process_memory`, and rows in memory
     # what it holds beside data, in steps of 64 MiB: measured before the fit, or given with the limit
@@ -52,19 +52,19 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""
-        if self.cluster_on != "coreset" or self.memory_model is None:
+        if self.cluster_on != "coreset":
             return None
         return CoresetRule(self.memory_model.coreset_rows, n_clusters, seed, self.coreset)
 
     def space_for(self, n_features: int) -> Space:
         """Where rows are assigned, once the number of features is known."""
-        if self.assign_space is not None or self.memory_model is None:
-            return self.assign_space or "original"
+        if self.assign_space is not None:
+            return self.assign_space
         return "original" if self._fits(self.memory_model, n_features, "original", 1) else "sketch"
 
     def threads_for(self, n_features: int) -> int:
         """Threads that have room where rows are assigned, once the number of features is known; at least one."""
-        if self.assign_space is not None or self.memory_model is None:
+        if self.assign_space is not None:
             return self.n_threads
         space, counts = self.space_for(n_features), range(self.n_threads, 1, -1)
         return next((count for count in counts if self._fits(self.memory_model, n_features, space, count)), 1)
@@ -80,7 +80,7 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
         n_rows = Schedule.fewest_rows(asked.n_clusters) if self.n_rows is None else self.n_rows
         if counted and on_sample:
             n_rows = min(n_rows, self.sample_rows)
-        elif counted and self.cluster_on == "coreset" and self.memory_model is not None:
+        elif counted and self.cluster_on == "coreset":
             n_rows = min(n_rows, self.memory_model.coreset_rows)
         room = self.epoch_room
         schedule = epoch_schedule(n_rows, asked, self.cluster_on, stored=stored, counted=counted, room=room)
@@ -92,8 +92,8 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
     @property
     def epoch_room(self) -> EpochRoom | None:
         """Room for epochs in one process, where workers hold all rows; None where this process holds them."""
-        if self.workers is None or self.memory_model is None or self.cluster_on != "blocks":
-            return self.room
+        if self.workers is None or self.cluster_on != "blocks":
+            return None
         return self.workers.epoch_room(self.memory_model, self.limit_bytes - self.memory["cluster"])
 
     def _fits(self, sizes: MemoryModel, n_features: int, space: Space, n_threads: int) -> bool:
@@ -106,13 +106,13 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
     @property
     def expected_space(self) -> Space:
         """Where rows are assigned, by the number of features that is known or estimated."""
-        return self.space_for(0 if self.memory_model is None else self.memory_model.rows.center_features)
+        return self.space_for(self.memory_model.rows.center_features)
 
     @property
     def sketches_later(self) -> bool:
         """Whether the first pass only samples, and all rows are sketched in one after the sketch is found."""
-        fitted = self.memory_model is None or self.memory_model.fitted
-        return fitted and self.cluster_on != "sample" and not self.reads_ahead
+        model = self.memory_model
+        return (model.fitted or model.map is not None) and self.cluster_on != "sample" and not self.reads_ahead
 
     @property
     def peak_bytes(self) -> int:
@@ -146,7 +146,7 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
             ("clustering", self.why_regime),
             *([] if self.epochs is None else [("epochs", str(self.epochs))]),
             ("assignment", self._assignment()),
-            *([("centers", MANY_CENTERS)] if self.memory_model is not None and self.memory_model.many else []),
+            *([("centers", MANY_CENTERS)] if self.memory_model.many else []),
             ("passes", f"{self.passes}{self._more()}"),
             (
                 "bytes read",
@@ -180,7 +180,7 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
         return f"; rows stay in memory, up to {human_bytes(self.cached_bytes)}" if self.cached_bytes else ""
 
     def _assignment(self) -> str:
-        if self.assign_space is None and self.memory_model is not None:
+        if self.assign_space is None:
             about = f"about {self.memory_model.rows.n_features:,} features"
             return f"in the {self.expected_space} space ({about} are expected; the first pass decides)"
         by_limit = self.chooses_space and self.assign_space == "sketch"
@@ -194,7 +194,7 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
         if self.rereads:
             return f"none; rows beyond {human_bytes(block_room)} are read again in every step, from where they lie"
         room = f"sketched rows beyond {human_bytes(block_room)}"
-        if self.n_rows is None or self.memory_model is None:
+        if self.n_rows is None:
             return room
         written = max(0, self.n_rows * (8 + self.memory_model.rows.block_row_bytes) - block_room)
         return f"{room}, about {human_bytes(written)}; read again in every step"

@@ -117,7 +117,6 @@ class PlannedClustering:
     rereads: bool = False  # whether those beyond it are read again from the source, not from a copy
     # of moving averages, between steps of Lloyd's algorithm; None where there are none
     epochs: PlannedEpochs | None = None
-    room: EpochRoom | None = None  # for epochs of a kernel fit, where workers hold the features of all rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,7 +124,7 @@ class PlannedWorkers:
         read = self.n_threads * (int(reading.read_factor * reading.largest_chunk) + READ_BYTES + sizes.maps())
         n_runs = FEW_RUNS if centers.double_bytes > chosen.chunk_bytes else RUNS
         labels = int(LABEL_BYTES * rows.n_rows * (share + self.n_threads / self._count_calls(sizes, n_runs)))
-        drawn = int(DRAWN_SLACK * chosen.drawn_rows * rows.row_bytes)
+        drawn = int(DRAWN_SLACK * chosen.drawn_rows * rows.placed_bytes(sizes.space))
         stages = {
             "sketch": read + held + self._sample_bytes(sizes),
             "assign": read * (not sizes.once) + held + labels + self._sums_bytes(sizes, centers, drawn),
@@ -137,17 +137,18 @@ class PlannedWorkers:
             found = subspace_bytes(sizes.directions, rows.n_features)
             n_states = self._waiting(sizes, FEW_RUNS) + ARITY + 1
             stages["directions"] = read + n_states * found.state + self.n_threads * found.call
-        return {name: self.base_bytes + size for name, size in stages.items()}
+        base = self.base_bytes + sizes.map_bytes(self.n_threads)
+        return {name: base + size for name, size in stages.items()}
 
     def search_bytes(self, sizes: MemoryModel) -> int:
         """Resident bytes of the worker that searches for starts: its held rows, and rows drawn from all."""
         return self.base_bytes + self._held_bytes(sizes, "blocks") + sizes.searching_bytes(sizes.rows.n_rows)
 
-    def epoch_room(self, sizes: FitSizes, client_bytes: int) -> EpochRoom:
+    def epoch_room(self, sizes: MemoryModel, client_bytes: int) -> EpochRoom:
         """Rows that epochs have room for in a worker, or in these bytes of the client."""
         centers = sizes.centers(sizes.rows.n_components)
         work = centers.step_bytes(0, self.n_threads + ARITY + 1, in_blocks=True) + centers.double_bytes
-        room = self.limit_bytes - self.base_bytes - work
+        room = self.limit_bytes - self.base_bytes - sizes.map_bytes(0) - work
         rooms = room, room - self._held_bytes(sizes, "blocks"), client_bytes
         return EpochRoom(*(max(0, free) // (8 + sizes.rows.block_row_bytes) for free in rooms))
 

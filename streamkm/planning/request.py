@@ -20,7 +20,7 @@ from streamkm.core.exceptions import InvalidInputError
 from streamkm.engine.dask_workers import WorkerMemory
 from streamkm.engine.memory import MIB
 from streamkm.passes.sizes import ClusterOn, RowSizes, Sizes
-from streamkm.planning.memory import MemoryModel
+from streamkm.planning.memory import MapBytes, MemoryModel
 from streamkm.planning.memory_budget import FEWEST_DRAWN, reading_of
 from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.sketches import Sketch, SketchAnswers, SketchOptions
@@ -91,6 +91,8 @@ class FitRequest:
     weighted: bool = False
     sketching: PlannedSketch
     row_bytes: int  # of a row as read, about
+    map: MapBytes | None = None  # of a kernel
+    remedy: str = "use fewer n_components or fewer n_clusters"  # where memory has no room
 
     @property
     def once(self) -> bool:
@@ -196,10 +198,26 @@ class FitRequest:
     def memory_model(self, first: Sizes, resources: Resources) -> MemoryModel:
         """What the projection of memory is made of, but for the sizes that are still to be chosen."""
         source, found = self.source, self.sketching
-        kind, n_components = found.sketch, found.n_components
+        return MemoryModel(
+            n_clusters=self.n_clusters,
+            rows=self.row_sizes(first.sample_rows),
+            reading=reading_of(source, 1, 0, n_chunks=0, on_cluster=resources.on_cluster),
+            chosen=first,
+            coreset_rows=default_size(self.n_clusters),
+            fitted=self.found and self.map is None,
+            directions=n_directions(found.sketch, found.n_components, self.n_clusters) if self.streamed else 0,
+            sums_bytes=source.sums_bytes,
+            once=self.once,
+            labels=resources.gathers_labels,
+            map=self.map,
+        )
+
+    def row_sizes(self, sample_rows: int) -> RowSizes:
+        """Sizes of rows; of as many as are sampled, where their number is not known."""
+        source, kind, n_components = self.source, self.sketching.sketch, self.sketching.n_components
         block = block_row_bytes(source, self.row_bytes, self.options.sketch, kind, n_components)
-        rows = RowSizes(
-            n_rows=source.estimated_rows or first.sample_rows,
+        return RowSizes(
+            n_rows=source.estimated_rows or sample_rows,
             n_features=self._n_features,
             n_components=n_components,
             row_bytes=self.row_bytes,
@@ -208,18 +226,6 @@ class FitRequest:
             itemsize=4 if source.is_sparse or np.can_cast(source.dtype, np.float32) else 8,
             dense=not source.is_sparse,
             n_occurring=self._n_occurring,
-        )
-        return MemoryModel(
-            n_clusters=self.n_clusters,
-            rows=rows,
-            reading=reading_of(source, 1, 0, n_chunks=0, on_cluster=resources.on_cluster),
-            chosen=first,
-            coreset_rows=default_size(self.n_clusters),
-            fitted=self.found,
-            directions=n_directions(kind, n_components, self.n_clusters) if self.streamed else 0,
-            sums_bytes=source.sums_bytes,
-            once=self.once,
-            labels=resources.gathers_labels,
         )
 
 

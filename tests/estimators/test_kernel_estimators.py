@@ -24,7 +24,7 @@ from streamkm.core.exceptions import InvalidInputError, InvalidParameterError, M
 from streamkm.estimators.fit_summary import summarize
 from streamkm.estimators.validation import plain
 from streamkm.fitting.kernel.maps import kernel_objective
-from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, METHODS
+from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, METHODS
 from tests.dask_processes import assert_same_bits
 from tests.estimators.test_estimators import EXPECTED_FAILURES
 from tests.passes.test_passes import CountingSource

@@ -28,7 +28,7 @@ from streamkm.fitting.kernel.landmarks import (
     ridge_leverage_scores,
 )
 from streamkm.fitting.kernel.maps import kernel_objective, landmark_sketch
-from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
+from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES, METHODS, KernelSizes, kernel_sizes
 from streamkm.sketches import GramFit, Kernel, KernelColumns, KernelMap
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.sketches.kernel_map import inverse_root

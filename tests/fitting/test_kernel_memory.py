@@ -98,3 +98,15 @@ def test_storage_chunks_that_are_too_large_are_named(disk_path):
     kmeans = StreamKernelKMeans(3, progress=False, executor=1, memory_limit=limit)
     with pytest.raises(MemoryLimitError, match=r"stored in chunks of 610\.4 MiB, which can only be read whole"):
         kmeans.plan(disk_path / "x.zarr")
+
+
+def test_features_that_memory_does_not_hold_are_written_to_disk(disk_path):
+    X = np.random.default_rng(0).normal(size=(150_000, 4)).astype(np.float32)
+    np.save(disk_path / "x.npy", X)
+    kmeans = StreamKernelKMeans(
+        3, fit_on="all", n_landmarks=60, rank=60, max_iter=2, tol=0, refine=0, chunk_bytes=1 << 16, random_state=0
+    )
+    wanted = kmeans.set_params(progress=False).fit(disk_path / "x.npy")
+    kmeans.set_params(memory_limit=limited(PROCESS_MEMORY + (72 << 20)))
+    assert kmeans.plan(disk_path / "x.npy").cluster_on == "spilled"
+    np.testing.assert_array_equal(kmeans.fit(disk_path / "x.npy").labels_, wanted.labels_)

@@ -162,7 +162,7 @@ def measured(rows, held, out, program, shape, limit, **given):
                 ("many clusters", FIT, WIDE, "2 GiB", {"n_clusters": 2000}, {"sketch", "epochs", "assign"}),
                 (
                     "kernel", KERNEL_FIT, WIDE, "1 GiB", {"n_clusters": 20, "fit_on": "all"},
-                    {"sample", "landmarks", "gram", "features", "lloyd", "assign"},
+                    {"sketch", "landmarks", "gram", "lloyd", "assign"},
                 ),
                 ("predict", PREDICT, NARROW, "1 GiB", {"method": "predict"}, {"predict"}),
                 ("transform", PREDICT, NARROW, "1 GiB", {"method": "transform"}, {"transform"}),

@@ -26,8 +26,7 @@ from streamkm.kernels.intrinsics.lanes import LANES
 from streamkm.passes.assign import LABEL_BYTES
 from streamkm.planning import memory, memory_budget, process
 from streamkm.planning.fit_plan import plan_fit
-from streamkm.planning.kernel_plan import plan_kernel_fit
-from streamkm.planning.kernel_sizes import kernel_sizes
+from streamkm.planning.kernel_plan import kernel_sizes, plan_kernel_fit
 from streamkm.planning.plan_parts import PlannedSketch
 from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_store, plan_sweep

@@ -1,6 +1,6 @@
 """Randomized sketches of all kernel columns: C = K S for matrices S of normal numbers or signs, SRHT and CountSketch.
 
-Every row meets every row, O(n^2 (d + c)), so this is for rows that fit in memory; `planning.kernel_sizes` refuses more.
+Every row meets every row, O(n^2 (d + c)), so this is for rows that fit in memory; `planning.kernel_plan` refuses more.
 K is made a few rows at a time and never held.
 """
 

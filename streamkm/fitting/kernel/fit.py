@@ -23,7 +23,7 @@ from streamkm.fitting.kmeans import run_fit
 from streamkm.fitting.mapping import FoundKernel, KernelRule, Mapping, given_back
 from streamkm.fitting.state import FitState
 from streamkm.passes.sketch import FindSketch, Sketched
-from streamkm.planning.kernel_sizes import LANDMARK_SKETCHES, VIEW_ROWS
+from streamkm.planning.kernel_plan import LANDMARK_SKETCHES, VIEW_ROWS
 from streamkm.sketches import GramFit, Kernel, Sketch
 
 logger = logging.getLogger(__name__)

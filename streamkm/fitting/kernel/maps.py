@@ -25,7 +25,7 @@ from streamkm.fitting.mapping import FoundKernel, KernelRule, Mapping
 from streamkm.kernels.sketch import kernel_values
 from streamkm.passes.reader import ValidRows
 from streamkm.passes.sketch import FindSketch
-from streamkm.planning.kernel_sizes import COLUMN_SKETCHES, LANDMARK_SKETCHES
+from streamkm.planning.kernel_plan import COLUMN_SKETCHES, LANDMARK_SKETCHES
 from streamkm.sketches import FourierMap, GramFit, Kernel, KernelMap, Sketch
 from streamkm.sketches.kernel_columns import KernelColumns
 from streamkm.sketches.kernel_map import inverse_root, oriented
