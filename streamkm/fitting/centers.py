@@ -33,9 +33,8 @@ from streamkm.fitting.iterations import StepCheckpoint, iterated, noted
 from streamkm.fitting.reading import NormalizedRows
 from streamkm.fitting.state import Clustering, SampleView
 from streamkm.passes.sketch import Sketched
-from streamkm.planning.plan import Plan
-from streamkm.planning.plan_parts import MUCH_ROOM, EpochRoom, epoch_schedule, stored_share
-from streamkm.planning.process import SEARCH
+from streamkm.planning.plan import Plan, epoch_schedule, stored_share
+from streamkm.planning.process import MUCH_ROOM, SEARCH, EpochRoom
 from streamkm.sketches import Sketch
 
 logger = logging.getLogger(__name__)

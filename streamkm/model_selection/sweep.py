@@ -45,7 +45,7 @@ from streamkm.passes.reader import Invalid, RowReader
 from streamkm.passes.sketch import sketch_pass
 from streamkm.planning.memory import pca_rows
 from streamkm.planning.memory_budget import planned_line_room
-from streamkm.planning.plan_parts import PlannedSketch
+from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.planning.sketch_choice import choose_sketch
 from streamkm.preparation import Preparation, check_preprocess

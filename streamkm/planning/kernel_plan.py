@@ -19,8 +19,7 @@ from streamkm.passes.sizes import RowSizes
 from streamkm.planning.fit_plan import plan_request
 from streamkm.planning.memory import MapBytes
 from streamkm.planning.memory_budget import FEWEST_DRAWN
-from streamkm.planning.plan import Plan
-from streamkm.planning.plan_parts import PlannedSketch
+from streamkm.planning.plan import Plan, PlannedSketch
 from streamkm.planning.request import SAMPLE_ROWS_PER_CLUSTER, FitRequest, Resources
 from streamkm.sketches import KernelMap, Nystroem, SketchOptions
 from streamkm.sketches.kernel_columns import BATCH_ROWS

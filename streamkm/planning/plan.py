@@ -5,22 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from streamkm.cluster.model import Space
-from streamkm.cluster.moving_averages import Schedule
-from streamkm.cluster.sampling.coreset import CoresetRule
+from streamkm.cluster.moving_averages import DRAWN_ROWS, GATHERED_ROWS, Schedule
+from streamkm.cluster.sampling.coreset import CoresetRule, Method
 from streamkm.core.display import Lines, aligned
+from streamkm.core.matrix import Matrix
 from streamkm.core.memory import human_bytes
+from streamkm.passes.sizes import ClusterOn
 from streamkm.planning.memory import MemoryModel
-from streamkm.planning.plan_parts import (
-    EpochRoom,
-    PlannedClustering,
-    PlannedEpochs,
-    PlannedReading,
-    PlannedSample,
-    PlannedSketch,
-    epoch_schedule,
-)
-from streamkm.planning.process import PlannedWorkers, excess_bytes
+from streamkm.planning.process import EpochRoom, PlannedWorkers, excess_bytes
 from streamkm.sketches.registry import sketch_class
 
 SAID = {
@@ -32,15 +27,112 @@ MANY_CENTERS = "two-level k-means++, then a search among neighbouring centers; l
 _MAIN = ("sketch", "assignment", "passes", "bytes read", "memory", "worker memory")  # what users need
 
 
+def epoch_schedule(
+    n_rows: int,
+    asked: Any,
+    cluster_on: ClusterOn,
+    *,
+    stored: float | None = None,
+    counted: bool = True,
+    room: EpochRoom | None = None,
+) -> Schedule | None:
+    """Epochs on so many rows, by the settings of a fit; None where Lloyd's algorithm is expected, or is as good.
+
+    `stored`: share of the sketched rows' entries that are stored; None: they are dense. `counted`: whether the plan
+    knows about how many rows there are. `room`: None: rows are held where epochs run.
+    """
+    plain = not asked.searches or asked.n_init == 1 or asked.tol == 0
+    # a batch would read all rows from disk; rows that are not counted may lie there, unless workers hold them
+    if plain or cluster_on == "spilled" or (cluster_on == "blocks" and not counted):
+        return None
+    n_clusters, n_drawn = asked.n_clusters, None
+    if room is not None and n_rows > min(room.gathered, GATHERED_ROWS * n_clusters):
+        n_drawn = min(n_rows, DRAWN_ROWS * n_clusters, max(room.drawn, room.here))
+    made = Schedule.of(n_rows, n_clusters, asked.max_iter, stored=stored, n_drawn=n_drawn)
+    if made is None or room is None:
+        return made
+    return replace(made, place="worker" if (n_drawn or 0) <= room.drawn else "client")
+
+
+def stored_share(X: Matrix) -> float | None:
+    """Share of the entries of sparse rows that are stored; None for dense rows."""
+    return None if isinstance(X, np.ndarray) else X.nnz / max(1, X.shape[0] * X.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEpochs:
+    """Epochs that a fit will run."""
+
+    schedule: Schedule | None  # None where the number of rows is not known
+    n_rows: int  # that the epochs look at; where their number is not known, the fewest that epochs run on
+    exact: bool = True  # whether the fit will find as many
+
+    def __str__(self) -> str:
+        if self.schedule is None:
+            return f"if there are {self.n_rows:,} rows or more; the first pass counts them"
+        n_epochs, n_batches, n_drawn = self.schedule.n_epochs, self.schedule.n_batches, self.schedule.n_drawn
+        about, n_rows = "" if self.exact else "about ", self.n_rows if n_drawn is None else n_drawn
+        said = f"{about}{n_epochs} of {n_batches:,} batches of {n_rows // n_batches:,} rows"
+        if self.schedule.place:
+            said += ", on all rows" if n_drawn is None else f", on {n_drawn:,} rows drawn evenly"
+            said += " in one worker" if self.schedule.place == "worker" else " in this process"
+        then = "" if n_drawn is None else " on all rows in all workers"
+        return f"{said}, then at most {self.schedule.n_steps} steps of Lloyd's algorithm{then}"
+
+
+@dataclass(frozen=True)
+class PlannedSketch:
+    """The sketch of a plan."""
+
+    sketch: str  # its kind, as in `streamkm.sketches.SKETCHES`
+    n_components: int
+    why_sketch: str
+
+
 @dataclass(frozen=True, kw_only=True)
-class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Lines):
-    """The plan of a fit, with the fields of its parts."""
+class Plan(PlannedSketch, Lines):
+    """The plan of a fit."""
 
     source: str
     n_rows: int | None  # exact, or about; None if only reading can tell
     knows_rows: bool = False  # whether `n_rows` is exact
     n_features: int | None
     stored_bytes: int | None  # read in one pass over the source
+    sample_rows: int  # rows of the row sample, at most
+    # rows that the last pass draws by their share of the objective, to tell what the sample missed; 0: none
+    drawn_rows: int = 0
+    keeps_sample: bool = False  # whether the row sample is kept, so that a further pass begins with a search
+    # whether the limit left fewer sampled rows than serve: further passes are worth it for less
+    few_sampled: bool = False
+    # what k-means runs on. "sample": the row sample; "blocks": all sketched rows, which are kept; "coreset": a weighted
+    # coreset of them; "spilled": all of them, those that memory does not hold on disk
+    cluster_on: ClusterOn
+    why_regime: str
+    coreset: Method  # how a coreset is drawn: "sensitivity", "lightweight" or "uniform"
+    assign_space: Space | None  # "original" or "sketch"; None: decided when the number of features is known
+    # whether rows are labelled in the sketch's space where the limit has no room for the original one, and only then
+    chooses_space: bool = False
+    # bytes of sketched rows that are kept in memory where they are spilled; None where they are not
+    block_room: int | None = None
+    rereads: bool = False  # whether those beyond it are read again from the source, not from a copy
+    # of moving averages, between steps of Lloyd's algorithm; None where there are none
+    epochs: PlannedEpochs | None = None
+    passes: int
+    # what takes one of the passes each, in front of all others, before rows are there: "categories", "idf"
+    passes_before: tuple[str, ...] = ()
+    # steps that rows are prepared by which take one of the passes each, in front of the others
+    finding_steps: tuple[str, ...] = ()
+    counts_first: bool  # whether one of the passes comes first and only counts rows, so that weights find theirs
+    fit_passes: int = 0  # how many of the passes find the sketch; 0 where it needs no rows, or the row sample's
+    # whether the sketch is found on a few rows read ahead, so that the first pass sketches all rows
+    reads_ahead: bool = False
+    more_passes: int = 0  # further passes, at most, where the sample missed something
+    chunk_bytes: int  # decoded bytes of a chunk, about
+    n_chunks: int | None
+    n_threads: int  # threads of this process that work on rows, at most
+    # room for rows that stay in memory once they are read, so that the passes which follow read nothing; 0: each reads
+    # them
+    cached_bytes: int = 0
     memory: dict[str, int]  # projected resident bytes of this process in each stage: of the client, on a Dask cluster
     memory_model: MemoryModel  # what the projection is made of
     limit_bytes: int  # what they may not exceed
@@ -49,6 +141,11 @@ class Plan(PlannedReading, PlannedClustering, PlannedSample, PlannedSketch, Line
     process_memory: int
     # memory of the workers of a Dask cluster, which read rows and hold those that are sketched; None without one
     workers: PlannedWorkers | None = None
+
+    @property
+    def from_source(self) -> int:
+        """Passes that read the source; the others read cached rows."""
+        return 1 + len(self.passes_before) if self.cached_bytes else self.passes
 
     def coreset_rule(self, n_clusters: int, seed: int) -> CoresetRule | None:
         """How the coreset is drawn; None where there is none."""

@@ -21,7 +21,6 @@ from streamkm.passes.assign import DRAWN_SLACK, LABEL_BYTES
 from streamkm.passes.gathered import PICKED_ROW_BYTES, node_rows
 from streamkm.passes.sizes import ClusterOn, FitSizes
 from streamkm.planning.memory import MemoryModel
-from streamkm.planning.plan_parts import EpochRoom
 from streamkm.sketches.subspace import subspace_bytes
 from streamkm.sources.base import RowSource
 
@@ -67,6 +66,17 @@ JOINED_COPIES = 4  # of a row sample: as it arrives, joined, and packed for the 
 DISTRIBUTED_BYTES = 45 << 20  # of a worker's connections and libraries
 HELD_SHARE = 0.7  # of a worker's limit: above it, Dask writes what the worker holds to disk
 
+
+@dataclass(frozen=True, slots=True)
+class EpochRoom:
+    """The most rows that epochs may run on in one process, where workers of a cluster hold all rows."""
+
+    gathered: int  # all rows, in a worker
+    drawn: int  # in a worker, beside those that it holds
+    here: int  # in the client
+
+
+MUCH_ROOM = EpochRoom(1 << 62, 1 << 62, 0)
 
 SEARCH = "search"  # stage of the one worker that searches for starts
 

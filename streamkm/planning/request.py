@@ -22,7 +22,7 @@ from streamkm.engine.memory import MIB
 from streamkm.passes.sizes import ClusterOn, RowSizes, Sizes
 from streamkm.planning.memory import MapBytes, MemoryModel
 from streamkm.planning.memory_budget import FEWEST_DRAWN, reading_of
-from streamkm.planning.plan_parts import PlannedSketch
+from streamkm.planning.plan import PlannedSketch
 from streamkm.sketches import Sketch, SketchAnswers, SketchOptions
 from streamkm.sketches.registry import DATA_DEPENDENT, n_directions, sketch_class
 from streamkm.sources.base import RowSource

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from streamkm.core.exceptions import InvalidParameterError
-from streamkm.planning.plan_parts import PlannedSketch
+from streamkm.planning.plan import PlannedSketch
 from streamkm.sketches import Sketch, SketchAnswers, SketchOptions
 from streamkm.sketches.registry import (
     DATA_DEPENDENT,

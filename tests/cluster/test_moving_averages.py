@@ -14,8 +14,7 @@ from streamkm.cluster.moving_averages import EPOCHS, MORE_EPOCHS, Schedule, movi
 from streamkm.cluster.rows import Block, row_d2norms
 from streamkm.engine import open_executor
 from streamkm.engine.dask import DaskCluster
-from streamkm.planning.plan_parts import EpochRoom
-from streamkm.planning.process import PlannedWorkers
+from streamkm.planning.process import EpochRoom, PlannedWorkers
 from tests import naive
 from tests.dask_processes import assert_same_bits
 from tests.planning.test_plan import UnreadSource, plan
@@ -177,8 +176,8 @@ def calls(monkeypatch):
 
 
 def few_rows(monkeypatch, gathered=100, drawn=80):
-    monkeypatch.setattr("streamkm.planning.plan_parts.GATHERED_ROWS", gathered)
-    monkeypatch.setattr("streamkm.planning.plan_parts.DRAWN_ROWS", drawn)
+    monkeypatch.setattr("streamkm.planning.plan.GATHERED_ROWS", gathered)
+    monkeypatch.setattr("streamkm.planning.plan.DRAWN_ROWS", drawn)
 
 
 def on_cluster(client):

@@ -18,7 +18,7 @@ from streamkm.core.memory import with_process_memory
 from streamkm.deduplication.plan import plan_run
 from streamkm.passes.observe import UpdateSizes
 from streamkm.planning.memory_budget import MemoryBudget, accepted
-from streamkm.planning.plan_parts import PlannedSketch
+from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.sample_plan import plan_sweep
 from streamkm.stores.planned import reader_for_store
 from tests.programs import run_program

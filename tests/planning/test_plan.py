@@ -27,7 +27,7 @@ from streamkm.passes.assign import LABEL_BYTES
 from streamkm.planning import memory, memory_budget, process
 from streamkm.planning.fit_plan import plan_fit
 from streamkm.planning.kernel_plan import kernel_sizes, plan_kernel_fit
-from streamkm.planning.plan_parts import PlannedSketch
+from streamkm.planning.plan import PlannedSketch
 from streamkm.planning.request import Resources
 from streamkm.planning.sample_plan import plan_store, plan_sweep
 from streamkm.sketches import CountSketch, full_options
