@@ -495,7 +495,7 @@ class StreamKMeans(DescribedKMeans):
         resources = resources_of(given, memory_limit, gathers_labels=gathers_labels)
         plan = plan_fit(rows, resources, weighted=total_weight is not None, **asked)
         stored = None
-        if plan.memory_model is not None and not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
+        if not is_dense(rows, given.sketch.sketch, plan.sketch, plan.n_components):
             stored = plan.memory_model.rows.block_row_bytes / (STORED_ENTRY_BYTES * plan.n_components)
         return plan.with_epochs(settings_of(self, 0), stored=stored)
 

@@ -243,7 +243,7 @@ def plan_kernel_fit(
     request = KernelRequest(
         source=source,
         n_clusters=n_clusters,
-        options=SketchOptions(KernelMap, assign_space="sketch"),
+        options=SketchOptions(KernelMap, assign_space="sketch"),  # type: ignore[arg-type] # the class answers
         refine=0 if method == "two-step" and refine == "auto" else refine,
         coreset=None if all_rows else "uniform",
         weighted=weighted,

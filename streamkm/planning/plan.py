@@ -108,7 +108,7 @@ class Plan(PlannedSketch, Lines):
     # coreset of them; "spilled": all of them, those that memory does not hold on disk
     cluster_on: ClusterOn
     why_regime: str
-    coreset: Method  # how a coreset is drawn: "sensitivity", "lightweight" or "uniform"
+    coreset: Method  # how a coreset is drawn: "sensitivity" or "lightweight"
     assign_space: Space | None  # "original" or "sketch"; None: decided when the number of features is known
     # whether rows are labelled in the sketch's space where the limit has no room for the original one, and only then
     chooses_space: bool = False

@@ -113,7 +113,7 @@ def assert_within(got):
 @pytest.mark.parametrize(
     ("n_rows", "cases"),
     [
-        (60_000, [("356 MiB", None, "spilled")]),
+        (60_000, [("350 MiB", None, "spilled")]),
         pytest.param(120_000, [("386 MiB", None, "blocks"), ("386 MiB", "auto", "blocks")], marks=pytest.mark.slow),
     ],
     ids=["47 MB", "94 MB"],
