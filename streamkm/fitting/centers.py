@@ -33,8 +33,8 @@ from streamkm.fitting.iterations import StepCheckpoint, iterated, noted
 from streamkm.fitting.reading import NormalizedRows
 from streamkm.fitting.state import Clustering, SampleView
 from streamkm.passes.sketch import Sketched
-from streamkm.planning.plan import Plan, epoch_schedule, stored_share
-from streamkm.planning.process import MUCH_ROOM, SEARCH, EpochRoom
+from streamkm.planning.plan import epoch_schedule, stored_share
+from streamkm.planning.process import MUCH_ROOM, SEARCH
 from streamkm.sketches import Sketch
 
 logger = logging.getLogger(__name__)
@@ -98,15 +98,21 @@ def find_start(context: FitContext, found: NormalizedRows) -> Start:
         clustered = sampled if sketched.coreset is None else _block(sketched.coreset)
         rows = sketched.blocks or LocalBlocks.of(context.here, clustered)
         counted = plan.n_rows is not None
-        room, stored = epoch_room(plan, rows), stored_share(clustered.X)
+        room = None if rows.executor.joins_here else plan.epoch_room or MUCH_ROOM  # where workers hold the rows
+        stored = stored_share(clustered.X)
         is_polished, schedule = space == "original" and not sketch.is_identity, None
         is_iterated = not (space == "original" and sketch.needs_polishing and plan.cluster_on == "sample")
         if is_iterated:
             schedule = epoch_schedule(rows.n_rows, settings, plan.cluster_on, stored=stored, counted=counted, room=room)
         held = None if sample.complete else sketched.blocks
-        pool = pool_of(context, held, sketched.n_valid, averaged=schedule is not None)
+        sizes, on_worker = plan.memory_model, plan.workers is not None and SEARCH in plan.workers.memory
+        searched, averaged = sizes.chosen.searched_rows, schedule is not None
+        pool = Pool(held, searched, sizes.n_portions, sketched.n_valid, averaged, on_worker)
         first = rows_between(sample.X, 0, search_rows(settings.n_clusters))
-        start = seeded(context, clustered, settings, first, sketch, found.normalization, pool)
+        start = context.writer.load("seed", np.ndarray)
+        if start is None:
+            start = search_centers(context.here, clustered, settings, first, sketch, found.normalization, pool)
+            context.writer.save("seed", start)
     trim_heap(plan.limit_bytes)
     return Start(start, rows, sampled, schedule, space, columns if is_polished else None, is_polished, is_iterated)
 
@@ -207,29 +213,6 @@ def _on_sphere(
         steps = StepCheckpoint(context.writer, "sphere", stage, LloydResult)
         given: dict[str, Any] = {"on_step": steps.step, "begun": steps.begun, "placed": normalization.on_sphere}
         return lloyd(rows, result.centers, max_iter=max_iter, tol=tol, **given)
-
-
-def seeded(context: FitContext, *given: Any) -> NDArray[np.float64]:
-    """Centers to start from, or those that an earlier run found; see `search_centers`."""
-    start = context.writer.load("seed", np.ndarray)
-    if start is None:
-        start = search_centers(context.here, *given)
-        context.writer.save("seed", start)
-    return start
-
-
-def pool_of(context: FitContext, blocks: Blocks | None, n_rows: int, *, averaged: bool = False) -> Pool:
-    """The plan for the rows on which starts are searched; `blocks` are all rows in memory, if they are not sampled."""
-    needs, workers = context.plan.memory_model, context.plan.workers
-    if needs is None:
-        return Pool(blocks, n_rows=n_rows, averaged=averaged)
-    on_worker = workers is not None and SEARCH in workers.memory
-    return Pool(blocks, needs.chosen.searched_rows, needs.n_portions, n_rows, averaged, on_worker)
-
-
-def epoch_room(plan: Plan, rows: Blocks) -> EpochRoom | None:
-    """Room for epochs in one process, where workers hold the rows; plenty where the plan knows no limit of workers."""
-    return None if rows.executor.joins_here else plan.epoch_room or MUCH_ROOM
 
 
 def _block(coreset: Coreset) -> Block:

@@ -159,7 +159,6 @@ def _read_along(context: FitContext) -> tuple[Sketched, NormalizedRows]:
     begun = writer.load("directions", Directions)
     if begun is None:
         needs, n_features = plan.memory_model, context.reader.source.n_features
-        assert needs is not None
         assert n_features is not None  # else there would be another plan
         n_wanted = n_rows_ahead(plan.n_rows or 0, n_features, plan.n_components)
         with context.progress.stage("ahead") as stage:

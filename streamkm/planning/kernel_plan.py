@@ -83,9 +83,20 @@ def kernel_sizes(
         if method == "ros":
             power = 1 << (columns - 1).bit_length()
             columns = power if power <= most else power // 2
-        short = "" if eps is None else _short_of_risk(columns, eps, n_rows)
-        return KernelSizes(columns, columns, short)
-    wanted = _rank(n_clusters, n_landmarks, rank, eps)
+        asked = 0
+        if eps is not None and 0 < eps < 1 and n_rows is not None:
+            asked = kernel_columns(n_rows=n_rows, eps=eps, delta=DELTA)
+        short = f"eps={eps} asks for {asked:,} landmarks (theorem 1 of Yin et al., constant 1); there are {columns:,}"
+        return KernelSizes(columns, columns, short if columns < min(asked, most) else "")
+    if rank != "auto":
+        wanted = int(rank)
+    elif eps is not None:
+        wanted = int(np.ceil(n_clusters / eps))
+    elif n_landmarks != "auto":
+        middle = int(np.ceil(np.sqrt(n_clusters * int(n_landmarks))))
+        wanted = max(n_clusters + 1, min(middle, int(n_landmarks) // 2))
+    else:
+        wanted = min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / LOSS)))
     asked = 0 if eps is None else _asked_columns(method, wanted, eps, n_rows)
     columns = int(n_landmarks) if n_landmarks != "auto" else 0
     if not columns:
@@ -131,28 +142,6 @@ def _short(n_clusters: int, method: str, columns: int, rank: int, eps: float, as
     return f"eps={eps} asks for {asked:,} columns (coherence 1, constants 1); there are {columns:,}"
 
 
-def _short_of_risk(columns: int, eps: float, n_rows: int | None) -> str:
-    """What eps asks of Yin et al.'s sketches and does not get: it sets none of their sizes."""
-    if n_rows is None or not 0 < eps < 1:
-        return ""
-    asked = kernel_columns(n_rows=n_rows, eps=eps, delta=DELTA)
-    if min(asked, n_rows) <= columns:
-        return ""
-    return f"eps={eps} asks for {asked:,} landmarks (theorem 1 of Yin et al., constant 1); there are {columns:,}"
-
-
-def _rank(n_clusters: int, n_landmarks: int | str, rank: int | str, eps: float | None) -> int:
-    """Features wanted."""
-    if rank != "auto":
-        return int(rank)
-    if eps is not None:
-        return int(np.ceil(n_clusters / eps))
-    if n_landmarks != "auto":
-        middle = int(np.ceil(np.sqrt(n_clusters * int(n_landmarks))))
-        return max(n_clusters + 1, min(middle, int(n_landmarks) // 2))
-    return min(LARGEST_AUTO_RANK, int(np.ceil(n_clusters / LOSS)))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRequest(FitRequest):
     """The request of a kernel fit, whose map to features is found in it."""
@@ -160,6 +149,11 @@ class KernelRequest(FitRequest):
     columns: int  # sampled rows that the map needs
     projected: bool  # whether all rows are read to find the projection
     remedy: str = 'use fewer n_landmarks, a smaller rank, or fit_on="sample"'
+
+    @property
+    def sketch_answers(self) -> type[KernelMap]:
+        """Who answers for the sketch."""
+        return KernelMap
 
     @property
     def found(self) -> bool:
@@ -243,7 +237,7 @@ def plan_kernel_fit(
     request = KernelRequest(
         source=source,
         n_clusters=n_clusters,
-        options=SketchOptions(KernelMap, assign_space="sketch"),  # type: ignore[arg-type] # the class answers
+        options=SketchOptions(assign_space="sketch"),
         refine=0 if method == "two-step" and refine == "auto" else refine,
         coreset=None if all_rows else "uniform",
         weighted=weighted,
