@@ -293,7 +293,7 @@ class StreamKernelKMeans(DescribedKMeans):
         -----
         With c landmarks and m features: O(n (d c + c m + m k)) for each time that features are made, O(c^3) for the
         landmarks; memory for the row sample and its features, c^2 numbers a few times, and with ``fit_on="all"``
-        n m numbers.
+        n m numbers, of which a temporary file takes what memory has no room for.
         """
         check_kernel_parameters(self)
         with under_limit(self.memory_limit):

@@ -67,7 +67,7 @@ def plan_sweep(
             "sweep": sample + working + 8 * n_judged**2 + max(centers, sums),
         }
 
-    return accepted(lambda limit: plan_stages(source, row_bytes, stages, limit, n_threads, "sweep"), memory_limit)
+    return accepted(lambda limit: _below(limit, source, stages, n_threads, "sweep"), memory_limit)
 
 
 def plan_store(
@@ -95,30 +95,24 @@ def plan_store(
             "sketch": reading.peak(stored(reading.largest_chunk // row_bytes * sketched)),
         }
 
-    return accepted(lambda limit: plan_stages(source, row_bytes, stages, limit, n_threads, "sketch"), memory_limit)
+    return accepted(lambda limit: _below(limit, source, stages, n_threads, "sketch"), memory_limit)
 
 
-def plan_stages(
-    source: RowSource,
-    row_bytes: int,
-    stages: Callable[[ReadingMemory], dict[str, int]],
-    memory_limit: Any,
-    n_threads: int,
-    what: str,
+def _below(
+    limit: Any, source: RowSource, stages: Callable[[ReadingMemory], dict[str, int]], n_threads: int, what: str
 ) -> SamplePlan:
     """The plan with the largest chunks that fit, and as many threads as have room then.
 
     `stages`: bytes of each stage beside the process, by how rows are read. `what`: for messages.
     """
-    budget = MemoryBudget.of(memory_limit, source)
-
-    largest = cache(partial(largest_chunk, source))
+    budget, largest = MemoryBudget.of(limit, source), cache(partial(largest_chunk, source))
 
     def memory(sizes: Sizes, n_threads: int) -> dict[str, int]:
         found = stages(reading_of(source, n_threads, largest(sizes.chunk_bytes)))
         return {name: budget.base_bytes + size for name, size in found.items()}
 
-    ladder = smaller_sizes(Sizes(budget.chunk_bytes(source, "auto", row_bytes), 0), "auto", 0)
+    first = Sizes(budget.chunk_bytes(source, "auto", decoded_row_bytes(source)), 0)
+    ladder = smaller_sizes(first, "auto", 0)
     sizes, n_threads = budget.fitting(ladder, n_threads, lambda sizes, count: max(memory(sizes, count).values()))
     plan = SamplePlan(
         source=source.name,
