@@ -18,11 +18,7 @@ from streamkm.planning.memory import MemoryModel
 from streamkm.planning.process import EpochRoom, PlannedWorkers, excess_bytes
 from streamkm.sketches.registry import sketch_class
 
-SAID = {
-    "idf": "document frequencies",
-    "by rows": "sorting entries by rows",
-    "fill": "column means",
-}  # of passes, for people
+STAGE_NAMES = {"idf": "document frequencies", "by rows": "sorting entries by rows", "fill": "column means"}
 MANY_CENTERS = "two-level k-means++, then a search among neighbouring centers; labels are exact, by an index"
 _MAIN = ("sketch", "assignment", "passes", "bytes read", "memory", "worker memory")  # what users need
 
@@ -268,7 +264,7 @@ class Plan(PlannedSketch, Lines):
         return f"up to {self.sample_rows:,} rows"
 
     def _more(self) -> str:
-        before = tuple(SAID.get(name, name) for name in (*self.passes_before, *self.finding_steps))
+        before = tuple(STAGE_NAMES.get(name, name) for name in (*self.passes_before, *self.finding_steps))
         first = f", the first for {' and '.join(before)}" if before else ""
         more = self.more_passes
         return first + (f", up to {more} more if the sample missed something" if more else "")

@@ -148,12 +148,11 @@ def quartile_scaling(X: Matrix) -> Scaling:
     X : ndarray (s, d) or csr_array (s, d)
         Sampled rows, at least one. Zeros that are not stored count; of sparse rows, medians are not taken off.
     """
-    n_rows, n_features = X.shape
-    is_sparse = not isinstance(X, np.ndarray)
+    n_rows, is_sparse = X.shape[0], not isinstance(X, np.ndarray)
     columns: Any = sp.csc_array(X) if is_sparse else X
     # of sparse features, those that a quarter of the rows store
-    often = np.flatnonzero(np.diff(columns.indptr) > (n_rows - 1) // 4) if is_sparse else np.arange(n_features)
-    medians, factor = np.empty(n_features), np.ones(n_features)
+    often = np.flatnonzero(np.diff(columns.indptr) > (n_rows - 1) // 4) if is_sparse else np.arange(X.shape[1])
+    medians, factor = np.empty(X.shape[1]), np.ones(X.shape[1])
     width = max(1, _PIECE_BYTES // (8 * n_rows))
     for start in range(0, len(often), width):
         part = often[start : start + width]

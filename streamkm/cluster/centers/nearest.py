@@ -1,7 +1,4 @@
-"""Tables of centers laid out for the kernels.
-
-A `NearestCenters` finds nearest centers for any rows, dense or CSR, in the same way whatever rows come along.
-"""
+"""Tables of centers laid out for the kernels: nearest centers for any rows, dense or CSR."""
 
 from __future__ import annotations
 
@@ -103,9 +100,8 @@ class NearestCenters:
     def nearest(self, X: Matrix) -> tuple[NDArray[np.int32], NDArray[Any], NDArray[Any]]:
         """Find every row's nearest center, as far as products of the table's dtype tell.
 
-        `X`: ndarray (n, m) of any real dtype, or csr_array (n, at most m). Returns labels int32 (n,); scores (n,):
-        squared distance to the nearest center less ``||x - s||^2``, s the mean of the centers, or 0 around the origin;
-        second_scores (n,): the same for the second nearest; infinite where k is 1.
+        Returns labels int32 (n,); scores (n,): squared distance to the nearest center less ``||x - s||^2``, s the mean
+        of the centers, or 0 around the origin; second scores (n,), infinite where k is 1.
         """
         layout = self.layout(self.dtype, sparse=not isinstance(X, np.ndarray))
         labels, scores, seconds, _ = self._search(X, layout, -1.0, all_centers=True)
@@ -128,11 +124,9 @@ class NearestCenters:
         Products of float32 tell for all rows but a few, and for which; those few are compared with every center by
         differences in float64. Ties go to the lower label.
 
-        `X`: ndarray (n, m) of any real dtype, or csr_array (n, at most m) with distinct indices in a row. `d2norms`:
-        float64 (n,), squared norms of the rows, where they are known. `gaps`: float64 (n,), written: how much larger
-        the squared distance to the second nearest center is than that to the nearest, as far as products of float32
-        tell, and at least 0; infinite where k is 1. NaN for dense rows and more than `MOST_SECONDS` centers: the second
-        nearest would take as long again as the nearest.
+        `d2norms` (n,): squared norms of the rows, where they are known. `gaps` (n,), written: how much larger the
+        squared distance to the second nearest center is, about, and at least 0; infinite where k is 1. NaN for dense
+        rows and more than `MOST_SECONDS` centers: the second nearest would take as long again as the nearest.
         """
         layout = self.layout(np.float32, sparse=not isinstance(X, np.ndarray))
         cheap = not isinstance(X, np.ndarray) or self.n_clusters <= MOST_SECONDS
@@ -195,11 +189,7 @@ class NearestCenters:
         return found
 
     def _search_csr(
-        self,
-        X: Any,
-        layout: PackedCenters,
-        slope: float,
-        d2norms: NDArray[np.float64] | None = None,
+        self, X: Any, layout: PackedCenters, slope: float, d2norms: NDArray[np.float64] | None = None
     ) -> Searched:
         """As `_search`, of CSR rows, whose squared norms may be known."""
         found = _room_for(X.shape[0], layout.table.dtype)
@@ -214,12 +204,7 @@ class NearestCenters:
         return found
 
     def _search_dense(
-        self,
-        X: NDArray[Any],
-        layout: PackedCenters,
-        slope: float,
-        room: tuple[Any, ...],
-        found: tuple[NDArray[Any], ...],
+        self, X: NDArray[Any], layout: PackedCenters, slope: float, room: tuple[Any, ...], found: tuple[Any, ...]
     ) -> None:
         """As `_search`, of a batch of rows, among all centers."""
         search = nearest.nearest_dense if X.dtype == layout.table.dtype else nearest.nearest_converted

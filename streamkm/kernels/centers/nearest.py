@@ -1,9 +1,7 @@
 """The nearest centers of a piece of rows, and how certain that is.
 
-Centers come as a table of shape (m, k): each stored entry of a sparse row then updates k contiguous numbers. A table
-larger than the caches lies in tiles and is read tile by tile. Scores leave out what all centers of a row share. Every
-sum runs in a fixed order, so that all processors with fused multiply-add give the same bits. numba only; arrays in,
-arrays out; the caller validates.
+Centers come as a table of shape (m, k), in tiles if it is larger than the caches. Scores leave out what all centers of
+a row share. Every sum runs in a fixed order. numba only; arrays in, arrays out; the caller validates.
 """
 
 from __future__ import annotations
@@ -18,17 +16,11 @@ from streamkm.kernels import FUSED
 from streamkm.kernels.centers.layout import LAID_OUT
 from streamkm.kernels.cluster.distances import entries_d2
 from streamkm.kernels.compiling import kernel
+from streamkm.kernels.intrinsics import products
 from streamkm.kernels.intrinsics.forms import unfilled, vector_lanes
 from streamkm.kernels.intrinsics.lanes import add_entries
 from streamkm.kernels.intrinsics.lowest import lower
-from streamkm.kernels.intrinsics.products import (
-    BLOCK_ROWS,
-    block_room,
-    load_block,
-    multiply_panel,
-    multiply_wide,
-    panel_stop,
-)
+from streamkm.kernels.intrinsics.products import BLOCK_ROWS, load_block, multiply_panel, multiply_wide, panel_stop
 from streamkm.kernels.intrinsics.reductions import dot, squared_distance
 
 ROUNDINGS = 5
@@ -176,7 +168,7 @@ def nearest_wide(X, shift, scale, table, bias, n_clusters, slope, slack, room, l
 def search_room(table: Any, n_features: int, n_clusters: int) -> tuple[Any, ...]:
     """Room for the search of dense rows: `block_room`, and the best scores, the second best, and where the best are."""
     shape, dtypes = (BLOCK_ROWS, vector_lanes(table)), (table.dtype, table.dtype, np.int32)
-    return (*block_room(table, n_features, n_clusters), tuple(aligned_empty(shape, dtype) for dtype in dtypes))
+    return (*products.block_room(table, n_features, n_clusters), tuple(aligned_empty(shape, dtype) for dtype in dtypes))
 
 
 @nb.njit(inline="always")
