@@ -11,20 +11,19 @@ import inspect
 import os
 import re
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import yaml
 
 from streamkm.cli.data import TEXT, Opened, open_configured, read_table_settings, read_text_settings, usual_steps
-from streamkm.cli.options import COLUMN_FLAGS
 from streamkm.cli.schema import SECTIONS, Output, flat_parameters, validate
 from streamkm.cli.summary import source_lines, table_text
 from streamkm.core.display import MASK, aligned
-from streamkm.core.exceptions import ConfigError, InvalidInputError, InvalidParameterError, StreamkmError
+from streamkm.core.exceptions import ConfigError, InvalidInputError, StreamkmError
 from streamkm.engine import ClusterSettings
 from streamkm.estimators.kernel_kmeans import StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
@@ -32,13 +31,16 @@ from streamkm.estimators.validation import check_parameters
 from streamkm.planning.plan import Plan
 from streamkm.sketches import OPTIONS
 from streamkm.sources import RowSource, open_source
+from streamkm.sources.fitted_tables import CSV_KEYS
 from streamkm.sources.tables.columns import HeadRead
 
 # keys whose values are paths, which a configuration names as seen from its own place
-FILES = {
+_FILES = (
     ("data", "path"), ("data", "feature_names"), ("text", "tfidf"), ("output", "directory"),
-    *(("cluster", key) for key in ("tls_ca_file", "tls_cert", "tls_key")),
-}  # fmt: skip
+    ("cluster", "tls_ca_file"), ("cluster", "tls_cert"), ("cluster", "tls_key"),
+)  # fmt: skip
+# keys that say how a table is written, and not which of its columns are features
+_DIALECT = {"format", "dtype", "storage_options", *CSV_KEYS}
 
 
 class Run(NamedTuple):
@@ -91,90 +93,63 @@ def parse_set(text: str) -> Override:
 
 
 def load_run(path: str | os.PathLike[str] | None, overrides: Sequence[Override] = ()) -> Run:
-    """Make the objects that a configuration file, overrides, or both describe.
+    """The objects that a configuration file, overrides, or both describe; the source is open, and no row is read.
 
-    Relative paths of the file are relative to the file's directory, those of overrides to the current one.
-
-    `path`: None takes overrides and defaults alone. `overrides`: later ones win. The source is open: its files exist
-    and are of a known format. No rows were read. Raises ConfigError: wrong YAML, an unknown or repeated key, a wrong
-    type; each on a line of its own. Raises StreamkmError: what `open_source` raises.
+    Relative paths of the file are relative to its directory, those of overrides to the current one. Later overrides
+    win.
     """
     values, origins = _read(Path(path)) if path is not None else ({}, {})
-    base = Path(path).parent if path is not None else Path()
-    from_file = set(origins)
     for override in overrides:
         section, _, key = override.key.partition(".")
-        if values.get(section) is None:
-            values[section] = {}
-        if isinstance(values[section], dict):
-            values[section][key] = override.value
+        keys = values[section] = {} if values.get(section) is None else values[section]
+        if isinstance(keys, dict):
+            keys[key] = override.value
         origins[section, key] = override.origin
         origins.setdefault((section,), override.origin)
-        from_file.discard((section, key))
-    sections = validate(values, origins, where=str(path) if path is not None else "command line")
-
-    for section, key in FILES & from_file:
-        value = getattr(sections[section], key)
-        if isinstance(value, str) or key == "path":
-            below = str(base / value) if section == "output" else _below(base, value)
-            sections[section] = sections[section].model_copy(update={key: below})
-    data, text = sections["data"].model_dump(), sections["text"].model_dump()
-    paths, estimator = data.pop("path"), sections["estimator"].model_dump()
-    settings = _cluster(
-        sections["cluster"].model_dump(), origins.get(("cluster",), str(path)), threads=estimator["executor"]
-    )
-    if settings is not None:  # workers may have other current directories
+    found = validate(values, origins, where=str(path) if path is not None else "command line")
+    data, named = found.data.model_dump(), found.cluster.model_dump(exclude_none=True)
+    paths, threads = data.pop("path"), found.estimator.executor
+    if named:  # workers may have other current directories
         paths = _below(Path.cwd(), paths)
-    opened = open_configured(paths, data, text, list(sections["text"].model_dump(exclude_defaults=True)))
-    steps = usual_steps(opened.source, estimator["metric"])
-    if steps and "preprocess" not in sections["estimator"].model_fields_set:
-        sections["estimator"] = sections["estimator"].model_copy(update={"preprocess": steps})
-    return Run(opened, _estimator(sections), cast("Output", sections["output"]), settings, estimator["checkpoint"])
+        if threads != "auto":
+            where = origins["cluster",]
+            raise ConfigError(f"{where}: cluster and estimator.executor={threads} exclude each other; leave one out")
+    settings = ClusterSettings(**named) if named else None
+    opened = open_configured(paths, data, found.text)
+    return Run(opened, _estimator(found, opened.source), found.output, settings, found.estimator.checkpoint)
 
 
-def _estimator(sections: dict[str, Any]) -> StreamKMeans | StreamKernelKMeans:
+def _estimator(found: Any, source: RowSource) -> StreamKMeans | StreamKernelKMeans:
     """The estimator that is described: of kernel k-means where there is a section for it."""
-    if "kernel" not in sections:
-        return StreamKMeans(**_with_options(sections["estimator"].model_dump(exclude={"checkpoint"})))
+    given = found.estimator.model_dump(exclude_unset=True, exclude={"checkpoint"})
+    if found.kernel is None:
+        return _made(StreamKMeans, {"preprocess": usual_steps(source, found.estimator.metric)} | given)
     known = flat_parameters(StreamKernelKMeans)
-    given = sections["estimator"].model_dump(exclude_unset=True)  # its defaults are those of the other estimator
     shared = {name: value for name, value in given.items() if name in known}
-    return StreamKernelKMeans(**_with_options(shared | sections["kernel"].model_dump()))
+    return _made(StreamKernelKMeans, shared | found.kernel.model_dump(exclude_unset=True))
 
 
-def _with_options(values: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of an estimator, those of options gathered in them; a name alone where nothing else is said."""
-    for name, options in OPTIONS.items():
-        if name in values:
-            full = options(**{key: values.pop(key) for key in inspect.signature(options).parameters})
-            alone = getattr(full, name)
-            values[name] = alone if full == options(**{name: alone}) else full
-    return values
-
-
-def _cluster(given: dict[str, Any], origin: str, threads: int | str) -> ClusterSettings | None:
-    """The cluster that a section describes; None where it says nothing."""
-    if not any(given.values()):
-        return None
-    if threads != "auto":
-        raise ConfigError(f"{origin}: cluster and estimator.executor={threads} exclude each other; leave one out")
-    try:
-        return ClusterSettings(**given)
-    except InvalidParameterError as error:
-        raise ConfigError(f"{origin}: cluster: {error}") from None
+def _made(kind: Any, values: dict[str, Any]) -> Any:
+    """An estimator with parameters, those of options gathered in them; a name alone where nothing else is said."""
+    for name in OPTIONS.keys() & inspect.signature(kind).parameters:
+        own = {key: values.pop(key) for key in inspect.signature(OPTIONS[name]).parameters if key in values}
+        full = OPTIONS[name](**own)
+        alone = getattr(full, name)
+        values[name] = alone if full == OPTIONS[name](**{name: alone}) else full
+    return kind(**values)
 
 
 def inspected(path: str, overrides: Sequence[Override]) -> str:
     """Text on a source; on a table of which nothing is said also each column, and the command that fits it."""
-    form = {each.key.removeprefix("data."): each.value for each in overrides if each.key.startswith("data.")}
-    try:
-        if len(form) == len(overrides) and not form.keys() & set(COLUMN_FLAGS):  # no documents
+    form = {each.key.removeprefix("data."): each.value for each in overrides}
+    if form.keys() <= _DIALECT:
+        try:
             with suppress(StreamkmError, TypeError):  # what is wrong is said where the source is opened
                 open_source(path, **form, categories=HeadRead)
-    except HeadRead as read:
-        known, head = read.args
-        return table_text(path, known, head, form)
-    return aligned(source_lines(open_work([path], overrides, sections=("data", "text")).data.source))
+        except HeadRead as read:
+            known, head = read.args
+            return table_text(path, known, head, form)
+    return aligned(source_lines(open_work([path], overrides).data.source))
 
 
 def open_work(
@@ -182,34 +157,31 @@ def open_work(
     overrides: Sequence[Override] = (),
     *,
     beside: str | os.PathLike[str] | None = None,
-    sections: Sequence[str] = ("data", "text", "cluster"),
 ) -> Run:
-    """What commands without an estimator read and work on; `overrides` may set keys of `sections`.
+    """What commands without an estimator read and work on; `overrides` set keys of how they are read.
 
-    `beside`: of a model: documents are opened as those that it was fitted on, but for what `overrides` say. Raises
-    ConfigError, StreamkmError as `load_run`.
+    `beside`: a model; documents and tables are opened as those that it was fitted on, but for what `overrides` say.
     """
     for override in overrides:
-        if override.key.partition(".")[0] not in sections:
-            known = f"{', '.join(sections[:-1])} and {sections[-1]}"
-            raise ConfigError(f"{override.origin}: this command takes keys of {known} only")
-    given = [Override("data.path", paths[0] if len(paths) == 1 else list(paths), "PATH")]
+        if override.key.partition(".")[0] not in ("data", "text", "cluster"):
+            raise ConfigError(f"{override.origin}: this command takes keys of data, text and cluster only")
+    given = [Override("data.path", paths[0] if len(paths) == 1 else list(paths), "PATH"), *overrides]
     if beside is None:
-        return load_run(None, [*given, *overrides])
+        return load_run(None, given)
     text, where = read_text_settings(Path(beside).parent), str(Path(beside).parent / TEXT)
-    given += [Override(f"{'data' if name == 'format' else 'text'}.{name}", text[name], where) for name in text]
+    fitted = [Override(f"{'data' if name == 'format' else 'text'}.{name}", text[name], where) for name in text]
     columns = read_table_settings(beside, paths[0])
-    of_model = [Override(f"data.{name}", columns[name], os.fspath(beside)) for name in columns]
+    fitted += [Override(f"data.{name}", columns[name], os.fspath(beside)) for name in columns]
     with suppress(InvalidInputError):  # tables that come later may have no column of ids
-        return load_run(None, [*given, *of_model, *overrides])
-    return load_run(None, [*given, *(each for each in of_model if each.key != "data.id_column"), *overrides])
+        return load_run(None, [*fitted, *given])
+    return load_run(None, [*(each for each in fitted if each.key != "data.id_column"), *given])
 
 
 def _below(base: Path, path: Any) -> Any:
     """A path, or a list, seen from `base`: left alone if absolute, an address or at home; no glob is in `base`."""
     if isinstance(path, list):
         return [_below(base, each) for each in path]
-    if "://" in path or path.startswith("~") or os.path.isabs(path):
+    if not isinstance(path, str) or "://" in path or path.startswith("~") or os.path.isabs(path):
         return path
     if glob.has_magic(path) and not (base / path).exists():
         return os.path.join(glob.escape(str(base)), path)
@@ -220,31 +192,21 @@ _FLOAT = r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the plain words of its release 1.2: ``1e-4`` is a number, ``on``, ``12:30`` and ``010`` are text.
-
-    Anchors are refused: aliases of aliases make a few bytes as much as memory holds.
-    """
-
-    def fetch_anchor(self) -> None:
-        """Refuse an anchor, and an alias."""
-        what = "anchors and aliases (& and *) are not read here; write the values out"
-        raise yaml.scanner.ScannerError(problem=what, problem_mark=self.get_mark())
-
-    fetch_alias = fetch_anchor
+    """YAML with the plain words of its release 1.2: ``1e-4`` is a number, ``on``, ``12:30`` and ``010`` are text."""
 
 
-_Loader.yaml_implicit_resolvers = {}
-for _tag, _first, _pattern in (
-    ("null", ["", *"~nN"], r"~|null|Null|NULL|"),
-    ("bool", [*"tTfF"], r"true|True|TRUE|false|False|FALSE"),
-    ("int", [*"-+0123456789"], r"[-+]?(?:0|[1-9][0-9_]*)"),
-    ("float", [*"-+.0123456789"], _FLOAT),
-):
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
+_Loader.yaml_implicit_resolvers = {
+    None: [  # whatever the first character
+        ("tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL|)\Z")),
+        ("tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z")),
+        ("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9_]*)\Z")),
+        ("tag:yaml.org,2002:float", re.compile(rf"(?:{_FLOAT})\Z")),
+    ]
+}
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
-    """Give the values of a file, and ``file:line`` of each section and key."""
+    """The values of a file, paths seen from where it is, and ``file:line`` of each section and key."""
     try:
         values, node = _load_yaml(path.read_bytes(), str(path))
     except OSError as error:
@@ -254,21 +216,24 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], str]]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}:1: needed: sections {', '.join(SECTIONS)} with keys, got {reprlib.repr(values)}")
     origins: dict[tuple[str, ...], str] = {}
-    for section, line, inner in _pairs(node, path):
-        origins[section,] = f"{path}:{line}"
-        origins.update({(section, key): f"{path}:{inner_line}" for key, inner_line, _ in _pairs(inner, path)})
+    _note_places(origins, node, path)
+    for section, key in _FILES:
+        keys = values.get(section)
+        if isinstance(keys, dict) and isinstance(keys.get(key), str | list if key == "path" else str):
+            keys[key] = _below(path.parent, keys[key])
     return {str(section): keys for section, keys in values.items()}, origins
 
 
-def _pairs(node: yaml.Node, path: Path) -> Iterator[tuple[str, int, yaml.Node]]:
-    """Key, line and value of a mapping's pairs; none of other nodes. A repeated key is refused."""
-    seen: dict[str, int] = {}
+def _note_places(origins: dict[tuple[str, ...], str], node: yaml.Node, path: Path, *outer: str) -> None:
+    """Add ``file:line`` of each key of a mapping, and of those below it; a repeated key is refused."""
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        name, line = str(key.value), key.start_mark.line + 1
-        if name in seen:
-            raise ConfigError(f"{path}:{line}: {name} is given twice, first in line {seen[name]}; leave one")
-        seen[name] = line
-        yield name, line, value
+        name, line = (*outer, str(key.value)), key.start_mark.line + 1
+        if name in origins:
+            first = origins[name].rpartition(":")[2]
+            raise ConfigError(f"{path}:{line}: {name[-1]} is given twice, first in line {first}; leave one")
+        origins[name] = f"{path}:{line}"
+        if not outer:
+            _note_places(origins, value, path, *name)
 
 
 def _load_yaml(text: str | bytes, origin: str) -> tuple[Any, Any]:

@@ -21,16 +21,15 @@ from streamkm.sources import open_source
 from streamkm.sources.base import RowSource
 from streamkm.sources.documents.hashed import TfIdfRows
 from streamkm.sources.documents.open import document_format
-from streamkm.sources.fitted_tables import CSV_KEYS, path_options, table_options
-from streamkm.sources.formats import GENES, TABLES
+from streamkm.sources.fitted_tables import path_options, table_options
+from streamkm.sources.formats import TABLES
 from streamkm.text import FeatureHashing, TfIdf
 
 TEXT, TFIDF = "text.json", "tfidf.npz"
-_TABLE_KEYS = {"columns", "dtype", "categories", "categories_unseen", "n_features", "id_column", "dates", *GENES}
 _DOCUMENTS = ("lines", "files", "jsonl", "csv", "parquet")  # formats
-READING = ("field", "delimiter", "header", "decode_error")
+READING = {"field", "delimiter", "header", "decode_error"}
 """Options of `open_documents`: where in a file documents stand."""
-HASHING = tuple(option.name for option in dataclasses.fields(FeatureHashing))
+HASHING = {option.name for option in dataclasses.fields(FeatureHashing)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,43 +50,38 @@ class Opened:
         return count_and_weight(self.source, executor=executor, memory_limit=memory_limit, **weights)
 
 
-def open_configured(
-    paths: str | Sequence[str], data: Mapping[str, Any], text: Mapping[str, Any], given: Sequence[str] = ()
-) -> Opened:
-    """Open files as rows, or as documents where their format, their suffix, or for tables ``text.field`` says so.
+def open_configured(paths: str | Sequence[str], data: Mapping[str, Any], text: Any) -> Opened:
+    """Files as rows, or as documents where their format, their suffix, or for tables ``text.field`` says so.
 
-    `data`: options of `open_source`, of which documents take `format`. `text`: those of `READING` and `HASHING`,
-    `tfidf`, `sublinear_tf`. `given`: names in `text` that are not as by default; refused where there are no documents.
+    `data`: options of `open_source`, of which documents take `format`. `text`: the section of that name.
     """
     listed = [paths] if isinstance(paths, str) else list(paths)
     form = data.get("format")
-    form = document_format(listed[0]) if form in (None, "auto") and listed else form if form in _DOCUMENTS else None
-    if form in TABLES and text["field"] is None:  # a table of numbers, unless a column of documents is named
-        form = None
-    if form is None:
-        if given:
+    if form in (None, "auto") and listed:
+        form = document_format(listed[0])
+    if form not in _DOCUMENTS or (form in TABLES and text.field is None):  # a table of numbers has no field
+        for name in text.model_dump(exclude_defaults=True):
             raise ConfigError(
-                f"text.{given[0]} is for documents, and {listed[0]} is read as rows; name the column of documents by "
-                f"text.field, set data.format to lines or jsonl, or leave text.{given[0]} out"
+                f"text.{name} is for documents, and {listed[0]} is read as rows; name the column of documents by "
+                f"text.field, set data.format to lines or jsonl, or leave text.{name} out"
             )
         return Opened(open_source(paths, **data))
-    options = {**data, **{name: text[name] for name in READING if text[name] is not None}, "format": form}
-    # YAML and JSON have lists
-    hashing: dict[str, Any] = {name: tuple(each) if isinstance(each := text[name], list) else each for name in HASHING}
-    tfidf, sublinear_tf = text["tfidf"], text["sublinear_tf"]
-    if sublinear_tf and tfidf is not True:
+    reading, hashing = text.model_dump(include=READING), text.model_dump(include=HASHING)
+    if text.sublinear_tf and text.tfidf is not True:
         raise ConfigError("text.sublinear_tf is of use with text.tfidf: true only; leave one of them out")
-    hashing |= {"norm": None} if sublinear_tf else {}  # logarithms are those of counts
+    hashing |= {"norm": None} if text.sublinear_tf else {}  # logarithms are those of counts
     weights: bool | TfIdf = False
-    if isinstance(tfidf, str):
-        if not os.path.exists(stored := os.path.expanduser(tfidf)):
-            raise ConfigError(f"text.tfidf: {tfidf} does not exist; needed: true, false, or saved frequencies")
+    if isinstance(text.tfidf, str):
+        if not os.path.exists(stored := os.path.expanduser(text.tfidf)):
+            raise ConfigError(f"text.tfidf: {text.tfidf} does not exist; needed: true, false, or saved frequencies")
         weights = TfIdf.load(stored)
     files: Any = [Path(path) for path in listed] if len(listed) > 1 else listed[0]
-    source = open_documents(files, hashing=FeatureHashing(**hashing), tfidf=weights, **options)
-    source.unloaded_bytes = COUNTED_BYTES if tfidf is True else 0
-    kept = {name: text[name] for name in (*READING, *HASHING)} | {"norm": hashing["norm"]}
-    return Opened(source, tfidf is True, {"format": form, **kept}, sublinear_tf)
+    # YAML and JSON have lists
+    tuples: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in hashing.items()}
+    given = {**data, "format": form} | {name: each for name, each in reading.items() if each is not None}
+    source = open_documents(files, hashing=FeatureHashing(**tuples), tfidf=weights, **given)
+    source.unloaded_bytes = COUNTED_BYTES if text.tfidf is True else 0
+    return Opened(source, text.tfidf is True, {"format": form, **reading, **hashing}, text.sublinear_tf)
 
 
 def usual_steps(source: RowSource, metric: str) -> list[str] | None:
@@ -132,12 +126,6 @@ def read_text_settings(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_table_settings(model: str | os.PathLike[str], path: str) -> dict[str, Any]:
-    """Keys of ``data`` that open the table `path` as that of the fit of a model; none for other files.
-
-    Raises ModelFileError if the model holds other keys.
-    """
+    """Keys of ``data`` that open the table `path` as that of the fit of a model; none for other files."""
     fitted_on = FitInfo.load(model).source or {}
-    settings = table_options(fitted_on.get("made_with"), fitted_on.get("id_column"))
-    if not set(settings) <= _TABLE_KEYS | set(CSV_KEYS):
-        raise ModelFileError(f"{os.fspath(model)} does not say how rows were made of columns: it holds other keys")
-    return path_options(settings, path)
+    return path_options(table_options(fitted_on.get("made_with"), fitted_on.get("id_column")), path)

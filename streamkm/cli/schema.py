@@ -23,12 +23,11 @@ from streamkm.estimators.kernel_kmeans import ALIASES, StreamKernelKMeans
 from streamkm.estimators.kmeans import StreamKMeans
 from streamkm.estimators.validation import CHOICES
 from streamkm.planning.kernel_plan import LANDMARKS, METHODS
+from streamkm.preparation import STEPS
 from streamkm.sketches import OPTIONS
 from streamkm.sketches.kernel_columns import KERNELS
 from streamkm.sketches.registry import sketch_names
 from streamkm.text import FeatureHashing
-
-_COLUMNS = list[str | int] | dict[str | int, int | float] | None  # of a step; with weights; all
 
 # Types of keys, by name or by the annotation in the signature, where YAML takes less than Python.
 _TYPES: dict[Any, Any] = {
@@ -37,10 +36,7 @@ _TYPES: dict[Any, Any] = {
     **{name: Literal[choices] for name, choices in CHOICES.items()},
     "sketch": Literal[("auto", *sketch_names())],
     "init": str,
-    "preprocess": list[Literal["standardize", "robust", "table", "log1p", "total", "unit"]]
-    | dict[str, _COLUMNS]
-    | None,
-    "memory_limit": int | float | str | dict[Literal["limit", "process_memory"], int | float | str],
+    "preprocess": list[Literal[STEPS]] | dict[str, Any] | None,  # type: ignore[valid-type]
     "executor": int | Literal["auto"],
     "random_state": Annotated[int, Field(ge=0, lt=1 << 32)] | None,
     "kernel": Literal[(*KERNELS, *ALIASES)],
@@ -49,7 +45,6 @@ _TYPES: dict[Any, Any] = {
     "landmarks": Literal[LANDMARKS],
     "ngram_range": list[int],
     "stop_words": Literal["english"] | list[str] | None,
-    "dtype": Literal["float32", "float64"],
 }
 
 
@@ -57,7 +52,7 @@ class _Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class _Data(_Section):
+class ReadOptions(_Section):
     """Where rows come from; every key but `path` is an option of `open_source`, None where that should choose."""
 
     path: str | list[str]
@@ -116,77 +111,66 @@ def flat_parameters(described: type[Any]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _section_of(
-    parameters: Mapping[str, inspect.Parameter], types: Mapping[Any, Any], base: type[_Section], **further: Any
-) -> type[_Section]:
+def _section_of(parameters: Mapping[str, inspect.Parameter], base: Any = _Section, **further: Any) -> type[_Section]:
     """A section of parameters, with `further` keys behind them."""
     keys: dict[str, Any] = {}
     for name, each in parameters.items():
         default = list(each.default) if isinstance(each.default, tuple) else each.default
-        keys[name] = types.get(name, types.get(each.annotation, each.annotation)), default
+        keys[name] = _TYPES.get(name, _TYPES.get(each.annotation, each.annotation)), default
     return create_model("_Keys", __base__=base, **keys, **further)
 
 
 _KMEANS, _KERNEL = flat_parameters(StreamKMeans), flat_parameters(StreamKernelKMeans)
 # keys that k-means does not have, or that mean something else there
 _OWN = {name: each for name, each in _KERNEL.items() if name not in _KMEANS or name in ("eps", "fit_on")}
+_UNUSED = _KMEANS.keys() - _KERNEL.keys() | _OWN.keys()
 SECTIONS: dict[str, type[_Section]] = {
-    "data": _Data,
-    "text": _section_of(flat_parameters(FeatureHashing), _TYPES, _Reading),
-    "estimator": _section_of(_KMEANS, _TYPES, _Section, checkpoint=(str | None, None)),
-    "kernel": _section_of(_OWN, _TYPES, _Section),
+    "data": ReadOptions,
+    "text": _section_of(flat_parameters(FeatureHashing), _Reading),
+    "estimator": _section_of(_KMEANS, checkpoint=(str | None, None)),
+    "kernel": _section_of(_OWN),
     "output": Output,
-    "cluster": _section_of(flat_parameters(ClusterSettings), {}, _Section),
+    "cluster": _section_of(flat_parameters(ClusterSettings)),
 }
-OPTIONAL = ("kernel",)  # there only where they are given
-# keys of the section cluster by which streamkm once started workers, and the values that a file may still give them
-STARTED = {"workers": None, "threads": 1, "memory_limit": "auto", "report": None}
+_FIELDS: dict[str, Any] = {name: (section, ...) for name, section in SECTIONS.items()}
+_FIELDS["kernel"] = SECTIONS["kernel"] | None, None  # there only where it is given
+_Configuration = create_model("_Configuration", __config__=ConfigDict(extra="forbid"), **_FIELDS)
+
+# keys by which the section cluster once started workers, with the values that a file may still give them
+_STARTED = (("workers", None), ("threads", 1), ("memory_limit", "auto"), ("report", None))
 
 
-def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> dict[str, _Section]:
-    """Check every section and say everything that is wrong with them, a problem a line.
+def validate(values: Mapping[str, Any], origins: Mapping[tuple[str, ...], str], where: str) -> Any:
+    """The sections with a value for each key; all problems are told at once, a line for each.
 
-    `origins`: where sections and keys were given, for messages: ``config.yaml:12``; `where`: for what was not. Each
-    key of the result has a value; "kernel" is left out where it is null or not given. Raises ConfigError.
+    `origins`: places of sections and keys, for messages: ``config.yaml:12``; `where`: that of any other.
     """
-    problems: list[str] = []
-    sections: dict[str, _Section] = {}
-
-    def wrong(problem: str, *key: str) -> None:
-        problems.append(f"{origins.get(key) or origins.get(key[:1]) or where}: {problem}")
-
-    for name in values:
-        if name not in SECTIONS:
-            wrong(f"unknown section {name}{_known(name, SECTIONS)}", name)
-    for name, section in SECTIONS.items():
-        given = values.get(name)
-        if given is None and name in OPTIONAL:
-            continue
-        given = {} if given is None else given  # a section without keys is YAML's null
-        if name == "cluster" and isinstance(given, dict):
-            given = {key: value for key, value in given.items() if (key, value) not in STARTED.items()}
-        try:
-            sections[name] = section.model_validate(given)
-        except ValidationError as error:
-            for key, details in groupby(error.errors(include_url=False), lambda each: each["loc"][:1]):
-                wrong(_problem(name, *key, details=list(details)), name, *key)
-    if "kernel" in sections and "estimator" in sections:
-        of_no_use = _KMEANS.keys() - _KERNEL.keys() | _OWN.keys()
-        for key, value in sections["estimator"].model_dump(exclude_defaults=True).items():
-            if key in of_no_use:
-                needed = "leave out this key or kernel"
-                wrong(f"estimator.{key}={value!r} does not apply to kernel k-means; {needed}", "estimator", key)
+    defaults: dict[str, Any] = {name: {} for name in SECTIONS if name != "kernel"}
+    given = defaults | {name: keys for name, keys in values.items() if keys is not None}
+    if isinstance(given["cluster"], dict):
+        given["cluster"] = {key: value for key, value in given["cluster"].items() if (key, value) not in _STARTED}
+    try:
+        found = _Configuration.model_validate(given)
+    except ValidationError as error:
+        each_key = groupby(error.errors(include_url=False), lambda each: each["loc"][:2])
+        problems = {key: _problem(*key, details=list(details)) for key, details in each_key}
+    else:
+        unused = {} if found.kernel is None else found.estimator.model_dump(include=_UNUSED, exclude_defaults=True)
+        needed = "does not apply to kernel k-means; leave out this key or kernel"
+        problems = {("estimator", key): f"estimator.{key}={value!r} {needed}" for key, value in unused.items()}
     if problems:
-        raise ConfigError("\n".join(problems))
-    return sections
+        places = (origins.get(key) or origins.get(key[:1]) or where for key in problems)
+        raise ConfigError("\n".join(map("{}: {}".format, places, problems.values())))
+    return found
 
 
 def _problem(section: str, key: str = "", *, details: Sequence[Any]) -> str:
     """What is wrong with a key in the words of pydantic, those of the innermost values of all it may be."""
-    if not key:
-        return f"{section} must be a section with keys, got {details[0]['input']!r}"
     if details[0]["type"] == "extra_forbidden":
-        return f"unknown key {section}.{key}{_known(key, SECTIONS[section].model_fields)}"
+        known = SECTIONS[section].model_fields if key else SECTIONS
+        return f"unknown {f'key {section}.{key}' if key else f'section {section}'}{_known(key or section, known)}"
+    if not key:
+        return f"{section} must be a section with keys, got {reprlib.repr(details[0]['input'])}"
     if details[0]["type"] == "missing":
         return f"{section}.{key} is missing; give the file or files to read"
     inner = [each for each in details if len(each["loc"]) == max(len(other["loc"]) for other in details)]

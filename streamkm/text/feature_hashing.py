@@ -101,7 +101,7 @@ class FeatureHashing:
     lowercase: bool = True
     strip_accents: Literal["ascii", "unicode"] | None = None
     stop_words: Literal["english"] | tuple[str, ...] | None = None
-    dtype: str = "float32"
+    dtype: Literal["float32", "float64"] = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:

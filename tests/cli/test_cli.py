@@ -273,7 +273,7 @@ def test_skipped_rows(folder):
         (["fti", "x.npy"], "No such command"),
         (["assign", "no.npz", "x.npy", "-o", "y.npy"], "'no.npz' does not exist"),
         (["assign", "x.svm", "x.npy", "-o", "y.npy"], "x.svm is not a saved model"),
-        (["inspect", "x.npy", "--set", "estimator.tol=1"], "this command takes keys of data and text only"),
+        (["inspect", "x.npy", "--set", "estimator.tol=1"], "this command takes keys of data, text and cluster only"),
         (["sweep", "x.npy", "-k", "2:3", "--preprocess", "scale"], "there is no step 'scale'"),
         (["sketch", "x.npy", "-o", "s.zarr", "--sketch", "foo"], "--sketch foo; needed: one of 'auto'"),
     ],

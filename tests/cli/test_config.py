@@ -310,22 +310,20 @@ def test_what_is_not_yaml(folder, text, start):
 def test_all_problems_are_said_at_once(folder):
     text = "data:\n  path: x.svm\nestimator:\n  n_clusters: x\n  tol: y\nouput: {}\n"
     assert [line.partition(": ")[0] for line in refused(folder, text).splitlines()] == [
-        "c.yaml:6",
         "c.yaml:4",
         "c.yaml:5",
+        "c.yaml:6",
     ]
 
 
-@cases("text", ["data: &a {path: x.svm}", "data: {path: &a x.svm}", "data: &a\n  path: *a", "data: {path: *b}"])
-def test_anchors_and_aliases_are_refused(folder, text):
-    message = r"^c.yaml:1: not YAML: anchors and aliases \(& and \*\) are not read here; write the values out$"
-    assert re.search(message, refused(folder, text))
+def test_anchors_and_aliases_are_read(folder):
+    run = load_run(write(folder, "data: {path: &path x.svm}\nestimator: {n_clusters: &k 5, max_iter: *k}\n"))
+    assert (run.estimator.n_clusters, run.estimator.max_iter) == (5, 5)
 
 
 def test_nested_aliases_take_no_time(folder):
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 40)]
-    assert len(refused(folder, DATA + "\n".join(lines))) < 200
+    lines = ["a0: &a0 {x: 1}", *(f"a{i}: &a{i} {{x: *a{i - 1}, y: *a{i - 1}}}" for i in range(1, 40)), "text: *a39"]
+    assert "unknown section a39" in refused(folder, DATA + "\n".join(lines))
 
 
 @cases(
@@ -382,11 +380,11 @@ def test_missing_files(folder):
         load_run(write(folder, "data: {path: y.svm}"))
 
 
-def test_open_data_takes_keys_of_data_and_text_only(folder):
+def test_open_work_takes_keys_of_data_text_and_cluster_only(folder):
     path = f"{folder}/x.svm"
-    assert open_work([path], [parse_set("data.n_features=7")], sections=("data", "text")).data.source.n_features == 7
-    with pytest.raises(ConfigError, match=r"--set estimator\.tol=1: this command takes keys of data and text only"):
-        open_work([path], [parse_set("estimator.tol=1")], sections=("data", "text"))
+    assert open_work([path], [parse_set("data.n_features=7")]).data.source.n_features == 7
+    with pytest.raises(ConfigError, match=r"estimator\.tol=1: this command takes keys of data, text and cluster only"):
+        open_work([path], [parse_set("estimator.tol=1")])
 
 
 def test_clusters(folder, monkeypatch):
@@ -430,13 +428,6 @@ CLUSTER = DATA + "cluster:\n  "
 )
 def test_clusters_that_cannot_be(folder, text, message):
     assert refused(folder, text).startswith(message)
-
-
-def test_commands_that_need_no_cluster_take_none(folder):
-    with pytest.raises(ConfigError, match=r"tcp://x:1: this command takes keys of data and text only"):
-        open_work([f"{folder}/x.svm"], [parse_set("cluster.scheduler=tcp://x:1")], sections=("data", "text"))
-    with pytest.raises(ConfigError, match=r"estimator\.tol=1: this command takes keys of data, text and cluster only"):
-        open_work([f"{folder}/x.svm"], [parse_set("estimator.tol=1")])
 
 
 def test_byte_order_mark(folder):
