@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
-import threading
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from streamkm.cli.options import GIVEN, in_words_of
 from streamkm.core.display import aligned, without_secrets
 from streamkm.core.exceptions import ConfigError, StreamkmError
-from streamkm.core.process import collector_off
 from streamkm.core.progress import COMPILING, Progress
 
 if TYPE_CHECKING:
@@ -34,7 +30,7 @@ class _Formatter(logging.Formatter):
 
 
 class Talk:
-    """Logging, warnings and what is printed, for the time of one command; puts everything back afterwards."""
+    """Logging and what is printed, for the time of one command; puts everything back afterwards."""
 
     def __init__(self, *, quiet: bool, verbose: bool, **_: Any):
         if quiet and verbose:
@@ -45,23 +41,16 @@ class Talk:
         self._logger = logging.getLogger("streamkm")
         self._handler = logging.StreamHandler()
         self._handler.setFormatter(_Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-        self._warnings = warnings.catch_warnings()
 
     def __enter__(self) -> Talk:
         self._old_level = self._logger.level
         self._logger.setLevel(self._level)
         self._logger.addHandler(self._handler)
-        self._warnings.__enter__()
-        warnings.showwarning = _show_warning
-        with collector_off:  # it would look through all that is imported, and find no garbage
-            import streamkm.estimators.kernel_kmeans
-            import streamkm.estimators.kmeans  # noqa: F401
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, StreamkmError):
             self._logger.debug("raised here", exc_info=error)
-        self._warnings.__exit__(None, None, None)
         self._logger.removeHandler(self._handler)
         self._logger.setLevel(self._old_level)
 
@@ -97,24 +86,16 @@ class Talk:
         compiled = COMPILING.seconds - self._compiled
         rest = max(0.0, until - self._started - compiled - sum(stage["seconds"] for stage in stages))
         self._logger.info("%s: %.2f s", name, rest)
-        more = ((name, rest), *([(COMPILING.name, compiled)] if compiled else []))
-        stages += [{"name": each, "seconds": taken, "read_bytes": 0, "rows": 0} for each, taken in more]
+        for each, taken in ((name, rest), (COMPILING.name, compiled)):
+            stages += [{"name": each, "seconds": taken, "read_bytes": 0, "rows": 0}] if taken else []
         summary |= {"stages": stages, "seconds": sum(stage["seconds"] for stage in stages)}
 
     def time(self, stages: Iterable[Mapping[str, Any]] = ()) -> tuple[str, str]:
         """Label and text: the wall time of the command, and what took it."""
         spent = {stage["name"]: stage["seconds"] for stage in stages if stage["name"] != COMPILING.name}
-        spent["compiling kernels that no run before needed"] = compiled = COMPILING.seconds - self._compiled
-        if compiled:
-            self._logger.info("compiling: %.2f s", compiled)
+        spent["compiling kernels that no run before needed"] = COMPILING.seconds - self._compiled
         told = ", ".join(f"{name}: {seconds:.1f} s" for name, seconds in spent.items() if seconds >= 0.05)
         return "time", f"{time.perf_counter() - self._started:.2f} s" + (f" ({told})" if told else "")
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    context = click.get_current_context(silent=True)
-    text = str(message) if context is None else in_words_of(context.info_name or "", str(message))
-    click.echo(f"streamkm: warning: {without_secrets(text)}", err=True)
 
 
 @contextmanager
@@ -141,31 +122,15 @@ def work(
         yield run.data.weighted(executor, options["memory_limit"])
 
 
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does."""
-
-
-def _terminate(number: int, _: Any) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second one would stop what cleans up
-    raise TerminatedError
-
-
-@contextmanager
-def ended_in_order() -> Iterator[None]:
-    """Have SIGTERM end a command as Ctrl-C does, unless the caller handles or ignores it."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, _terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def parsed(settings: Sequence[str]) -> list[Override]:
-    """What each ``--set KEY=VALUE`` sets, and each flag of the command that stands for a key."""
+def parsed(settings: Sequence[str], sections: Sequence[str] = ("data",)) -> list[Override]:
+    """What each ``--set KEY=VALUE`` sets, and each flag of the command with the name of a key of `sections`."""
     from streamkm.cli.config import Override, parse_set
+    from streamkm.cli.schema import SECTIONS
 
-    return [*map(parse_set, settings), *(Override(*each) for each in click.get_current_context().meta.get(GIVEN, ()))]
+    context, found = click.get_current_context(), [*map(parse_set, settings)]
+    for option in context.command.params:
+        name = str(option.name)
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            keys = [f"{section}.{name}" for section in sections if name in SECTIONS[section].model_fields]
+            found += [Override(key, context.params[name], option.opts[0]) for key in keys]
+    return found

@@ -6,21 +6,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamkm.cli.common import Talk, parsed
-from streamkm.cli.options import (
-    FIT_KEYS,
-    counts_of,
-    image_option,
-    keys_of,
-    labels_format_option,
-    run_options,
-)
+from streamkm.cli.options import counts_of, result_options, run_options
 from streamkm.core.display import aligned
 from streamkm.core.exceptions import ConfigError, OutputError
 
@@ -39,9 +31,7 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command()
 @_run_options
-@labels_format_option
-@partial(keys_of, section="output", keys=FIT_KEYS)
-@image_option
+@result_options
 @click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
 @click.option("--restart", is_flag=True, help="Forget the run that was interrupted.")
 @click.option("--no-checkpoint", is_flag=True, help="Keep nothing of an interrupted run.")
@@ -243,13 +233,12 @@ def _load(inputs: Sequence[str], settings: Sequence[str], options: dict[str, Any
         raise click.UsageError(f"give one configuration ({config}) or data, not both")
     if not config and many is None and not any("estimator.n_clusters" in each for each in settings):
         raise click.UsageError("say how many clusters: -k 10")
-    data = None if config else inputs[0] if len(inputs) == 1 else list(inputs)
-    given = (
-        ("data.path", data, "DATA"),
-        ("estimator.n_clusters", many[1] if isinstance(many, tuple) else many, "-k"),
-        ("output.labels", options.get("labels_format"), "--labels-format"),
-    )
-    run = load_run(config, [*parsed(settings), *(Override(*entry) for entry in given if entry[1] is not None)])
+    given = parsed(settings, ("data", "estimator", "output"))
+    if not config:
+        given.append(Override("data.path", inputs[0] if len(inputs) == 1 else list(inputs), "DATA"))
+    if isinstance(many, tuple):
+        given.append(Override("estimator.n_clusters", many[1], "-k"))
+    run = load_run(config, given)
     if isinstance(many, tuple) and not run.output.incremental:
         raise click.UsageError(f"-k {many[0]}:{many[1]} is for fit --incremental; give one number, as -k 10")
     return run

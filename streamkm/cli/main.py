@@ -3,46 +3,36 @@
 The other commands are in `fit`, `update` and `commands`, what they share in `common` and `options`; these modules alone
 import click, print, and set up logging. The work is done elsewhere.
 
-Exit codes: 0; 2 for wrong usage or input; 3 for rows whose verdict --fail-on names; 1 for a failure of streamkm, or no
-space for what is printed; 130 when interrupted; 143 after SIGTERM; 141, without a word, where the reader of what is
-printed has stopped (``| head``); a command that fails keeps its code, read or not.
+Exit codes: 0; 2 for wrong usage or input; 3 for rows whose verdict --fail-on names; 1 for a failure of streamkm, and
+without a word where nobody reads what is printed (``| head``); 130 when interrupted; 143 after SIGTERM.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import click
 
 from streamkm import __version__
 from streamkm.cli.commands import dedupe, sketch, sweep
-from streamkm.cli.common import Talk, TerminatedError, ended_in_order, parsed, work
+from streamkm.cli.common import Talk, parsed, work
 from streamkm.cli.fit import fit, plan
-from streamkm.cli.options import (
-    COMMANDS,
-    data_options,
-    in_words_of,
-    set_option,
-    table_options,
-    talk_options,
-)
+from streamkm.cli.options import column_options, data_options, in_words_of, set_option, talk_options
 from streamkm.cli.update import update
-from streamkm.core.atomic_io import is_full
 from streamkm.core.display import aligned, without_secrets
 from streamkm.core.exceptions import ConfigError, StreamkmError
 from streamkm.core.progress import COMPILING
 
-_CLOSED_PIPE = 141  # as shells tell that the signal of a closed pipe ended a program
 _REPORT_THIS = "This is a failure of streamkm, not of your input. Please report it with the lines above."
-
-
 _PURPOSES = {
     "Look at data": ("inspect", "sweep", "plan"),
     "Cluster": ("fit", "assign"),
@@ -61,80 +51,20 @@ class _InputError(click.ClickException):
             click.echo(f"streamkm: error: {line}", err=True, file=file)
 
 
-class _OutputFullError(_InputError):
-    """There is no space for what is printed."""
-
-    exit_code = 1
-
-
 def _show_failure(*failure: Any) -> None:
     """Print a traceback as Python does, but without secrets of URLs: it is made to be sent to others."""
     click.echo(without_secrets("".join(traceback.format_exception(*failure))), err=True, nl=False)
 
 
-@contextmanager
-def _told_in_order() -> Iterator[None]:
-    """Take secrets out of messages; end where what is printed is lost: its reader has gone, or there is no space."""
-    try:
-        yield
-    except click.ClickException as error:
-        error.message = without_secrets(error.message)  # type: ignore[misc] # of all kinds, as click prints it
-        error.show = partial(_show_if_read, error.show)  # type: ignore[method-assign]
-        raise
-    except OSError as error:
-        is_broken = isinstance(error, BrokenPipeError)
-        is_lost = (is_broken or is_full(error)) and any(map(_is_lost, (sys.stdout, sys.stderr)))
-        if is_broken and not is_lost:  # which click would take for a reader that has gone
-            raise ConnectionError(f"a connection was closed: {error}") from error
-        if is_broken:
-            _discard(sys.stdout, sys.stderr)
-            raise click.exceptions.Exit(_CLOSED_PIPE) from None
-        if not is_lost:
-            raise
-        _discard(sys.stdout)
-        failure = f"standard output: no space ({error.strerror}); results in files are complete"
-        raise _OutputFullError(failure) from None
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    context = click.get_current_context(silent=True)
+    text = in_words_of(None if context is None else context.command, str(message))
+    click.echo(f"streamkm: warning: {without_secrets(text)}", err=True)
 
 
-def _show_if_read(show: Callable[..., None], file: Any = None) -> None:
-    """Print a message; where nobody reads it, the exit code stays."""
-    try:
-        show(file)
-    except OSError:
-        _discard(sys.stdout, sys.stderr)
-
-
-def _is_lost(stream: Any) -> bool:
-    """Whether a line end cannot be written; what could not be written before it may be in no buffer."""
-    try:
-        stream.write("\n")
-        stream.flush()
-    except OSError:
-        return True
-    return False
-
-
-def _discard(*streams: Any) -> None:
-    """Send to nowhere what streams still hold, and will be given."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
-
-
-def _complete_streams() -> None:
-    """Open standard streams that are closed, and let them take names of files that are no UTF-8.
-
-    Else the next file that is opened would get the number of a closed one, and what libraries write to that.
-    """
-    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-        stream = getattr(sys, name)
-        if stream is None:
-            handle = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
-            os.set_inheritable(handle, handle == number)
-            setattr(sys, name, open(handle, mode, encoding="utf-8", errors="backslashreplace"))  # noqa: SIM115
-        elif mode == "w" and isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
+def _terminate(number: int, _: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one would stop what cleans up
+    raise KeyboardInterrupt(number)
 
 
 class _Commands(click.Group):
@@ -146,32 +76,40 @@ class _Commands(click.Group):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(90)) for name in names])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        _complete_streams()
+        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+            sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no UTF-8
         return super().main(*args, **kwargs)
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _told_in_order():  # --help prints while arguments are read
-            return super().make_context(*args, **kwargs)
-
     def invoke(self, ctx: click.Context) -> Any:
-        with _told_in_order():
-            try:
-                with ended_in_order():
-                    return super().invoke(ctx)
-            except ConfigError as error:  # in the words of the command line already
-                raise _InputError(str(error)) from None
-            except StreamkmError as error:
-                raise _InputError(in_words_of(ctx.invoked_subcommand or "", str(error))) from None
-            except KeyboardInterrupt as error:
-                word, code = ("ended by SIGTERM", 143) if isinstance(error, TerminatedError) else ("interrupted", 130)
-                click.echo(f"streamkm: {word}; results of earlier runs are unchanged", err=True)
-                ctx.exit(code)
-            except (click.ClickException, click.exceptions.Exit, click.Abort):
-                raise
-            except Exception as error:
+        try:
+            with warnings.catch_warnings(), ExitStack() as stack:
+                warnings.showwarning = _show_warning
+                is_main = threading.current_thread() is threading.main_thread()
+                if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the caller handles it
+                    signal.signal(signal.SIGTERM, _terminate)
+                    stack.callback(signal.signal, signal.SIGTERM, signal.SIG_DFL)
+                return super().invoke(ctx)
+        except StreamkmError as error:
+            text = str(error)  # of a configuration: in the words of the command line already
+            if not isinstance(error, ConfigError):
+                text = in_words_of(self.commands.get(ctx.invoked_subcommand or ""), text)
+            raise _InputError(without_secrets(text)) from None
+        except KeyboardInterrupt as error:
+            word, code = ("ended by SIGTERM", 143) if error.args == (signal.SIGTERM,) else ("interrupted", 130)
+            click.echo(f"streamkm: {word}; results of earlier runs are unchanged", err=True)
+            ctx.exit(code)
+        except click.ClickException as error:
+            error.message = without_secrets(error.message)  # type: ignore[misc] # of all kinds, as click prints it
+            raise
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            if isinstance(error, BrokenPipeError):  # click then ends without a word
+                click.echo(f"streamkm: a pipe or connection was closed: {error}", err=True)
+            elif not isinstance(error, OSError):
                 error.add_note(_REPORT_THIS)
-                sys.excepthook = _show_failure
-                raise
+            sys.excepthook = _show_failure
+            raise
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -183,8 +121,8 @@ def main() -> None:
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @set_option
-@table_options
-def inspect(paths: Sequence[str], settings: Sequence[str]) -> None:
+@column_options
+def inspect(paths: Sequence[str], settings: Sequence[str], **_: Any) -> None:
     """Say what is in files, and for tables the fit to type.
 
     Reads the first rows of tables and no rows of other files, so some numbers are estimates ("about").
@@ -257,4 +195,3 @@ def warm(*, quiet: bool, verbose: bool) -> None:
 
 for _command in (fit, plan, inspect, assign, update, sketch, dedupe, sweep, warm):
     main.add_command(_command)
-COMMANDS.update(main.commands)

@@ -1,6 +1,6 @@
 """Options of commands, and what errors and warnings say in their words: ``invalid="skip"`` is an option of Python's.
 
-A flag that stands for a key of the configuration has the type of that key, which `schema` takes from the signature.
+A flag that stands for a key of the configuration has the name of that key; `schema` checks its value.
 """
 
 from __future__ import annotations
@@ -8,21 +8,20 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import click
 
-_THREADS_HELP = "Threads of this process.  [default: one for each processor]"
-_MEMORY_HELP = "Memory of this process at most: 1 GiB or 50%.  [default: 80 % of the machine's]"
-_FORMATS = click.Choice(["npy", "zarr", "csv", "parquet"])
-COMMANDS: dict[str, Any] = {}  # by name; `main` fills it
-_FITS = ("fit", "plan")
-# what Python calls some options
-_PARAMETERS = {"seed": "random_state", "threads": "executor", "output": "directory", "no_report": "report"}
 # a parameter, alone or with its value, which a message may leave to the reader; or as the one argument of a class
 _NAMED = re.compile(
     r"""([A-Z]\w+\()?(?<![\w./=-])([a-z]\w*)(=(?!\{)(?:"[^"]*"|'[^']*'|\[[^]]*\]|[\w.+-]*\w|))?(?![\w("']|[./]\w)(?(1)\))"""
 )
+
+
+def _together(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """One decorator in place of several."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
 
 
 def counts_of(value: str) -> int | tuple[int, int]:
@@ -38,19 +37,17 @@ def _steps(value: str) -> list[str] | dict[str, Any]:
     if ":" not in value:
         return [] if value == "none" else value.split(",")
     steps: dict[str, Any] = {}
-    for part in value.split(","):
-        step, _, columns = part.partition(":")
+    for step, _, names in (part.partition(":") for part in value.split(",")):
         if step in steps:
             raise click.BadParameter(f"the step {step!r} is there twice; name it once, with all its columns: A+B")
-        steps[step] = columns.split("+") if columns else None
+        steps[step] = names.split("+") if names else None
     return steps
 
 
 def _sizes(value: str) -> tuple[int, ...]:
-    sizes = value.lower().split("x")
-    if len(sizes) not in (2, 3) or not all(size.isdecimal() for size in sizes):
+    if not re.fullmatch(r"\d+x\d+(x\d+)?", value):
         raise click.BadParameter(f"{value!r} is no shape of pictures like 28x28 or 32x32x3")
-    return tuple(map(int, sizes))
+    return tuple(map(int, value.split("x")))
 
 
 def _count(value: str) -> int | str:
@@ -61,71 +58,65 @@ def _names(value: str) -> list[str]:
     return value.split(",")
 
 
-_COLUMN_KEYS: dict[str, tuple[Any, ...]] = {
-    "columns": (_names, "A,B", "Table columns to use as features."),
-    "exclude": (_names, "A,B", "Table columns to leave out."),
-    "id_column": (None, "NAME", "Table column that identifies rows; not used as a feature."),
-    "categories": (None, "onehot|hash", "Encoding of text columns."),
-    "categories_unseen": (None, "raise|ignore", "Categories that no row of the fit has.  [default: raise]"),
-    "feature_names": (None, "FILE", "Names of features, one a line, for data without names."),
-    "dates": (None, "days", "Read dates and times as days since 1970."),
-    "genes": (None, "NAME", "Cells: the genes for which this column of var is true."),
-}
-COLUMN_FLAGS = tuple(_COLUMN_KEYS)
-GIVEN = "streamkm.given"  # in `meta` of a context: keys with their values and flags
-_STEPS_HELP = (
-    "Done to rows as they are read: table, standardize, robust, log1p, total, unit. Steps of some columns: "
-    "log1p:fare,standardize:age+income.  [default: none; for tables with text table]"
+column_options = _together(
+    click.option("--columns", type=_names, metavar="A,B", help="Table columns to use as features."),
+    click.option("--exclude", type=_names, metavar="A,B", help="Table columns to leave out."),
+    click.option("--id-column", metavar="NAME", help="Table column that identifies rows; not used as a feature."),
+    click.option("--categories", metavar="onehot|hash", help="Encoding of text columns."),
+    click.option("--categories-unseen", metavar="raise|ignore", help="Categories new to the fit.  [default: raise]"),
+    click.option("--feature-names", metavar="FILE", help="Names of features, one a line, for data without names."),
+    click.option("--dates", metavar="days", help="Read dates and times as days since 1970."),
+    click.option("--genes", metavar="NAME", help="Cells: the genes for which this column of var is true."),
 )
-_ESTIMATOR_KEYS: dict[str, tuple[Any, ...]] = {
-    "seed": (int, "N", "Random seed; it determines the result."),
-    "metric": (None, "NAME", "euclidean, cosine or spherical.  [default: euclidean]"),
-    "preprocess": (_steps, "A,B", _STEPS_HELP),
-    "memory_limit": (None, "SIZE", _MEMORY_HELP),
-    "refine": (_count, "N", "Further passes, each an exact step on all rows."),
-    "invalid": (None, "raise|skip|mean", "NaN or infinity: skip labels rows -1.  [default: raise]"),
-    "threads": (_count, "N", _THREADS_HELP),
-}
-_OUTPUT_KEYS: dict[str, tuple[Any, ...]] = {"output": (None, "PATH", "Results directory.  [default: streamkm-out]")}
-FIT_KEYS: dict[str, tuple[Any, ...]] = {
-    "no_report": (None, None, "Make no report.html."),
-    "incremental": (None, None, "Write incremental.npz too, which streamkm update goes on with."),
-    "half_life": (float, "ROWS", "Later rows after which a row of incremental.npz counts half."),
-    "overwrite": (None, None, "Replace files that have the names of results."),
-}
-"""Keys of the section output that `fit` alone takes."""
+talk_options = _together(
+    click.option("-q", "--quiet", is_flag=True, help="No progress, no log lines, no summary."),
+    click.option("-v", "--verbose", is_flag=True, help="More log lines, and where errors were raised."),
+)
 set_option = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key of config.yaml.")
-threads_option = click.option(
-    "--threads", "executor", type=click.IntRange(1), callback=lambda _, __, value: value or "auto", help=_THREADS_HELP
+machine_options = _together(
+    click.option("--memory-limit", default="auto", metavar="SIZE", help="Memory: 1 GiB or 50%.  [default: 80 %]"),
+    click.option("--threads", "executor", type=_count, default="auto", metavar="N", help="Threads.  [default: all]"),
 )
-preprocess_option = click.option("--preprocess", type=_steps, metavar="A,B", help=_STEPS_HELP)
+preprocess_option = click.option(
+    "--preprocess", type=_steps, metavar="A,B",
+    help="Done to rows as they are read: table, standardize, robust, log1p, total, unit. Steps of some columns: "
+    "log1p:fare,standardize:age+income.  [default: none; for tables with text table]",
+)  # fmt: skip
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace files that have the names of results.")
-memory_option = click.option("--memory-limit", default="auto", metavar="SIZE", help=_MEMORY_HELP)
 labels_format_option = click.option(
-    "--labels-format", type=_FORMATS, help="csv, parquet: with distances.  [default: npy]"
-)
-image_option = click.option(
-    "--image-shape", type=_sizes, metavar="HxW", help="Show centers as pictures: 28x28, 32x32x3."
-)
+    "--labels-format", "labels", type=click.Choice(["npy", "zarr", "csv", "parquet"]), default="npy",
+    help="csv, parquet: with distances.  [default: npy]",
+)  # fmt: skip
 restart_option = click.option("--restart", is_flag=True, help="Forget what an interrupted run has done.")
-
-
-def table_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Which columns of tables and which genes are features: keys of the section data."""
-    return keys_of(command, "data", _COLUMN_KEYS)
-
-
-def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What is set most often of a run, whatever commands say of its results."""
-    command = keys_of(table_options(command), "estimator", _ESTIMATOR_KEYS)
-    return set_option(talk_options(keys_of(command, "output", _OUTPUT_KEYS)))
-
-
-def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What commands that read rows by no configuration are given: where these are, and how the command works."""
-    for shared in (talk_options, overwrite_option, table_options, set_option, threads_option, memory_option):
-        command = shared(command)
-    return click.argument("paths", nargs=-1, required=True, metavar="DATA...")(command)
+data_options = _together(
+    click.argument("paths", nargs=-1, required=True, metavar="DATA..."),
+    machine_options, set_option, column_options, overwrite_option, talk_options,
+)  # fmt: skip
+"""What commands that read rows by no configuration are given."""
+run_options = _together(
+    set_option,
+    talk_options,
+    click.option("-o", "--output", "directory", metavar="PATH", help="Results directory.  [default: streamkm-out]"),
+    click.option("--seed", "random_state", type=int, metavar="N", help="Random seed; it determines the result."),
+    click.option("--metric", metavar="NAME", help="euclidean, cosine or spherical.  [default: euclidean]"),
+    preprocess_option,
+    machine_options,
+    click.option("--refine", type=_count, metavar="N", help="Further passes, each an exact step on all rows."),
+    click.option("--invalid", metavar="raise|skip|mean", help="NaN, infinity: skip labels rows -1.  [default: raise]"),
+    column_options,
+)
+"""What is set most often of a run, whatever commands say of its results."""
+result_options = _together(
+    labels_format_option,
+    click.option("--no-report", "report", flag_value=False, default=True, help="Make no report.html."),
+    click.option("--incremental", is_flag=True, help="Write incremental.npz too, which streamkm update goes on with."),
+    click.option(
+        "--half-life", type=float, metavar="ROWS", help="Rows after which one of incremental.npz counts half."
+    ),
+    overwrite_option,
+    click.option("--image-shape", type=_sizes, metavar="HxW", help="Show centers as pictures: 28x28, 32x32x3."),
+)
+"""What `fit` alone is given, of its results."""
 
 
 def invalid_option(*choices: str, text: str) -> Callable[..., Any]:
@@ -133,49 +124,17 @@ def invalid_option(*choices: str, text: str) -> Callable[..., Any]:
     return click.option("--invalid", type=click.Choice(choices), default="raise", show_default=True, help=text)
 
 
-def keys_of(command: Callable[..., Any], section: str, keys: dict[str, tuple[Any, ...]]) -> Callable[..., Any]:
-    """Give a command flags for keys of a section; what is given of them is in `GIVEN` of the context."""
-
-    def keep(context: click.Context, option: click.Parameter, value: Any) -> None:
-        if value is not None and value is not False:
-            key = f"{section}.{_PARAMETERS.get(str(option.name), option.name)}"
-            given = option.name != "no_report" if value is True else value
-            context.meta.setdefault(GIVEN, []).append((key, given, option.opts[0]))
-
-    for name, (read, metavar, text) in reversed(keys.items()):
-        flags = ["-o", "--output"] if name == "output" else [f"--{name.replace('_', '-')}"]
-        how = {"metavar": metavar, "type": read} if metavar else {"is_flag": True}
-        command = click.option(*flags, callback=keep, expose_value=False, help=text, **how)(command)
-    return command
-
-
-def talk_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How much is said: `quiet` and `verbose`."""
-    loud = click.option("-v", "--verbose", is_flag=True, help="More log lines, and where errors were raised.")
-    return click.option("-q", "--quiet", is_flag=True, help="No progress, no log lines, no summary.")(loud(command))
-
-
-def in_words_of(command: str, text: str) -> str:
-    """A message with the options and keys that a command has for the parameters in it.
-
-    `command`: ``fit``.
-
-    Examples
-    --------
-    >>> from streamkm.cli.main import main  # it fills `COMMANDS`
-    >>> in_words_of("fit", 'NaN in row 7; pass invalid="skip" to leave such rows out')
-    'NaN in row 7; pass --invalid skip to leave such rows out'
-    >>> in_words_of("sketch", 'NaN in row 7; pass invalid="skip" to leave such rows out')
-    'NaN in row 7; pass --invalid skip to leave such rows out'
-    """
+def in_words_of(command: click.Command | None, text: str) -> str:
+    """A message with the options and keys that a command has for the parameters in it."""
     from streamkm.cli.schema import SECTIONS
 
-    known = [each for each in getattr(COMMANDS.get(command), "params", ()) if each.param_type_name == "option"]
-    options = {str(each.name): each.opts[0] for each in known if not each.is_flag}
-    options |= {python: options[name] for name, python in _PARAMETERS.items() if name in options}
-    sections = ("text", "data", "kernel", "estimator") if command in _FITS else ("text", "data")
+    known = command.params if command is not None else ()
+    options = {str(each.name): each.opts[0] for each in known if isinstance(each, click.Option) and not each.is_flag}
+    sections = ["text", "data"]
+    if fits := command is not None and command.name in ("fit", "plan"):
+        sections += ["kernel", "estimator"]
     keys = {name: f"{section}.{name}" for section in sections for name in SECTIONS[section].model_fields}
-    keys |= {"fit_on": "kernel.fit_on"} if command in _FITS else {}  # the only one that is advised
+    keys |= {"fit_on": "kernel.fit_on"} if fits else {}  # the only one that is advised
 
     def given(found: re.Match[str]) -> str:
         of, name, value = found.groups()

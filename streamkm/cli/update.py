@@ -98,7 +98,7 @@ def update(model: str, paths: Sequence[str], output: str, settings: Sequence[str
                     return talk.say([("rows", known)])
             may = options["overwrite"] or run.items() <= earlier.items()  # an interrupted call has written those
             results.check_target(output, overwrite=may, results=RESULTS)
-            form, share = options["labels_format"] or "npy", options["relabel_above"]
+            form, share = options["labels"], options["relabel_above"]
             labels_to = results.prepare_labels(output) if form == "zarr" and is_on_cluster(executor) else None
             done = estimator.update(source, checkpoint=directory, relabel_above=share, labels_to=labels_to)
             n_skipped = count_skipped(estimator.labels_)

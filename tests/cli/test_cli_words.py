@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import streamkm
+from streamkm.cli.main import main
 from streamkm.cli.options import in_words_of
 from streamkm.sources.dense import DenseSource
 from tests.cli.test_cli import run
@@ -146,7 +147,10 @@ def test_advice_is_known_to_the_command_line():
     unknown = {
         (file, name)
         for file, name in found
-        if all(f"{name}=" in in_words_of(command, f'pass {name}="x"').replace(f".{name}=", "") for command in commands)
+        if all(
+            f"{name}=" in in_words_of(main.commands[command], f'pass {name}="x"').replace(f".{name}=", "")
+            for command in commands
+        )
     }
     assert {name for _, name in unknown} <= PYTHON_ONLY, sorted(unknown)
 
@@ -167,4 +171,4 @@ def test_advice_is_known_to_the_command_line():
 )
 def test_of_single_messages(text, wanted):
     usual = "use fewer threads (--threads 1), or raise --memory-limit"
-    assert in_words_of("fit", text) == (usual if wanted is None else wanted)
+    assert in_words_of(main.commands["fit"], text) == (usual if wanted is None else wanted)
