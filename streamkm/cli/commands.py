@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from streamkm.cli.common import Talk, work
-from streamkm.cli.options import data_options, invalid_option, preprocess_option, restart_option
+from streamkm.cli.common import Talk, data_options, invalid_option, preprocess_option, restart_option, work
 from streamkm.core.atomic_io import check_new
 from streamkm.core.exceptions import InvalidParameterError, OutputError
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import Talk, parsed
-from streamkm.cli.options import counts_of, result_options, run_options
+from streamkm.cli.common import Talk, counts_of, parsed, result_options, run_options
 from streamkm.core.display import aligned
 from streamkm.core.exceptions import ConfigError, OutputError
 

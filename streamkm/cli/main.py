@@ -1,10 +1,10 @@
 """The command line: its group, exit codes, and the commands ``streamkm inspect``, ``assign`` and ``warm``.
 
-The other commands are in `fit`, `update` and `commands`, what they share in `common` and `options`; these modules alone
+The other commands are in `fit`, `update` and `commands`, what they share in `common`; these modules alone
 import click, print, and set up logging. The work is done elsewhere.
 
 Exit codes: 0; 2 for wrong usage or input; 3 for rows whose verdict --fail-on names; 1 for a failure of streamkm, and
-without a word where nobody reads what is printed (``| head``); 130 when interrupted; 143 after SIGTERM.
+where nobody reads what is printed (``| head``); 130 when interrupted; 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ import click
 
 from streamkm import __version__
 from streamkm.cli.commands import dedupe, sketch, sweep
-from streamkm.cli.common import Talk, parsed, work
+from streamkm.cli.common import Talk, column_options, data_options, in_words_of, parsed, set_option, talk_options, work
 from streamkm.cli.fit import fit, plan
-from streamkm.cli.options import column_options, data_options, in_words_of, set_option, talk_options
 from streamkm.cli.update import update
 from streamkm.core.display import aligned, without_secrets
 from streamkm.core.exceptions import ConfigError, StreamkmError

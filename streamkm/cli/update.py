@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamkm.cli.common import Talk, work
-from streamkm.cli.options import (
+from streamkm.cli.common import (
+    Talk,
     counts_of,
     data_options,
     labels_format_option,
     restart_option,
+    work,
 )
 from streamkm.core.exceptions import ModelFileError, OutputError
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import streamkm
+from streamkm.cli.common import in_words_of
 from streamkm.cli.main import main
-from streamkm.cli.options import in_words_of
 from streamkm.sources.dense import DenseSource
 from tests.cli.test_cli import run
 from tests.tables import cases
